@@ -266,6 +266,9 @@ CASES: Mapping[str, Case] = {
     "mdg own": _multiply({"tokens": 24}, tile_order="own_first"),
     "mdg parts": _multiply({**FP8, **LONG, "hidden": 64, "width": 64}, **TWO_PARTS, transfer_tokens=8),
     "mdg pull": _multiply(mode="pull", protocol=None),
+    "mdg unfused": _multiply(
+        {"tokens": 56}, mode="unfused", loads="tma", tile_order=None, layout_rows=2, layout_warps=4
+    ),
     "mc push": _combine(COMBINE),
     "mc pull": _combine(COMBINE, mode="pull"),
     "mc one": _combine(ROWS, protocol="signal"),

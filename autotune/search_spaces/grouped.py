@@ -101,6 +101,11 @@ def narrower_blocks(config: Config) -> list[int]:
     return [max(32, config.integer("block_n") // parts) for parts in (1, 2, 4)]
 
 
+def narrower_tiles(config: Config) -> list[dict[str, Value]]:
+    """The same as what is to be replaced; nothing where the config has no tile, since the library multiplies."""
+    return [{"block_n": columns} for columns in narrower_blocks(config)] if "block_n" in config else [{}]
+
+
 def in_turns(ways: Iterable[Sequence[Config]]) -> list[Config]:
     """The first config of each mode, then each one's second, and so on: a short search has seen every mode."""
     rounds = itertools.zip_longest(*ways)

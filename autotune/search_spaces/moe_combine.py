@@ -106,10 +106,11 @@ def sum_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
     )  # fmt: skip
 
 
-def rows_constraint(warps: str) -> Constraint:
-    """Of what a step loads, in modes whose programs have so many ``warps``."""
+def rows_constraint(warps: str, modes: tuple[str, ...]) -> Constraint:
+    """Of what a step loads, in these modes, whose programs that sum have so many ``warps``."""
     return Constraint("registers of rows", ("mode", "copy_kib", "transfer_tokens", warps), _rows_fit_registers,
-                      "a token's rows are loaded at once, and need more than 64 registers per thread")  # fmt: skip
+                      "a token's rows are loaded at once, and need more than 64 registers per thread",
+                      modes=modes)  # fmt: skip
 
 
 def sum_constraints() -> tuple[Constraint, ...]:
@@ -118,14 +119,14 @@ def sum_constraints() -> tuple[Constraint, ...]:
         Constraint("width of a step", ("copy_kib", "transfer_tokens"), _steps_are_wide,
                    "what a program moves at once has fewer than 64 elements of each row"),
         Constraint("registers of a step", ("copy_kib", "transfer_tokens", "num_warps"), _fits_registers,
-                   "what a program sums at once needs more than 64 registers per thread"),
-        rows_constraint("num_warps"),
+                   "what a program sums at once needs more than 64 registers per thread", modes=OWN),
+        rows_constraint("num_warps", OWN),
         Constraint("no more tokens than there are", ("transfer_tokens",), _tokens_exist,
                    "a block may exceed a rank's tokens only by rounding up to a power of two"),
         Constraint("columns to share", ("copy_kib", "transfer_tokens", "split"), _parts_have_columns,
                    "every program of a block needs columns of its own"),
         Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory",
-                   modes=(*OWN, "own_collective")),
+                   modes=(*OWN, "own_collective", "unfused")),
         Constraint("CUDA graphs", ("launch", "exchange"), can_be_captured,
                    "CUDA graphs need a GPU, and no counts that the host reads"),
     )  # fmt: skip

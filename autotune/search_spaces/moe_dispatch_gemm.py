@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.config import Config, Value
+from autotune.config import Config
 from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES
-from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
+from autotune.kernels.moe_dispatch_gemm.problem import LAID_OUT, MoeDispatchGemm
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.gemm import tma_aligned
@@ -16,6 +16,7 @@ from autotune.search_spaces.grouped import (
     halves_by_tma,
     in_turns,
     narrower_blocks,
+    narrower_tiles,
 )
 from autotune.search_spaces.moe_exchange import (
     OWN,
@@ -26,12 +27,15 @@ from autotune.search_spaces.moe_exchange import (
 )
 from autotune.sizes import round_up
 
+TILED = ("unfused", *OWN)
+"""Modes whose GEMM is ours."""
+
 FEW_TOKENS = 64
 """Untuned, the routing of up to so many tokens per rank travels by LL words, where these arrive."""
 
 
 def _leaves_room(s: Setting, mode: str, comm_programs: int) -> bool:
-    return mode == "own_collective" or comm_programs <= max(1, s.machine.compute_units // 2)
+    return mode in LAID_OUT or comm_programs <= max(1, s.machine.compute_units // 2)
 
 
 def _groups_on_the_device(s: Setting, mode: str) -> bool:
@@ -40,7 +44,7 @@ def _groups_on_the_device(s: Setting, mode: str) -> bool:
 
 def _words_hold_tokens(s: Setting, mode: str, protocol: str) -> bool:
     whole = not s.problem.scaled and s.problem.inbox_bytes(ll=True) <= MOST_INBOX_BYTES
-    return mode != "own_collective" or protocol == "signal" or bool(whole)
+    return mode not in LAID_OUT or protocol == "signal" or bool(whole)
 
 
 def _rows_are_wide(s: Setting, copy_kib: int, layout_rows: int) -> bool:
@@ -56,16 +60,16 @@ def _groups_without_counts(s: Setting, launch: str) -> bool:
 
 
 SPACE = Space(
-    choices("mode", "bsp", "own_collective", *OWN, help="communication strategy"),
+    choices("mode", "bsp", *LAID_OUT, *OWN, help="communication strategy"),
     *library_dimensions(),
-    choices("protocol", "signal", "ll", modes=("own_collective", "push"),
-            help="routing, and in own_collective tokens: data, then a signal; or LL: words of data and flag"),
-    *exchange_dimensions(("own_collective", *OWN)),
-    numbers("layout_rows", 1, 2, 4, 8, modes=("own_collective",), help="rows that a program lays out at once"),
-    numbers("layout_warps", 4, 8, 16, modes=("own_collective",), help="warps of a program of the dispatch"),
+    choices("protocol", "signal", "ll", modes=(*LAID_OUT, "push"),
+            help="routing, and where rows are laid out tokens: data, then a signal; or LL: words of data and flag"),
+    *exchange_dimensions((*LAID_OUT, *OWN)),
+    numbers("layout_rows", 1, 2, 4, 8, modes=LAID_OUT, help="rows that a program lays out at once"),
+    numbers("layout_warps", 4, 8, 16, modes=LAID_OUT, help="warps of a program of the dispatch"),
     choices("tile_order", "experts", "own_first", modes=OWN, default="experts",
             help="tiles expert by expert; or first those of this rank's own tokens alone, which wait for no transfer"),
-    *grouped_dimensions(OWN),
+    *grouped_dimensions(TILED),
     constraints=(
         *exchange_constraints(),
         *grouped_constraints(),
@@ -86,14 +90,18 @@ SPACE = Space(
 )  # fmt: skip
 
 
+def _tma(problem: MoeDispatchGemm, machine: Machine) -> bool:
+    """True if TMA takes B here."""
+    setting = Setting(problem, machine)
+    fits = tma_aligned(setting, "tma") and halves_by_tma(setting, "tma")
+    return fits and machine.has_tma and not machine.is_interpreter
+
+
 def untuned(mode: str, problem: MoeDispatchGemm, machine: Machine) -> Config | None:
     """The config that one would write down for a mode of ``OWN`` without measuring; None if no tile fits."""
     few = problem.tokens <= FEW_TOKENS
-    setting = Setting(problem, machine)
-    tma = tma_aligned(setting, "tma") and halves_by_tma(setting, "tma")
-    tma = tma and machine.has_tma and not machine.is_interpreter
     words = {"protocol": "ll" if few and machine.kind == "cuda" else "signal"} if mode == "push" else {}
-    tile = grouped_tile(problem, machine, gathered=True, tma=tma)
+    tile = grouped_tile(problem, machine, gathered=True, tma=_tma(problem, machine))
     own_tiles = problem.rows_per_expert // problem.world_size >= int(tile["block_m"])
     order = "own_first" if own_tiles and problem.world_size > 1 else "experts"
     base = Config({"mode": mode, **words, "split": 1, "copy_kib": 8, "tile_order": order, **tile})
@@ -105,17 +113,20 @@ def untuned(mode: str, problem: MoeDispatchGemm, machine: Machine) -> Config | N
     return SPACE.first_valid(shapes, problem, machine)
 
 
-def untuned_collective(problem: MoeDispatchGemm, machine: Machine) -> Config | None:
-    """The same of ``own_collective``."""
+def untuned_laid_out(mode: str, problem: MoeDispatchGemm, machine: Machine) -> Config | None:
+    """The same for a mode of ``LAID_OUT``."""
     few = problem.tokens <= FEW_TOKENS and machine.kind == "cuda"
     protocol = "ll" if few and not problem.scaled else "signal"
-    base: dict[str, Value] = {
-        "mode": "own_collective", "protocol": protocol, "split": 1, "copy_kib": 8, "layout_rows": 1, "layout_warps": 8,
-    }  # fmt: skip
+    base = Config({
+        "mode": mode, "protocol": protocol, "split": 1, "copy_kib": 8, "layout_rows": 1, "layout_warps": 8,
+    })  # fmt: skip
+    if mode in TILED:
+        base = base.replace(**grouped_tile(problem, machine, gathered=False, tma=_tma(problem, machine)))
     shapes = (
-        Config({**base, "comm_programs": programs, "transfer_tokens": transfer})
+        base.replace(comm_programs=programs, transfer_tokens=transfer, **narrower)
         for programs in (128, 64, 32, 16, 8, 4, 2, 1)
         for transfer in (8, 1)
+        for narrower in narrower_tiles(base)
     )
     return SPACE.first_valid(shapes, problem, machine)
 
@@ -136,9 +147,9 @@ def first_configs(problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
         way += [base.replace(split=4), base.replace(programs_per_unit=2), base.replace(loads="pointer")]
         way += [base.replace(block_m=16), base.replace(block_m=64), base.replace(comm_programs=8, transfer_tokens=16)]
         ways.append(way)
-    collective = untuned_collective(problem, machine)
-    if collective is not None:
-        changed = [collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
-        changed += [collective.replace(comm_programs=32), collective.replace(layout_warps=16)]
-        ways.append([collective, *changed])
+    for base in filter(None, (untuned_laid_out(mode, problem, machine) for mode in LAID_OUT)):
+        way = [base, base.replace(layout_rows=4), base.replace(copy_kib=16)]
+        if base["mode"] in TILED:
+            way += [base.replace(swap_ab=not base["swap_ab"]), base.replace(block_m=64)]
+        ways.append([*way, base.replace(comm_programs=32), base.replace(layout_warps=16)])
     return list(SPACE.valid([default_config(problem, machine), *in_turns(ways)], problem, machine))

@@ -85,7 +85,7 @@ def exchange_constraints() -> tuple[Constraint, ...]:
         Constraint("tokens to move", ("mode", "comm_programs", "transfer_tokens", "split"), _programs_have_work,
                    "there are fewer parts of blocks than programs to move them"),
         Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory",
-                   modes=(*OWN, "own_collective")),
+                   modes=(*OWN, "own_collective", "unfused")),
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("CUDA graphs", ("launch", "exchange"), _can_be_captured,

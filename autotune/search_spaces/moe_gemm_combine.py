@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autotune.config import Config, Value
-from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
+from autotune.kernels.moe_gemm_combine.problem import APART, MoeGemmCombine
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.gemm import tma_aligned
@@ -17,6 +17,7 @@ from autotune.search_spaces.grouped import (
     grouped_tile,
     in_turns,
     narrower_blocks,
+    narrower_tiles,
 )
 from autotune.search_spaces.moe_combine import (
     FEW_TOKENS,
@@ -56,22 +57,26 @@ def _ll_words_are_whole(s: Setting, protocol: str, block_m: int, block_n: int, n
     return protocol == "signal" or block_m * block_n <= 64 * 32 * num_warps
 
 
+TILED = ("unfused", *OWN)
+"""Modes whose GEMM is ours."""
+
+
 SPACE = Space(
-    choices("mode", "bsp", "own_collective", *OWN, help="communication strategy"),
+    choices("mode", "bsp", *APART, *OWN, help="communication strategy"),
     *library_dimensions(),
     protocol_dimension(("one_shot",)),
-    choices("combine", *SUMMING, modes=("own_collective",),
+    choices("combine", *SUMMING, modes=APART,
             help="sums go to their tokens' ranks, or are left for these"),
-    numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, modes=("own_collective", *SUMMING),
+    numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, modes=(*APART, *SUMMING),
             help="programs that send sums"),
     numbers("column_groups", 1, 2, 4, 8, modes=SUMMING,
             help="groups of columns: sums of one travel while the next is computed"),
-    *sum_dimensions(("own_collective", *OWN)),
-    numbers("sum_warps", 4, 8, 16, modes=("own_collective",), help="warps of a program of the combine"),
-    *grouped_dimensions(OWN),
+    *sum_dimensions((*APART, *OWN)),
+    numbers("sum_warps", 4, 8, 16, modes=APART, help="warps of a program of the combine"),
+    *grouped_dimensions(TILED),
     constraints=(
         *sum_constraints(),
-        rows_constraint("sum_warps"),
+        rows_constraint("sum_warps", APART),
         *ll_constraints(),
         *grouped_constraints(),
         Constraint("groups of the library", ("mode",), _groups_on_the_device,
@@ -91,12 +96,16 @@ SPACE = Space(
 )  # fmt: skip
 
 
+def _tile(problem: MoeGemmCombine, machine: Machine) -> dict[str, Value]:
+    """The GEMM's, untuned."""
+    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
+    return grouped_tile(problem, machine, gathered=False, tma=tma)
+
+
 def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | None:
     """The config that one would write down for a mode of ``OWN`` without measuring; None if no tile fits."""
     few = problem.tokens <= FEW_TOKENS
-    aligned = tma_aligned(Setting(problem, machine), "tma")
-    tma = machine.has_tma and not machine.is_interpreter and aligned
-    tile = grouped_tile(problem, machine, gathered=False, tma=tma)
+    tile = _tile(problem, machine)
     sending: list[dict[str, Value]] = [{"protocol": "ll" if machine.kind == "cuda" else "signal"}]
     if mode in SUMMING:
         sending = [
@@ -113,19 +122,15 @@ def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | No
     return SPACE.first_valid(shapes, problem, machine)
 
 
-def untuned_collective(problem: MoeGemmCombine, machine: Machine) -> Config | None:
-    """The same of ``own_collective``."""
-    base: dict[str, Value] = {
-        "mode": "own_collective",
-        "combine": "push",
-        "peer_order": "rotate",
-        "split": 1,
-        "sum_warps": 8,
-    }
+def untuned_apart(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | None:
+    """The same for a mode of ``APART``."""
+    words: dict[str, Value] = {"mode": mode, "combine": "push", "peer_order": "rotate", "split": 1, "sum_warps": 8}
+    base = Config({**words, **(_tile(problem, machine) if mode in TILED else {})})
     shapes = (
-        Config({**base, "comm_programs": programs, "transfer_tokens": transfer, "copy_kib": kib})
+        base.replace(comm_programs=programs, transfer_tokens=transfer, copy_kib=kib, **narrower)
         for transfer, kib in ((2, 8), (1, 4), (1, 2), (1, 1))  # a thread has all of a column's rows
         for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+        for narrower in narrower_tiles(base)
     )
     return SPACE.first_valid(shapes, problem, machine)
 
@@ -152,12 +157,9 @@ def first_configs(problem: MoeGemmCombine, machine: Machine) -> list[Config]:
         way += [base.replace(split=2), base.replace(swap_ab=not base["swap_ab"]), base.replace(loads="pointer")]
         way += [base.replace(block_m=16), base.replace(block_m=64), base.replace(programs_per_unit=2)]
         ways.append(way)
-    collective = untuned_collective(problem, machine)
-    if collective is not None:
-        changed = [
-            collective.replace(transfer_tokens=1, copy_kib=2, sum_warps=4),
-            collective.replace(comm_programs=128),
-        ]
-        changed += [collective.replace(combine="pull"), collective.replace(peer_order="interleaved")]
-        ways.append([collective, *changed])
+    for base in filter(None, (untuned_apart(mode, problem, machine) for mode in APART)):
+        way = [base, base.replace(transfer_tokens=1, copy_kib=2, sum_warps=4), base.replace(comm_programs=128)]
+        if base["mode"] in TILED:
+            way += [base.replace(swap_ab=not base["swap_ab"]), base.replace(block_m=64)]
+        ways.append([*way, base.replace(combine="pull"), base.replace(peer_order="interleaved")])
     return list(SPACE.valid([default_config(problem, machine), *in_turns(ways)], problem, machine))

@@ -100,6 +100,8 @@ MUTANTS: list[Mutant] = [
         ("the last of K is lost", "mgc push", ("tile = tl.load(pointers, mask=(ks < K)[:, None], other=0.0)", "tile = tl.load(pointers, mask=(ks < K - 1)[:, None], other=0.0)")),
         ("a tile has the next expert's rows", "mgc one", ("first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)\n    m, n", "first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1) + 1\n    m, n")),
         ("tiles behind our own are left out", "mdg own", ("tl.where(m < begin, 0, count))", "0)")),
+        ("a tile overwrites another expert's rows", "mdg unfused", ("whole is not None and row + BLOCK_M <= end", "whole is not None")),
+        ("whole tiles are not stored", "mdg unfused", ("        store_tile(acc, whole, row,", "        store_tile(acc, whole, row + end,")),
         ("lower rows are the upper ones", "mgc parts", ("_load_a(a_lower, row + BLOCK_M // 2, k,", "_load_a(a_lower, row, k,")),
         ("lower rows are the upper ones", "mdg parts", ("_load_a(a_lower, row + BLOCK_M // 2, k,", "_load_a(a_upper, row, k,")),
         ("lower rows have the upper ones' scales", "mgc parts blocks", ("tl.load(lower_scales + at)", "tl.load(upper_scales + at)")),

@@ -18,7 +18,7 @@ import triton.language as tl
 from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
 from autotune.kernels.primitives.products import add_now, add_product, apart, together
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled_columns
-from autotune.kernels.primitives.tiles import put_tile, swizzle
+from autotune.kernels.primitives.tiles import put_tile, store_tile, swizzle
 
 
 @triton.jit
@@ -236,10 +236,16 @@ def expert_product(
 @triton.jit
 def store_expert_tile(
     acc, c, row, end, column, columns, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EPILOGUE: tl.constexpr,
-    HALVES: tl.constexpr,
+    HALVES: tl.constexpr, whole=None,
 ):  # fmt: skip
-    """Rows of C from ``row`` to ``end`` = acc, or what EPILOGUE makes of it: half as many columns."""
-    if EPILOGUE == PLAIN:
+    """Rows of C from ``row`` to ``end`` = acc, or what EPILOGUE makes of it: half as many columns.
+
+    ``whole``, a descriptor of C or None, stores tiles whose rows are all the expert's. Nothing in this launch may read
+    them: TMA says when it has read a tile, not when others see it.
+    """
+    if whole is not None and row + BLOCK_M <= end:
+        store_tile(acc, whole, row, column, end, columns, None, BLOCK_M, BLOCK_N, True, False, EPILOGUE, HALVES)
+    elif EPILOGUE == PLAIN:
         put_tile(acc, c, row, column, end, columns, BLOCK_M, BLOCK_N, False)
     else:
         value = gated(acc, EPILOGUE, HALVES, BLOCK_M, BLOCK_N)
@@ -248,13 +254,13 @@ def store_expert_tile(
 
 @triton.jit(do_not_specialize=["group_m"])
 def grouped_gemm_kernel(
-    a, gather, b, c, scale_a, scale_b, offsets, N, K, stride_be, stride_bk, stride_bn, group_m,
+    a, gather, b, c, whole, scale_a, scale_b, offsets, N, K, stride_be, stride_bk, stride_bn, group_m,
     EXPERTS: tl.constexpr, PER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     A_TMA: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr,
     SWAP: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr, SCALES: tl.constexpr, EPILOGUE: tl.constexpr,
 ):  # fmt: skip
     """C [rows, N] = A [rows, K], gathered or not (None), @ B [EXPERTS, K, N] of each row's expert; with an EPILOGUE C
-    is [rows, N / 2].
+    is [rows, N / 2]. ``whole``: see ``store_expert_tile``.
     """
     tiles_n = tl.cdiv(N, BLOCK_N)
     blocks = row_blocks(offsets, EXPERTS, BLOCK_M)
@@ -266,4 +272,4 @@ def grouped_gemm_kernel(
             scale_a + rows * scales_per_row(K, SCALES) if SCALES else None, scale_b, BLOCK_M, BLOCK_N, BLOCK_K, A_TMA,
             TMA, B_TRANSPOSED, HALVES, EVEN_K, SWAP, SCALES, PROMOTE, PARTS,
         )  # fmt: skip
-        store_expert_tile(acc, c, row, end, n * BLOCK_N, N, BLOCK_M, BLOCK_N, EPILOGUE, HALVES)
+        store_expert_tile(acc, c, row, end, n * BLOCK_N, N, BLOCK_M, BLOCK_N, EPILOGUE, HALVES, whole)

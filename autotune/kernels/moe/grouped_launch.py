@@ -83,6 +83,15 @@ class GroupedKnobs(GemmKnobs):
             return self.operand(stored.unflatten(1, (2, -1)), (1, 2, self.block_n // 2, self.block_k))
         return self.operand(stored, (1, self.block_n, self.block_k))
 
+    def whole_tiles(self, operands: GroupedOperands, c: torch.Tensor, *, gated: bool) -> Any:
+        """What stores tiles by TMA, where that pays: not where rows of A are gathered, which take the registers.
+
+        Laid out, fp8 tiles took 5 % less time so, those of bf16 as much or 3 % less (H200, 2026-11-24).
+        """
+        if not self.tma or operands.gather is not None or self.swap_ab:
+            return None
+        return self.operand(c, (self.block_m, self.block_n // 2 if self.block_n >= 64 or gated else self.block_n))
+
     def grouped(
         self, operands: GroupedOperands, dtype: str, *, epilogue: str = "none", halves: bool = False,
         fast_accum: bool = False,
@@ -118,5 +127,6 @@ def grouped_gemm(
     """
     experts, _, columns = operands.b.shape
     arguments = {**knobs.grouped(operands, dtype, epilogue=epilogue, halves=halves, fast_accum=fast_accum), "c": c}
+    arguments["whole"] = knobs.whole_tiles(operands, c, gated=epilogue != "none")
     programs = knobs.grouped_programs(operands.rows, experts, columns, units)
     return Launch(device.grouped_gemm_kernel, programs, arguments, knobs.options)

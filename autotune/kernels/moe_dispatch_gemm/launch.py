@@ -1,7 +1,7 @@
 """Launching dispatch + grouped GEMM: the scratch of each mode, its launch, and the library's ways.
 
-Modes: ``bsp`` calls the library, ``push`` and ``pull`` one kernel of ours; ``own_collective`` our dispatch alone, then
-the library's grouped GEMM.
+Modes: ``bsp`` calls the library, ``push`` and ``pull`` one kernel of ours; ``unfused`` our dispatch alone, then our
+grouped GEMM; ``own_collective`` our dispatch alone, then the library's.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import poison_inbox
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
-from autotune.kernels.moe.grouped_launch import EPILOGUES, GroupedKnobs, GroupedOperands, scale_tensors
+from autotune.kernels.moe.grouped_launch import EPILOGUES, GroupedKnobs, GroupedOperands, grouped_gemm, scale_tensors
 from autotune.kernels.moe.library import Scaling, grouped_product
 from autotune.kernels.moe_dispatch import library
 from autotune.kernels.moe_dispatch.exchange import Scratch, exchange_arguments, exchange_scratch
 from autotune.kernels.moe_dispatch.launch import dispatch_launch
 from autotune.kernels.moe_dispatch_gemm.device import dispatch_gemm_kernel
-from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
+from autotune.kernels.moe_dispatch_gemm.problem import LAID_OUT, MoeDispatchGemm
 from autotune.kernels.primitives.activate import activate_kernel
 from autotune.machine import Machine
 
@@ -75,7 +75,7 @@ class DispatchGemmKnobs(GroupedKnobs):
     @property
     def ll(self) -> bool:
         """Tokens do not travel by LL words where tiles read them as they are."""
-        return self.mode == "own_collective" and self.protocol == "ll"
+        return self.mode in LAID_OUT and self.protocol == "ll"
 
     @property
     def routing_ll(self) -> bool:
@@ -85,12 +85,12 @@ class DispatchGemmKnobs(GroupedKnobs):
 
 @dataclass(frozen=True)
 class GemmScratch(Scratch):
-    """One config's memory between launches, zero at the start; what a dispatch has, and of ``own_collective``, this
-    rank's alone:
+    """One config's memory between launches, zero at the start; what a dispatch has, and of modes that lay rows out,
+    this rank's alone:
     """
 
     rows: torch.Tensor | None = None
-    """[capacity, hidden]: A of the library's GEMM."""
+    """[capacity, hidden]: the GEMM's A."""
     scale_rows: torch.Tensor | None = None
     """fp32 [capacity, scales of a row], of fp8."""
 
@@ -132,11 +132,11 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
     def scratch(
         self, problem: MoeDispatchGemm, knobs: DispatchGemmKnobs, machine: Machine, shared: Allocate, own: Allocate
     ) -> GemmScratch | None:
-        """Counters and inboxes, and the rows that the library multiplies; None for ``bsp``."""
+        """Counters and inboxes, and the rows that were laid out; None for ``bsp``."""
         if knobs.mode == "bsp":
             return None
         rows = scale_rows = None
-        if knobs.mode == "own_collective":
+        if knobs.mode in LAID_OUT:
             rows = own((problem.capacity, problem.hidden), OPERAND_DTYPES[problem.dtype])
             if problem.scaled:
                 scale_rows = own((problem.capacity, problem.row_scales), torch.float32)
@@ -153,10 +153,8 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
 
     def plan(self, call: DispatchGemmCall) -> list[Launch]:
         problem, knobs, tensors = call.problem, call.knobs, call.tensors
-        if knobs.mode == "own_collective":
-            given = {name: value for name, value in vars(tensors).items() if name not in ("b", "c", "scale_b")}
-            made = {"rows": call.scratch.rows, "scale_rows": call.scratch.scale_rows}
-            return [dispatch_launch(call, {**given, **made}, knobs.layout_warps)]
+        if knobs.mode in LAID_OUT:
+            return self._laid_out(call)
         operands = GroupedOperands(
             call.scratch.inbox, tensors.b, tensors.offsets, problem.capacity, tensors.pairs, problem.top_k,
             tensors.scale_x, tensors.scale_b, problem.scales,
@@ -173,8 +171,28 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
         )
         return [Launch(dispatch_gemm_kernel, first + tiles, arguments, knobs.options)]
 
+    def _laid_out(self, call: DispatchGemmCall) -> list[Launch]:
+        """Our dispatch, and behind it our GEMM, unless that is the library's."""
+        problem, knobs, tensors, rows, of_rows = (
+            call.problem, call.knobs, call.tensors, call.scratch.rows, call.scratch.scale_rows
+        )  # fmt: skip
+        assert rows is not None
+        given = {name: value for name, value in vars(tensors).items() if name not in ("b", "c", "scale_b")}
+        dispatch = dispatch_launch(call, {**given, "rows": rows, "scale_rows": of_rows}, knobs.layout_warps)
+        if knobs.mode == "own_collective":
+            return [dispatch]
+        operands = GroupedOperands(
+            rows, tensors.b, tensors.offsets, problem.capacity, scale_a=of_rows, scale_b=tensors.scale_b,
+            scales=problem.scales,
+        )  # fmt: skip
+        gemm = grouped_gemm(
+            knobs, operands, tensors.c, problem.dtype, call.machine.compute_units, epilogue=problem.epilogue,
+            halves=problem.halves, fast_accum=problem.fast_accum,
+        )  # fmt: skip
+        return [dispatch, gemm]
+
     def run(self, call: DispatchGemmCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
-        """Our kernel alone, or before the library's GEMM."""
+        """Our kernels alone, or before the library's GEMM."""
         dispatch = super().run(call, launches, heap)
         if call.knobs.mode != "own_collective":
             return dispatch

@@ -1,7 +1,7 @@
 """Launching grouped GEMM + combine: the scratch of each mode, its launch, and the library's ways.
 
-Modes: ``bsp`` calls the library, ``push``, ``pull`` and ``one_shot`` one kernel of ours; ``own_collective`` the
-library's grouped GEMM, then our combine alone, which pushes or pulls.
+Modes: ``bsp`` calls the library, ``push``, ``pull`` and ``one_shot`` one kernel of ours; ``unfused`` our grouped GEMM,
+then our combine alone, which pushes or pulls; ``own_collective`` the library's, then that.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
-from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, scale_tensors
+from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, grouped_gemm, scale_tensors
 from autotune.kernels.moe.library import Scaling, grouped_product
 from autotune.kernels.moe.routing import Plan
 from autotune.kernels.moe_combine import library
 from autotune.kernels.moe_combine.launch import ADDING_PER_UNIT, SumKnobs, combine_launch, scratch_bytes
 from autotune.kernels.moe_combine.scratch import Scratch, scratch_of
 from autotune.kernels.moe_gemm_combine.device import gemm_combine_kernel
-from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
+from autotune.kernels.moe_gemm_combine.problem import APART, MoeGemmCombine
 from autotune.machine import Machine
 
 MOST_GROUPS = 8
@@ -89,7 +89,7 @@ class GemmCombineKnobs(SumKnobs, GroupedKnobs):
     @property
     def way(self) -> str:
         """The way in which rows come home."""
-        return self.combine if self.mode == "own_collective" else self.mode
+        return self.combine if self.mode in APART else self.mode
 
     def gemm_programs(self, problem: MoeGemmCombine, machine: Machine) -> int:
         """Programs of the GEMM; where sums of the first columns travel beside it, it leaves room to who sends."""
@@ -129,7 +129,7 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
         """Counters, the inbox, the places of rows and the products; None for ``bsp``."""
         if knobs.mode == "bsp":
             return None
-        groups, rows = knobs.column_groups, problem.capacity if knobs.mode in ("push", "pull") else 0
+        groups, rows = knobs.column_groups, problem.capacity if knobs.mode in ("push", "pull", "unfused") else 0
         combine = scratch_of(problem, knobs.way, knobs.units(problem), shared, own, ll=knobs.ll, groups=groups)
         return GemmScratch(
             **vars(combine),
@@ -143,22 +143,27 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
 
     def plan(self, call: GemmCombineCall) -> list[Launch]:
         problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
-        if knobs.mode == "own_collective":
-            # Rows are where the library's GEMM will put them, see ``run``: at an aligned address, as nothing is.
-            combine = {name: value for name, value in vars(tensors).items() if name not in OF_GEMM}
-            combine |= {each.name: getattr(scratch, each.name) for each in fields(Scratch)}
-            return [combine_launch(call, {**combine, "rows": scratch.y}, knobs.sum_warps)]
         operands = GroupedOperands(
             tensors.a, tensors.b, tensors.offsets, problem.capacity, scale_a=tensors.scale_a, scale_b=tensors.scale_b,
             scales=problem.scales,
         )  # fmt: skip
-        gemm = knobs.grouped(operands, problem.dtype, fast_accum=problem.fast_accum)
-        gemm["depth"] = gemm.pop("K")
+        if knobs.mode in APART:
+            # The library's GEMM will say where its rows are, see ``run``: at an aligned address, as nothing is.
+            combine = {name: value for name, value in vars(tensors).items() if name not in OF_GEMM}
+            combine |= {each.name: getattr(scratch, each.name) for each in fields(Scratch)}
+            behind = combine_launch(call, {**combine, "rows": scratch.y}, knobs.sum_warps)
+            if knobs.mode == "own_collective":
+                return [behind]
+            units = call.machine.compute_units
+            gemm = grouped_gemm(knobs, operands, scratch.y, problem.dtype, units, fast_accum=problem.fast_accum)
+            return [gemm, behind]
+        multiplied = knobs.grouped(operands, problem.dtype, fast_accum=problem.fast_accum)
+        multiplied["depth"] = multiplied.pop("K")
         placing, gemm_programs = knobs.placing(problem), knobs.gemm_programs(problem, call.machine)
         sending = 0 if knobs.mode == "one_shot" else knobs.comm_programs
         adding = min(ADDING_PER_UNIT * call.machine.compute_units, knobs.units(problem))
         arguments: dict[str, Any] = {
-            **vars(tensors), **vars(scratch), **{name: each for name, each in gemm.items() if name not in UNUSED},
+            **vars(tensors), **vars(scratch), **{name: each for name, each in multiplied.items() if name not in UNUSED},
             **knobs.summing(problem), "placing": placing, "gemm_programs": gemm_programs, "sending": sending,
             "GROUPS": knobs.column_groups, "rank": call.rank, "heap_bases": call.bases, "spin_limit": call.spin_limit,
             "LL": knobs.ll,
@@ -167,7 +172,7 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
         return [Launch(gemm_combine_kernel, programs, arguments, knobs.options)]
 
     def run(self, call: GemmCombineCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
-        """Our kernel alone, or behind the library's GEMM."""
+        """Our kernels alone, or behind the library's GEMM."""
         if call.knobs.mode != "own_collective":
             return super().run(call, launches, heap)
         tensors, scaling, (launch,) = call.tensors, scaling_of(call.problem, call.tensors), launches

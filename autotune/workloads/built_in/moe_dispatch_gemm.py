@@ -13,8 +13,7 @@ from autotune.kernels.moe.routing import Plan, planned
 from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, GemmScratch, Tensors, multiply, scaling_of
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.machine import Machine
-from autotune.search_spaces.moe_dispatch_gemm import SPACE, default_config, first_configs
-from autotune.search_spaces.moe_exchange import OWN
+from autotune.search_spaces.moe_dispatch_gemm import SPACE, TILED, default_config, first_configs
 from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded_gated, rounded_product
 from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.experts import PLAIN
@@ -91,7 +90,7 @@ class MoeDispatchGemmWorkload(DispatchedWorkload):
 
     def tolerance_of(self, problem: MoeDispatchGemm, config: Config, machine: Machine) -> Tolerance:
         """The result alone is rounded, or also what the library's GEMM rounds on its way there."""
-        ours = self.kernels.knobs.of(config).mode in OWN
+        ours = self.kernels.knobs.of(config).mode in TILED
         elements = problem.tokens * problem.top_k * problem.width
         if problem.gated:
             return rounded_gated(problem, 0.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)

@@ -13,8 +13,7 @@ from autotune.kernels.moe.library import grouped_product
 from autotune.kernels.moe_gemm_combine.launch import KERNELS, GemmScratch, Tensors, scaling_of
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
 from autotune.machine import Machine
-from autotune.search_spaces.moe_combine import OWN
-from autotune.search_spaces.moe_gemm_combine import SPACE, default_config, first_configs
+from autotune.search_spaces.moe_gemm_combine import SPACE, TILED, default_config, first_configs
 from autotune.workloads.combined import (
     CombinedOperation,
     CombinedWorkload,
@@ -98,7 +97,7 @@ class MoeGemmCombineWorkload(CombinedWorkload):
     def tolerance_of(self, problem: MoeGemmCombine, config: Config, machine: Machine) -> Tolerance:
         """Products are rounded too, and by the library's GEMM maybe more than once."""
         mode = self.kernels.knobs.of(config).mode
-        of_rows = 1.0 if mode in OWN else 1.0 + OF_A_LIBRARY
+        of_rows = 1.0 if mode in TILED else 1.0 + OF_A_LIBRARY
         found = combined_tolerance(problem, mode, problem.width, machine, of_rows)
         return with_lost(problem, found, machine)
 

@@ -32,7 +32,7 @@ def test_a_dispatch_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> N
         assert found["eager"] and found["compiled"] and all(found["modes"].values()), found
         assert all(found["gemm modes"].values()) and found["scaled"] and found["scaled dispatch"], found
         assert found["modes"].keys() - {"bsp"} == {"push", "pull"}
-        assert found["gemm modes"].keys() - {"bsp"} == {"push", "pull", "own_collective"}
+        assert found["gemm modes"].keys() - {"bsp"} == {"push", "pull", "own_collective", "unfused"}
         said, shown = found["too many rows"]
         assert shown is (True if "bsp" in found["modes"] else None)
         assert re.match("no error" if rank else "InvalidProblem: .*more rows than there is room", said)
@@ -46,5 +46,5 @@ def test_a_dispatch_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> N
 def test_one_captured_call_is_right_for_a_thousand_routings(tmp_path: Path) -> None:
     """Nothing of a call depends on a number that the host has read."""
     for found in run_ranks(ON_RANKS, "replays", 2, tmp_path, gpu=True, argument=url(tmp_path)):
-        modes = {"moe_dispatch": ("push", "pull"), "moe_dispatch_gemm": ("push", "pull", "own_collective")}
+        modes = {"moe_dispatch": ("push", "pull"), "moe_dispatch_gemm": ("push", "pull", "own_collective", "unfused")}
         assert found == {f"{name} {mode}": 1000 for name, several in modes.items() for mode in several}

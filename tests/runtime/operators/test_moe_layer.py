@@ -12,7 +12,7 @@ from two_ranks import EVERYWHERE
 
 ON_RANKS = str(Path(__file__).with_name("moe_layer_on_ranks.py"))
 COMBINE = {"push", "pull", "one_shot"}
-MODES = {"moe_combine": COMBINE, "moe_gemm_combine": COMBINE | {"own_collective"}}
+MODES = {"moe_combine": COMBINE, "moe_gemm_combine": COMBINE | {"own_collective", "unfused"}}
 PLAN = "contiguous, as a dispatch gives them: capacity is ranks"
 REFUSED = {
     "rows": PLAN, "ids": f"torch.int64.*{PLAN}", "tokens": PLAN, "stride": "needed is \\[capacity, hidden\\]",
