@@ -30,6 +30,7 @@ MODES = {
     "bsp": "the library's kernels one after the other (BSP)",
     "library_collective": "the library's all-reduce, then one kernel of ours",
     "own_collective": "our collective and the library's GEMM",
+    "unfused": "our collective and our GEMM, one after the other",
     "pull": "pull: the GEMM reads the peers' memory itself",
     "pull_staged": "pull, staged: some programs fetch, the GEMM waits for what it needs",
     "push": "push: each rank sends, the receivers' tiles wait for what they need",

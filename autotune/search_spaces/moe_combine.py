@@ -63,7 +63,7 @@ def _programs_have_work(s: Setting, mode: str, comm_programs: int, transfer_toke
 
 
 def _inbox_fits(s: Setting, mode: str) -> bool:
-    return bool(s.problem.inbox_bytes(mode) <= MOST_INBOX_BYTES)
+    return mode == "bsp" or bool(s.problem.inbox_bytes(mode) <= MOST_INBOX_BYTES)
 
 
 def _ll_inbox_fits(s: Setting, mode: str, protocol: str) -> bool:
@@ -125,8 +125,7 @@ def sum_constraints() -> tuple[Constraint, ...]:
                    "a block may exceed a rank's tokens only by rounding up to a power of two"),
         Constraint("columns to share", ("copy_kib", "transfer_tokens", "split"), _parts_have_columns,
                    "every program of a block needs columns of its own"),
-        Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory",
-                   modes=(*OWN, "own_collective", "unfused")),
+        Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory"),
         Constraint("CUDA graphs", ("launch", "exchange"), can_be_captured,
                    "CUDA graphs need a GPU, and no counts that the host reads"),
     )  # fmt: skip

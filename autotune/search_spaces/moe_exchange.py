@@ -41,7 +41,7 @@ def _programs_have_work(s: Setting, mode: str, comm_programs: int, transfer_toke
 
 
 def _inbox_fits(s: Setting, mode: str) -> bool:
-    return bool(s.problem.inbox_bytes() <= MOST_INBOX_BYTES)
+    return mode == "bsp" or bool(s.problem.inbox_bytes() <= MOST_INBOX_BYTES)
 
 
 def _ll_arrive(s: Setting, protocol: str) -> bool:
@@ -84,8 +84,7 @@ def exchange_constraints() -> tuple[Constraint, ...]:
                    "every program of a block needs columns of its own"),
         Constraint("tokens to move", ("mode", "comm_programs", "transfer_tokens", "split"), _programs_have_work,
                    "there are fewer parts of blocks than programs to move them"),
-        Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory",
-                   modes=(*OWN, "own_collective", "unfused")),
+        Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory"),
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("CUDA graphs", ("launch", "exchange"), _can_be_captured,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from calls import MODES, WORST, url
 from ranks_of_functions import run_ranks
-from two_ranks import EVERYWHERE
+from two_ranks import A_GPU_EACH
 
 from autotune import symm_mem
 
@@ -33,7 +33,7 @@ def test_two_contexts_of_a_mesh_are_right_in_every_mode_in_turns(tmp_path: Path,
         assert max(found.values()) < WORST, found
 
 
-@pytest.mark.parametrize("gpu", EVERYWHERE[:2])
+@pytest.mark.parametrize("gpu", A_GPU_EACH)
 def test_torchs_signatures_give_torchs_results(tmp_path: Path, gpu: str) -> None:
     for found in run_ranks(ON_RANKS, "as_torch", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert found.pop("opened") == [1, 1, 0]
