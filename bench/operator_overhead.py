@@ -19,7 +19,7 @@ import os
 import platform
 import unittest.mock
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,7 +32,18 @@ from autotune.kernels.all_gather_gemm.launch import KERNELS as GATHERING
 from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.plan import Launch
-from autotune.workloads.built_in import all_gather_gemm, flash_decode, gemm_all_reduce, gemm_reduce_scatter
+from autotune.kernels.moe.problem import ExpertsProblem
+from autotune.kernels.moe.routing import drawn_routing, planned
+from autotune.workloads.built_in import (
+    all_gather_gemm,
+    flash_decode,
+    gemm_all_reduce,
+    gemm_reduce_scatter,
+    moe_combine,
+    moe_dispatch,
+    moe_dispatch_gemm,
+    moe_gemm_combine,
+)
 from autotune.workloads.launched import LaunchedWorkload
 
 ROUNDS, CALLS = 30, 20
@@ -42,23 +53,24 @@ SETTLING = 5
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, its problem, and its operands by their names."""
+    """An operator, its problem, its operands by their names, and what else a call says."""
 
     workload: LaunchedWorkload
     problem: Any
     operands: dict[str, torch.Tensor]
     note: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.workload.name
 
-    def by_hand(self, context: autotune.Context, config: Config, out: torch.Tensor) -> Callable[[], object]:
+    def by_hand(self, context: autotune.Context, config: Config, out: Any) -> Callable[[], object]:
         """The launches of one call, bound to the operands once. Collective."""
         kernels = self.workload.kernels
         setup = Setup(kernels, self.problem, config, context.machine, context.heap, context.spin_limit)
         operands = [self.operands.get(name) for name in kernels.operands]
-        return setup.bind(kernels.bound(operands, [out]))
+        return setup.bind(kernels.bound(operands, list(out) if isinstance(out, tuple) else [out]))
 
 
 def cases(device: torch.device, ranks: int) -> Iterator[Case]:
@@ -90,6 +102,30 @@ def cases(device: torch.device, ranks: int) -> Iterator[Case]:
         "lengths": torch.full((decode.batch,), decode.kv_len, dtype=torch.int32, device=device),
     }  # fmt: skip
     yield Case(flash_decode.WORKLOAD, decode, operands)
+    yield from mixtures(device, ranks)
+
+
+def mixtures(device: torch.device, ranks: int) -> Iterator[Case]:
+    """Those of a mixture: two experts on each rank."""
+    zeros = functools.partial(torch.zeros, device=device, dtype=torch.bfloat16)
+    sizes = {"tokens": 8, "hidden": 256, "experts": 2 * ranks, "top_k": 2, "world_size": ranks}
+    multiplying = moe_gemm_combine.WORKLOAD.problem_type(**sizes, width=128)
+    routing = drawn_routing(multiplying, device, 1)
+    rank = dist.get_rank()
+    plan = vars(planned(multiplying, routing, rank))
+    plan["row_gates"] = plan.pop("gates")
+    ids, gates = routing.ids[rank].contiguous(), routing.gates[rank].contiguous()
+    tokens = {"x": zeros(8, 256), "ids": ids, "gates": gates}
+    options = {"experts": 2 * ranks}
+    up, down = zeros(2, 2 * 128, 256).transpose(1, 2), zeros(2, 256, 128).transpose(1, 2)
+    for found, given, named in (
+        (moe_dispatch.WORKLOAD, tokens, options),
+        (moe_dispatch_gemm.WORKLOAD, {**tokens, "b": up}, options),
+        (moe_combine.WORKLOAD, {"rows": zeros(multiplying.capacity, 256), **plan, "ids": ids}, {}),
+        (moe_gemm_combine.WORKLOAD, {"a": zeros(multiplying.capacity, 128), "b": down, **plan, "ids": ids}, {}),
+    ):
+        width = {"width": 128} if "b" in given else {}
+        yield Case(found, found.problem_type(**sizes, **width), given, options=named)
 
 
 def plain(case: Case) -> Callable[[], object]:
@@ -121,15 +157,19 @@ def reads_shard(case: Case, config: Config) -> bool:
 
 
 def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Config]]:
-    """One config of each mode; where peers read A, also with A in place. Ranks that share a GPU have no ``bsp``."""
-    plugin = case.workload
-    sharing = context.heap.device.type == "cuda" and context.heap.world_size > torch.cuda.device_count()
+    """One config of each mode; where peers read A, also with A in place. Ranks that share a GPU have no ``bsp``; nor do
+    mixtures without a GPU, or other modes with the library's GEMM: kernels that are not stand-ins stand beside it.
+    """
+    plugin, on_gpu = case.workload, context.heap.device.type == "cuda"
+    left_out = {"bsp"} if on_gpu and context.heap.world_size > torch.cuda.device_count() else set()
+    if isinstance(case.problem, ExpertsProblem) and not on_gpu:
+        left_out = {"bsp", "own_collective"}
     tried = plugin.first_configs(case.problem, context.machine)
     baselines = plugin.baselines(case.problem, context.machine)
     eager = [config for config in (*tried, *baselines.values()) if config.get("launch", "eager") == "eager"]
     for mode in plugin.space.modes:
         config = next((config for config in (*eager, *tried) if config["mode"] == mode), None)
-        if config is None or (sharing and mode == "bsp"):
+        if config is None or mode in left_out:
             continue
         yield case, config
         if reads_shard(case, config):
@@ -140,7 +180,8 @@ def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Confi
 
 def compare(case: Case, config: Config, context: autotune.Context) -> dict[str, float]:
     """Microseconds of the launches alone, and of the operator: with an output given, and without. Collective."""
-    operator, operands = getattr(autotune, case.name), tuple(case.operands.values())
+    operator = functools.partial(getattr(autotune, case.name), **case.options)
+    operands = tuple(case.operands.values())
     if getattr(case.problem, "in_place", False):
         operator = functools.partial(operator, in_place=True)
     if case.name == "all_gather_gemm":

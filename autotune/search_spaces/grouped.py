@@ -68,9 +68,8 @@ def grouped_tile(problem: Any, machine: Machine, *, gathered: bool, tma: bool) -
         tile |= {"num_stages": 4 if cuda else 2, "programs_per_unit": 1}
         if rows > 96 and cuda:
             # Rows of A are gathered by pointers, each as often as there are columns of tiles: 128 columns took a
-            # quarter longer than 256 with 256 and with 1024 rows an expert; four stages of those up to 8 % longer than
-            # three, laid out too (H200, 2026-11-23).
-            tile |= {"block_n": 256, "num_stages": 3}
+            # quarter longer than 256 with 256 and with 1024 rows an expert (H200, 2026-11-23).
+            tile["block_n"] = 256
     if problem.scaled and not machine.is_interpreter:
         tile |= {"block_k": 128, "block_n": 128, "num_stages": min(tile["num_stages"], 3)}  # as many bytes as of bf16
         if not few and cuda:
