@@ -139,4 +139,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("interrupted; what is done is kept, and the same command again continues", file=sys.stderr)
+        sys.exit(130)
