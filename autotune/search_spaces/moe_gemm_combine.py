@@ -30,6 +30,9 @@ from autotune.search_spaces.moe_combine import (
     sum_dimensions,
 )
 
+TILED = ("unfused", *OWN)
+"""Modes whose GEMM is ours."""
+
 
 def _groups_have_tiles(s: Setting, column_groups: int, block_n: int) -> bool:
     tiles = -(-int(s.problem.hidden) // block_n)
@@ -55,10 +58,6 @@ def _senders_have_work(s: Setting, comm_programs: int, transfer_tokens: int, spl
 
 def _ll_words_are_whole(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
     return protocol == "signal" or block_m * block_n <= 64 * 32 * num_warps
-
-
-TILED = ("unfused", *OWN)
-"""Modes whose GEMM is ours."""
 
 
 SPACE = Space(
@@ -97,7 +96,7 @@ SPACE = Space(
 
 
 def _tile(problem: MoeGemmCombine, machine: Machine) -> dict[str, Value]:
-    """The GEMM's, untuned."""
+    """Tile, pipeline and loads of our GEMM without measuring; smaller ones may be needed."""
     tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
     return grouped_tile(problem, machine, gathered=False, tma=tma)
 

@@ -134,11 +134,10 @@ class CombinedWorkload(ExpertsWorkload):
 def combined_tolerance(
     problem: CombinedProblem, mode: str, depth: int, machine: Machine, of_rows: float = 0.0
 ) -> Tolerance:
-    """Ours rounds what travels, and the sum. The library rounds gates and products, each of a token's sums of rows, of
-    which the last are the largest, and the sums of its collective. ``of_rows``: roundings of the rows before that.
+    """Ours rounds what travels, and the sum. The library rounds what travels and the sums of its collective.
+    ``of_rows``: roundings of the rows before that.
     """
-    of_library = 2.0 + (problem.top_k + 1) / 2 + ring(problem.world_size)
-    roundings = of_rows + (of_library if mode == LIBRARY else OF_OURS)
+    roundings = of_rows + (ring(problem.world_size) if mode == LIBRARY else OF_OURS)
     found = rounded(problem.result_dtype, roundings, depth, problem.tokens * problem.hidden, machine)
     return Tolerance(found.overall, SPREAD * found.element)
 

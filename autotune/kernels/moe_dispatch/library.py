@@ -65,7 +65,7 @@ class Arrived:
 
 def with_scales(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Fp8 tokens and their scales behind them, as bytes: they travel together. A row is whole vectors of 16 bytes, so
-    that torch can select it as such.
+    that torch can select it as such: 65536 rows of 7172 bytes take 1.87 ms, of 7184 bytes 0.22 (H200, 2026-11-24).
     """
     row = [x.view(torch.uint8), scales.view(torch.uint8)]
     rest = -sum(each.shape[1] for each in row) % 16

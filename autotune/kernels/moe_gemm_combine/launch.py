@@ -148,28 +148,32 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
             scales=problem.scales,
         )  # fmt: skip
         if knobs.mode in APART:
-            # The library's GEMM will say where its rows are, see ``run``: at an aligned address, as nothing is.
-            combine = {name: value for name, value in vars(tensors).items() if name not in OF_GEMM}
-            combine |= {each.name: getattr(scratch, each.name) for each in fields(Scratch)}
-            behind = combine_launch(call, {**combine, "rows": scratch.y}, knobs.sum_warps)
-            if knobs.mode == "own_collective":
-                return [behind]
-            units = call.machine.compute_units
-            gemm = grouped_gemm(knobs, operands, scratch.y, problem.dtype, units, fast_accum=problem.fast_accum)
-            return [gemm, behind]
-        multiplied = knobs.grouped(operands, problem.dtype, fast_accum=problem.fast_accum)
-        multiplied["depth"] = multiplied.pop("K")
+            return self._apart(call, operands)
+        gemm = knobs.grouped(operands, problem.dtype, fast_accum=problem.fast_accum)
+        gemm["depth"] = gemm.pop("K")
         placing, gemm_programs = knobs.placing(problem), knobs.gemm_programs(problem, call.machine)
         sending = 0 if knobs.mode == "one_shot" else knobs.comm_programs
         adding = min(ADDING_PER_UNIT * call.machine.compute_units, knobs.units(problem))
         arguments: dict[str, Any] = {
-            **vars(tensors), **vars(scratch), **{name: each for name, each in multiplied.items() if name not in UNUSED},
+            **vars(tensors), **vars(scratch), **{name: each for name, each in gemm.items() if name not in UNUSED},
             **knobs.summing(problem), "placing": placing, "gemm_programs": gemm_programs, "sending": sending,
             "GROUPS": knobs.column_groups, "rank": call.rank, "heap_bases": call.bases, "spin_limit": call.spin_limit,
             "LL": knobs.ll,
         }  # fmt: skip
         programs = placing + gemm_programs + sending + adding
         return [Launch(gemm_combine_kernel, programs, arguments, knobs.options)]
+
+    def _apart(self, call: GemmCombineCall, operands: GroupedOperands) -> list[Launch]:
+        """Our combine, and before it our GEMM, unless that is the library's."""
+        problem, knobs, scratch = call.problem, call.knobs, call.scratch
+        # The library's GEMM will say where its rows are, see ``run``: at an aligned address, as nothing is.
+        given = {name: value for name, value in vars(call.tensors).items() if name not in OF_GEMM}
+        given |= {each.name: getattr(scratch, each.name) for each in fields(Scratch)}
+        combine = combine_launch(call, {**given, "rows": scratch.y}, knobs.sum_warps)
+        if knobs.mode == "own_collective":
+            return [combine]
+        units = call.machine.compute_units
+        return [grouped_gemm(knobs, operands, scratch.y, problem.dtype, units, fast_accum=problem.fast_accum), combine]
 
     def run(self, call: GemmCombineCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
         """Our kernels alone, or behind the library's GEMM."""

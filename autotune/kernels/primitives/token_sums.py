@@ -1,4 +1,4 @@
-"""What the library's way to combine does before its collective, in the two kernels that torch.compile makes of it."""
+"""The sums by token before the library's collective, in two kernels as torch.compile would write them."""
 
 from __future__ import annotations
 

@@ -64,8 +64,9 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Gem
         """An even all-to-all, and the library's grouped GEMM of the rows that the plain routing gives this rank."""
         problem, tensors = self._problem, self._tensors
         plan = planned(problem, self.drawn.routings[PLAIN], self._heap.rank)
-        rows, of_rows = self.drawn.sent(PLAIN, plan.pairs // problem.top_k)
-        c = torch.empty_like(tensors.c)
+        pairs = plan.pairs[: max(1, int(plan.offsets[-1]))]  # the library's GEMM need not take a matrix without rows
+        rows, of_rows = self.drawn.sent(PLAIN, pairs // problem.top_k)
+        c = tensors.c.new_empty((len(rows), problem.width))
         scaling = scaling_of(problem, tensors, of_rows)
         return {
             "all_to_all": self.exchange(),
