@@ -208,6 +208,7 @@ CASES: Mapping[str, Case] = {
     "ag gathered": _gather(PUSH, {"gathered": True}),
     "ag gathered staged": _gather(STAGED, {"gathered": True, "layout": "k"}),
     "ag swiglu": _gather(PUSH, {"epilogue": "swiglu"}),
+    "ag swiglu tma": _gather(PUSH, {"epilogue": "swiglu"}, loads="tma", k_chunks=2),
     "ag swiglu turns": _gather(PUSH, {"epilogue": "swiglu", "gate_up": "interleaved"}),
     "ag swiglu gather": _gather(GATHER, {"epilogue": "swiglu"}),
     "ag swiglu fp8": _gather(PUSH, {**QUANTISED, "m": 32}, block_n=256),

@@ -62,7 +62,7 @@ class RecordingFile(Block):
     format: Literal["iris-autotune/recording"]
     version: Literal[1]
     workload: str
-    problem: dict[str, str | int | bool]
+    problem: dict[str, str | int | float | bool]
     machine: dict[str, str | int]
     provenance: dict[str, str]
     recorded_at: AwareDatetime

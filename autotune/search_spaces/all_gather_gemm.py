@@ -36,8 +36,12 @@ def _tma_within_shard(s: Setting, loads: str, block_k: int) -> bool:
     return loads != "tma" or s.problem.shard[1] % block_k == 0
 
 
-def _halves_by_tma(s: Setting, loads: str) -> bool:
+def _halves_are_a_tile(s: Setting, loads: str) -> bool:
     return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
+
+
+def _preloads_a_tile(s: Setting, loads: str, preload_b: bool) -> bool:
+    return not preload_b or _halves_are_a_tile(s, loads)
 
 
 def _tile_has_a_scale(s: Setting, block_n: int) -> bool:
@@ -177,8 +181,12 @@ SPACE = Space(
         Constraint("TMA within a shard", ("loads", "block_k"), _tma_within_shard,
                    "a direct pull's step must not cross into the next shard: block_k must divide the shard's columns",
                    modes=("pull",)),
-        Constraint("TMA of both halves", ("loads",), _halves_by_tma,
-                   "gate and up in halves arrive as one tile only if B is stored transposed, b_order=nk"),
+        Constraint("TMA of both halves", ("loads",), _halves_are_a_tile,
+                   "gate and up in halves arrive as one tile only if B is stored transposed, b_order=nk",
+                   modes=("pull",)),
+        Constraint("TMA of both halves", ("loads", "preload_b"), _preloads_a_tile,
+                   "gate and up in halves are preloaded as one tile, which they are only if B is stored transposed, "
+                   "b_order=nk"),
         Constraint("transfer within the shard", ("transfer_rows",), _transfer_within_shard,
                    "a transfer may exceed the shard's rows only by rounding up to a power of two"),
         Constraint("room for the GEMM", ("comm_programs",), _leaves_room,
@@ -246,8 +254,7 @@ WORDS = {"peer_order": "fanout", "protocol": "sentinel"}
 def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
     """A push in the GEMM's own launch with a tile to suit M: what one would write down without measuring."""
     setting = Setting(problem, machine)
-    tma = tma_aligned(setting, "tma") and _halves_by_tma(setting, "tma")
-    tma = tma and machine.has_tma and not machine.is_interpreter
+    tma = tma_aligned(setting, "tma") and machine.has_tma and not machine.is_interpreter
     tile = default_tile(problem, machine)
     if problem.quantised:
         tile |= {"block_n": 2 * SCALE_BLOCK, "num_stages": min(3, tile["num_stages"])}

@@ -68,6 +68,22 @@ def test_some_modes_are_right_under_the_interpreter(fields: dict[str, Any], mode
 
 @pytest.mark.parametrize(
     "fields",
+    [
+        {"m": 10, "n": 96, "k": 64, "bias": True},
+        whole({"m": 32, "n": 96, "k": 72, "dtype": "fp32"}),
+        whole({"m": 9, "n": 160, "k": 64, "dtype": "fp16", "layout": "k"}),
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_halves_of_rows_are_right_by_tma(fields: dict[str, Any]) -> None:
+    """Two tiles of B, each with its sum; the last ones are ragged."""
+    problem = WORKLOAD.problem_type(world_size=2, epilogue="swiglu", b_order="kn", **fields)
+    configs = [each for each in variants(WORKLOAD, problem, on_cpu(), TILES) if each.get("loads") == "tma"]
+    check_all(WORKLOAD, problem, few(problem, configs, 1), {"push", "pull_staged"})
+
+
+@pytest.mark.parametrize(
+    "fields",
     [{"m": 10, "n": 512, "k": 64, "scales": "row", **FP8}, whole({"m": 10, "n": 1024, "k": 64, "bias": True})],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
@@ -126,6 +142,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     [
         {"m": 1024, "n": 7168, "k": 8192, "epilogue": "swiglu", "b_order": "nk"},
         {"m": 1024, "n": 3584, "k": 4096, "epilogue": "swiglu", "gate_up": "interleaved"},
+        {"m": 1000, "n": 3600, "k": 4096, "epilogue": "swiglu"},
         {"m": 1024, "n": 3584, "k": 4096, "b_order": "nk", "gathered": True},
         {"m": 256, "n": 512, "k": 4096, "layout": "k", "gathered": True},
         {"m": 520, "n": 720, "k": 1024, "epilogue": "geglu", "b_order": "nk", "bias": True, "dtype": "fp16"},

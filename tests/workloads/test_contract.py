@@ -11,6 +11,7 @@ import re
 import typing
 import unittest.mock
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ import torch
 from ranks_of_functions import run_ranks
 
 import autotune
+from autotune import recordings
 from autotune.config import Config
 from autotune.errors import InvalidConfig
 from autotune.heap.arena import ALIGNMENT
 from autotune.kernels.launching.tensors import Allocate, meta
 from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.search_spaces import Space
-from autotune.workloads import Workload, names, workload
+from autotune.workloads import Workload, names, provenance_of, workload
 from autotune.workloads.launched import LaunchedWorkload
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +76,21 @@ def test_defaults_are_valid_everywhere(found: Workload, machine: Machine, world_
     for config in (*first, *found.baselines(problem, machine).values()):
         found.space.check(config, problem, machine)
         assert found.predict(problem, config, machine) is None or machine.kind != "interpreter"
+
+
+@each
+def test_a_recording_of_its_problem_comes_back(found: Workload, tmp_path: Path) -> None:
+    problem, file = found.default_problem(H100, 4), tmp_path / "table.json.gz"
+    config = found.default_config(problem, H100)
+    recording = recordings.Recording(
+        workload=found.name, problem=problem.as_dict(), machine=H100, provenance=provenance_of(found),
+        recorded_at=datetime.now(UTC), origin="synthetic", restriction={},
+        dimensions={name: dimension.values for name, dimension in found.space.dimensions.items()},
+        evaluations={config: Evaluation(Outcome.INVALID, "not run")},
+    )  # fmt: skip
+    recordings.write(recording, file)
+    again = recordings.read(file)
+    assert again.problem_of(found) == problem and list(again.evaluations) == [config]
 
 
 @each

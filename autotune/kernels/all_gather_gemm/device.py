@@ -78,7 +78,7 @@ def gather_gemm_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
-    BARRIER: tl.constexpr, EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False, c_scales=None,
+    BARRIER: tl.constexpr, EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = 0, c_scales=None,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 

@@ -25,7 +25,7 @@ from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTen
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, readable
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, halves_constant, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.scratch import wire_type
@@ -276,12 +276,13 @@ def _step(call: GatherCall) -> dict[str, Any]:
 
 def _gemm(call: GatherCall) -> dict[str, Any]:
     """Arguments of both GEMM kernels."""
+    problem, scratch = call.problem, call.scratch
     return {
-        **call.knobs.common(call.problem, call.tensors, call.machine), **_ranks(call), **_shard(call),
-        "EPILOGUE": EPILOGUES.index(call.problem.epilogue), "HALVES": call.problem.halves,
-        "c_scales": scales_of_c(call.tensors), "N": call.problem.n_local,
-        "ready": call.scratch.ready, "done": call.scratch.done,
-        "scale_a": None if call.problem.gathers_scales else call.tensors.scale_a,
+        **call.knobs.common(problem, call.tensors, call.machine), **_ranks(call), **_shard(call),
+        "EPILOGUE": EPILOGUES.index(problem.epilogue), "HALVES": halves_constant(problem.halves, problem.n_local),
+        "c_scales": scales_of_c(call.tensors), "N": problem.n_local,
+        "ready": scratch.ready, "done": scratch.done,
+        "scale_a": None if problem.gathers_scales else call.tensors.scale_a,
     }  # fmt: skip
 
 
@@ -323,8 +324,7 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
     }  # fmt: skip
     # On another stream nothing but room lets the push begin; elsewhere it is the first to.
     resident = programs if beside else None
-    arguments = _gemm(call) | transfer | gemm
-    launches = [Launch(gather_gemm_kernel, programs, arguments, knobs.options, resident)]
+    launches = [Launch(gather_gemm_kernel, programs, _gemm(call) | transfer | gemm, knobs.options, resident)]
     if not same_launch:
         pushing = transfer | _ranks(call) | _shard(call) | {"ready": scratch.ready, "BARRIER": knobs.split_launch}
         if not knobs.split_launch:  # it waits for nobody

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
-from autotune.kernels.primitives.gated import PLAIN, tile_columns
+from autotune.kernels.primitives.gated import PLAIN, loaded_columns
 from autotune.kernels.primitives.products import add_product, load_b_by_tma
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
 from autotune.kernels.primitives.tiles import store_tile, swizzle
@@ -22,7 +22,7 @@ def pull_gemm_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, HINT: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
-    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False, c_scales=None,
+    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = 0, c_scales=None,
 ):  # fmt: skip
     """The paper's consumer-driven kernel: every tile of A is loaded from its owner, again for each column of tiles.
 
@@ -44,7 +44,7 @@ def pull_gemm_kernel(
         m, n = swizzle(tile, tiles_m, tiles_n, group_m)
         row = (m + own_m) % tiles_m * BLOCK_M
         rows = tl.minimum(row + tl.arange(0, BLOCK_M), M - 1)
-        columns = tile_columns(n * BLOCK_N, N, BLOCK_N, HALVES) % N
+        columns = loaded_columns(n * BLOCK_N, N, BLOCK_N, HALVES)
         ks = tl.arange(0, BLOCK_K)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for segment in range(segments):

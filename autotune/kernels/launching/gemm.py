@@ -84,6 +84,11 @@ ROW_ALIGNMENT = 16
 """Bytes: rows that lie apart begin at multiples of this, as descriptors need."""
 
 
+def halves_constant(halves: bool, columns: int) -> int:
+    """The kernels' HALVES, see ``primitives/gated.py``."""
+    return math.gcd(columns // 2, 16) if halves else 0
+
+
 def order_of(b: torch.Tensor) -> str:
     """The problem's word for the storage of B, by the strides."""
     return "nk" if not b.is_contiguous() and b.stride(0) < b.stride(1) else "kn"
@@ -179,9 +184,11 @@ class GemmKnobs(LadderKnobs):
         return self.tma and apart and fills_registers and self.block_m >= 2 * WGMMA_ROWS
 
     def b_operand(self, problem: GemmProblem, b: torch.Tensor) -> Any:
-        """B as it is stored, and its halves one behind the other where a tile has columns of both."""
+        """B as it is stored. Where a tile has columns of both halves, these lie one behind the other, or, stored row by
+        row, are tiles of their own.
+        """
         if problem.b_order == "kn":
-            return self.operand(b, (self.block_k, self.block_n))
+            return self.operand(b, (self.block_k, self.block_n // (1 + problem.halves)))
         if problem.halves and self.tma:
             return self.operand(b.t().unflatten(0, (2, -1)), (2, self.block_n // 2, self.block_k))
         return self.operand(b.t(), (self.block_n, self.block_k))

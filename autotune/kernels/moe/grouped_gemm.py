@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
+from autotune.kernels.primitives.gated import PLAIN, gated, loaded_columns
 from autotune.kernels.primitives.products import add_now, add_product, apart, together
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled_columns
 from autotune.kernels.primitives.tiles import put_tile, store_tile, swizzle
@@ -123,7 +123,7 @@ def _load_b(
             tile = tl.reshape(b.load([expert, k, column]), (BLOCK_K, BLOCK_N))
     else:
         ks = k + tl.arange(0, BLOCK_K)
-        wide = (tile_columns(column, columns, BLOCK_N, HALVES) % columns).to(tl.int64)
+        wide = loaded_columns(column, columns, BLOCK_N, HALVES).to(tl.int64)
         pointers = b + expert.to(tl.int64) * stride_be + ks.to(tl.int64)[:, None] * stride_bk
         pointers += wide[None, :] * stride_bn
         if EVEN_K:

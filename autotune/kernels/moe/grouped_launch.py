@@ -9,7 +9,7 @@ import torch
 
 from autotune.dtypes import FP8, SCALES
 from autotune.kernels.gemm.problem import scale_shapes
-from autotune.kernels.launching.gemm import PROMOTED, GemmKnobs
+from autotune.kernels.launching.gemm import PROMOTED, GemmKnobs, halves_constant
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Allocate
 from autotune.kernels.moe import grouped_gemm as device
@@ -112,8 +112,8 @@ class GroupedKnobs(GemmKnobs):
             **{f"stride_b{name}": operands.b.stride(place) for place, name in enumerate("ekn")},
             "group_m": self.group_m, "EXPERTS": experts, "PER": operands.per,
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k, "A_TMA": a_tma, "TMA": self.tma,
-            "B_TRANSPOSED": operands.transposed, "HALVES": halves, "EVEN_K": depth % self.block_k == 0,
-            "SWAP": self.swap_ab, "PROMOTE": promote, "PARTS": parts,
+            "B_TRANSPOSED": operands.transposed, "HALVES": halves_constant(halves, columns),
+            "EVEN_K": depth % self.block_k == 0, "SWAP": self.swap_ab, "PROMOTE": promote, "PARTS": parts,
             "SCALES": SCALES.index(operands.scales), "EPILOGUE": EPILOGUES[epilogue],
         }  # fmt: skip
 

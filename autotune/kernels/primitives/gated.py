@@ -1,8 +1,9 @@
 """Gate and up side by side in one B: the columns of B that a tile has, and the activation that makes one of two.
 
 A tile has as many columns of the gate as of the up projection, and gives half as many columns of C. HALVES: B is [gate,
-up], as a merged linear layer stores it, and a tile has BLOCK_N / 2 columns of each, side by side; otherwise they
-alternate in B, and a tile is BLOCK_N columns as they come. EPILOGUE: the place of the problem's word in ``EPILOGUES``.
+up], as a merged linear layer stores it, and a tile has BLOCK_N / 2 columns of each, side by side; the number is the
+power of two, up to 16, that divides a half's columns. At 0 they alternate in B, and a tile is BLOCK_N columns as they
+come. EPILOGUE: the place of the problem's word in ``EPILOGUES``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,30 @@ def tile_columns(column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr):
 
 
 @triton.jit
+def loaded_columns(column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr):
+    """The same, with those that are there in the place of those beyond the edge: what is loaded of them is not stored.
+
+    The compiler does not see that columns of two halves lie side by side, and would load them one by one.
+    """
+    found = tile_columns(column, columns, BLOCK_N, HALVES) % columns
+    if HALVES > 1:
+        found = tl.max_contiguous(tl.multiple_of(found, HALVES), HALVES)
+    return found
+
+
+@triton.jit
+def halves_of(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The left and the right half of a tile's columns."""
+    return tl.split(tl.permute(tl.reshape(tile, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def side_by_side(left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The tile of these halves."""
+    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (BLOCK_M, BLOCK_N))
+
+
+@triton.jit
 def activated(gate, EPILOGUE: tl.constexpr):
     """The activation of the gate, in fp32."""
     if EPILOGUE == SWIGLU:
@@ -45,8 +70,7 @@ def activated(gate, EPILOGUE: tl.constexpr):
 def gated(acc, EPILOGUE: tl.constexpr, HALVES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """A tile of the product, fp32 [BLOCK_M, BLOCK_N], as C has it: activation(gate) * up, [BLOCK_M, BLOCK_N / 2]."""
     if HALVES:
-        pairs = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+        gate, up = halves_of(acc, BLOCK_M, BLOCK_N)
     else:
-        pairs = tl.reshape(acc, (BLOCK_M, BLOCK_N // 2, 2))
-    gate, up = tl.split(pairs)
+        gate, up = tl.split(tl.reshape(acc, (BLOCK_M, BLOCK_N // 2, 2)))
     return activated(gate, EPILOGUE) * up

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from autotune import dtypes
 from autotune.heap.device import compiles_for_cuda
-from autotune.kernels.primitives.gated import tile_columns
+from autotune.kernels.primitives.gated import halves_of, loaded_columns, side_by_side
 from autotune.kernels.primitives.scales import BLOCK, NO_SCALES, SIDE, block_scale_b
 
 WGMMA_ROWS = tl.constexpr(dtypes.WGMMA_ROWS)
@@ -29,7 +29,9 @@ def load_a(a, row, rows, pitch, k, end_k, BLOCK_M: tl.constexpr, BLOCK_K: tl.con
 def load_b_by_tma(
     b, k, column, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr
 ):
-    """A step of B through its descriptor. With HALVES that is [2, columns / 2, K]: both halves in one load."""
+    """A step of B through its descriptor. With HALVES that is [2, columns / 2, K]: both halves in one load. Where B is
+    stored row by row, halves are two loads, see ``accumulate_halves``.
+    """
     if HALVES:
         tile = tl.reshape(b.load([0, column // 2, k]), (BLOCK_N, BLOCK_K)).T
     elif B_TRANSPOSED:
@@ -43,14 +45,14 @@ def load_b_by_tma(
 def load_b(
     b, columns, k, end_k, column, stride_bk, stride_bn,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-    HALVES: tl.constexpr = False,
+    HALVES: tl.constexpr = 0,
 ):  # fmt: skip
     """B[k : k + BLOCK_K, column : column + BLOCK_N], zero from ``end_k`` on; see ``accumulate``."""
     if TMA:
         tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
     else:
         ks = k + tl.arange(0, BLOCK_K)
-        wide = (tile_columns(column, columns, BLOCK_N, HALVES) % columns).to(tl.int64)
+        wide = loaded_columns(column, columns, BLOCK_N, HALVES).to(tl.int64)
         pointers = b + ks.to(tl.int64)[:, None] * stride_bk + wide[None, :] * stride_bn
         tile = tl.load(pointers, mask=(ks < end_k)[:, None], other=0.0)
     return tile
@@ -137,6 +139,20 @@ def accumulate_scaled_parts(
 
 
 @triton.jit
+def accumulate_halves(
+    acc, a, a_row, b, b_columns, column, first_k, end_k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """``accumulate`` where gate and up are halves of the rows of B's storage: two tiles of TMA, each with its sum."""
+    gate, up = halves_of(acc, BLOCK_M, BLOCK_N)
+    for k in range(first_k, end_k, BLOCK_K):
+        a_tile = a.load([a_row, k])
+        gate = tl.dot(a_tile, b.load([k, column // 2]), gate, input_precision="ieee")
+        up = tl.dot(a_tile, b.load([k, b_columns // 2 + column // 2]), up, input_precision="ieee")
+    return side_by_side(gate, up, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
 def apart(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     return tl.split(tl.permute(tl.reshape(tile, (2, BLOCK_M // 2, BLOCK_N)), (1, 2, 0)))
 
@@ -152,7 +168,7 @@ def accumulate(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     scale_a=None, scale_b=None, SCALES: tl.constexpr = NO_SCALES, PROMOTE: tl.constexpr = None,
-    HALVES: tl.constexpr = False,
+    HALVES: tl.constexpr = 0,
 ):  # fmt: skip
     """Add A[a_row : a_row + BLOCK_M, first_k : end_k] @ B[first_k : end_k, column : column + BLOCK_N] to acc.
 
@@ -173,6 +189,8 @@ def accumulate(
         acc = accumulate_parts(
             acc, a, a_row, b, column, first_k, end_k, BLOCK_M, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES
         )
+    elif TMA and HALVES and not B_TRANSPOSED:
+        acc = accumulate_halves(acc, a, a_row, b, b_columns, column, first_k, end_k, BLOCK_M, BLOCK_N, BLOCK_K)
     elif SCALES == BLOCK:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
         for k in range(first_k, end_k, BLOCK_K):
@@ -190,7 +208,7 @@ def accumulate(
             acc = add_product(acc, a_tile, b_tile, PROMOTE)
     else:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
-        columns = tile_columns(column, b_columns, BLOCK_N, HALVES) % b_columns
+        columns = loaded_columns(column, b_columns, BLOCK_N, HALVES)
         ks = first_k + tl.arange(0, BLOCK_K)
         a_pointers = a + rows[:, None] * a_pitch + ks[None, :]
         b_pointers = b + ks.to(tl.int64)[:, None] * stride_bk + columns.to(tl.int64)[None, :] * stride_bn

@@ -23,7 +23,7 @@ SIDE = tl.constexpr(128)
 @triton.jit
 def scaled(
     acc, scale_a, row, rows, scale_b, column, columns,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SCALES: tl.constexpr, HALVES: tl.constexpr = False,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SCALES: tl.constexpr, HALVES: tl.constexpr = 0,
 ):  # fmt: skip
     """A tile's sums times the scales of the whole depth: ``row`` is the tile's first in A's scales, which have
     ``rows``, ``column`` its first in B's, see ``tile_columns``.
@@ -37,13 +37,13 @@ def scaled(
 
 
 @triton.jit
-def scaled_columns(acc, scale_b, column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = False):
+def scaled_columns(acc, scale_b, column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = 0):
     """A tile's sums times the scales of B's columns."""
     return acc * tl.load(scale_b + tl.minimum(tile_columns(column, columns, BLOCK_N, HALVES), columns - 1))[None, :]
 
 
 @triton.jit
-def block_scale_b(scale_b, k, pitch, column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = False):
+def block_scale_b(scale_b, k, pitch, column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = 0):
     """The scales of B's blocks at depth ``k``, for each column of a tile: [1, BLOCK_N].
 
     A tile is as wide as a block, a part of one or two of them: a number or two for all its columns. Only up's half of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
+from autotune.kernels.primitives.gated import PLAIN, gated, halves_of, tile_columns
 from autotune.kernels.primitives.scales import SIDE, quantised, store_scales
 
 
@@ -21,7 +21,7 @@ def swizzle(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 
 @triton.jit
-def add_bias(acc, bias, column, width, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = False):
+def add_bias(acc, bias, column, width, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = 0):
     """Acc [BLOCK_M, BLOCK_N] + bias [width] from ``column`` on, in fp32."""
     columns = tile_columns(column, width, BLOCK_N, HALVES)
     return acc + tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
@@ -57,7 +57,7 @@ def put_tile(
 def store_tile(
     acc, c, row, column, rows, width, bias,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
-    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False, residual=None, c_scales=None,
+    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = 0, residual=None, c_scales=None,
 ):  # fmt: skip
     """C[row : …, column : …] = acc + bias + residual (None: without), rounded to C's type, or what EPILOGUE makes of
     it: half as many columns of a C [rows, width / 2]. With ``c_scales`` that is fp8, and a tile one block wide.
@@ -75,8 +75,7 @@ def store_tile(
         put_tile(acc, c, row, column // 2, rows, width // 2, BLOCK_M, BLOCK_N // 2, TMA)
     elif TMA and BLOCK_N >= 64:
         # Two halves: the whole 128x256 tile's 64 KiB would not fit beside four stages of operands.
-        halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
-        left, right = tl.split(halves)
+        left, right = halves_of(acc, BLOCK_M, BLOCK_N)
         c.store([row, column], left.to(c.dtype))
         c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
     else:
