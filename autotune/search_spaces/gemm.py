@@ -193,11 +193,13 @@ def _tma_available(s: Setting, loads: str) -> bool:
 
 
 def _fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str) -> bool:
-    # One stage less where the oldest is in registers: on AMD on its way in; below 64 rows, too few for sm_90's wgmma,
-    # as operand, but not in fp32, which tensor cores do not take.
-    in_registers = s.machine.kind == "hip" or (block_m < WGMMA_ROWS and s.problem.dtype != "fp32")
-    stages = max(1, num_stages - in_registers)
+    # One stage less where the oldest is in registers: on gfx942 on its way in; below 64 rows, too few for sm_90's
+    # wgmma, as operand, but not in fp32, which tensor cores do not take. On gfx950 Triton 3.9 copies every stage
+    # straight into LDS, with a sixteenth of padding at most (3.6 as on gfx942).
+    few_rows = s.machine.kind == "cuda" and block_m < WGMMA_ROWS and s.problem.dtype != "fp32"
+    stages = max(1, num_stages - (few_rows or s.machine.arch == "gfx942"))
     operands = (block_m + block_n) * block_k * s.problem.element_size
+    operands += operands // 16 if s.machine.arch == "gfx950" else 0
     output = block_m * min(block_n, max(32, block_n // 2)) * s.problem.result_size if loads == "tma" else 0
     return bool(stages * operands + output <= s.machine.shared_memory)
 

@@ -64,12 +64,11 @@ def grouped_tile(problem: Any, machine: Machine, *, gathered: bool, tma: bool) -
         tile = {"block_m": max(16, round_up(most)), "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4}
         tile |= {"num_stages": 4 if cuda else 2, "programs_per_unit": 2}
     else:
-        tile = {"block_m": 64 if rows <= 96 else 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8}
-        tile |= {"num_stages": 4 if cuda else 2, "programs_per_unit": 1}
-        if rows > 96 and cuda:
-            # Rows of A are gathered by pointers, each as often as there are columns of tiles: 128 columns took a
-            # quarter longer than 256 with 256 and with 1024 rows an expert (H200, 2026-11-23).
-            tile["block_n"] = 256
+        # Rows of A are gathered by pointers, each as often as there are columns of tiles: 128 columns took a quarter
+        # longer than 256 with 256 and with 1024 rows an expert; with 64 rows 64x128 took 22 % longer than 128x256 in a
+        # dispatch, 47 % in a combine (H200, 2026-11-23 and 24).
+        tile = {"block_m": 64 if most <= 64 else 128, "block_n": 256 if cuda else 128, "block_k": 64, "group_m": 8}
+        tile |= {"num_warps": 8, "num_stages": 4 if cuda else 2, "programs_per_unit": 1}
     if problem.scaled and not machine.is_interpreter:
         tile |= {"block_k": 128, "block_n": 128, "num_stages": min(tile["num_stages"], 3)}  # as many bytes as of bf16
         if not few and cuda:

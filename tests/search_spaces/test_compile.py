@@ -11,6 +11,7 @@ import pytest
 from compile_worker import Compilers
 
 from autotune.config import Config
+from autotune.dtypes import multiplies
 from autotune.errors import InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.problem import Problem
@@ -171,11 +172,12 @@ def test_every_mode_compiles_and_fits(name: str, compilers: Compilers) -> None:
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine, compilers: Compilers) -> None:
     count = max(len(modes_of(name)), SAMPLE // 3 // len(PROBLEMS[name]))
-    jobs = [(problem, config) for problem in PROBLEMS[name] for config in sample(problem, machine, count)]
+    problems = [each for each in PROBLEMS[name] if multiplies(machine.kind, machine.arch, each.dtype)]
+    jobs = [(problem, config) for problem in problems for config in sample(problem, machine, count)]
     assert {config["mode"] for _, config in jobs} == modes_of(name)
     # The search finds those slow; more would say that the constraint on registers is wrong. (What NVIDIA's tool states
     # is all of the stack.)
-    assert fits(machine, jobs, compilers) <= len(jobs) // 5
+    assert fits(machine, jobs, compilers) <= max(1, len(jobs) // 5)
 
 
 def fits(machine: Machine, jobs: list[tuple[Problem, Config]], compilers: Compilers) -> int:
