@@ -37,7 +37,7 @@ Format = Annotated[
     ),
 ]
 By = Annotated[
-    str | None, typer.Option("--by", metavar="FIELD", help="Of --format vllm: the size; needed if several vary.")
+    str | None, typer.Option("--by", metavar="FIELD", help="For --format vllm: the size; needed if several vary.")
 ]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Only results of this device.")]
 
