@@ -70,8 +70,8 @@ class AllGatherGemm(GatedColumns, GemmProblem):
     def _check_quantised(self) -> None:
         if not self.gated or self.gathered:
             raise InvalidProblem(
-                f"quantised with epilogue={self.epilogue} gathered={self.gathered}: C is fp8 behind an epilogue alone, "
-                "such as swiglu, and then A is not given back"
+                f"quantised with epilogue={self.epilogue} gathered={self.gathered}: a quantised C needs an epilogue, "
+                "such as swiglu, and no gathered A beside it"
             )
         if self.columns % SCALE_BLOCK:
             unit = 2 * SCALE_BLOCK * self.world_size

@@ -83,7 +83,7 @@ class ExpertsProblem(Problem):
         if (self.routing == "recorded") != bool(self.histogram):
             raise InvalidProblem(
                 f"routing={self.routing}, histogram={shortened(self.histogram) or 'none'}: recorded needs a histogram, "
-                "the others have none; give routing=recorded and a file of a count for each expert"
+                "the others have none; give routing=recorded and a file with a count for each expert"
             )
         if self.histogram:
             try:
