@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SQLITE = b"SQLite format 3\0"
 
-OF_A_SIDE = "Only results of A with this: until or since (a date), device, workload, triton, torch, … ; repeatable."
+OF_A_SIDE = "Only results of A that match: until or since (a date), device, workload, triton, torch, … ; repeatable."
 
 
 def compare(

@@ -183,7 +183,7 @@ def _forwards(
         return [forward_of(config)]
     found, plan = _read(config, tp, dtype, scales, separate, sharded, context, zipf, by_width, machine)
     if not found.attention:
-        output.say(f"model_type {found.kind}: its attention (MLA) is left out, since no operator of ours computes it")
+        output.say(f"model_type {found.kind}: its attention (MLA) is left out, since none of our operators computes it")
     return forwards(found, plan, parse_sizes(tokens, "--tokens"))
 
 
