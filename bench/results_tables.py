@@ -299,8 +299,8 @@ class Readme(Table):
         table = markdown(["workload", "problems", "over the faster", "share of the limit"], lines, "llll")
         seconds = [sizes.seconds for sizes in LIST]
         lead = caption([each for sizes in LIST for each in results(sizes.name)])
-        lead += f"; {min(seconds)} to {max(seconds)} seconds of search a size, against the faster of the library's two "
-        lead += "ways (eager, CUDA graph), measured in the same run:"
+        lead += f"; {min(seconds)} to {max(seconds)} seconds of search per size, against the faster of the library's "
+        lead += "two ways (eager, CUDA graph), measured in the same run:"
         decode = statistics.geometric_mean(row["over_tuned_bsp"] for row in rows_of(results("fd")))
         harder = "In flash decode the library's exchange with our tuned local kernel is the harder baseline"
         return f"{paragraph(lead)}\n\n{table}\n\n{harder}: {decode:.2f}."
@@ -309,7 +309,7 @@ class Readme(Table):
 def problems_text(rows: Sequence[dict[str, Any]]) -> str:
     """The problems of a line of README's table: what they share, and what they differ in."""
     first = rows[0]["problem"]
-    words = {"m": "M =", "batch": "batch", "kv_len": "KV a GPU", "tokens": "tokens a rank"}
+    words = {"m": "M =", "batch": "batch", "kv_len": "KV per GPU", "tokens": "tokens per rank"}
     several = [f"{word} {sizes_text(sorted({row['problem'][name] for row in rows}))}"
                for name, word in words.items() if name in first]  # fmt: skip
     return ", ".join([shared_text(first), *several])

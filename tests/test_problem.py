@@ -187,7 +187,7 @@ def decode(**fields: Any) -> FlashDecode:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"dtype": "fp32"}, "dtype='fp32': flash decode takes bf16 or fp16"),
+        ({"dtype": "fp32"}, "dtype='fp32': allowed: bf16, fp16"),
         ({"head_dim": 96}, "head_dim=96: allowed: 64, 128, 256"),
         ({"kv_heads": 7}, "kv_heads=7 must divide q_heads=96"),
         ({"page_size": 0}, "page_size=0: must be an integer from 1"),

@@ -188,9 +188,9 @@ def _fleet() -> typer.Typer:
 
 def _main(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", callback=_version)] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell on stderr what is done.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log to stderr what tune does.")] = False,
     log_file: Annotated[
-        Path | None, typer.Option("--log-file", metavar="FILE", help="Append to FILE, with times, what is done.")
+        Path | None, typer.Option("--log-file", metavar="FILE", help="Append that log to FILE, with times.")
     ] = None,
 ) -> None:
     """Tune fused multi-GPU kernels: compute and communication in one search space, results in a cache.

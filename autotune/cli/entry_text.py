@@ -172,8 +172,8 @@ def entry_lines(entry: Entry) -> Lines:
         ("with", provenance),
     ]
     if entry.key.is_kernel:
-        lines.append(("kernel", f"{entry.origin or 'decorated'}; a launch is served this where its source and configs "
-                                "are as they were"))  # fmt: skip
+        lines.append(("kernel", f"{entry.origin or 'decorated'}; a launch gets this as long as its source and configs "
+                                "are unchanged"))  # fmt: skip
     elif entry.origin:
         lines.append(("file", entry.origin))
     stale = why_stale(entry.key, entry.provenance)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from rich.markup import escape
 
 from autotune.cli import output
 from autotune.errors import InputError, InvalidProblem
@@ -179,7 +180,7 @@ def _in_panel(annotation: Any) -> Any:
 def _annotation(field: dataclasses.Field[Any], several: bool, defaults: bool) -> Any:
     """The option of one field. The problem checks words, and names those that are allowed."""
     option = f"--{dashed(field.name)}"
-    text = field.metadata.get("help", "")
+    text = escape(field.metadata.get("help", ""))  # "[gate, up]" is no markup
     default = field.default if defaults else dataclasses.MISSING
     shown: Any = {"show_default": plain(default)} if isinstance(default, str | float) or default is True else {}
     match field.metadata["kind"]:

@@ -98,7 +98,7 @@ class Table:
     def _asked(self, candidate: Candidate) -> Verdict:
         """A candidate's problem and the entry that a look-up serves for it; the decision comes later."""
         if "residual" in candidate.operands and candidate.workload not in SHARED_ROWS and not self.replicated:
-            raise NoMatch("what is added to the sum may differ from rank to rank: see replicated=True")
+            raise NoMatch("the tensor added to the sum may differ from rank to rank: see replicated=True")
         found = RETURNING_A if candidate.returns_a else _workload(candidate.workload)
         options = _options(candidate, found)
         problem = _problem(candidate, found, options, self.ranks)
@@ -169,16 +169,16 @@ def hint(size: Any) -> int:
     if isinstance(size, int):
         return size
     if not size.node.has_hint():
-        raise NoMatch(f"a size, {size}, is known to the data alone")
+        raise NoMatch(f"size {size} depends on the data")
     return int(size.node.hint)
 
 
 def _guard(symbol: Any, first: int, last: int) -> None:
     """Let the compiler compile anew for sizes beyond these. Raises NoMatch where it takes no guards any more."""
     if symbol.node.shape_env.frozen:
-        raise NoMatch(f"m is a symbol, {symbol}, and the compiler takes no guards any more, as in a backward")
+        raise NoMatch(f"m is symbolic ({symbol}), and the compiler takes no guards any more, as in a backward")
     if not (bool(symbol >= first) and bool(symbol <= last)):
-        raise NoMatch(f"m is a symbol, {symbol}, and not from {first} to {last}")
+        raise NoMatch(f"m is symbolic ({symbol}), and not from {first} to {last}")
 
 
 def _options(candidate: Candidate, found: LaunchedWorkload) -> tuple[Any, ...]:

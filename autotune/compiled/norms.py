@@ -106,7 +106,7 @@ def _normed(square: Node, total: set[Node], dtype: torch.dtype) -> tuple[Node, f
     root = _next(added, {ATEN.rsqrt.default})
     scaled = _next(root, {ATEN.mul.Tensor})
     if _other(scaled, root) not in total:
-        raise NoMatch(f"a norm's root mean square multiplies {named(scaled)}, not what it is of")
+        raise NoMatch(f"a norm's root mean square multiplies {named(scaled)}, not its own input")
     weight, normed = _weighted(scaled, dtype)
     return weight, float(f"{eps:.7g}"), normed
 
@@ -143,5 +143,5 @@ def _next(node: Node, targets: set[Any]) -> Node:
     if others:
         raise NoMatch("a part of the norm is also used elsewhere, as for a backward")
     if user.target not in targets:
-        raise NoMatch(f"what follows the total is no RMSNorm: {named(node)}, then {named(user)}")
+        raise NoMatch(f"the total is not followed by an RMSNorm: {named(node)}, then {named(user)}")
     return user

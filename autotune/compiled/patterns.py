@@ -122,7 +122,7 @@ def _gathered(collective: Node) -> list[Option]:
     gemms = [each for each in users if each[0].target in GEMMS]
     if not gemms:
         used = ", ".join(sorted({named(each) for each, _ in users})) or "nothing"
-        raise NoMatch(f"no GEMM takes what is gathered; it is used by {used}")
+        raise NoMatch(f"no GEMM uses the gathered tensor; it is used by {used}")
     each = [_behind_gather(gemm, taken, collective, wait, dim, whole) for gemm, taken in gemms]
     found: list[Option] = [each]
     gated = _apart([_gated(candidate) for candidate in each])
@@ -132,7 +132,7 @@ def _gathered(collective: Node) -> list[Option]:
         found = [gated]  # with the reason beside it
     if len(users) > len(gemms):
         others = ", ".join(sorted({named(user) for user, taken in users if (user, taken) not in gemms}))
-        found = [f"what is gathered is also used by {others}, so it has to be gathered anyway"]
+        found = [f"the gathered tensor is also used by {others}, so it has to be gathered anyway"]
     if len(users) > 1 and users[0] == gemms[0] and "scale_a" not in each[0].operands:
         found.append([dataclasses.replace(each[0], returns_a=True)])
     return found
@@ -141,9 +141,9 @@ def _gathered(collective: Node) -> list[Option]:
 def _behind_gather(gemm: Node, taken: Node, collective: Node, wait: Node, dim: int, whole: Node) -> Candidate:
     found = gemm_of(gemm)
     if found.a is not taken or found.b is taken:
-        raise NoMatch("what is gathered is the GEMM's B, not its A")
+        raise NoMatch("the gathered tensor is the GEMM's B, not its A")
     if found.bias is not None and len(shape_of(found.bias)) != 1:
-        raise NoMatch(f"the GEMM adds a tensor of shape {list(shape_of(found.bias))}, which is no bias")
+        raise NoMatch(f"the GEMM adds a tensor of shape {list(shape_of(found.bias))}, which is not a bias")
     shard = collective.args[0]
     assert isinstance(shard, Node)
     operands = {"a": bytes_of(shard), **found.operands}
@@ -258,7 +258,7 @@ def _whole_bias(bias: Node, how: Any) -> Node:
     """The bias of which every rank adds its share before the sum, as DTensor does: a parameter by the ranks."""
     divided = bias.target is ATEN.div.Tensor and isinstance(bias.args[0], Node) and bias.args[0].op == "placeholder"
     if how != "sum" or not divided or not isinstance(bias.args[1], int) or len(shape_of(bias)) != 1:
-        raise NoMatch("each rank adds a bias of its own before the sum; add it behind, or let DTensor share it out")
+        raise NoMatch("each rank adds its own bias before the sum; add it after the sum, or let DTensor divide it")
     whole = bias.args[0]
     assert isinstance(whole, Node)
     return whole
@@ -289,7 +289,7 @@ def _joined(split: Node, part: list[Any], ranks: Any) -> tuple[Node, int]:
     joins = {join for each in split.users for join in each.users}
     join = joins.pop() if len(joins) == 1 else None
     if join is None or join.target is not ATEN.cat.default or not _parts_of(split, join.args[0], part, ranks):
-        raise NoMatch("what is gathered is split, and not joined along another dimension")
+        raise NoMatch("the gathered tensor is split, and not concatenated along another dimension")
     dim = join.args[1] if len(join.args) > 1 else 0
     assert isinstance(dim, int)
     return join, dim % len(part)
@@ -303,13 +303,13 @@ def _unsplit(total: Node, ranks: Any) -> tuple[Node, int]:
     first: Node = parts[0]
     split = first.args[0] if first.target is operator.getitem else None
     if not isinstance(split, Node) or split.target not in SPLITS or len(total.users) != 1:
-        raise NoMatch("what is summed is joined of several tensors")
+        raise NoMatch("the summed tensor is concatenated from several")
     dim, whole = split.args[2] if len(split.args) > 2 else 0, split.args[0]
     assert isinstance(dim, int) and isinstance(whole, Node)
     if (total.args[1] if len(total.args) > 1 else 0) != 0 or len(whole.users) != 1:
-        raise NoMatch("what is summed is split, and not joined along its first dimension alone")
+        raise NoMatch("the summed tensor is split, and not concatenated along its first dimension alone")
     if not _parts_of(split, total.args[0], list(shape_of(first)), ranks):
-        raise NoMatch("what is summed is not split into a part for each rank")
+        raise NoMatch("the summed tensor is not split into a part for each rank")
     return whole, dim % len(shape_of(whole))
 
 
@@ -337,10 +337,10 @@ def _gemm_before_reshapes(node: Node, users: set[Node] | None) -> Node:
     while True:
         if users is not None and set(node.users) != users:
             others = ", ".join(named(each) for each in node.users if each not in users)
-            raise NoMatch(f"what is summed is also used by {others}")
+            raise NoMatch(f"the summed tensor is also used by {others}")
         if node.target in GEMMS:
             return node
         source: Any = node.args[0] if node.args else None
         if node.target not in RESHAPES or not same(shape_of(source)[-1], shape_of(node)[-1]):
-            raise NoMatch(f"what is summed comes from {named(node)}, not from a GEMM")
+            raise NoMatch(f"the summed tensor comes from {named(node)}, not from a GEMM")
         node, users = source, {node}

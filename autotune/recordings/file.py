@@ -141,11 +141,11 @@ def _loaded(file: Path) -> dict[str, Any]:
             text = packed.read(MOST_BYTES + 1)
         values = json.loads(text) if len(text) <= MOST_BYTES else None
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError) as error:
-        raise InputError(f"recording {file}: {error}; a whole file that tune record wrote is needed") from error
+        raise InputError(f"recording {file}: {error}; use a whole file that tune record wrote") from error
     except OSError as error:
         raise InputError(f"recording {file}: {error.strerror}") from error
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise InputError(f'recording {file}: an object with "format": "{FORMAT}" is needed, as tune record writes')
+        raise InputError(f'recording {file}: expected an object with "format": "{FORMAT}", as tune record writes it')
     if values.get("version") != VERSION:
         raise InputError(
             f"recording {file}: version {values.get('version')!r} of the format; this iris-autotune reads version "

@@ -24,8 +24,8 @@ OF_A_KERNEL = "launches of the kernel, by the device's time"
 OF_THE_INTERPRETER = "calls under the interpreter"
 
 CAPTURE = (
-    " A graph of the library's calls is a baseline, and no operator's way: a program gets it by capturing the operator "
-    "in a graph of its own (regime graph)."
+    " A graph of the library's calls is only a baseline, since no operator replays one: a program gets it by capturing "
+    "the operator in a graph of its own (regime graph)."
 )
 
 WITHOUT_ROUNDS = (

@@ -164,7 +164,7 @@ def _traced(traced: Traced, size: float, name: str) -> str:
     if traced.skew is None or traced.tail is None:
         return text
     skew, tail = (f"{each / size:.{_digits(each / size)}f} {name}" for each in (traced.skew, traced.tail))
-    return f"{text}; at barriers ranks wait {skew} for the last rank,\nand programs {tail} for the last one of theirs"
+    return f"{text}; at barriers ranks wait {skew} for the last,\nand programs {tail} for the last one of their rank"
 
 
 def _bar(begin: float, end: float) -> str:

@@ -28,7 +28,7 @@ def _counted(word: str) -> Callable[[int], str]:
 
 MODES = {
     "bsp": "the library's kernels one after the other (BSP)",
-    "library_collective": "the library's all-reduce, then one kernel of ours",
+    "library_collective": "the library's all-reduce, then one of our kernels",
     "own_collective": "our collective and the library's GEMM",
     "unfused": "our collective and our GEMM, one after the other",
     "pull": "pull: the GEMM reads the peers' memory itself",

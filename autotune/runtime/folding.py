@@ -48,7 +48,7 @@ class Folding:
         moved = out.movedim(self.dim, 0) if out.dim() == len(self.shape) + 1 else out
         if moved.shape[:-1] != self._moved or not moved.is_contiguous():
             raise InvalidProblem(
-                f"out is {list(out.shape)}, strides {out.stride()}; {[*self.shape, 'columns']} is needed, contiguous "
+                f"out is {list(out.shape)}, strides {out.stride()}; {[*self.shape, 'columns']} expected, contiguous "
                 f"once dimension {self.dim} is the first"
             )
         return moved.view(-1, moved.shape[-1])
@@ -58,7 +58,7 @@ class Folding:
         if tensor is None:
             return None
         if tuple(tensor.shape[:-1]) != self.shape:
-            raise InvalidProblem(f"residual is {list(tensor.shape)}; {[*self.shape, 'columns']} is needed")
+            raise InvalidProblem(f"residual is {list(tensor.shape)}; {[*self.shape, 'columns']} expected")
         return self.matrix(tensor).contiguous()
 
     @property
@@ -149,7 +149,7 @@ def columns_scattered(
     assert a is not None and b is not None
     heap, shape = context.heap, (*a.shape[:-1], b.shape[1] // context.heap.world_size)
     if out is not None and out.shape != shape:
-        raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} is needed")
+        raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} expected")
     rows = a.flatten(0, -2)
     if rows.shape[0] == 0:  # no columns of the transpose, either
         empty = operator(context, (rows, b, None, scale_a, scale_b, None), options, None, config)
@@ -157,7 +157,7 @@ def columns_scattered(
     if scale_a is not None and scale_b is not None:
         scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
     if residual is not None and (residual.shape != shape or residual.device != a.device):
-        raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} is needed")
+        raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} expected")
     swapped = b.t(), rows.t(), None, scale_a, scale_b, None
     transposed = None if out is None else out.movedim(-1, 0)
     place = None if transposed is None or not transposed.is_contiguous() else transposed.view(shape[-1], -1)

@@ -54,7 +54,7 @@ def gather_ragged(
     if out is None:
         out = whole.new_empty(shape)
     elif list(out.shape) != shape or out.dtype != whole.dtype:
-        raise InvalidProblem(f"out is {list(out.shape)} {out.dtype}; {shape} {whole.dtype} is needed")
+        raise InvalidProblem(f"out is {list(out.shape)} {out.dtype}; {shape} {whole.dtype} expected")
     for owner, place in enumerate(out.split(list(rows), dim)):
         place.copy_(whole.narrow(dim, owner * padded, rows[owner]))
     return out

@@ -78,6 +78,6 @@ def _check(bs: Sequence[torch.Tensor]) -> None:
     said = ", ".join(f"{list(b.shape)} {b.dtype} on {b.device}" for b in bs)
     first = bs[0] if bs else None
     if first is None or any(b.dim() != 2 for b in bs):
-        raise InvalidProblem(f"Bs: {said or 'none'}; one matrix or more is needed")
+        raise InvalidProblem(f"Bs: {said or 'none'}; expected at least one matrix")
     if any((b.shape[0], b.dtype, b.device) != (first.shape[0], first.dtype, first.device) for b in bs):
         raise InvalidProblem(f"Bs: {said}; all need the same depth, type and device")

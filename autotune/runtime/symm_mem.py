@@ -78,7 +78,7 @@ def fused_all_gather_scaled_matmul(
              "use_fast_accum": use_fast_accum}  # fmt: skip
     for name, given in lists.items():
         if len(given) != len(Bs):
-            raise InvalidProblem(f"{name} has {len(given)} elements; one for each of {len(Bs)} Bs is needed")
+            raise InvalidProblem(f"{name} has {len(given)} elements; expected one for each of {len(Bs)} Bs")
     for result_scale, out_dtype in zip(result_scales, out_dtypes, strict=True):
         _check_result(result_scale, out_dtype)
     context: Context = context_of(group_name)

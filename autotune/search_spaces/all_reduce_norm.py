@@ -92,7 +92,7 @@ def norm_constraints(exchanging: tuple[str, ...]) -> tuple[Constraint, ...]:
                    "all ranks' words of a block are polled at once and do not fit into the registers",
                    modes=exchanging),
         Constraint("columns to send", ("senders",), _senders_have_columns,
-                   "every sending program needs columns of its own, 64 at least"),
+                   "every sending program needs at least 64 columns of its own"),
     )  # fmt: skip
 
 

@@ -39,10 +39,10 @@ def gemm_constraints() -> tuple[Constraint, ...]:
     """Constraints of every GEMM's config."""
     return (
         Constraint("element type", ("mode",), _operands_multiplied,
-                   "this machine has no matrix units for these operands: sm_90 and gfx950 take fp8 and fp8_e5m2, "
-                   "gfx942 takes fp8_fnuz"),
+                   "this machine has no matrix units for these operands: sm_90 and later and gfx950 take fp8 and "
+                   "fp8_e5m2, gfx942 takes fp8_fnuz"),
         Constraint("scales by blocks", ("block_k",), _one_scale_a_step,
-                   "a step of more than 128 of K would have several scales"),
+                   "a step of more than 128 of K would need several scales"),
         Constraint("no larger than the problem", ("block_m", "block_n", "block_k"), _no_larger_than_problem,
                    "a tile may exceed the problem only by rounding up to a power of two"),
         Constraint("registers", ("block_m", "block_n", "num_warps"), _fits_registers,
@@ -59,7 +59,8 @@ def gemm_constraints() -> tuple[Constraint, ...]:
 def wire_constraint() -> Constraint:
     """Of parts that may travel in fp8."""
     return Constraint("fp8 on its way", ("mode",), _wire_converts,
-                      "this machine does not convert to fp8: sm_90, gfx942 and gfx950 do; use wire=auto")  # fmt: skip
+                      "this machine does not convert to fp8, unlike sm_90 and later, gfx942, gfx950; "
+                      "use wire=auto")  # fmt: skip
 
 
 def split_constraints() -> tuple[Constraint, ...]:
@@ -141,7 +142,7 @@ def _promoted_tile() -> dict[str, int]:
 def scales_of_chunks() -> Constraint:
     """Of the library's GEMMs on parts of A's rows."""
     return Constraint("scales of chunks", ("mode",), _scales_aligned,
-                      "the library's GEMM takes scales by rows that begin at multiples of 16 bytes: 4 rows of a shard",
+                      "the library's GEMM needs row scales that begin at multiples of 16 bytes: 4 rows of a shard",
                       modes=("copy_engine",))  # fmt: skip
 
 

@@ -134,13 +134,13 @@ def reduce_constraints() -> tuple[Constraint, ...]:
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("LL words of fp8", ("protocol",), _ll_are_wide,
-                   "LL words hold elements of the result's type; with wire=fp8 parts are signalled"),
+                   "LL words hold elements of the result's type; wire=fp8 needs protocol=signal"),
         Constraint("LL words fit", ("protocol", "block_m", "block_n", "num_warps"), _ll_fit_registers,
                    "all ranks' words of a tile are polled at once and do not fit into the registers"),
         Constraint("persistence", ("schedule", "programs_per_unit", "split_k", "block_m", "block_n"), _persists,
-                   "a persistent schedule needs more tiles than programs; the schedule tile has programs_per_unit=1"),
+                   "a persistent schedule needs more tiles than programs; schedule=tile needs programs_per_unit=1"),
         Constraint("residency", ("schedule", "programs_per_unit", "split_k", "combine"), _all_resident,
-                   "a program that combines split tiles could occupy the place of a program that it waits for"),
+                   "a program that combines split tiles could take the place of the program that it waits for"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
     )  # fmt: skip
 
@@ -170,7 +170,7 @@ SPACE = Space(
         Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange",
                    modes=("own_collective",)),
         Constraint("chunks", ("transfer_rows",), _equal_chunks,
-                   f"chunks have equally many rows, and are {MOST_CHUNKS} at most; one may exceed C's rows only by "
+                   f"at most {MOST_CHUNKS} chunks, of as many rows each; one may exceed C's rows only by "
                    "rounding up to a power of two"),
         Constraint("a block within a chunk", ("sum_block", "transfer_rows"), _no_longer_than_chunk,
                    "a block may exceed a chunk only by rounding up to a power of two"),

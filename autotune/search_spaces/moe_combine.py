@@ -117,9 +117,9 @@ def sum_constraints() -> tuple[Constraint, ...]:
     """Constraints of these dimensions, of the inbox and of the library's."""
     return (
         Constraint("width of a step", ("copy_kib", "transfer_tokens"), _steps_are_wide,
-                   "what a program moves at once has fewer than 64 elements of each row"),
+                   "a program would move fewer than 64 elements of each row at once"),
         Constraint("registers of a step", ("copy_kib", "transfer_tokens", "num_warps"), _fits_registers,
-                   "what a program sums at once needs more than 64 registers per thread", modes=OWN),
+                   "the rows that a program sums at once need more than 64 registers per thread", modes=OWN),
         rows_constraint("num_warps", OWN),
         Constraint("no more tokens than there are", ("transfer_tokens",), _tokens_exist,
                    "a block may exceed a rank's tokens only by rounding up to a power of two"),
@@ -127,7 +127,7 @@ def sum_constraints() -> tuple[Constraint, ...]:
                    "every program of a block needs columns of its own"),
         Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory"),
         Constraint("CUDA graphs", ("launch", "exchange"), can_be_captured,
-                   "CUDA graphs need a GPU, and no counts that the host reads"),
+                   "CUDA graphs need a GPU, and cannot hold exchange=all_to_all, whose counts the host reads"),
     )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def ll_constraints() -> tuple[Constraint, ...]:
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("LL words fit", ("protocol", "copy_kib", "transfer_tokens", "num_warps"), _ll_fit_registers,
-                   "the LL words of all of a token's rows are polled at once and do not fit into the registers"),
+                   "the LL words of all rows of a token are polled at once and do not fit into the registers"),
     )  # fmt: skip
 
 

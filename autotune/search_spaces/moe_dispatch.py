@@ -47,11 +47,11 @@ SPACE = Space(
     constraints=(
         *exchange_constraints(),
         Constraint("width of rows", ("copy_kib", "layout_rows"), _rows_are_wide,
-                   "what a program lays out at once has fewer than 64 elements of each row"),
+                   "a program would lay out fewer than 64 elements of each row at once"),
         Constraint("no more rows than there are", ("layout_rows",), _rows_exist,
                    "a block may exceed the capacity only by rounding up to a power of two"),
         Constraint("element type", ("mode",), _type_is_known,
-                   "kernels here have no such fp8: sm_90 and later and gfx950 have e4m3fn and e5m2, gfx942 e4m3fnuz",
+                   "not an fp8 of this machine: sm_90 and later and gfx950 have fp8 and fp8_e5m2, gfx942 has fp8_fnuz",
                    modes=OWN),
         Constraint("LL words of tokens", ("protocol",), _words_hold_tokens,
                    "LL words carry no fp8 and no scales, and need twice the memory of tokens"),

@@ -77,7 +77,7 @@ def exchange_constraints() -> tuple[Constraint, ...]:
     return (
         Constraint("width of a step", ("copy_kib", "transfer_tokens"),
                    lambda s, copy_kib, transfer_tokens: wide_enough(s, copy_kib, transfer_tokens),
-                   "what a program moves at once has fewer than 64 elements of each token"),
+                   "a program would move fewer than 64 elements of each token at once"),
         Constraint("no more tokens than there are", ("transfer_tokens",), _tokens_exist,
                    "a block may exceed a rank's tokens only by rounding up to a power of two"),
         Constraint("columns to share", ("copy_kib", "transfer_tokens", "split"), _parts_have_columns,
@@ -88,5 +88,5 @@ def exchange_constraints() -> tuple[Constraint, ...]:
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("CUDA graphs", ("launch", "exchange"), _can_be_captured,
-                   "CUDA graphs need a GPU, and no counts that the host reads"),
+                   "CUDA graphs need a GPU, and cannot hold exchange=all_to_all, whose counts the host reads"),
     )  # fmt: skip

@@ -33,8 +33,8 @@ CAUSES = {
 MEANINGS = {
     "host": "the host's time until the device begins, and its wait for the end",
     "gaps": "pauses of the device between eager launches",
-    "library": "what the library's kernels take more than our pieces; less where it is negative",
-    "boundary": "the end of a launch and the begin of the next, less a barrier on the device",
+    "library": "how much longer the library's kernels take than ours; shorter where it is negative",
+    "boundary": "the end of one launch and the start of the next, less a barrier on the device",
     "synchrony": "nobody computes while data travels, and all wait for the slowest",
     "locality": "data goes through memory between producer and consumer",
     "other knobs": "the winner's mode and knobs against this ladder's",

@@ -155,7 +155,7 @@ def plan_of_a_call(
     if not (fits and types and all(each.is_contiguous() for each in (*plan, ids))):
         raise InvalidProblem(
             f"rows {list(rows.shape)}, offsets {list(offsets.shape)} {offsets.dtype}, pairs {list(pairs.shape)} "
-            f"{pairs.dtype}, gates {list(gates.shape)} {gates.dtype}, ids {list(ids.shape)} {ids.dtype}: needed are "
+            f"{pairs.dtype}, gates {list(gates.shape)} {gates.dtype}, ids {list(ids.shape)} {ids.dtype}: expected "
             "int32 offsets [local experts + 1], pairs [capacity] and ids [tokens, top_k] and float32 gates [capacity], "
             f"contiguous, as a dispatch gives them: capacity is ranks * tokens * min(top_k, local experts), {capacity}"
         )

@@ -96,6 +96,6 @@ def check_routing(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> No
     types = ids.dtype is torch.int32 and gates.dtype is torch.float32
     if not (fits and types and ids.is_contiguous() and gates.is_contiguous()):
         raise InvalidProblem(
-            f"x is {list(x.shape)}, ids {list(ids.shape)} {ids.dtype}, gates {list(gates.shape)} {gates.dtype}: needed "
-            "are ids and gates [tokens, top_k], int32 and float32, contiguous"
+            f"x is {list(x.shape)}, ids {list(ids.shape)} {ids.dtype}, gates {list(gates.shape)} {gates.dtype}: "
+            "expected ids and gates [tokens, top_k], int32 and float32, contiguous"
         )

@@ -75,7 +75,7 @@ class GemmWorkload(LaunchedWorkload):
         if b.shape[0] != depth or (bias is not None and bias.shape != (columns,)):
             raise InvalidProblem(
                 f"b is {list(b.shape)}, bias {None if bias is None else list(bias.shape)}; with a {list(a.shape)} on "
-                f"{world_size} ranks, b [{depth}, {columns}] and bias [{columns}] are needed ({problem})"
+                f"{world_size} ranks, b [{depth}, {columns}] and bias [{columns}] expected ({problem})"
             )
         for tensor in residual:
             if tensor is not None:
@@ -119,7 +119,7 @@ def demand_like(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: 
     if tuple(tensor.shape) != shape or tensor.dtype != dtype or not tensor.is_contiguous():
         raise InvalidProblem(
             f"{name} is {list(tensor.shape)} {tensor.dtype}, strides {tensor.stride()}; {list(shape)} {dtype}, "
-            "contiguous, is needed"
+            "contiguous, expected"
         )
 
 

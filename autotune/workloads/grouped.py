@@ -18,7 +18,7 @@ def is_transposed(name: str, a: torch.Tensor, b: torch.Tensor, sizes: tuple[str,
     transposed = b.dim() == 3 and b.transpose(1, 2).is_contiguous() and not b.is_contiguous()
     if a.dim() != 2 or b.dim() != 3 or not a.is_contiguous() or not (b.is_contiguous() or transposed):
         raise InvalidProblem(
-            f"{name} is {list(a.shape)}, strides {a.stride()}, b {list(b.shape)}, strides {b.stride()}: needed are "
+            f"{name} is {list(a.shape)}, strides {a.stride()}, b {list(b.shape)}, strides {b.stride()}: expected "
             f"{name} [{rows}, {depth}], contiguous, and b [local experts, {depth}, {columns}], contiguous or each the "
             "transpose of a contiguous matrix"
         )
@@ -30,7 +30,7 @@ def check_experts(name: str, a: torch.Tensor, b: torch.Tensor, world_size: int, 
     if b.shape[0] * world_size != experts or b.shape[1] != a.shape[1]:
         raise InvalidProblem(
             f"b is {list(b.shape)}: with {name} {list(a.shape)} and {experts} experts on {world_size} ranks "
-            f"[{experts / world_size:g}, {a.shape[1]}, columns] is needed"
+            f"[{experts / world_size:g}, {a.shape[1]}, columns] expected"
         )
 
 
@@ -41,7 +41,7 @@ def grouped_operands(a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Te
     dtype = operand_type(a, b, None, a.dtype)
     scale_a, scale_b = scales
     if scale_b is not None and (scale_b.dim() != 3 or scale_b.shape[0] != b.shape[0]):
-        raise InvalidProblem(f"scale_b is {list(scale_b.shape)}: needed are those of each of {b.shape[0]} experts' B")
+        raise InvalidProblem(f"scale_b is {list(scale_b.shape)}: expected those of each of {b.shape[0]} experts' B")
     if scale_b is not None and not scale_b.transpose(1, 2).is_contiguous():
-        raise InvalidProblem(f"scale_b has strides {scale_b.stride()}: needed is the transpose of a contiguous tensor")
+        raise InvalidProblem(f"scale_b has strides {scale_b.stride()}: expected the transpose of a contiguous tensor")
     return dtype, kind_of_scales(a, b[0], scale_a, None if scale_b is None else scale_b[0])

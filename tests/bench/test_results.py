@@ -159,8 +159,8 @@ def test_readme_says_what_was_found(pages: Path) -> None:
     page = (pages / "README.md").read_text()
     assert "| `gemm-reduce-scatter`, bf16 | N=8192 K=28672, M = 512, 2048, 8192 | 1.25, 1.24, 1.23 |" in page
     assert "| `gemm-all-reduce`, bf16 | N=8192 K=28672, M = 1, 8, 64, …, 8192 | 1.1" in page
-    assert "| 64 experts of 7168 by 2048, top 8, tokens a rank 1, 16, 128, 1024, 4096 |" in page
-    assert "| `flash-decode`, fp16 | 96/12 heads of 128, batch 1, 8, KV a GPU 8K, 64K |" in page
+    assert "| 64 experts of 7168 by 2048, top 8, tokens per rank 1, 16, 128, 1024, 4096 |" in page
+    assert "| `flash-decode`, fp16 | 96/12 heads of 128, batch 1, 8, KV per GPU 8K, 64K |" in page
 
 
 def test_a_table_that_is_not_done_stays(finished: Run, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ GATHERS = {
         "also used by mul",
     ),
     "gather b": Case(lambda x, b: x @ gather(b, 0), ((8, K), (K // 2, N)), "", "the GEMM's B, not its A"),
-    "gather alone": Case(lambda x: gather(x, 0) * 2, ((8, K),), "", "no GEMM takes what is gathered"),
+    "gather alone": Case(lambda x: gather(x, 0) * 2, ((8, K),), "", "no GEMM uses the gathered tensor"),
     "gather untuned": Case(lambda x, b: gather(x, 0) @ b, ((128, K), (K, N)), "", "nothing tuned for this problem"),
     "gather tuned in vain": Case(lambda x, b: gather(x, 0) @ b, ((8, N), (N, N)), "", "the library's way is the fast"),
 }
@@ -155,7 +155,7 @@ SUMS = {
     "reduce a maximum": Case(lambda x, b: reduce(x @ b, "max"), ((16, K), (K, N)), "", "the ranks reduce by max"),
     "reduce and keep": Case(_kept, ((16, K), (K, N)), "", "also used by the graph's result"),
     "reduce with a bias each": Case(
-        lambda x, w, c: reduce(linear(x, w, c)), ((16, K), (N, K), (N,)), "", "a bias of its own before the sum"
+        lambda x, w, c: reduce(linear(x, w, c)), ((16, K), (N, K), (N,)), "", "its own bias before the sum"
     ),
     "reduce what is no product": Case(lambda x, b: reduce((x @ b).relu()), ((16, K), (K, N)), "", "comes from relu"),
     "reduce slower": Case(lambda x, b: reduce(x @ b), ((16, N), (N, N)), "", "0.80 times as fast as the library"),
@@ -198,7 +198,7 @@ NORMS = {
     ),
     "reduce, add and norm what may differ": Case(
         lambda x, b, r, w: _normed(reduce(x @ b) + r, w), ((16, K), (K, 3 * N), (16, 3 * N), (3 * N,)), "",
-        "; gemm-all-reduce-norm: what is added to the sum may differ", decomposed=True,
+        "; gemm-all-reduce-norm: the tensor added to the sum may differ", decomposed=True,
     ),
     "reduce, add, norm and keep the root": Case(
         _rooted, ((16, K), (K, 3 * N), (16, 3 * N), (3 * N,)), "", "also used elsewhere, as for a backward",

@@ -178,7 +178,7 @@ def _rms(x: Tensor) -> Tensor:
         (lambda x, r, w: ((t := x + r) * (s := _rms(t)) * w, s), "also used elsewhere, as for a backward"),
         (lambda x, r, w: (t := x + r).float() * _rms(t), "no weight for each column"),
         (lambda x, r, w: (t := (x + r).float()) * torch.rsqrt(t.pow(2).mean(0, keepdim=True) + 1e-5) * w, "of a row"),
-        (lambda x, r, w: (t := (x + r).float()) / (t.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w, "is no RMSNorm"),
+        (lambda x, r, w: (t := (x + r).float()) / (t.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w, "by an RMSNorm"),
         (lambda x, r, w: ((x + r) * w, x), ""),
         (lambda x, r, w: F.rms_norm(x, (WIDTH,), w, 1e-5), ""),
         (lambda x, r, w: F.rms_norm(x + w, (WIDTH,), w, 1e-5), ""),

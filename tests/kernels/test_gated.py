@@ -96,7 +96,7 @@ def test_every_mode_is_right_with_a_result_in_fp8(fields: dict[str, Any]) -> Non
 
 def test_a_result_in_fp8_needs_an_epilogue_and_whole_blocks() -> None:
     fields = {"m": 4, "k": 64, "world_size": 2, "quantised": True}
-    with pytest.raises(InvalidProblem, match="C is fp8 behind an epilogue alone"):
+    with pytest.raises(InvalidProblem, match="a quantised C needs an epilogue"):
         WORKLOAD.problem_type(n=512, **fields)
     with pytest.raises(
         InvalidProblem, match="150 columns on each rank and a scale for each 128 of them; use 512 or 1024"

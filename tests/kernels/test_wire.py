@@ -93,7 +93,8 @@ def test_words_of_the_ll_protocol_hold_no_fp8() -> None:
     problem = found.problem_type(m=16, n=1024, k=2048, world_size=2, wire="fp8")
     config = found.default_config(problem, EIGHT_GPUS)
     assert found.space.violation(config, problem, EIGHT_GPUS) is None
-    assert "signalled" in str(found.space.violation(config.replace(protocol="ll"), problem, EIGHT_GPUS))
+    refusal = str(found.space.violation(config.replace(protocol="ll"), problem, EIGHT_GPUS))
+    assert "wire=fp8 needs protocol=signal" in refusal
 
 
 @pytest.mark.parametrize("here", [EIGHT_GPUS, MI300X], ids=lambda here: here.arch)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 SQLITE = b"SQLite format 3\0"
 
-OF_A_SIDE = "Only results of A with this: until or since (a date), device, workload, triton, torch, … ; repeatable."
+OF_A_SIDE = "Only results of A that match: until or since (a date), device, workload, triton, torch, … ; repeatable."
 
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="Database (path or URL), or a file of tune export.")],
-    b: Annotated[str | None, typer.Argument(metavar="[B]", help="The other one.", show_default="your database")] = None,
+    b: Annotated[str | None, typer.Argument(metavar="B", help="The other side.", show_default="your database")] = None,
     of_a: Annotated[list[str], typer.Option("--a", metavar="NAME=VALUE", help=OF_A_SIDE)] = [],  # noqa: B006
     of_b: Annotated[list[str], typer.Option("--b", metavar="NAME=VALUE", help="The same for B.")] = [],  # noqa: B006
     threshold: Annotated[

@@ -36,7 +36,7 @@ Config = Annotated[
 ]
 Ranks = Annotated[
     int | None,
-    typer.Option("--tp", metavar="N", help="Ranks that share a layer out.", show_default="all GPUs, 2 without"),
+    typer.Option("--tp", metavar="N", help="Ranks over which a layer is sharded.", show_default="all GPUs, 2 without"),
 ]
 Tokens = Annotated[
     str, typer.Option("--tokens", metavar="N,N|N..N", help="Tokens of a forward: lists and doubling ranges.")
@@ -51,7 +51,7 @@ Scales = Annotated[
 Sharded = Annotated[
     str,
     typer.Option(
-        "--sequence-parallel-from", metavar=f"N|{NEVER}", help="Tokens from which on the ranks share the tokens out."
+        "--sequence-parallel-from", metavar=f"N|{NEVER}", help="From this many tokens on, ranks share the tokens too."
     ),
 ]
 Contexts = Annotated[
@@ -65,7 +65,7 @@ ByWidth = Annotated[
     bool, typer.Option("--experts-by-width", help="Ranks share the width of every expert, not whole experts.")
 ]
 Separate = Annotated[
-    bool, typer.Option("--separate", help="q, k, v, gate and up are layers of their own, as in unchanged models.")
+    bool, typer.Option("--separate", help="q, k, v, gate and up are separate layers, as in unchanged models.")
 ]
 Measured = Annotated[
     bool, typer.Option("--measure", help="Measure forwards: plain tensor parallelism against the tuned one, compiled.")
@@ -183,7 +183,7 @@ def _forwards(
         return [forward_of(config)]
     found, plan = _read(config, tp, dtype, scales, separate, sharded, context, zipf, by_width, machine)
     if not found.attention:
-        output.say(f"model_type {found.kind}: its attention (MLA) is left out, since no operator of ours computes it")
+        output.say(f"model_type {found.kind}: its attention (MLA) is left out, since none of our operators computes it")
     return forwards(found, plan, parse_sizes(tokens, "--tokens"))
 
 

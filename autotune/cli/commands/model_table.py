@@ -70,9 +70,9 @@ class ModelResult:
         if self.left_out:
             named = ", ".join(f"{dashed(each.workload)} {_sizes(each)}" for each in self.left_out[:3])
             more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
-            found.append(f"not tuned, since little is to be gained there within the budget: {named}{more}")
+            found.append(f"not tuned, because there is little to gain within the budget: {named}{more}")
         if self.rates is None:
-            found.append("what communicates nothing is left out: the rates of this device are not known")
+            found.append("layers without communication are left out: the rates of this device are not known")
         return found
 
     def as_dict(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ Format = Annotated[
     ),
 ]
 By = Annotated[
-    str | None, typer.Option("--by", metavar="FIELD", help="Of --format vllm: the size; needed if several vary.")
+    str | None, typer.Option("--by", metavar="FIELD", help="For --format vllm: the size; needed if several vary.")
 ]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Only results of this device.")]
 
@@ -115,7 +115,7 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
             text, left_out = sharing.to_sizes(entries, by)
             output.write(text, file, "configs by size")
             if left_out:
-                output.say(f"left out, being of other sources, configs or versions: {left_out}")
+                output.say(f"left out, for their other sources, configs or versions: {left_out}")
             return
         entry = _only(entries)
         trials = store.trials(entry.study_id)

@@ -41,7 +41,7 @@ def command(name: str, function: Callable[..., None], title: str) -> Any:
 def show(
     context: typer.Context,
     study: Annotated[
-        int | None, typer.Option("--study", metavar="N", help="Of several entries the one of this study.")
+        int | None, typer.Option("--study", metavar="N", help="If several entries match, the one of this study.")
     ] = None,
     db: Database = None,
     json: Json = False,

@@ -25,7 +25,7 @@ from autotune.workloads import is_reference, names, workload
 HEADER = ("problem", "latency", "speedup", "mode", "tuned")
 Cells = tuple[str, ...]
 
-ALIKE = "a kernel with several results of one key has them from several sources or sets of configs; one in full"
+ALIKE = "several results of one kernel and key come from different sources or sets of configs; one in full"
 
 Words = Annotated[
     list[str] | None,

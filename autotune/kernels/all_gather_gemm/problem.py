@@ -39,10 +39,10 @@ class AllGatherGemm(GatedColumns, GemmProblem):
     n: int = size("columns of the whole B; each rank holds n / world-size")
     k: int = size("columns of the gathered A, rows of B")
     layout: str = choice("sharding of A: by rows, or along K", LAYOUTS, "rows")
-    in_place: bool = flag("A's shard lies in the tensor of all_gather_shard, where peers read it without a copy")
-    gathered: bool = flag("also give back the gathered A, as a tensor of its own", late=True)
+    in_place: bool = flag("A's shard lies in the tensor of all_gather_shard, so peers read it without a copy")
+    gathered: bool = flag("also return the gathered A, as a tensor of its own", late=True)
     epilogue: str = choice(
-        "what follows the GEMM: SiLU or GELU (exact, or by tanh) of the gate, times up; C is half as wide as B",
+        "activation after the GEMM: SiLU or GELU (exact, or by tanh) of the gate, times up; C is half as wide as B",
         EPILOGUES, "none", late=True,
     )  # fmt: skip
     gate_up: str = choice(
@@ -51,7 +51,7 @@ class AllGatherGemm(GatedColumns, GemmProblem):
     )  # fmt: skip
 
     quantised: bool = flag(
-        "C as fp8 with a scale for each row and 128 columns, A of the next GEMM; with an epilogue alone", late=True
+        "C as fp8, the A of the next GEMM: a scale per row and 128 columns; needs an epilogue", late=True
     )
 
     def check(self) -> None:
@@ -70,8 +70,8 @@ class AllGatherGemm(GatedColumns, GemmProblem):
     def _check_quantised(self) -> None:
         if not self.gated or self.gathered:
             raise InvalidProblem(
-                f"quantised with epilogue={self.epilogue} gathered={self.gathered}: C is fp8 behind an epilogue alone, "
-                "such as swiglu, and then A is not given back"
+                f"quantised with epilogue={self.epilogue} gathered={self.gathered}: a quantised C needs an epilogue, "
+                "such as swiglu, and no gathered A beside it"
             )
         if self.columns % SCALE_BLOCK:
             unit = 2 * SCALE_BLOCK * self.world_size

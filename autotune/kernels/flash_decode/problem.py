@@ -34,9 +34,10 @@ class FlashDecode(Problem):
     q_heads: int = size("query heads")
     kv_heads: int = size("KV heads; a divisor of the query heads")
     head_dim: int = size("elements of a head: 64, 128 or 256")
-    kv_len: int = size("most tokens of a sequence on each rank")
+    kv_len: int = size("tokens of the longest sequence on each rank")
     page_size: int = size("tokens in a page of the KV cache", default=1)
-    soft_cap: int = size("soft cap on the logits, by a tanh; 0 for none", default=0, least=0)
+    soft_cap: int = size("soft cap of the logits, by tanh; 0: none", default=0, least=0)
+    dtype: str = choice("element type of q and of the output; accumulation is fp32", DTYPES, "bf16")
     ragged: bool = flag("sequences of different lengths, some of them empty")
     kv_dtype: str = choice("element type of the KV cache; auto: as q", ("auto", *FP8), "auto", late=True)
     kv_scales: str = choice("scales of an fp8 KV cache: one, or one per KV head", CACHE_SCALES, "none", late=True)
@@ -44,8 +45,6 @@ class FlashDecode(Problem):
 
     def check(self) -> None:
         """Raise InvalidProblem if dimensions do not fit each other or our kernels."""
-        if self.dtype not in DTYPES:
-            raise InvalidProblem(f"dtype={self.dtype!r}: flash decode takes {' or '.join(DTYPES)}")
         if self.head_dim not in HEAD_DIMS:
             raise InvalidProblem(f"head_dim={self.head_dim}: allowed: {', '.join(map(str, HEAD_DIMS))}")
         if self.q_heads % self.kv_heads:

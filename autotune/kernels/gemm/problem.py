@@ -18,15 +18,15 @@ RESIDUAL = "add a residual of the result's shape and type, before the result is 
 
 WIRES = ("auto", "fp8")
 
-WIRE = ("parts on their way to those who sum them: rounded to the result's type (auto); or kernels of ours may send "
-        "them as fp8, a scale per row of a tile")  # fmt: skip
+WIRE = ("how parts of the sum travel: rounded to the result's type (auto); or our kernels may send them as fp8, with "
+        "a scale per row of a tile")  # fmt: skip
 
 GATE_UP = ("halves", "interleaved")
 """Gate and up in a B: [gate, up], or in turns from column to column."""
 
 SCALES_HELP = "scales of fp8: per tensor; per row of A and column of B; or per block, 1x128 of A and 128x128 of B"
 
-FAST_ACCUM = "let sm_90 add up fp8 products within its tensor cores: faster, less exact"
+FAST_ACCUM = "accumulate fp8 products in the tensor cores of sm_90: faster, less exact"
 
 LIBRARY_MULTIPLE = 16
 """Columns and depth of an fp8 GEMM are multiples of this: the library takes no others, and neither do vector loads."""

@@ -35,12 +35,12 @@ def recorded_histogram(path: str | Path) -> str:
         with Path(path).open("rb") as file:
             text = file.read(MOST_BYTES + 1).decode()
         if len(text) > MOST_BYTES:
-            raise InputError(f"more than {MOST_BYTES} bytes; a number for each expert is needed")
+            raise InputError(f"more than {MOST_BYTES} bytes; expected one number for each expert")
         return histogram_text([_number(word) for word in re.split(r"[\s,]+", text.strip().strip("[]").strip())])
     except OSError as error:
-        raise InputError(f"histogram {path}: {error.strerror}; give a file of one count for each expert") from error
+        raise InputError(f"histogram {path}: {error.strerror}; give a file with one count for each expert") from error
     except ValueError as error:  # of the bytes, or a name with a null
-        raise InputError(f"histogram {path}: not text; give a file of one count for each expert") from error
+        raise InputError(f"histogram {path}: not text; give a file with one count for each expert") from error
     except InputError as error:
         raise InputError(f"histogram {path}: {error}") from error
 
@@ -75,7 +75,7 @@ def _number(word: str) -> float:
     try:
         value = float(word)
     except ValueError:
-        raise InputError(f"{word[:40]!r} is not a number; one count for each expert is needed") from None
+        raise InputError(f"{word[:40]!r} is not a number; expected one count for each expert") from None
     if not 0 <= value < math.inf:
         raise InputError(f"{word[:40]}: counts must be finite and not negative")
     return value

@@ -45,14 +45,16 @@ class ExpertsProblem(Problem):
     free = ("tokens",)
     of_inputs = ("routing", "exponent", "histogram")
 
-    tokens: int = size("tokens per rank, at most: those whose ids are all -1 do not exist")
+    tokens: int = size("tokens per rank, at most; a token whose ids are all -1 does not exist")
     hidden: int = size("elements of a token")
-    experts: int = size("experts of all ranks together, as many on each")
-    top_k: int = size("experts per token, at most: an id of -1 is none")
+    experts: int = size("experts of all ranks together; every rank has as many")
+    top_k: int = size("experts per token, at most; an id of -1 is no expert")
     routing: str = choice("popularity of experts in the inputs to tune with", ROUTINGS, "uniform")
-    exponent: float = number("of the Zipf distribution: the i-th expert is chosen i**-exponent times as often", 0.0)
+    exponent: float = number(
+        "for Zipf routing: the i-th expert is chosen i**-exponent times as often as the first", 0.0
+    )
     histogram: str = written(
-        "of the recorded routing: a file of a count for each expert", given_histogram, metavar="FILE"
+        "for recorded routing: a file with a count for each expert", given_histogram, metavar="FILE"
     )
 
     def check(self) -> None:
@@ -81,7 +83,7 @@ class ExpertsProblem(Problem):
         if (self.routing == "recorded") != bool(self.histogram):
             raise InvalidProblem(
                 f"routing={self.routing}, histogram={shortened(self.histogram) or 'none'}: recorded needs a histogram, "
-                "the others have none; give routing=recorded and a file of a count for each expert"
+                "the others have none; give routing=recorded and a file with a count for each expert"
             )
         if self.histogram:
             try:

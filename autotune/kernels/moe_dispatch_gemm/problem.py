@@ -29,7 +29,7 @@ class MoeDispatchGemm(GatedColumns, GroupedProblem, DispatchedProblem):
 
     width: int = size("columns of C; B has twice as many, gate and up, with swiglu")
     b_order: str = choice("storage of each expert's B: row by row (kn), or transposed (nk)", ("kn", "nk"), "nk")
-    epilogue: str = choice("what follows the GEMM: SiLU of the gate, times up; or nothing", EPILOGUES, "swiglu")
+    epilogue: str = choice("activation after the GEMM: SiLU of the gate, times up; or none", EPILOGUES, "swiglu")
     gate_up: str = choice(
         "gate and up in B: halves is [gate, up]; interleaved is gate, up, gate, up, …", GATE_UP, "halves"
     )

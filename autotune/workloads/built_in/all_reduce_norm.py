@@ -110,7 +110,7 @@ class AllReduceNormWorkload(LaunchedWorkload):
         if not fits or not all(tensor.is_contiguous() for tensor in (x, residual, weight)):
             raise InvalidProblem(
                 f"x is {list(x.shape)}, strides {x.stride()}, residual {list(residual.shape)}, strides "
-                f"{residual.stride()}, weight {list(weight.shape)}: needed are x and residual [m, n] and weight [n], "
+                f"{residual.stride()}, weight {list(weight.shape)}: expected x and residual [m, n] and weight [n], "
                 "all contiguous"
             )
         given = dict(zip(self.options, options, strict=True))

@@ -183,7 +183,7 @@ def _kind_of_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, 
         f"{name} {None if scale is None else (list(scale.shape), scale.dtype)}"
         for name, scale in (("k_scale", k_scale), ("v_scale", v_scale))
     )
-    raise InvalidProblem(f"{got}: needed are both, contiguous, torch.float32, [1] or [{kv_heads}]")
+    raise InvalidProblem(f"{got}: expected both, contiguous, torch.float32, [1] or [{kv_heads}]")
 
 
 class FlashDecodeWorkload(LaunchedWorkload):
@@ -246,7 +246,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
             if tensor.dim() != DIMENSIONS[name] or not tensor.is_contiguous():
                 raise InvalidProblem(
                     f"{name} is {list(tensor.shape)}, strides {tensor.stride()}: {DIMENSIONS[name]} dimensions, "
-                    "contiguous, are needed"
+                    "contiguous, expected"
                 )
         q, keys, values, table, lengths = (tensor for tensor in operands if tensor is not None)
         cached = "auto"
@@ -263,7 +263,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
         if not fits:
             raise InvalidProblem(
                 f"q is {list(q.shape)}, k_cache {list(keys.shape)}, v_cache {list(values.shape)}, block_table "
-                f"{list(table.shape)} {table.dtype}, lengths {list(lengths.shape)} {lengths.dtype}: needed are both "
+                f"{list(table.shape)} {table.dtype}, lengths {list(lengths.shape)} {lengths.dtype}: expected both "
                 f"caches [pages, page_size, kv_heads, {head_dim}], block_table [{batch}, pages of a sequence] and "
                 f"lengths [{batch}], both int32"
             )

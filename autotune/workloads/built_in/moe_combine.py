@@ -62,7 +62,7 @@ class MoeCombineWorkload(CombinedWorkload):
         dtype = element_type({"rows": rows}, TORCH_DTYPES)
         if rows.dim() != 2 or not rows.is_contiguous():
             raise InvalidProblem(
-                f"rows are {list(rows.shape)}, strides {rows.stride()}: needed is [capacity, hidden], contiguous"
+                f"rows are {list(rows.shape)}, strides {rows.stride()}: expected [capacity, hidden], contiguous"
             )
         given: dict[str, Any] = dict(zip(self.options, options, strict=True))
         given |= plan_of_a_call(world_size, rows, plan, ids)

@@ -78,7 +78,7 @@ class MoeDispatchWorkload(DispatchedWorkload):
         dtype = element_type({"x": x}, OPERAND_DTYPES)
         check_routing(x, ids, gates)
         if x.dim() != 2 or not x.is_contiguous():
-            raise InvalidProblem(f"x is {list(x.shape)}, strides {x.stride()}: needed is [tokens, hidden], contiguous")
+            raise InvalidProblem(f"x is {list(x.shape)}, strides {x.stride()}: expected [tokens, hidden], contiguous")
         given = dict(zip(self.options, options, strict=True))
         tokens, hidden = x.shape
         return MoeDispatch(
@@ -110,7 +110,7 @@ def kind_of(x: torch.Tensor, scale_x: torch.Tensor | None) -> str:
     if kind is None or scale_x.dtype != torch.float32 or not scale_x.is_contiguous():
         raise InvalidProblem(
             f"scale_x is {list(scale_x.shape)} {scale_x.dtype}, strides {scale_x.stride()}: with x {list(x.shape)} "
-            f"needed is {' or '.join(str(list(shape)) for shape in kinds)} {torch.float32}, contiguous"
+            f"expected {' or '.join(str(list(shape)) for shape in kinds)} {torch.float32}, contiguous"
         )
     return kind
 

@@ -157,7 +157,7 @@ def test_of_deepseek_attention_is_left_out_and_said(gpus: Bench, tmp_path: Path)
         "moe_dispatch_gemm (4, 512, 64, 8, 128)": 2, "moe_gemm_combine (4, 512, 64, 8, 128)": 2,
     }  # fmt: skip
     said = gpus.tune("model", file, "--tp", "2", "--tokens", "8", "--list").stderr
-    assert said == "model_type deepseek_v3: its attention (MLA) is left out, since no operator of ours computes it\n"
+    assert said == "model_type deepseek_v3: its attention (MLA) is left out, since none of our operators computes it\n"
 
 
 def test_a_mixtures_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_what_the_budget_is_too_short_for_is_named(laptop: Bench, tmp_path: Path
     file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
     result = laptop.tune("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
     assert result.exit_code == 0, result.output
-    assert "not tuned, since little is to be gained there within the budget: gemm-all-reduce m=" in result.stdout
+    assert "not tuned, because there is little to gain within the budget: gemm-all-reduce m=" in result.stdout
     assert "rates of this device are not known" in result.stdout
     assert len(re.findall(r"^\d+ tokens .* not tuned\b", result.stdout, re.M)) == 3
     assert len({*laptop.gangs[0].problems}) == 1

@@ -240,5 +240,5 @@ def gathered(context: autotune.Context) -> dict[str, Any]:
     })  # fmt: skip
     more = {"layout": "k", "return_gathered": True, "config": pull}
     refusal = said(lambda: autotune.all_gather_gemm(context, a, b, **more))
-    found["pull refused"] = "there is no gathered A to give back" in refusal
+    found["pull refused"] = "there is no gathered A to return" in refusal
     return found

@@ -29,7 +29,7 @@ SEVERAL = {
     "apart": "do not lie side by side in memory: call autotune.side_by_side once",
     "order": "do not lie side by side in memory",
     "depth": "all need the same depth, type and device",
-    "none": "Bs: none; one matrix or more",
+    "none": "Bs: none; expected at least one matrix",
     "gated": "epilogue=swiglu takes gate and up in one b, not 3 Bs",
 }
 

@@ -39,7 +39,7 @@ def test_torchs_signatures_give_torchs_results(tmp_path: Path, gpu: str) -> None
         assert found.pop("opened") == [1, 1, 0]
         refused = found.pop("refused")
         assert all(text.startswith("InvalidProblem") for text in refused.values()), refused
-        assert "biases has 0 elements; one for each of 1 Bs" in refused["lists"]
+        assert "biases has 0 elements; expected one for each of 1 Bs" in refused["lists"]
         assert "results are not fp8" in refused["fp8"]
         assert "allowed: one element, [16, 1], [32, 1]" in refused["scales"]
         assert len(found) == 51, sorted(found)

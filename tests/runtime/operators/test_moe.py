@@ -11,16 +11,16 @@ from ranks_of_functions import run_ranks
 from two_ranks import EVERYWHERE
 
 ON_RANKS = str(Path(__file__).with_name("moe_on_ranks.py"))
-OPERANDS = "needed are ids and gates \\[tokens, top_k\\], int32 and float32, contiguous"
+OPERANDS = "expected ids and gates \\[tokens, top_k\\], int32 and float32, contiguous"
 REFUSED = {
     "rows": f"x is \\[4, .*{OPERANDS}",
     "type": f"torch.int64.*{OPERANDS}",
     "gates": f"torch.bfloat16: {OPERANDS}",
-    "stride": "needed is \\[tokens, hidden\\], contiguous",
+    "stride": "expected \\[tokens, hidden\\], contiguous",
     "experts": "experts=9 is sharded over world_size=2",
     "routing": "routing='hot': allowed: uniform, zipf",
     "exponent": "zipf needs an exponent above 0, the others have none",
-    "scales": "scale_x is \\[.*, 2\\].*needed is \\[.*, 1\\]",
+    "scales": "scale_x is \\[.*, 2\\].*expected \\[.*, 1\\]",
     "no scales": "scales=none: with dtype=fp8 allowed: row, block",
     "gradient": "requires a gradient",
 }

@@ -12,7 +12,7 @@ from two_ranks import EVERYWHERE
 
 ON_RANKS = str(Path(__file__).with_name("norm_on_ranks.py"))
 REFUSED = {
-    "shape": r"residual \[4, 264\].*needed are x and residual \[m, n\] and weight \[n\]",
+    "shape": r"residual \[4, 264\].*expected x and residual \[m, n\] and weight \[n\]",
     "stride": "all contiguous",
     "type": "residual is torch.float32.*for all",
     "width": "n=100: must be a multiple of 8",

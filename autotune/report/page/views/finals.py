@@ -50,7 +50,7 @@ def view(study: Study) -> View | None:
         return None
     rounds = max(len(each.rounds) for each in found)
     turns = "one round" if rounds == 1 else f"{rounds} rounds"
-    text = f"{len(found)} configs took turns for {turns}, in alternating order, so that what drifts for all cancels. "
+    text = f"{len(found)} configs took turns for {turns}, in alternating order, so that common drift cancels. "
     text += "The ratios come round by round; ± is their 95 % interval."
     label = f"Latency of {len(found)} finalists over {turns}."
     chart = Chart("finals", label, options(study, found), 400)

@@ -45,12 +45,12 @@ def view(study: Study) -> View | None:
     told = ", ".join(f"{name}: {text}" for name, text in waterfall.table(taxes)[: len(ladder.TAXES)])
     charts = [Chart("taxes", f"Waterfall of {len(rows)} bars. {told}.", options(taxes), 60 + 26 * len(rows))]
     if taxes.launches:
-        label = "Microseconds more by the number of empty launches between the phases."
+        label = "Extra microseconds by the number of empty launches between the phases."
         charts.append(Chart("tax-launches", label, responses(taxes.launches, "empty launches", 1.0), 260, small=True))
     if taxes.late:
         most = max(dose for doses in taxes.late.values() for dose in doses)
         size, name = waterfall.unit(most)
-        label = "Time more by the time that one rank comes late; on the dashed line all of it is passed on."
+        label = "Extra time by how late one rank is; on the dashed line all of it is passed on."
         option = responses(taxes.late, f"{name} late", size, diagonal=True)
         charts.append(Chart("tax-lateness", label, option, 260, small=True))
     notes = [shown(note) for note in waterfall.notes(taxes)]
