@@ -15,9 +15,10 @@ from ranks_of_functions import run_ranks
 from autotune.config import Config
 from autotune.heap import open_heap
 from autotune.kernels.launching.contract import Setup
-from autotune.kernels.moe.routing import drawn_routing, planned
+from autotune.kernels.moe.routing import Routing, drawn_routing, planned
 from autotune.kernels.moe_combine.launch import KERNELS
 from autotune.kernels.moe_combine.problem import MoeCombine
+from autotune.kernels.primitives.counters import EPOCH_SHIFT
 from autotune.machine import H100, machine
 from autotune.search_spaces.moe_combine import SPACE
 
@@ -46,6 +47,42 @@ def test_words_of_several_threads_are_read_again_behind_a_barrier(compilers: Com
 def test_each_call_has_its_own_rows(tmp_path: Path) -> None:
     """Unless they are read again, 850 of 20000 calls give some of an earlier call's (one H200)."""
     assert run_ranks(__file__, "wrong_calls", 1, tmp_path, gpu=True) == [0]
+
+
+def test_a_flag_is_of_one_launch_when_the_epoch_wraps_around(tmp_path: Path) -> None:
+    """Places of rows lie in one slot, so the flags of two launches in a row must differ."""
+    assert run_ranks(__file__, "calls_around_the_end", 1, tmp_path) == [[True] * 4]
+
+
+def calls_around_the_end(argument: Any = None) -> list[bool]:
+    """For the last two and the first two of 2**32 launches if the result is right. Tokens have experts that they lacked
+    in the launch before, and the other way round.
+    """
+    heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
+    problem = MoeCombine(tokens=4, hidden=64, experts=2, top_k=2, world_size=1, dtype="fp32")
+    config = Config({
+        "mode": "push", "peer_order": "rotate", "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 1,
+        "num_warps": 4,
+    })  # fmt: skip
+    tensors = KERNELS.tensors(problem, heap.allocate, lambda shape, dtype: torch.zeros(shape, dtype=dtype))
+    setup = Setup(KERNELS, problem, config, machine(), heap, 1 << 14)
+    run, scratch, right = setup.bind(tensors), setup.scratch, []
+    assert scratch is not None
+    epoch = (1 << 32) - 2
+    scratch.epoch_counter.fill_(epoch << EPOCH_SHIFT.value)
+    for counters in (scratch.placed, scratch.arrivals):
+        counters.fill_(epoch // 2)
+    for call in range(4):
+        some = 1 if call % 2 else -1
+        ids = torch.tensor([[0, some], [some, 0], [0, 1], [-1, -some]], dtype=torch.int32)
+        plan = planned(problem, Routing(ids[None], torch.ones(1, 4, 2)), 0)
+        for to, what in ((tensors.offsets, plan.offsets), (tensors.pairs, plan.pairs), (tensors.ids, ids)):
+            to.copy_(what)
+        tensors.row_gates.fill_(1.0)
+        tensors.rows.fill_(1.0 + call)
+        run()
+        right.append(torch.equal(tensors.out, ((ids >= 0).sum(1, keepdim=True) * (1.0 + call)).expand(4, 64)))
+    return [each and not setup.timed_out() for each in right]
 
 
 def wrong_calls(argument: Any = None) -> int:

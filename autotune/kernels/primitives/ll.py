@@ -24,9 +24,9 @@ from autotune.heap import device as heap
 
 @triton.jit
 def ll_flag(epoch):
-    """The flag of a launch, int32, from its epoch, int32 or int64."""
+    """The flag of a launch, int32, from its epoch, int32 or int64: never that of a launch shortly before."""
     flag = epoch.to(tl.int32) + 1
-    return tl.where(flag == 0, 1, flag)
+    return tl.where(flag == 0, 1 << 30, flag)
 
 
 @triton.jit
