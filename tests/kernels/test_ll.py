@@ -14,6 +14,7 @@ from ranks_of_functions import run_ranks
 
 from autotune.config import Config
 from autotune.heap import open_heap
+from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Setup
 from autotune.kernels.moe.routing import Routing, drawn_routing, planned
 from autotune.kernels.moe_combine.launch import KERNELS
@@ -50,15 +51,22 @@ def test_each_call_has_its_own_rows(tmp_path: Path) -> None:
 
 
 def test_a_flag_is_of_one_launch_when_the_epoch_wraps_around(tmp_path: Path) -> None:
-    """Places of rows lie in one slot, so the flags of two launches in a row must differ."""
-    assert run_ranks(__file__, "calls_around_the_end", 1, tmp_path) == [[True] * 4]
-
-
-def calls_around_the_end(argument: Any = None) -> list[bool]:
-    """For the last two and the first two of 2**32 launches if the result is right. Tokens have experts that they lacked
-    in the launch before, and the other way round.
+    """As an int32, and as the epoch counter holds it. Places of rows lie in one slot, so the flags of two launches in a
+    row must differ.
     """
+    ends = [1 << 32, 1 << (63 - EPOCH_SHIFT.value)]
+    assert run_ranks(__file__, "calls_around_ends", 1, tmp_path, argument=ends) == [[[True] * 4] * len(ends)]
+
+
+def calls_around_ends(ends: list[int]) -> list[list[bool]]:
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
+    return [_calls_around(end, heap) for end in ends]
+
+
+def _calls_around(end: int, heap: SymmetricHeap) -> list[bool]:
+    """For the last two launches before an epoch, and the first two from it on, if the result is right. Tokens have
+    experts that they lacked in the launch before, and the other way round.
+    """
     problem = MoeCombine(tokens=4, hidden=64, experts=2, top_k=2, world_size=1, dtype="fp32")
     config = Config({
         "mode": "push", "peer_order": "rotate", "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 1,
@@ -68,10 +76,9 @@ def calls_around_the_end(argument: Any = None) -> list[bool]:
     setup = Setup(KERNELS, problem, config, machine(), heap, 1 << 14)
     run, scratch, right = setup.bind(tensors), setup.scratch, []
     assert scratch is not None
-    epoch = (1 << 32) - 2
-    scratch.epoch_counter.fill_(epoch << EPOCH_SHIFT.value)
+    scratch.epoch_counter.fill_((end - 2) << EPOCH_SHIFT.value)
     for counters in (scratch.placed, scratch.arrivals):
-        counters.fill_(epoch // 2)
+        counters.fill_(((end // 2 - 1 + (1 << 31)) % (1 << 32)) - (1 << 31))
     for call in range(4):
         some = 1 if call % 2 else -1
         ids = torch.tensor([[0, some], [some, 0], [0, 1], [-1, -some]], dtype=torch.int32)
