@@ -23,6 +23,12 @@ def compile_one(machine: Machine, problem: Any, config: Config) -> list[Compiled
     return workload(problem.workload).compile(problem, config, machine)
 
 
+def assembly(machine: Machine, problem: Any, config: Config) -> list[str]:
+    """In such a process: the assembly of the config's kernels, for NVIDIA's machines."""
+    launches = workload(problem.workload).kernels.offline(problem, config, machine)  # type: ignore[attr-defined]
+    return [launch.compile().asm["ptx"] for launch in launches]
+
+
 def compile_crowd() -> list[Compiled]:
     """What crowds a rank in the check's bursts."""
     return compile_all([Launch(crowd_kernel, 1, {"nanoseconds": 300_000}, {"num_warps": 32})])

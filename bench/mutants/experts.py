@@ -53,7 +53,7 @@ MUTANTS: list[Mutant] = [
         ("rows are read from the other slot", "mdg push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
         ("tokens are not waited for", "mdg push", ("        late = wait_for_tokens(\n            arrivals, token, token // T != rank, T, SPLIT, epoch, status, spin_limit, WORLD, TOKENS\n        )  # fmt: skip\n", "        late = 0\n")),
         ("tokens of rank 0 alone", "mdg pull", ("there = slot.to(tl.int64) * WORLD * T + token + late", "there = slot.to(tl.int64) * WORLD * T + token % T + late")),
-        ("the last of the depth is lost", "mdg push", ("inbox, there * H), row, H, b,", "inbox, there * H), row, H - 8, b,")),
+        ("the last of the depth is lost", "mdg push", ("rows, row, H, b,", "rows, row, H - 8, b,")),
         ("a peer's token is taken for our own", "mdg own", ("ours = token // T == rank", "ours = token // T != rank")),
         ("a tile with others' rows waits for none", "mdg own", ("token // T != rank, T, SPLIT", "(token // T != rank) & (tile < 0), T, SPLIT")),
         ("rank 1 is an epoch ahead", "mdg ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),

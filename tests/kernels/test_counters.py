@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from every_mode import check_all, whole
+from ranks_of_functions import run_ranks
 
 from autotune.config import Config
 from autotune.machine import machine
@@ -62,3 +63,11 @@ def test_reduced_results_are_right_before_and_after_the_counters_wrap_around() -
     problem = SCATTER.problem_type(m=2 * 32, n=40, k=2 * 64, world_size=2)
     pull = PUSHED.replace(mode="pull", schedule="persistent", split_k=2, signals="next_turn")
     check_all(SCATTER, problem, [PUSHED, pull, COPIES, OWN], set(), CALLS)
+
+
+def test_a_launch_of_millions_of_programs_is_one_epoch(tmp_path: Path) -> None:
+    """131072 tokens times 28672 columns are seven million tiles of 16 x 32."""
+    programs = [1, 1000, 131072 // 16 * 28672 // 32, 1 << 25]
+    file = str(Path(__file__).with_name("counters_on_ranks.py"))
+    (found,) = run_ranks(file, "counted", 1, tmp_path, argument=programs)
+    assert found == [[5, 1, 6, 0, 5, 6, 0]] * len(programs)

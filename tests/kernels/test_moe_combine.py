@@ -5,8 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from compile_worker import DEADLINE, Compilers, assembly
 from every_mode import whole
 from mixture import MixtureTests
+
+from autotune.config import Config
+from autotune.machine import H100
+from autotune.workloads import workload
 
 
 class TestMoeCombine(MixtureTests):
@@ -45,3 +50,26 @@ class TestMoeCombine(MixtureTests):
 
     def further(self, rng: random.Random, gpu: bool) -> dict[str, Any]:
         return {"deterministic": rng.random() < 0.5}
+
+
+SUMS = {"peer_order": "rotate", "comm_programs": 16, "transfer_tokens": 1, "split": 2, "copy_kib": 4, "num_warps": 8}
+TILE = {
+    "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "num_stages": 3, "loads": "tma", "swap_ab": False,
+    "programs_per_unit": 1, "column_groups": 4,
+}  # fmt: skip
+
+
+def test_rows_and_sums_are_loaded_by_whole_vectors(compilers: Compilers) -> None:
+    """On NVIDIA's GPUs: after a wait the compiler must still know where a step's columns begin."""
+    sizes = {"tokens": 1024, "hidden": 7168, "experts": 256, "top_k": 8, "world_size": 8}
+    jobs = []
+    for name, further, knobs in (("moe_combine", {}, SUMS), ("moe_gemm_combine", {"width": 2048}, {**SUMS, **TILE})):
+        found = workload(name)
+        problem = found.problem_type(**sizes, **further)
+        for mode in ("push", "pull"):
+            config = Config({"mode": mode, **knobs})
+            found.space.check(config, problem, H100)
+            jobs.append((config, compilers.submit(H100, assembly, H100, problem, config)))
+    for config, job in jobs:
+        (text,) = job.result(DEADLINE)
+        assert "ld.global.b16" not in text and "st.global.b16" not in text, config

@@ -6,10 +6,12 @@ import random
 from typing import Any
 
 import pytest
+from compile_worker import DEADLINE, Compilers, assembly
 from every_mode import check_all, few, on_cpu, variants, whole
 from mixture import FP8, GroupedTests
 
 from autotune.errors import InvalidProblem
+from autotune.machine import H100
 from autotune.workloads import workload
 
 WORKLOAD = workload("moe_dispatch_gemm")
@@ -107,3 +109,13 @@ def test_what_does_not_fit_is_refused(fields: dict[str, Any], told: str) -> None
         WORKLOAD.problem_type(
             **{"tokens": 4, "hidden": 8, "experts": 4, "top_k": 2, "width": 8, "world_size": 2} | fields
         )
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_tokens_are_gathered_ahead_and_by_whole_vectors(mode: str, compilers: Compilers) -> None:
+    """On NVIDIA's GPUs, of a rank's own tokens and of others' in the inbox."""
+    sizes = {"tokens": 1024, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048, "world_size": 8}
+    problem = WORKLOAD.problem_type(**sizes)
+    config = next(each for each in WORKLOAD.first_configs(problem, H100) if each["mode"] == mode)
+    (text,) = compilers.submit(H100, assembly, H100, problem, config).result(DEADLINE)
+    assert "cp.async.cg.shared.global" in text and "ld.global.b16" not in text

@@ -221,9 +221,7 @@ def ll_merge(
 ):  # fmt: skip
     """``merge_parts`` of all ranks' LL words, polled until they have come in."""
     place, place_lse, there = places_of_each(inbox, inbox_lse, value_stride, lse_stride, rows, valid, D, WORLD)
-    ll_wait(place_lse, flag, there, status, spin_limit)
-    tl.debug_barrier()  # several threads hold each of these few words: from here on all see what one has seen
-    lse = ll_unpack(tl.load(place_lse, mask=there, other=0, volatile=True))
+    lse = ll_unpack(ll_wait(place_lse, flag, there, status, spin_limit))
     tile = ll_unpack(ll_wait(place, flag, there[:, :, None], status, spin_limit))
     return merged(tile, tl.where(there, lse, float("-inf")), rows.shape[0], D)
 
@@ -236,7 +234,7 @@ def sentinel_merge(
     """The same of sentinel words, for their only reader, which empties them. They hold fp32, or values of TYPE."""
     place, place_lse, there = places_of_each(inbox, inbox_lse, value_stride, lse_stride, rows, valid, D, WORLD)
     sentinel_wait(place_lse, there, status, spin_limit)
-    tl.debug_barrier()  # as above
+    tl.debug_barrier()  # several threads hold each of these few words: from here on all see what one has seen
     lse = tl.load(place_lse, mask=there, other=0, volatile=True).to(tl.float32, bitcast=True)
     words = sentinel_take(place, there[:, :, None], status, spin_limit)
     tl.debug_barrier()  # every thread has read the few words

@@ -9,8 +9,8 @@ Launch after launch. Inboxes and counters have two slots, used in turn, and no b
 launch e has finished e - 1, for which it needed something from every peer, sent in the peer's launch e - 1; so every
 peer has finished e - 2, the last reader of the slot. In ``two_shot`` it needed results alone; their owners had needed
 a part from every rank. A counter counts over all launches that used its slot: a fast peer may be one launch ahead, but
-not two, so what it adds early counts in the other slot. The epoch (see ``wide_epoch``) is an int64: it does
-not wrap around, and counters, which may, are compared with what follows from its lower half.
+not two, so what it adds early counts in the other slot. The epoch (see ``wide_epoch``) is an int64, as it is halved;
+counters, which may wrap around, are compared with what follows from the lower half of that.
 
 No wait starves its producer. Programs are dispatched in the order of their ids, and tiles are in that order too, the
 same on all ranks. Suppose some programs wait for ever, and t is the first tile that some rank has not sent: all waits

@@ -111,7 +111,8 @@ def add_sums(
         owner = owners(ids, block * TOKENS, T, K, local, WORLD, TOKENS, CHOICES)
         target = (((epoch >> 1) + 1) * WORLD).to(tl.int32)
         late = heap.wait(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, target, status, spin_limit)
-        for column in range(first_column + unit % SPLIT * COLUMNS + late, end_column, SPLIT * COLUMNS):
+        # Times COLUMNS: of a start that may be odd the compiler would load element by element.
+        for column in range(first_column + (unit % SPLIT + late) * COLUMNS, end_column, SPLIT * COLUMNS):
             columns = column + tl.arange(0, COLUMNS)
             acc = tl.zeros((TOKENS, COLUMNS), dtype=tl.float32)
             for source in tl.static_range(WORLD):

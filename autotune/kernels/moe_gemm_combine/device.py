@@ -127,7 +127,7 @@ def gemm_combine_kernel(
             for group in range(GROUPS):
                 late = heap.wait(ready + group, epoch.to(tl.int32) + 1, status, spin_limit)
                 send_sums(
-                    y, row_gates, places, inbox, arrivals + group * 2 * units, T, H, K, group * wide + late,
+                    y, row_gates, places, inbox, arrivals + group * 2 * units, T, H, K, group * wide + late * BLOCK_N,
                     tl.minimum(H, (group + 1) * wide), epoch, pid - first_sender, sending, rank, heap_bases,
                     WORLD, MODE == PULL, ROTATE, TOKENS, COLUMNS, SPLIT, CHOICES,
                 )  # fmt: skip

@@ -4,7 +4,8 @@ The epoch is the launch's number, from 0: counters count in it, and nothing is e
 other without a host barrier and captured graphs can be replayed. Counters may wrap around.
 
 ``epoch_counter``, int64 [1], lies on the heap and holds the epoch in its upper bits, in the lower ones how many
-programs have finished the launch; the last of them advances the epoch. In years of use it does not wrap around.
+programs have finished the launch; the last of them advances the epoch. After 2**35 launches it wraps around, and as
+that is a multiple of 2**33, slots, and what counters are compared with, go on as if it did not.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ def end_phase(phase, programs, ready, rank, heap_bases, WORLD: tl.constexpr):
     return last
 
 
-EPOCH_SHIFT = tl.constexpr(22)
+EPOCH_SHIFT = tl.constexpr(28)
 EPOCH_STEP = tl.constexpr(1 << EPOCH_SHIFT.value)
-"""A launch's programs together add 2**22 to ``epoch_counter``, and are fewer than that."""
+"""A launch's programs together add 2**28 to ``epoch_counter``, and are fewer: with tiles of 16 x 32 a C of 2 x 10^10
+elements has 40 million.
+"""
 
 
 @triton.jit
@@ -76,7 +79,7 @@ def read_epoch(epoch_counter):
 
 @triton.jit
 def wide_epoch(epoch_counter):
-    """The epoch, int64, for a program that has not finished yet: does not wrap around, so that it may be divided."""
+    """The epoch, int64, for a program that has not finished yet: it may be halved, which an int32 of it may not."""
     return tl.load(epoch_counter) >> EPOCH_SHIFT
 
 
@@ -99,7 +102,7 @@ def finish_unordered(epoch_counter, programs, is_first):
     """``finish`` by one add, which orders nothing and waits for nothing; nobody learns who is last.
 
     For launches of a few microseconds, and for a program whose data is still on its way. ``is_first`` is true for one
-    of the ``programs``: it adds what the others leave to 2**22.
+    of the ``programs``: it adds what the others leave to 2**28.
     """
     tl.debug_barrier()  # every thread has read the epoch before one adds
     count = tl.where(is_first, 1 - programs + EPOCH_STEP, 1)

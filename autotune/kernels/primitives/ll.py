@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import num_threads
 
 from autotune.heap import device as heap
 
 
 @triton.jit
 def ll_flag(epoch):
-    """The flag of a launch, int32, from its epoch, int32 or int64."""
+    """The flag of a launch, int32, from its epoch, int32 or int64: never that of a launch shortly before."""
     flag = epoch.to(tl.int32) + 1
-    return tl.where(flag == 0, 1, flag)
+    return tl.where(flag == 0, 1 << 30, flag)
 
 
 @triton.jit
@@ -82,7 +83,8 @@ def ll_missing(words, flag):
 def ll_wait(place, flag, mask, status, spin_limit):
     """Poll words [any shape] in our own heap until all that ``mask`` asks for carry ``flag``; the others' data is 0.
 
-    Bounded as ``wait`` in ``heap/device.py`` is; where it times out, the words are what was there.
+    Bounded as ``wait`` in ``heap/device.py`` is; where it times out, the words are what was there. Of fewer words than
+    the program has threads, several threads hold each: one may have seen it before it came, and another one after.
     """
     empty = flag.to(tl.int64) << 32
     words = tl.load(place, mask=mask, other=empty, volatile=True)
@@ -94,4 +96,8 @@ def ll_wait(place, flag, mask, status, spin_limit):
         missing = ll_missing(words, flag)
     if missing > 0:
         tl.atomic_xchg(status, 1)
+    if heap.compiles_for_cuda():
+        if words.numel < num_threads():
+            tl.debug_barrier()  # from here on all see what one has seen
+            words = tl.load(place, mask=mask, other=empty, volatile=True)
     return words
