@@ -106,6 +106,14 @@ class Latency:
             isolated_door=None if self.isolated is None else door.isolated,
         )
 
+    @property
+    def bound(self) -> Latency:
+        """That of the bound call alone, which is what trials and baselines are: without an operator's door."""
+        if self.host_door is None and self.isolated_door is None:
+            return self
+        door = Door(-(self.host_door or 0.0), -(self.isolated_door or 0.0))
+        return replace(self.through(door), host_door=None, isolated_door=None)
+
     def same_calls(self, other: Latency) -> bool:
         """True if both are of one measurement, with an operator's door or without."""
         device = [(each.median, each.low, each.high, each.skew, each.by_rank, each.rounds) for each in (self, other)]
