@@ -143,6 +143,11 @@ class Latency:
         return (self.high - self.low) / 2 / self.median
 
 
+def alike(one: Latency, other: Latency) -> tuple[Latency, Latency]:
+    """Both with an operator's door in their times, or both without: results from before 2026-11-23 have none."""
+    return (one, other) if (one.host_door is None) == (other.host_door is None) else (one.bound, other.bound)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The result of one config's evaluation, as the ranks report it and the store keeps it."""
