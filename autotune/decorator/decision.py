@@ -195,9 +195,12 @@ class Decider:
         return Found(default, "default", None, question.reason)
 
     def _default(self, call: Call, launch: Arguments) -> Config:
-        if isinstance(self._candidates, Spaced):
-            return self._candidates.default(call, self.machine)
-        return self._candidates.add(self._tuner.prune_configs(launch.kwargs))[0]
+        candidates = self._candidates
+        if isinstance(candidates, Spaced):
+            return candidates.default(
+                call, self.machine, lambda config: self._tuner.survives_pruning(candidates.form(config), launch)
+            )
+        return candidates.add(self._tuner.prune_configs(launch.kwargs))[0]
 
     def _tuned(self, key: TuningKey, question: Question, launch: Arguments, anew: bool = False) -> Found:
         from autotune.decorator.proposals import Task

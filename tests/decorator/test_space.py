@@ -162,6 +162,14 @@ def test_the_nearest_has_to_survive_early_pruning_for_the_call() -> None:
         assert (n, answer.source, kernel.best_config.kwargs["BLOCK"]) == (n, source, block)
 
 
+def test_the_first_of_a_space_that_pruning_leaves_is_its_default() -> None:
+    prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}
+    kernel = autotune.autotune(space=BLOCKS, key=["n"], prune_configs_by=prune)(copy())
+    kernel[grid](*tensors(), 200)
+    (answer,) = kernel.decisions.values()
+    assert (answer.source, kernel.best_config.kwargs["BLOCK"]) == ("default", 64)
+
+
 def test_pruning_refuses_single_configs_of_a_space() -> None:
     bench = Formula(lambda named: named["BLOCK"])
     prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}
