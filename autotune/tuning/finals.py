@@ -13,8 +13,9 @@ from autotune.ranks.evaluation import FEWEST, LONGEST, MeasurePlan
 from autotune.rounds import log_ratios
 
 FINAL = "final"
-"""The source of a trial in the finals, and of a winner's failed proof."""
-PROOF = "proof"
+"""The source of a trial in the finals, …"""
+BASELINE = "baseline"
+"""… and of the library's way before the search."""
 
 Evaluate = Callable[[Config, int], Evaluation]
 MEASURED = {"gpu": 150e3, "interpreter": 1.0}
@@ -66,14 +67,14 @@ def last_finals(history: Iterable[TrialRecord]) -> list[TrialRecord]:
 
 
 def disqualified(history: Iterable[TrialRecord]) -> dict[Config, Evaluation]:
-    """The configs of a study that cannot win, each with its failure: a wrong result at any time, any failure in the
-    finals or the proof. One that goes right the next time is a race that did not show.
+    """The configs of a study that cannot win, each with its failure. One that goes right the next time is a race that
+    did not show. Only the library's way has a second chance, unless it was wrong: it is the first on a cold machine.
     """
     return {
         record.config: record.evaluation
         for record in history
-        if record.evaluation.outcome is Outcome.WRONG_RESULT
-        or (record.source in (FINAL, PROOF) and record.evaluation.latency is None)
+        if record.evaluation.latency is None
+        and (record.source != BASELINE or record.evaluation.outcome is Outcome.WRONG_RESULT)
     }
 
 

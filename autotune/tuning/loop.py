@@ -20,9 +20,9 @@ from autotune.tuning.claim import claimed
 from autotune.tuning.effort import MOST_TRIALS, Budget, Effort
 from autotune.tuning.evaluator import Evaluator
 from autotune.tuning.finals import (
+    BASELINE,
     CLOSE,
     FINAL,
-    PROOF,
     contested,
     disqualified,
     finals_plan,
@@ -42,7 +42,7 @@ from autotune.workloads.roofline import roofline
 
 LOG = logging.getLogger("autotune")
 
-BASELINE = "baseline"
+PROOF = "proof"
 OTHER_ROUTINGS = "other routings"
 
 ISOLATED_TRIAL = 15
@@ -179,13 +179,14 @@ class _Run:
         incumbents.append(self._workload.default_config(self._problem, self._machine))
         wanted = dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._fastest_found()])
         finalists = [config for config in wanted if config not in self._disqualified]
+        refused = self._refused(finalists)
         first, count = next_session(self._history), self._effort.rounds
         self.progress.finals, self._finals_began = (0, count * len(finalists)), self._elapsed()
         parts: dict[str, list[Latency]] = {}
 
         def evaluate(config: Config, number: int) -> Evaluation:
             number += first
-            evaluation = self._evaluate_final(config, number)
+            evaluation = refused.get(config) or self._evaluate_final(config, number)
             self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
             done, planned = self.progress.finals
             self.progress.finals = (done + 1, planned)
@@ -226,6 +227,13 @@ class _Run:
             self._live.finish(found)
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
+
+    def _refused(self, finalists: Sequence[Config]) -> dict[Config, Evaluation]:
+        """The screen's verdicts on finalists that must not run; the search may not have come to them."""
+        unseen = [config for config in finalists if math.isinf(self._search.latency(config))]
+        futures = {each: self._screen.submit(each) for each in unseen if each not in self._baselines.values()}
+        verdicts = {config: self._screen.verdict(config, future) for config, future in futures.items()}
+        return {config: verdict for config, verdict in verdicts.items() if verdict is not None}
 
     def _no_time_for_a_round(self) -> bool:
         """True if another round like those so far, and the proof, would last longer than the budget."""

@@ -250,64 +250,6 @@ def test_a_best_one_that_fails_in_the_finals_does_not_win(path: Path) -> None:
     assert [t.evaluation.outcome for t in kept(path, finals=True) if t.config == BEST] == [Outcome.WRONG_RESULT]
 
 
-class Races(Ranks):
-    """``BEST`` is wrong in its evaluation of that number, or in the proof; then the run is cut off."""
-
-    def __init__(self, wrong_at: int | None) -> None:
-        super().__init__(flaky={BEST} if wrong_at is None else set())
-        self._wrong_at = wrong_at
-
-    def evaluate(self, config: Config, seed: int, plan: object) -> Evaluation:
-        if self.configs.count(BEST) == self._wrong_at:
-            raise KeyboardInterrupt
-        found = super().evaluate(config, seed, plan)
-        wrong = config == BEST and self.configs.count(BEST) == self._wrong_at
-        return Evaluation(Outcome.WRONG_RESULT, "planted") if wrong else found
-
-    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
-        if self.proved:
-            raise KeyboardInterrupt
-        return super().prove(config, seed, latency)
-
-
-@pytest.mark.parametrize("wrong_at", [2, 3, None], ids=["finals", "second round", "proof"])
-def test_what_was_wrong_before_an_interrupt_does_not_win_after_it(path: Path, wrong_at: int | None) -> None:
-    """It goes right in every later call: a race that does not show."""
-    stopped = run(path, Races(wrong_at), trials=1000)
-    assert stopped.interrupted
-    if wrong_at is None:
-        assert stopped.progress.best is None, "what failed its proof is not the best so far"
-    ranks = Ranks()
-    finished = run(path, ranks, trials=1000)
-    assert finished.entry is not None and finished.entry.winner.config != BEST
-    assert finished.entry.winner.latency.median == min(time_of(config) for config in EVERYTHING - {BEST})
-    assert BEST not in ranks.configs and len(ranks.calls) == FINALS
-
-
-@pytest.mark.parametrize("incumbent", ["default", "previous winner", "baseline"])
-def test_what_was_wrong_in_the_search_has_no_second_chance_in_the_finals(path: Path, incumbent: str) -> None:
-    config = {"default": WORKLOAD.default_config(PROBLEM, LAPTOP), "previous winner": BEST, "baseline": BSP}[incumbent]
-    again = incumbent == "previous winner"
-    if again:
-        run(path, Ranks(), trials=1000)
-
-    class WrongOnce(Ranks):
-        def evaluate(self, asked: Config, seed: int, plan: object) -> Evaluation:
-            wrong = asked == config and config not in self.configs
-            found = super().evaluate(asked, seed, plan)
-            return Evaluation(Outcome.WRONG_RESULT, "planted") if wrong else found
-
-    ranks = WrongOnce(time=lambda each: 100.0 if each == config else time_of(each))
-    result = run(path, ranks, trials=1000, force=again)
-    assert result.entry is not None and result.entry.winner.config != config
-    assert ranks.configs.count(config) == 1
-
-
-def test_where_every_finalist_was_wrong_there_is_no_winner(path: Path) -> None:
-    result = run(path, Ranks(fails=dict.fromkeys(EVERYTHING, Outcome.WRONG_RESULT)), trials=1000)
-    assert result.entry is None and result.progress.outcomes[Outcome.WRONG_RESULT] == len(EVERYTHING)
-
-
 def test_who_proposed_each_config_is_kept(path: Path) -> None:
     run(path, Ranks(), trials=30)
     sources = [trial.source for trial in kept(path) if trial.evaluation.outcome is not Outcome.INVALID]
