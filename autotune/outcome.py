@@ -106,6 +106,14 @@ class Latency:
             isolated_door=None if self.isolated is None else door.isolated,
         )
 
+    @property
+    def bound(self) -> Latency:
+        """That of the bound call alone, which is what trials and baselines are: without an operator's door."""
+        if self.host_door is None and self.isolated_door is None:
+            return self
+        door = Door(-(self.host_door or 0.0), -(self.isolated_door or 0.0))
+        return replace(self.through(door), host_door=None, isolated_door=None)
+
     def same_calls(self, other: Latency) -> bool:
         """True if both are of one measurement, with an operator's door or without."""
         device = [(each.median, each.low, each.high, each.skew, each.by_rank, each.rounds) for each in (self, other)]
@@ -133,6 +141,11 @@ class Latency:
     def spread(self) -> float:
         """Half the distance from the 20th to the 80th percentile, relative to the median."""
         return (self.high - self.low) / 2 / self.median
+
+
+def alike(one: Latency, other: Latency) -> tuple[Latency, Latency]:
+    """Both with an operator's door in their times, or both without: results from before 2026-11-23 have none."""
+    return (one, other) if (one.host_door is None) == (other.host_door is None) else (one.bound, other.bound)
 
 
 @dataclass(frozen=True)

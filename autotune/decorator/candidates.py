@@ -82,11 +82,15 @@ class Spaced:
         problem: Any = call
         return self.space.violation(config, problem, machine)
 
-    def default(self, call: Call, machine: Machine) -> Config:
-        """The user's config for this call, else the space's first valid one; raises InvalidConfig."""
+    def default(
+        self, call: Call, machine: Machine, survives: Callable[[Config], bool] = lambda config: True
+    ) -> Config:  # fmt: skip
+        """The user's config for this call, else the space's first valid one that ``survives`` pruning; raises
+        InvalidConfig.
+        """
         problem: Any = call
         if self._default is None:
-            first = next(self.space.enumerate(problem, machine), None)
+            first = next(filter(survives, self.space.enumerate(problem, machine)), None)
             if first is None:
                 raise InvalidConfig(f"{call.workload}: the space has no valid config for {call}; widen it")
             return first

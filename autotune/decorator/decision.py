@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -30,6 +31,9 @@ LOG = logging.getLogger("autotune")
 
 PATIENCE = timedelta(minutes=10)
 """The time for which ranks wait for one that has not launched the kernel."""
+
+
+PRUNED = "early_config_prune refuses it for this call"
 
 
 class LaunchAgreement(Agreement):
@@ -152,10 +156,29 @@ class Decider:
         key = cache_key(call, world_size, self.machine)
         served = serve(
             read_entries(self._url, name, self.machine.device), key, provenance, self._options.free,
-            lambda config: self._candidates.violation(config, call, self.machine),
+            self._refusal(call, launch),
         )  # fmt: skip
         identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}"
         return Asked(identity, call, key, Found.of(served), served.reason, offline())
+
+    def _refusal(self, call: Call, launch: Arguments) -> Callable[[Config], str | None]:
+        """The reason why a config cannot be used for a call, by the space or the list and by early pruning."""
+        tuner, candidates, machine = self._tuner, self._candidates, self.machine
+        if isinstance(candidates, Spaced):
+
+            def refusal(config: Config) -> str | None:
+                violation = candidates.violation(config, call, machine)
+                if violation is None and not tuner.survives_pruning(candidates.form(config), launch):
+                    return PRUNED
+                return violation
+        else:
+            left = functools.cache(lambda: set(candidates.add(tuner.early_pruned(launch.kwargs))))
+
+            def refusal(config: Config) -> str | None:
+                pruned = bool(tuner.early_config_prune) and config not in left()  # which may make configs
+                return candidates.violation(config, call, machine) or (PRUNED if pruned else None)
+
+        return refusal
 
     def _missed(self, key: TuningKey, question: Question, launch: Arguments) -> Found:
         """The config if no database has the exact one."""
@@ -172,9 +195,12 @@ class Decider:
         return Found(default, "default", None, question.reason)
 
     def _default(self, call: Call, launch: Arguments) -> Config:
-        if isinstance(self._candidates, Spaced):
-            return self._candidates.default(call, self.machine)
-        return self._candidates.add(self._tuner.prune_configs(launch.kwargs))[0]
+        candidates = self._candidates
+        if isinstance(candidates, Spaced):
+            return candidates.default(
+                call, self.machine, lambda config: self._tuner.survives_pruning(candidates.form(config), launch)
+            )
+        return candidates.add(self._tuner.prune_configs(launch.kwargs))[0]
 
     def _tuned(self, key: TuningKey, question: Question, launch: Arguments, anew: bool = False) -> Found:
         from autotune.decorator.proposals import Task

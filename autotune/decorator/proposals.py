@@ -51,7 +51,7 @@ class Proposals:
     ) -> None:
         """``listed`` is tried in this order; a ``space`` is searched after the first of them.
 
-        ``accepts`` may refuse configs; ``size`` is the number of all configs.
+        ``accepts`` may refuse configs, those that the store has too; ``size`` is the number of all configs.
         """
         self._task, self._accepts = task, accepts
         self._evaluations: dict[Config, Evaluation] = {}
@@ -61,13 +61,14 @@ class Proposals:
         self._store, self._study = _open(task, size)
         if self._store is not None and self._study is not None:
             for record in self._store.trials(self._study.id):
-                self._learn(Candidate(record.config, record.source), record.evaluation)
+                if accepts(record.config):
+                    self._learn(Candidate(record.config, record.source), record.evaluation)
 
     @classmethod
     def of_list(cls, task: Task, listed: Sequence[Config]) -> Proposals:
         """The proposals of a list: every config, or a search among them."""
         few = task.trials is None or len(listed) <= task.trials
-        return cls(task, listed, None if few else ListedSpace(listed), len(listed), lambda config: True)
+        return cls(task, listed, None if few else ListedSpace(listed), len(listed), set(listed).__contains__)
 
     @classmethod
     def of_space(cls, task: Task, candidates: Spaced, accepts: Callable[[Config], bool]) -> Proposals:
@@ -81,9 +82,9 @@ class Proposals:
         return cls(dataclasses.replace(task, trials=trials), [default], space, size, accepts)
 
     def finished(self) -> Config | None:
-        """The study's winner, if an earlier run or another process has finished it."""
-        study = self._study
-        return study.winner.config if study is not None and study.winner is not None else None
+        """The study's winner, if an earlier run or another process has finished it, and it is accepted here."""
+        winner = self._study.winner if self._study is not None else None
+        return winner.config if winner is not None and self._accepts(winner.config) else None
 
     def adopt(self, config: Config, evaluation: Evaluation) -> None:
         """Adopt and store a measurement from elsewhere."""

@@ -63,13 +63,18 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
         finally:
             self.nargs = None
 
-    def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
-        """The configs to time for this call; the most promising first if a model ranks them."""
+    def early_pruned(self, kwargs: dict[str, Any]) -> list[Any]:
+        """The configs that early pruning leaves for this call."""
         left: list[Any] = self.configs
         if self.early_config_prune:
             left = self.early_config_prune(self.configs, self.nargs, **kwargs)
             if not left:
                 raise AutotunerError("early_config_prune left no config; it must return at least one")
+        return left
+
+    def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
+        """The configs to time for this call; the most promising first if a model ranks them."""
+        left = self.early_pruned(kwargs)
         if not self.perf_model:
             return left
         count = _count(self.configs_top_k, len(left))

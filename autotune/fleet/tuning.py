@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
@@ -25,6 +26,11 @@ LINES = 20
 
 PATIENCE = 60.0
 """Seconds that a process has to end after it was asked to; its GPUs are taken from it then."""
+
+MACHINE = ("device", "arch", "interconnect")
+"""Fields of a key that depend on the GPUs which a process sees."""
+
+ALIKE = "run a fleet command for each group of GPUs that are linked alike, with CUDA_VISIBLE_DEVICES"
 
 INTERRUPTED = (130, 143)
 """Exit codes of ``tune`` after Ctrl-C and SIGTERM."""
@@ -106,8 +112,15 @@ class ChildTuning:
 
     def _done(self) -> End:
         """Done, if what is in the cache now is what was wanted."""
-        found = json.loads("".join(self._out)).get("provenance", {})
-        wanted = self._wanted.provenance
+        entry = json.loads("".join(self._out))
+        key = dataclasses.asdict(self._wanted.key)
+        other = [name for name in MACHINE if entry.get(name, key[name]) != key[name]]
+        if other:
+            told = ", ".join(f"{name} {entry[name]}, wanted {key[name]}" for name in other)
+            return End(
+                "failed", f"the GPUs that it was given are another machine than the whole host ({told}); {ALIKE}"
+            )
+        found, wanted = entry.get("provenance", {}), self._wanted.provenance
         other = [name for name, value in found.items() if getattr(wanted, name) != value]
         if other:
             names = ", ".join(f"{name} {found[name]}" for name in other)

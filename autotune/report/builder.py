@@ -7,7 +7,7 @@ import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from autotune.config import Config
 from autotune.db import Entry, Store, TrialRecord, Winner
@@ -38,7 +38,8 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     The workload, if it can be loaded, gives the order of the fields, and the dimensions' order, help and importance. A
     space whose fingerprint has changed since the study is not used.
     """
-    from autotune.tuning.finals import FINAL, last_finals  # loads Optuna, which the command line's help can do without
+    # Loads Optuna, which the command line's help can do without.
+    from autotune.tuning.finals import FINAL, disqualified, last_finals
 
     space = workload.space if workload is not None else None
     interpreted = entry.key.is_interpreted  # then what only GPUs have is left out: limits, regimes, taxes
@@ -63,8 +64,8 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         unlike = workload.unlike_measured(entry.winner.config, regime)
         notes += [f"No look-up serves this config: {unlike}. Tune again."] if unlike is not None else []
     searched = [record for record in records if record.source != FINAL]
-    finals = last_finals(records)
-    best, disqualified = _ranked(searched, finals, entry.winner.config, regime)
+    failed = disqualified(records)
+    best, out = _ranked(searched, last_finals(records), failed, entry.winner.config, regime)
     knobs, warned = knobs_of(searched, space, regime)
     restarts = [phases[RESTART] for record in records if RESTART in (phases := record.evaluation.seconds)]
     return Report(
@@ -87,7 +88,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         ladder=_ladder(store, entry.study_id, notes),
         best=best[:BEST],
         endings=endings_of(searched),
-        disqualified=disqualified,
+        disqualified=out,
         knobs=knobs,
         searched=len({record.config for record in searched if record.evaluation.outcome is not Outcome.INVALID}),
         remeasured=sum(record.source == FINAL for record in records),
@@ -175,13 +176,13 @@ def _difference(name: str, one: Latency, other: Latency, meaning: str) -> Tax:
 
 
 def _ranked(
-    searched: Sequence[TrialRecord], finals: Sequence[TrialRecord], winner: Config, regime: Regime
-) -> tuple[tuple[Ranked, ...], tuple[Ranked, ...]]:
-    """The measured configs, best first, and those of them that failed in the finals."""
+    searched: Sequence[TrialRecord], finals: Sequence[TrialRecord], failed: Collection[Config], winner: Config,
+    regime: Regime,
+) -> tuple[tuple[Ranked, ...], tuple[Ranked, ...]]:  # fmt: skip
+    """The measured configs, best first, and those of them that have ``failed`` when they were checked again."""
     from autotune.tuning.finals import merge
 
     rounds: dict[Config, list[Latency]] = defaultdict(list)
-    failed = {record.config for record in finals if record.evaluation.latency is None}
     for record in finals:
         if record.evaluation.latency is not None:
             rounds[record.config].append(record.evaluation.latency)

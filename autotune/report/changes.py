@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.db import Entry, TrialRecord
 from autotune.errors import InputError
-from autotune.outcome import Latency, Regime
+from autotune.outcome import Latency, Regime, alike
 from autotune.report.figures import Ratio, ratio, relative_error
 
 THRESHOLD = 0.02
@@ -49,7 +50,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Change:
-    """A problem that both sides have."""
+    """A problem that both sides have. Where one side's times lack an operator's door, those here are of bound calls on
+    both.
+    """
 
     then: Entry
     now: Entry
@@ -58,6 +61,8 @@ class Change:
     verdict: Verdict
     beside: Ratio | None
     """B's winner over A's config, where B measured both in turns; tells a worse config from a slower machine."""
+    without_door: bool = False
+    """True if a side's own result says more, since it has a door."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,10 @@ def _told(side: Side) -> str:
 
 def _change(then: Entry, now: Entry, trials: Trials, threshold: float) -> Change:
     regime = Regime(now.key.regime)
+    latencies = alike(then.winner.latency, now.winner.latency)
+    claimed = [each.winner.latency.of(regime) for each in (then, now)]
+    without_door = claimed != [each.of(regime) for each in latencies]
+    then, now = (_with(*each) for each in zip((then, now), latencies, strict=True))
     found = quotient(now.winner.latency, then.winner.latency, regime)
     verdict = Verdict.SAME
     if found.value - found.error > 1 and found.value >= 1 + threshold:
@@ -172,7 +181,11 @@ def _change(then: Entry, now: Entry, trials: Trials, threshold: float) -> Change
     beside = None
     if verdict is not Verdict.SAME and then.winner.config != now.winner.config:
         beside = _beside(then.winner.config, now, trials(now), regime)
-    return Change(then, now, found, verdict, beside)
+    return Change(then, now, found, verdict, beside, without_door)
+
+
+def _with(entry: Entry, latency: Latency) -> Entry:
+    return dataclasses.replace(entry, winner=dataclasses.replace(entry.winner, latency=latency))
 
 
 def quotient(numerator: Latency, denominator: Latency, regime: Regime) -> Ratio:

@@ -36,6 +36,11 @@ NEW, MISSING = "new", "missing"
 
 NEWEST = "Where a problem has several results, the newest counts."
 
+WITHOUT_DOOR = (
+    "Where one side's times lack what our operator adds on the host, as all from before 2026-11-23 do, both are "
+    "compared without it."
+)
+
 BY_SPREAD = "Some were measured once: their ± is the spread of iterations, which does not cover changes between runs."
 
 
@@ -107,6 +112,8 @@ def _document(changes: Changes, tables: Tables, heading: Callable[[int, str], st
         parts += ["\n".join(f"- {shown(note)}" for note in _notes(group))] if _notes(group) else []
     if any(change.ratio.rounds == 0 for change in changes.changes):
         parts.append(shown(BY_SPREAD))
+    if any(change.without_door for change in changes.changes):
+        parts.append(shown(WITHOUT_DOOR))
     if any(change.now.key.is_interpreted for change in changes.changes):
         parts.append(shown(INTERPRETER_NOTE))
     return "\n\n".join([*parts, shown(conclusion(changes))])
@@ -223,6 +230,7 @@ def _change(change: Change) -> dict[str, Any]:
         "b": _result(change.now),
         "ratio": dataclasses.asdict(change.ratio),
         "verdict": change.verdict.value,
+        "without_door": change.without_door,
         "beside": dataclasses.asdict(change.beside) if change.beside is not None else None,
         "provenance_differences": change.then.provenance.differences(change.now.provenance),
     }

@@ -248,7 +248,7 @@ def _best(report: Report) -> str:
     if report.remeasured:
         text += " The finals, where the best were measured again, chose the winner."
     text += "\n\n"
-    whole += [f"Failed in the finals: {markdown(config_text(each.config))}" for each in report.disqualified]
+    whole += [f"Failed when it was checked again: {markdown(config_text(each.config))}" for each in report.disqualified]
     header = ["", "search", *(["finals"] if again else []), "change from the winner"]
     return "\n\n".join([f"## The {len(rows)} best\n\n{text}{table(header, rows, 'r' * (len(header) - 1))}", *whole])
 

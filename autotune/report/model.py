@@ -133,7 +133,7 @@ class Report:
     best: tuple[Ranked, ...]
     endings: tuple[Ending, ...]
     disqualified: tuple[Ranked, ...]
-    """Finalists that failed when they were measured again; latencies are those of the search."""
+    """Those that failed later, in the finals or their proof; latencies are those of the search."""
     knobs: tuple[Knob, ...]
     searched: int
     """Configs evaluated by the search, baselines among them."""

@@ -101,5 +101,5 @@ def _row(
 ) -> UnderRouting:
     name = fastest(baselines, regime)
     theirs = None if name is None else baselines[name]
-    compared = None if theirs is None or theirs == ours else ratio(theirs, ours, regime)
+    compared = None if theirs is None or theirs.same_calls(ours) else ratio(theirs, ours, regime)
     return UnderRouting(routing, tuned_for, ours, name, theirs, compared)

@@ -12,7 +12,7 @@ from typing import Self
 from autotune.db import CacheKey, Entry, Provenance, Store
 from autotune.errors import InvalidProblem, UnknownWorkload
 from autotune.machine import H100, INTERPRETED, MI300X, MI350X, Machine, versions
-from autotune.outcome import Regime
+from autotune.outcome import Regime, alike
 from autotune.search_spaces import Space
 from autotune.text import microseconds
 from autotune.workloads import Workload, installed_workload, provenance_of
@@ -162,7 +162,8 @@ def _machine_of(key: CacheKey, machine: Machine) -> Machine | None:
 
 
 def _compared(ours: Entry, theirs: Entry) -> str:
-    here, there = ours.winner.latency.median, theirs.winner.latency.median
+    regime = Regime(ours.key.regime)
+    here, there = (each.of(regime) for each in alike(ours.winner.latency, theirs.winner.latency))
     if ours.winner.config == theirs.winner.config:
         return f"same config; {microseconds(here)} here, {microseconds(there)} in the file"
     verdict = "another config, faster here" if here < there else "another config, not faster here"

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autotune.config import Config
 from autotune.db import TrialRecord
-from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.ranks.evaluation import FEWEST, LONGEST, MeasurePlan
 from autotune.rounds import log_ratios
 
 FINAL = "final"
-"""The source of a trial in the finals."""
+"""The source of a trial in the finals, …"""
+BASELINE = "baseline"
+"""… and of the library's way before the search."""
 
 Evaluate = Callable[[Config, int], Evaluation]
 MEASURED = {"gpu": 150e3, "interpreter": 1.0}
@@ -64,6 +66,18 @@ def last_finals(history: Iterable[TrialRecord]) -> list[TrialRecord]:
     return [record for record in finals if _session(record) == last]
 
 
+def disqualified(history: Iterable[TrialRecord]) -> dict[Config, Evaluation]:
+    """The configs of a study that cannot win, each with its failure. One that goes right the next time is a race that
+    did not show. Only the library's way has a second chance, unless it was wrong: it is the first on a cold machine.
+    """
+    return {
+        record.config: record.evaluation
+        for record in history
+        if record.evaluation.latency is None
+        and (record.source != BASELINE or record.evaluation.outcome is Outcome.WRONG_RESULT)
+    }
+
+
 def _session(record: TrialRecord) -> int:
     return (record.number or 0) // SESSION
 
@@ -81,7 +95,7 @@ def run_finals(
     """
     measured: dict[Config, list[Latency]] = {config: [] for config in finalists}
     for number in range(2 * rounds):
-        if number and stop():
+        if number and (not measured or stop()):
             break
         if number == rounds:
             finalists = undecided(measured) if rounds > 1 else []

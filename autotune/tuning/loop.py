@@ -19,7 +19,18 @@ from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, kind_of, warm_from
 from autotune.tuning.claim import claimed
 from autotune.tuning.effort import MOST_TRIALS, Budget, Effort
 from autotune.tuning.evaluator import Evaluator
-from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
+from autotune.tuning.finals import (
+    BASELINE,
+    CLOSE,
+    FINAL,
+    contested,
+    disqualified,
+    finals_plan,
+    merge,
+    next_session,
+    run_finals,
+    winner,
+)
 from autotune.tuning.live import LiveStorage
 from autotune.tuning.progress import Progress
 from autotune.tuning.routings import WAYS, under_other_routings
@@ -31,7 +42,6 @@ from autotune.workloads.roofline import roofline
 
 LOG = logging.getLogger("autotune")
 
-BASELINE = "baseline"
 PROOF = "proof"
 OTHER_ROUTINGS = "other routings"
 
@@ -121,9 +131,10 @@ class _Run:
             self._predicted,
             regime,
         )
+        self._disqualified = disqualified(self._history)
         for record in self._history:
             if record.source != FINAL:
-                self._remember(record.config, record.evaluation)
+                self._remember(record.config, self._disqualified.get(record.config, record.evaluation))
                 self._count(record.config, record.evaluation)
         self.progress.resumed = self.progress.trials
         if budget.trials < MOST_TRIALS:
@@ -166,14 +177,16 @@ class _Run:
         baselines, regime = list(self._baselines.values()), self._regime
         incumbents = previous_winner(self._workload, self._problem, self._machine, self._store, regime)
         incumbents.append(self._workload.default_config(self._problem, self._machine))
-        finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._fastest_found()]))
+        wanted = dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._fastest_found()])
+        finalists = [config for config in wanted if config not in self._disqualified]
+        refused = self._refused(finalists)
         first, count = next_session(self._history), self._effort.rounds
         self.progress.finals, self._finals_began = (0, count * len(finalists)), self._elapsed()
         parts: dict[str, list[Latency]] = {}
 
         def evaluate(config: Config, number: int) -> Evaluation:
             number += first
-            evaluation = self._evaluate_final(config, number)
+            evaluation = refused.get(config) or self._evaluate_final(config, number)
             self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
             done, planned = self.progress.finals
             self.progress.finals = (done + 1, planned)
@@ -214,6 +227,13 @@ class _Run:
             self._live.finish(found)
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
+
+    def _refused(self, finalists: Sequence[Config]) -> dict[Config, Evaluation]:
+        """The screen's verdicts on finalists that must not run; the search may not have come to them."""
+        unseen = [config for config in finalists if math.isinf(self._search.latency(config))]
+        futures = {each: self._screen.submit(each) for each in unseen if each not in self._baselines.values()}
+        verdicts = {config: self._screen.verdict(config, future) for config, future in futures.items()}
+        return {config: verdict for config, verdict in verdicts.items() if verdict is not None}
 
     def _no_time_for_a_round(self) -> bool:
         """True if another round like those so far, and the proof, would last longer than the budget."""
@@ -294,7 +314,8 @@ class _Run:
             self._search.remember(config, evaluation)
 
     def _count(self, config: Config, evaluation: Evaluation) -> None:
-        self.progress.count(config, evaluation, may_win=self._unlike_measured(config) is None)
+        may_win = self._unlike_measured(config) is None and config not in self._disqualified
+        self.progress.count(config, evaluation, may_win=may_win)
 
     def _measure_baselines(self) -> None:
         measured = {r.config: r.evaluation for r in self._history if r.source != FINAL}
@@ -328,6 +349,7 @@ class _Run:
         number = self.progress.trials
         record = TrialRecord(config, evaluation, source, number, self._predicted(config))
         self._store.record(self._study.id, record)
+        self._disqualified |= disqualified([record])
         if self._live is not None:
             self._live.add(record)
         self._count(config, evaluation)

@@ -68,5 +68,7 @@ class Progress:
         if evaluation.outcome is not Outcome.INVALID:
             self.trials += 1
         latency, regime = evaluation.latency, self.regime
+        if latency is None and self.best is not None and self.best[0] == config:
+            self.best = None  # it has failed since
         if may_win and latency is not None and (self.best is None or latency.of(regime) < self.best[1].of(regime)):
             self.best = (config, latency)

@@ -199,6 +199,51 @@ def test_nearest_only_over_free_arguments_and_within_a_factor_of_two() -> None:
     assert found(bound).source == "default"
 
 
+def _whole_blocks(configs: list[Any], named: dict[str, Any], **kwargs: Any) -> list[Any]:
+    return [config for config in configs if named["n"] % config.kwargs["BLOCK"] == 0]
+
+
+def test_the_nearest_has_to_survive_early_pruning_for_the_call() -> None:
+    prune: dict[str, Any] = {"prune_configs_by": {"early_config_prune": _whole_blocks}, "free": ["n"]}
+    assert tuned(copy(), Clock(3, 2, 1), 256, **prune).best_config is SIZES[2]
+    for n, source, block in ((256, "exact", 128), (384, "nearest", 128), (192, "default", 32)):
+        kernel = tuned(copy(), NEVER, n, on_miss="nearest", **prune)
+        assert (found(kernel).source, kernel.best_config.kwargs["BLOCK"]) == (source, block)
+
+
+@pytest.mark.parametrize("on_miss", ["tune", "nearest", "default", "error"])
+def test_a_config_that_pruning_made_is_found_again(on_miss: Any) -> None:
+    made = [triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 8})]
+    prune: dict[str, Any] = {"prune_configs_by": {"early_config_prune": lambda configs, named, **kwargs: made}}
+    assert tuned(copy(), Clock(2, 1), **prune).best_config is made[1]
+    again = tuned(copy(), NEVER, on_miss=on_miss, **prune)
+    assert (found(again).source, again.best_config.kwargs) == ("exact", {"BLOCK": 8})
+
+
+def test_a_winner_that_pruning_refuses_since_is_not_served_again() -> None:
+    assert tuned(copy(), Clock(3, 2, 1)).best_config is SIZES[2]
+    prune = {"early_config_prune": lambda configs, named, **kwargs: configs[:2]}
+    again = tuned(copy(), NEVER, prune_configs_by=prune)
+    assert again.best_config is SIZES[1], "the best of what is left, all of it timed before"
+    assert found(tuned(copy(), NEVER, prune_configs_by=prune)).source == "exact"
+
+
+def test_what_pruning_made_before_an_interrupt_and_makes_no_more_does_not_win() -> None:
+    def making(*blocks: int) -> dict[str, Any]:
+        made = [triton.Config({"BLOCK": block}) for block in blocks]
+        return {"prune_configs_by": {"early_config_prune": lambda configs, named, **kwargs: made}}
+
+    class Interrupted(Clock):
+        def __call__(self, *given: Any, **named: Any) -> Any:
+            if not self.left:
+                raise KeyboardInterrupt
+            return super().__call__(*given, **named)
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned(copy(), Interrupted(1), **making(16, 8))
+    assert tuned(copy(), Clock(3, 2), **making(4, 2)).best_config.kwargs == {"BLOCK": 2}
+
+
 def test_on_a_miss_a_list_is_tuned_as_by_triton_and_never_guessed() -> None:
     tuned(copy(), Clock(3, 1, 2))
     assert found(tuned(copy(), Clock(1, 2, 3), 201, free=["n"])).source == "tuned"

@@ -147,6 +147,29 @@ def test_the_nearest_has_to_be_valid_for_the_call() -> None:
         assert (n, answer.source, kernel.best_config.kwargs["BLOCK"]) == (n, source, block)
 
 
+def test_the_nearest_has_to_survive_early_pruning_for_the_call() -> None:
+    def whole(configs: list[Any], named: dict[str, Any], **kwargs: Any) -> list[Any]:
+        return [config for config in configs if named["n"] % config.kwargs["BLOCK"] == 0]
+
+    bench = Formula(lambda named: 1 / named["BLOCK"])
+    options: Any = {"space": BLOCKS, "key": ["n"], "free": ["n"], "prune_configs_by": {"early_config_prune": whole}}
+    tuner = autotune.autotune(**options, do_bench=bench, config_hook=bench.hook)(copy())
+    tuner.tune(*tensors(256), 256, grid=grid)
+    for n, source, block in ((256, "exact", 256), (512, "nearest", 256), (192, "default", 16)):
+        kernel = autotune.autotune(**options)(copy())
+        kernel[grid](*tensors(n), n)
+        (answer,) = kernel.decisions.values()
+        assert (n, answer.source, kernel.best_config.kwargs["BLOCK"]) == (n, source, block)
+
+
+def test_the_first_of_a_space_that_pruning_leaves_is_its_default() -> None:
+    prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}
+    kernel = autotune.autotune(space=BLOCKS, key=["n"], prune_configs_by=prune)(copy())
+    kernel[grid](*tensors(), 200)
+    (answer,) = kernel.decisions.values()
+    assert (answer.source, kernel.best_config.kwargs["BLOCK"]) == ("default", 64)
+
+
 def test_pruning_refuses_single_configs_of_a_space() -> None:
     bench = Formula(lambda named: named["BLOCK"])
     prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}

@@ -28,6 +28,7 @@ WANTED = Wanted(
     CacheKey.of(PROBLEM, INTERPRETED, Regime.GRAPH), provenance_of(WORKLOAD), {"budget": "90s", "seed": 3}
 )  # fmt: skip
 PROVENANCE = dataclasses.asdict(WANTED.provenance)
+MACHINE = {name: getattr(WANTED.key, name) for name in ("device", "arch", "interconnect")}
 
 Run = Callable[[str], ChildTuning]
 
@@ -81,7 +82,7 @@ def test_other_kernels_than_those_of_the_list_are_not_tuned() -> None:
 
 def test_done(run: Run) -> None:
     script = "assert os.environ['AUTOTUNE_DB'] == 'sqlite:///there.db'; print('[0:01] searching', file=sys.stderr)"
-    child = run(f"{script}; print({json.dumps(json.dumps({'provenance': PROVENANCE}))})")
+    child = run(f"{script}; print({json.dumps(json.dumps({**MACHINE, 'provenance': PROVENANCE}))})")
     assert end_of(child) == End("done")
     assert child.progress == "[0:01] searching"
 
@@ -103,6 +104,15 @@ def test_done(run: Run) -> None:
         (
             f"print(json.dumps({ {'provenance': {**PROVENANCE, 'triton': '9.9'}} }))",
             End("failed", "this host runs another version (triton 9.9); install the same everywhere"),
+        ),
+        (
+            f"print(json.dumps({ {**MACHINE, 'interconnect': 'pcie', 'provenance': PROVENANCE} }))",
+            End(
+                "failed",
+                "the GPUs that it was given are another machine than the whole host (interconnect pcie, wanted "
+                "shared-memory); run a fleet command for each group of GPUs that are linked alike, with "
+                "CUDA_VISIBLE_DEVICES",
+            ),
         ),
     ],
 )  # fmt: skip

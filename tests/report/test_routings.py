@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from fakes import EIGHT_GPUS, latency_of
 
 from autotune.cli.entry_text import winner_dict, winner_lines
 from autotune.db import CacheKey, Entry, Routed, Store, Winner
+from autotune.outcome import Door
 from autotune.report import Report, build, to_json, to_markdown
 from autotune.report.page import finished, to_html
 from autotune.report.page.views import routings as view_of
@@ -55,6 +57,14 @@ def test_a_row_for_each_routing_with_both_times_and_their_ratio(store: Store) ->
     assert [(each["routing"], each["tuned_for"], each["latency"] and each["latency"]["median"]) for each in told] == [
         ("zipf 0.5", True, 120.0), ("uniform", False, 100.0), ("zipf 1", False, None), ("one expert", False, 400.0),
     ]  # fmt: skip
+
+
+def test_a_baseline_that_is_the_winner_is_not_compared_with_itself(store: Store) -> None:
+    """The door is in the winner's times alone; the device's time is of the same calls."""
+    library, door = dataclasses.replace(latency_of(150.0), host=40.0), Door(9.0, 14.0)
+    routed = Routed(library.through(door), {"bsp eager": library})
+    [row] = [each for each in reported(store, {"uniform": routed}).routings if each.routing == "uniform"]
+    assert row.baseline == "bsp eager" and row.ratio is None
 
 
 def test_the_terminal_names_the_others(store: Store) -> None:

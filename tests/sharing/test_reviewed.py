@@ -70,6 +70,15 @@ def test_another_config_needs_replace(store: Store, make_entry: MakeEntry, media
     assert [study.state for study in store.studies()] == ["superseded", "finished"]
 
 
+def test_both_are_told_in_their_regime(store: Store, make_entry: MakeEntry) -> None:
+    """Less time on the device is no gain for a pipelined caller whose host is the slower part."""
+    bring(store, make_entry())
+    theirs = with_config(make_entry(median=300.0), block_k=32)
+    slow = dataclasses.replace(theirs.winner.latency, host=900.0, host_rounds=(900.0, 900.0))
+    [told] = bring(store, dataclasses.replace(theirs, winner=dataclasses.replace(theirs.winner, latency=slow)))
+    assert told.reason == "another config, faster here: 408.2 µs here, 900.0 µs in the file"
+
+
 def test_the_same_config_measured_again_needs_replace_too(store: Store, make_entry: MakeEntry) -> None:
     bring(store, make_entry())
     [found] = bring(store, make_entry(median=400.0))

@@ -68,4 +68,4 @@ def compared(entry: Entry, config: Config, store: Store) -> Ratio | None:
     latencies = [latency for latency in rounds if latency is not None]
     if not latencies or len(latencies) < len(rounds):
         return None
-    return ratio(merge(latencies), entry.winner.latency, Regime(entry.key.regime))
+    return ratio(merge(latencies), entry.winner.latency.bound, Regime(entry.key.regime))

@@ -16,6 +16,7 @@ from autotune.cli.options import Database, Json, Output, Request, one_of
 from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry
 from autotune.errors import InputError, NoDatabase
+from autotune.outcome import Regime
 from autotune.report.figures import dashed, microseconds, problem_text
 from autotune.report.order import fields_in_order
 from autotune.suggestion import did_you_mean
@@ -180,7 +181,7 @@ def _values(number: int, review: Review) -> dict[str, Any]:
         "problem": fields_in_order(key),
         "device": key.device,
         "config": dict(winner.config),
-        "latency": winner.latency.median,
+        "latency": winner.latency.of(Regime(key.regime)),
         "state": review.state.value,
         "reason": review.reason,
         "left_out": review.state.is_left_out,
@@ -191,7 +192,7 @@ def _row(number: int, review: Review) -> tuple[str, ...]:
     key = review.entry.key
     return (
         str(number), dashed(key.workload), problem_text(fields_in_order(key)), f"{key.world_size} × {key.device}",
-        microseconds(review.entry.winner.latency.median), review.state.value, review.reason,
+        microseconds(review.entry.winner.latency.of(Regime(key.regime))), review.state.value, review.reason,
     )  # fmt: skip
 
 

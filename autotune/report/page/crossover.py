@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from autotune.db import CacheKey
 from autotune.report.figures import Ratio
 from autotune.report.model import Report
+from autotune.report.order import problem_type
 from autotune.report.page.study import Study, mode_of
 from autotune.text import json_text
 
@@ -39,23 +41,25 @@ class Point:
         return self.margin is not None and self.margin.value - self.margin.error <= 1
 
 
-def families(studies: Iterable[Study], least: int = 2) -> list[tuple[str, list[tuple[int, Study]]]]:
+def families(
+    studies: Iterable[Study], least: int = 2, sizes_by: Callable[[CacheKey], Collection[str]] = lambda key: ()
+) -> list[tuple[str, list[tuple[int, Study]]]]:
     """Finished studies that differ in one size alone, with its name, by rising size; of equal ones the first.
 
-    Those with ``least`` sizes at least.
+    Those with ``least`` sizes at least. It is one of ``sizes_by``, where the problem has any of these.
     """
     groups: dict[tuple[Any, ...], list[Study]] = defaultdict(list)
     for study in studies:
         if study.report is not None:
             key, sizes = study.record.key, sizes_of(study.problem)
             words = {name: value for name, value in study.problem.items() if name not in sizes}
-            groups[key.workload, key.world_size, key.device, key.regime, json.dumps(words, sort_keys=True)].append(
-                study
-            )
+            machine = (key.world_size, key.device, key.arch, key.interconnect)
+            groups[key.workload, machine, key.regime, json.dumps(words, sort_keys=True)].append(study)
     found = []
     for group in groups.values():
         values = {name: {study.problem[name] for study in group} for name in sizes_of(group[0].problem)}
-        name = max(values, key=lambda each: len(values[each]), default="")
+        chosen = [each for each in sizes_by(group[0].record.key) if each in values] or list(values)
+        name = max(chosen, key=lambda each: len(values[each]), default="")
         by_rest: dict[str, dict[int, Study]] = defaultdict(dict)
         for study in group:
             sizes = sizes_of(study.problem)
@@ -82,6 +86,12 @@ def point(study: Study, size: int) -> Point:
     name = min(best, key=lambda mode: best[mode].of(study.regime))
     value = best[name].of(study.regime) / ours.of(study.regime)
     return Point(size, own, report, name, Ratio(value, value * math.hypot(best[name].spread, ours.spread)))
+
+
+def free_sizes(key: CacheKey) -> tuple[str, ...]:
+    """The sizes in which a look-up takes a neighbour's config; none where the workload is not known here."""
+    kind = None if key.is_kernel else problem_type(key.workload)
+    return () if kind is None else kind.free
 
 
 def sizes_of(problem: Mapping[str, object]) -> dict[str, int]:
@@ -126,7 +136,7 @@ def ranges(points: Sequence[Point]) -> list[Range]:
 def thresholds(studies: Iterable[Study]) -> str:
     """All crossovers as JSON, for programs that choose a mode by a size and know nothing of us."""
     maps = []
-    for name, members in families(studies, least=1):
+    for name, members in families(studies, least=1, sizes_by=free_sizes):
         first = members[0][1]
         key, points = first.record.key, [point(study, size) for size, study in members]
         maps.append({

@@ -19,7 +19,7 @@ from autotune.report.model import Ending, Knob, Report
 from autotune.report.order import fields_in_order
 from autotune.report.repeat import command_of, repeat_of
 from autotune.search_spaces import Space
-from autotune.tuning.finals import FINAL
+from autotune.tuning.finals import FINAL, disqualified
 from autotune.workloads import Workload
 
 
@@ -88,7 +88,8 @@ class Study:
         """The winner of the finals, else the fastest so far; None where nothing was measured."""
         if self.report is not None:
             return self.report.config
-        return min(self.measured, key=lambda config: self.measured[config].of(self.regime), default=None)
+        failed = disqualified(self.trials)
+        return min((each for each in self.measured if each not in failed), key=self.microseconds, default=None)
 
     def microseconds(self, config: Config) -> float:
         """A measured config's latency in the search."""

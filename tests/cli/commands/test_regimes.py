@@ -104,6 +104,18 @@ def test_a_winner_pays_the_operator_s_door_and_a_baseline_does_not(other: Bench,
     assert all(told in " ".join(each.split()) for each in (shown, text))
 
 
+def test_what_a_neighbour_s_config_loses_is_that_of_bound_calls(gpus: Bench) -> None:
+    """Those of the finals: the door, the same for every config, is in the winner's claim alone."""
+
+    def prepare(gang: FakeGang) -> None:
+        gang.host, gang.door = lambda config: 2000.0, Door(500.0, 600.0)
+
+    gpus.prepare = prepare
+    rows = gpus.json("grid", *SMALL, "--m", "2048", "--held-out", "4096")
+    assert [row["microseconds"] for row in rows] == [2500.0, 2500.0]
+    assert rows[1]["held_out"]["times_as_long"]["value"] == 1.0 == rows[1]["with_neighbour"]
+
+
 def test_the_library_s_own_way_through_our_operator_is_not_called_as_fast(gpus: Bench) -> None:
     """It wins where nothing else does; a caller of the operator pays the door for it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -67,3 +68,19 @@ def test_thresholds_for_a_program_that_knows_nothing_of_us(study: Study) -> None
     first, second = several["measured"]
     assert first["tie"] and first["next_mode"] == "push" and first["next_takes"] == pytest.approx(100 / 99.5)
     assert not second["tie"] and second["microseconds"] == 60.0
+
+
+def test_thresholds_are_of_the_size_in_which_look_ups_take_neighbours(study: Study) -> None:
+    members = [of_size(study, m, n=n) for m, n in ((64, 1024), (64, 4096), (64, 16384), (256, 1024))]
+    maps = json.loads(thresholds(members))["maps"]
+    assert {each["by"] for each in maps} == {"m"} and len(maps) == 3
+    assert sorted((each["problem"]["n"], len(each["measured"])) for each in maps) == [(1024, 2), (4096, 1), (16384, 1)]
+
+
+def test_machines_that_are_linked_otherwise_have_maps_of_their_own(study: Study) -> None:
+    key = dataclasses.replace(study.record.key, interconnect="pcie")
+    bridged, plain = of_size(study, 64), of_size(study, 128, push=100.0, pull=60.0)
+    plain = dataclasses.replace(plain, record=dataclasses.replace(plain.record, key=key))
+    maps = json.loads(thresholds([bridged, plain]))["maps"]
+    assert sorted((each["interconnect"], len(each["measured"])) for each in maps) == [("nvlink", 1), ("pcie", 1)]
+    assert 'data-chart="' not in to_index([bridged, plain])

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from fakes import latency_of
 
-from autotune.outcome import Outcome, Regime
+from autotune.db import TrialRecord
+from autotune.outcome import Door, Evaluation, Outcome, Regime
 from autotune.report.page import Study
 from autotune.report.page.document import VIEWS
 from autotune.report.page.view import View, bounds
@@ -234,6 +235,25 @@ def test_who_beat_whom(study: Study) -> None:
     others = len(found) - 1
     beaten = sum(verdict == "slower" for verdict in said.values())
     assert finals.conclusion(report, found).startswith(f"The winner beat {beaten} of {others} others")
+
+
+def test_the_winner_s_door_is_not_held_against_it_in_the_finals(study: Study) -> None:
+    """Finalists are bound calls; the host of the winner's claim has the operator's door, longer than its device."""
+    report = study.report
+    assert report is not None
+    claimed = dataclasses.replace(report, latency=report.latency.through(Door(900.0, 900.0)))
+    found = finals.finalists(study)
+    assert claimed.latency.of(report.regime) > 2 * report.latency.of(report.regime)
+    assert finals.conclusion(claimed, found) == finals.conclusion(report, found)
+    assert finals.table(claimed, found).rows == finals.table(report, found).rows
+
+
+def test_a_config_that_failed_its_proof_is_not_the_best_so_far(interrupted: Study) -> None:
+    best = interrupted.winner
+    assert best is not None
+    wrong = TrialRecord(best, Evaluation(Outcome.WRONG_RESULT, "planted"), source="proof")
+    proven = dataclasses.replace(interrupted, trials=(*interrupted.trials, wrong))
+    assert proven.winner not in (best, None)
 
 
 def test_axes_of_latencies_are_not_pressed_together_by_one_that_is_slow() -> None:

@@ -126,8 +126,8 @@ def table(report: Report, found: list[Finalist]) -> Table:
 
 
 def against(report: Report, finalist: Finalist) -> Ratio:
-    """The finalist's latency over the winner's."""
-    return ratio(finalist.latency, report.latency, report.regime)
+    """The finalist's latency over the winner's, both of bound calls."""
+    return ratio(finalist.latency, report.latency.bound, report.regime)
 
 
 def verdict(report: Report, finalist: Finalist) -> str:

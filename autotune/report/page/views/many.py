@@ -78,7 +78,8 @@ def fields_of(studies: Iterable[Study]) -> list[Field]:
     for study in studies:
         if study.report is not None:
             key = study.record.key
-            groups[key.workload, key.world_size, key.device, key.regime].append(study)
+            machine = (key.world_size, key.device, key.arch, key.interconnect)
+            groups[key.workload, machine, key.regime].append(study)
     found: list[Field] = []
     for group in groups.values():
         values = {name: {study.problem.get(name) for study in group} for name in sizes_of(group[0].problem)}
