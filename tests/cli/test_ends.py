@@ -117,6 +117,11 @@ def test_an_answer_that_cannot_be_written_is_one_line_and_an_exit_code(gpus: Ben
     assert (done.returncode, done.stderr) == (1, told)
 
 
+def test_a_file_to_read_from_a_closed_stdin_is_one_line_and_an_exit_code() -> None:
+    done = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *TUNE, "import", "-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "tune: error: -: stdin is closed; name a file; nothing was imported\n")
+
+
 def test_letters_that_the_encoding_lacks_end_nothing() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*TUNE, "--help"], capture_output=True, text=True, env=environment)
