@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 from autotune.errors import InputError
+
+_PART = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 
 
 def parse_sizes(text: str, name: str) -> list[int]:
     """``16,64,256``, ``1..1024`` (doubling), or both mixed; ``name`` stands in messages. Raises InputError."""
     found: list[int] = []
     for part in text.split(","):
-        first, dots, last = part.strip().partition("..")
-        if not first.isdecimal() or (dots and not last.isdecimal()) or int(first) < 1:
+        match = _PART.fullmatch(part.strip())
+        if match is None or int(match[1]) < 1:
             raise InputError(f"{name} {text}: write a list like 16,64,256 or a doubling range like 1..1024")
-        end = int(last) if dots else int(first)
-        if end < int(first):
+        value, end = int(match[1]), int(match[2] or match[1])
+        if end < value:
             raise InputError(f"{name} {text}: the range {part.strip()} ends below its start")
-        value = int(first)
         while value <= end:
             found.append(value)
             value *= 2

@@ -8,14 +8,18 @@ import sys
 
 def main() -> None:
     """Run the command ``tune``; it ends with a line on stderr and an exit code, or with a code alone if none reads."""
-    from autotune.cli.interrupts import exit_code, interruptible
+    from autotune.cli.interrupts import end_at_once, exit_code, interruptible
 
-    with interruptible():
-        try:
-            _run()
-        except KeyboardInterrupt:
-            sys.stderr.write("interrupted\n")
-            sys.exit(exit_code())
+    try:
+        with interruptible():
+            try:
+                _run()
+            except KeyboardInterrupt:
+                end_at_once()
+                sys.stderr.write("interrupted\n")
+                sys.exit(exit_code())
+    finally:
+        end_at_once()
 
 
 def _run() -> None:

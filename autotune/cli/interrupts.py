@@ -25,6 +25,14 @@ def requested() -> bool:
     return bool(_received)
 
 
+def end_at_once() -> None:
+    """From now on Ctrl-C ends the process without a word, not with a traceback: all is said, and what has been started
+    ends with this process.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """While it lasts, both signals raise KeyboardInterrupt, unless this process was started to ignore them."""

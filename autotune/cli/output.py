@@ -50,15 +50,34 @@ def write(text: str, file: Path | None, what: str) -> None:
     say(f"wrote {what} to {file}")
 
 
+def check_file(file: Path) -> None:
+    """Raise InputError for a file that could not be written after everything has been measured."""
+    try:
+        if not file.parent.is_dir():
+            raise InputError(f"file {file}: folder {file.parent} does not exist")
+        if file.is_dir():
+            raise InputError(f"file {file}: it is a folder; name a file in it")
+        writable = os.access(file if file.exists() else file.parent, os.W_OK)
+    except OSError as error:  # a folder that may not be looked into, too long a name
+        raise InputError(f"file {file}: {error.strerror}") from error
+    if not writable:
+        raise InputError(f"file {file}: no permission to write it")
+
+
 def data_json(value: Any) -> None:
     """Print the result as one JSON value on stdout."""
     typer.echo(json_text(value))
 
 
 def check_stdout() -> None:
-    """Raise AutotuneError if stdout is closed: the result would be lost."""
+    """Raise AutotuneError if stdout is closed: the result would be lost.
+
+    From then on it shows letters that its encoding lacks as escapes.
+    """
     if sys.stdout is None:
         raise AutotuneError("stdout is closed; redirect it to a file or to /dev/null")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def give_up(*streams: TextIO) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,13 @@ from autotune.tuning import limits_of
 from autotune.workloads import Workload, is_reference, workload
 
 MOST_PROBLEMS = 100_000
+
+MERGE = "tag:yaml.org,2002:merge"
+"""The tag of ``<<``, whose mapping's names may be given again beside it."""
+
+SHORT = reprlib.Repr()
+"""Shows a value of a file, whose aliases may make it endless."""
+SHORT.maxlevel = 2
 
 
 @dataclass(frozen=True)
@@ -62,14 +70,25 @@ class File(BaseModel):
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """PyYAML's safe one, which would take the last of two values of one name without a word."""
+    """PyYAML's safe one, which would take the last of two values of one name without a word, and integers that Python
+    cannot print.
+    """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        names = [self.construct_object(key, deep=True) for key, _ in node.value]
+        names = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != MERGE]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is there twice", node.start_mark)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: Any) -> Any:
+        value = super().construct_yaml_int(node)
+        if value.bit_length() > 63:
+            raise yaml.constructor.ConstructorError(None, None, "an integer of more than 63 bits", node.start_mark)
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def read_list(path: Path) -> list[Asked]:
@@ -129,6 +148,9 @@ def _problems(entry: Entry) -> Iterator[Asked]:
     for each in dataclasses.fields(found.problem_type):
         if kinds[each.name] == "written" and isinstance(fields.get(each.name), str):
             fields[each.name] = each.metadata["read"](fields[each.name])
+    for name, value in fields.items():
+        if isinstance(value, dict | list) and kinds.get(name, "size") != "size":
+            raise InputError(f"{name}: one value is needed; only sizes are lists. Write an entry for each other value")
     sizes = {name: _sizes(name, value) for name, value in fields.items() if kinds.get(name) == "size"}
     if math.prod(map(len, sizes.values())) > MOST_PROBLEMS:
         raise InputError(f"more than {MOST_PROBLEMS} problems; split the ranges")
@@ -141,7 +163,8 @@ def _sizes(name: str, value: Any) -> list[int]:
     """A number, a list, or the words of the command line: 16,64,256 or 1..1024."""
     values = value if isinstance(value, list) else [value]
     if not values or any(isinstance(each, bool) or not isinstance(each, int | str) for each in values):
-        raise InputError(f"{name}: {value!r}: write a number, a list like 16,64,256, or a doubling range like 1..1024")
+        shown = SHORT.repr(value)
+        raise InputError(f"{name}: {shown}: write a number, a list like 16,64,256, or a doubling range like 1..1024")
     return parse_sizes(",".join(map(str, values)), f"{name}:")
 
 

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from autotune.errors import AutotuneError
+
 PREFIX = "iris-autotune-"
 LOCK = "lock"
 
@@ -23,13 +25,23 @@ class OwnFolder:
     """
 
     def __init__(self, place: Path | None = None) -> None:
-        """Sweep left-overs of killed processes in ``place`` (default: the temporary files), and make a folder there."""
-        place = place or Path(tempfile.gettempdir())
-        _sweep(place)
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-        self._lock = open(self.path / "not locked yet", "wb")  # noqa: SIM115  held for as long as the folder
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.rename(self._lock.name, self.path / LOCK)  # what has this name is locked, unless its process is gone
+        """Sweep left-overs of killed processes in ``place`` (default: the temporary files), and make a folder there.
+
+        Raises AutotuneError where none can be made.
+        """
+        try:
+            place = place or Path(tempfile.gettempdir())
+            _sweep(place)
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+            self._lock = open(self.path / "not locked yet", "wb")  # noqa: SIM115  held for as long as the folder
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            os.rename(self._lock.name, self.path / LOCK)  # what has this name is locked, unless its process is gone
+        except OSError as error:
+            where = f" in {place}" if place is not None else ""
+            raise AutotuneError(
+                f"no folder for temporary files can be made{where}: {error.strerror}; free some space there, or allow "
+                "this user to write it"
+            ) from error
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

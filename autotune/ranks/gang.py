@@ -312,7 +312,11 @@ class Gang:
             # The group, not the process: a compiler that a rank started must not outlive it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        deadline = time.monotonic() + DYING
+        for process in self._processes:
+            # One that hangs in its GPU's driver cannot be killed, and is left to the kernel.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
         self._processes, self._connections = [], []
 
     def _epitaph(self, rank: int) -> str:

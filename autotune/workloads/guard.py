@@ -7,11 +7,13 @@ import inspect
 import math
 import traceback
 from collections.abc import Callable
+from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfig, WorkloadError
+from autotune.workloads.tolerance import Tolerance
 
 
 def guard(kind: type[Any]) -> None:
@@ -30,7 +32,7 @@ def _guarded(method: Callable[..., Any], check: Callable[..., Any]) -> Callable[
             found = method(self, *arguments, **named)
         except AutotuneError:
             raise
-        except Exception as error:  # a user's method may raise anything
+        except (Exception, SystemExit) as error:  # a user's method may raise anything
             raise WorkloadError(f"workload {self.name}: {method.__name__} raised {_told(error)}") from error
         return check(self, found, *arguments, **named)
 
@@ -38,11 +40,20 @@ def _guarded(method: Callable[..., Any], check: Callable[..., Any]) -> Callable[
     return call
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """The last line of its traceback, and the place where it was raised."""
     text = traceback.format_exception_only(error)[-1].strip()
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{text} ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name})"
+
+
+def _problem(workload: Any, found: Any, *_: Any) -> Any:
+    kind = workload.problem_type
+    if not isinstance(found, kind):
+        raise WorkloadError(
+            f"workload {workload.name}: default_problem gave {found!r}; it must return a {kind.__name__}"
+        )
+    return found
 
 
 def _default(workload: Any, found: Any, problem: Any, machine: Any) -> Any:
@@ -79,17 +90,25 @@ def _prediction(workload: Any, found: Any, *_: Any) -> float | None:
     return float(found) if fits else None
 
 
-def _anything(workload: Any, found: Any, *_: Any, **__: Any) -> Any:
+def _tolerance(workload: Any, found: Any, *_: Any) -> Tolerance:
+    if not isinstance(found, Tolerance):
+        raise WorkloadError(f"workload {workload.name}: tolerance gave {found!r}; it must return a Tolerance")
     return found
 
 
+def _bytes(workload: Any, found: Any, *_: Any) -> int:
+    if not isinstance(found, SupportsIndex) or index(found) < 0:
+        raise WorkloadError(f"workload {workload.name}: heap_bytes gave {found!r}; it must return a number of bytes")
+    return index(found)
+
+
 CHECKS: dict[str, Callable[..., Any]] = {
-    "default_problem": _anything,
+    "default_problem": _problem,
     "default_config": _default,
     "first_configs": _first,
     "baselines": _baselines,
-    "tolerance": _anything,
-    "heap_bytes": _anything,
+    "tolerance": _tolerance,
+    "heap_bytes": _bytes,
     "predict": _prediction,
 }
 """Checks of a method's result, by the method's name; called with the result and the method's own arguments."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -72,8 +73,12 @@ def instances(path: str) -> list[Workload]:
 
 
 def _existing(path: str) -> Path:
-    file = Path(path).expanduser().resolve()
-    if not file.is_file():
+    try:
+        file = Path(path).expanduser().resolve()
+        there = file.is_file()
+    except (OSError, RuntimeError) as error:  # a loop of links, too long a name; a home of nobody
+        raise InputError(f"workload file {path}: {getattr(error, 'strerror', None) or error}") from error
+    if not there:
         raise InputError(f"workload file {path}: no such file")
     if file.suffix != ".py":
         raise InputError(f"workload file {path}: not a Python file")
@@ -97,7 +102,8 @@ def _module(file: Path) -> ModuleType:
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     try:
-        spec.loader.exec_module(module)
+        with contextlib.redirect_stdout(sys.stderr):  # what the file prints is not a command's data
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         del sys.modules[name]
         raise InputError(f"workload file {file}{_line(error, file)}: {type(error).__name__}: {error}") from error
@@ -138,7 +144,7 @@ def _instance(kind: type[Workload], reference: str) -> Workload:
         raise InputError(f"workload {reference} must also define {', '.join(sorted(kind.__abstractmethods__))}")
     try:
         return kind()
-    except Exception as error:  # a user's class may raise anything
+    except (Exception, SystemExit) as error:  # a user's class may raise anything
         raise InputError(f"workload {reference} cannot be instantiated: {type(error).__name__}: {error}") from error
 
 
@@ -149,6 +155,11 @@ def _check(found: Workload, reference: str) -> None:
     _check_problem(getattr(found, "problem_type", None), reference)
     if not isinstance(getattr(found, "space", None), Space):
         raise InputError(f"workload {reference}: space must be an autotune.search_spaces.Space")
+    if type(found).__hash__ is None:
+        raise InputError(f"workload {reference} cannot be hashed; write @dataclass(eq=False), or leave __eq__ out")
+    sources = found.sources
+    if not isinstance(sources, tuple | list) or not all(isinstance(each, str) for each in sources):
+        raise InputError(f"workload {reference}: sources is {sources!r}; it must be a tuple of modules' names")
     if found.name in BUILT_IN and type(found).__module__ != BUILT_IN[found.name].partition(":")[0]:
         raise InputError(
             f"workload {reference} has the name of a built-in workload, {found.name}; give it another name"
@@ -170,7 +181,7 @@ def _check_problem(kind: object, reference: str) -> None:
 
 def _check_name(found: Workload, reference: str) -> None:
     name, says = getattr(found, "name", None), getattr(found.problem_type, "workload", None)
-    if name != says or not name:
+    if name != says or not name or not isinstance(name, str):
         raise InputError(
-            f"workload {reference} is named {name!r}, its problem says workload = {says!r}; they must be equal"
+            f"workload {reference} is named {name!r}, its problem says workload = {says!r}; they must be equal words"
         )

@@ -44,6 +44,21 @@ def test_ctrl_c_while_modules_are_imported(name: str, way: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+AT_EXIT = """
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from autotune.cli import main
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+sys.argv = ["tune", "--version"]
+main()
+"""
+
+
+def test_ctrl_c_while_a_command_that_is_done_ends_its_processes() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "") and done.stdout.startswith("iris-autotune ")
+
+
 def strike(number: signal.Signals) -> Callable[[FakeGang], None]:
     """A hook that sends a signal at a gang's sixth evaluation."""
 
@@ -100,6 +115,17 @@ def test_an_answer_that_cannot_be_written_is_one_line_and_an_exit_code(gpus: Ben
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *TUNE, *words], capture_output=True, text=True)
     told = "tune: error: stdout is closed; redirect it to a file or to /dev/null\n"
     assert (done.returncode, done.stderr) == (1, told)
+
+
+def test_a_file_to_read_from_a_closed_stdin_is_one_line_and_an_exit_code() -> None:
+    done = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *TUNE, "import", "-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "tune: error: -: stdin is closed; name a file; nothing was imported\n")
+
+
+def test_letters_that_the_encoding_lacks_end_nothing() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*TUNE, "--help"], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "") and "Usage: " in done.stdout
 
 
 @pytest.mark.parametrize(

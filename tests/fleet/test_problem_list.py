@@ -65,6 +65,10 @@ def test_a_problem_that_is_there_twice_counts_once() -> None:
         ("problems: [{workload: ./my.py:Mine}]", "problem 1: workload ./my.py:Mine: a fleet takes workloads by name"),
         ("problems: [{workload: all-gather-gemm, m: 16}]", "problem 1: all_gather_gemm needs world_size, n, k"),
         (f"problems: [{ENTRY[:-1]}, q: 3}}]", "problem 1: all_gather_gemm has no field q"),
+        (f"problems: [{ENTRY[:-1]}, dtype: [bf16, fp16]}}]", "dtype: one value is needed; only sizes are lists"),
+        ("problems: [{workload: all-gather-gemm, m: 0x" + "f" * 4000 + "}]", "an integer of more than 63 bits"),
+        ("problems: [{workload: all-gather-gemm, m: '" + "9" * 5000 + "'}]", "write a list like 16,64,256"),
+        (f"problems: [{ENTRY[:-1]}, budget: " + "1" * 400 + "}]", "an integer of more than 63 bits"),
         (f"problems: [{ENTRY}, {ENTRY.replace('16', '8..4')}]", "problem 2: m: 8..4: the range 8..4 ends below"),
         (f"problems: [{ENTRY.replace('16', 'many')}]", "m: many: write a list like 16,64,256 or a doubling range"),
         (f"problems: [{ENTRY.replace('16', 'true')}]", "m: True: write a number, a list like"),
@@ -88,6 +92,19 @@ def test_a_mistake_is_named(text: str, told: str, tmp_path: Path) -> None:
         read_list(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert told in str(caught.value)
+
+
+def test_a_short_file_whose_aliases_make_a_long_value_is_refused_in_a_short_line() -> None:
+    levels = ["&a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    levels += [f"&a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 5)]
+    with pytest.raises(InputError) as caught:
+        parse_list(f"problems: [{{workload: all-gather-gemm, m: [{', '.join(levels)}]}}]")
+    assert str(caught.value).startswith("problem 1: m: [[1, 1, ") and len(str(caught.value)) < 2000
+
+
+def test_an_entry_takes_the_fields_of_another_one() -> None:
+    first, second = problems(f"problems:\n- &first {ENTRY}\n- {{<<: *first, k: 96}}")
+    assert '"k":64,' in first and second == first.replace('"k":64,', '"k":96,')
 
 
 @pytest.mark.parametrize("raw", [b"\xff\xfe", None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.errors import AutotuneError
 from autotune.processes.folder import OwnFolder
 
 
@@ -50,6 +52,20 @@ def test_the_folder_of_a_process_that_lives_stays(place: Path) -> None:
     assert sorted(place.iterdir()) == sorted([first.path, second.path])
     first.close()
     second.close()
+
+
+def test_a_place_that_takes_none_is_said_in_a_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "file").touch()
+    with pytest.raises(AutotuneError, match=f"no folder .* can be made in {place}/file: Not a directory; free some"):
+        OwnFolder(place / "file")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", nowhere)
+    with pytest.raises(AutotuneError, match="can be made: No usable temporary directory found"):
+        OwnFolder()
+
+
+def nowhere() -> str:
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
 
 
 def test_folders_that_are_not_ours_stay(place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -91,6 +92,24 @@ def test_a_closed_gang_leaves_nothing_and_can_be_used_again(file: Path, folders:
         pids = [process.pid for process in gang._processes]
     gang.close()
     assert all(gone(pid) for pid in pids) and left_in(folders) == []
+
+
+def test_ranks_whose_end_is_not_heard_of_do_not_keep_the_driver(
+    file: Path, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a rank hangs in its GPU's driver: here what forked the ranks is stopped, and tells of no end."""
+    monkeypatch.setattr(gang_module, "DYING", 0.5)
+    with new_gang() as gang:
+        pids = [process.pid for process in gang._processes]
+        server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        closing = threading.Thread(target=gang.close, daemon=True)
+        os.kill(server, signal.SIGSTOP)
+        try:
+            closing.start()
+            closing.join(60)
+            assert not closing.is_alive() and all(gone(pid, within=60) for pid in pids) and left_in(folders) == []
+        finally:
+            os.kill(server, signal.SIGCONT)
 
 
 def test_an_interrupt_in_the_midst_of_a_config_ends_ranks_and_what_they_started(file: Path, folders: Path) -> None:

@@ -30,6 +30,13 @@ def wrong_toy(folder: Path, method: str, body: str) -> str:
 METHODS = ("default_problem", "default_config", "first_configs", "baselines", "predict")
 
 
+def test_a_method_that_ends_the_process_does_not_end_the_command_as_if_all_were_well(
+    laptop: Bench, tmp_path: Path
+) -> None:
+    result = laptop.tune("run", wrong_toy(tmp_path, "default_problem", "raise SystemExit(0)"))
+    assert result.exit_code == 1 and "default_problem raised SystemExit: 0 (wrong.py, line " in result.stderr
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_method_raises_is_one_line_that_names_it(laptop: Bench, tmp_path: Path, method: str) -> None:
     reference = wrong_toy(tmp_path, method, "return {}['planted']")
@@ -54,6 +61,7 @@ WRONG = [
     ("default_config", "return {'mode': 'bsp'}", "default_config gave {'mode': 'bsp'}", "autotune.config.Config"),
     ("first_configs", "return None", "first_configs gave None", "it must return a list of Config"),
     ("baselines", "return [1]", "baselines gave [1]", "it must return a dictionary of Config"),
+    ("default_problem", "return {'width': 8}", "default_problem gave {'width': 8}", "it must return a ToyProblem"),
 ]
 
 

@@ -163,7 +163,10 @@ def test_a_class_that_does_not_say_everything(tmp_path: Path) -> None:
         ),
         ("class Bad(Own):\n    name = 'other'", "named 'other', its problem says workload = 'own_rows'"),
         ("class Bad(Own):\n    space = [1, 2]", "space must be an autotune.search_spaces.Space"),
+        ("class Bad(Own):\n    sources = None", "sources is None; it must be a tuple of modules' names"),
+        ("class Bad(Own):\n    __hash__ = None", "cannot be hashed; write @dataclass(eq=False), or leave __eq__ out"),
         ("class Bad(Own):\n    def __init__(self, tile): ...", "cannot be instantiated: TypeError: "),
+        ("class Bad(Own):\n    def __init__(self): raise SystemExit", "cannot be instantiated: SystemExit: "),
         ("class Bad(Own):\n    def __init__(self): 1 / 0", "cannot be instantiated: ZeroDivisionError: "),
     ],
 )
@@ -242,6 +245,17 @@ def test_a_file_that_raises_when_it_is_loaded_says_where_and_may_be_mended(
     assert said.startswith(f"workload file {file}") and told in said
     write(tmp_path)
     assert workload(f"{file}:Own").name == "own_rows"
+
+
+def test_what_a_file_prints_is_no_data_of_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload(f"{write(tmp_path, after='print(1 + 1)')}:Own")
+    assert capsys.readouterr() == ("", "2\n")
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
+    for path, told in ((tmp_path / "loop.py", "oop"), ("x" * 300 + ".py", "File name too long"), ("~nobody!/x.py", "")):
+        assert refused(f"{path}:Own").startswith(f"workload file {path}: ") and told in refused(f"{path}:Own")
 
 
 def test_a_methods_name_of_an_earlier_version_is_refused() -> None:

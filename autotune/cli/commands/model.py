@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,7 +93,7 @@ def model(
     Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
     """
     wanted = regime_of(regime)
-    _check_measure(config, measure, layers, list_only)
+    _check_together(config, measure, layers, list_only, json)
     from autotune.models.gains import expected_gains, shares
 
     if list_only:
@@ -153,7 +154,7 @@ def model(
         raise typer.Exit(1)
 
 
-def _check_measure(config: Path, measure: bool, layers: int | None, list_only: bool) -> None:
+def _check_together(config: Path, measure: bool, layers: int | None, list_only: bool, json: bool) -> None:
     """Raise InputError for options that do not go together."""
     from autotune.models.listed import is_list
 
@@ -161,6 +162,8 @@ def _check_measure(config: Path, measure: bool, layers: int | None, list_only: b
         raise InputError("--layers is for --measure")
     if measure and list_only:
         raise InputError("--measure tunes first, and --list tunes nothing: choose one")
+    if json and list_only:
+        raise InputError("--json prints results, and --list, which is YAML, has none: choose one")
     if measure and is_list(config):
         raise InputError(f"--measure builds a model by its config.json; {config.name} is a list of problems")
 
@@ -199,7 +202,7 @@ def _read(
     element = dtype or found.dtype or "bf16"
     if element not in COMBINATIONS:
         raise InputError(f"--dtype {element}: allowed: {', '.join(COMBINATIONS)}")
-    if sharded != NEVER and not sharded.isdecimal():
+    if sharded != NEVER and not re.fullmatch(r"\d{1,18}", sharded):
         raise InputError(f"--sequence-parallel-from {sharded}: write a number of tokens, or {NEVER}")
     plan = Plan(
         ranks=tp if tp is not None else machine.gpus or DEFAULT_RANKS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -64,7 +63,7 @@ def record_workload(
     problem = request.problem(machine)
     session.check_work(problem, machine)
     allowed = parse_values(values, workload.space)
-    check_out(out)
+    output.check_file(out)
     say_where(problem, machine)
     default = workload.default_config(problem, machine)
     if workload.space.restricted(allowed, lift or ()).violation(default, problem, machine) is not None:
@@ -98,16 +97,6 @@ def record_workload(
         lines += [("best", latency_text(measured[fastest])), ("config", config_text(fastest))]
     output.data(output.named(lines))
     output.say(f"wrote {out}; next: python bench/search_quality.py {out}")
-
-
-def check_out(file: Path) -> None:
-    """Raise InputError for a file that could not be written after everything has been measured."""
-    if not file.parent.is_dir():
-        raise InputError(f"file {file}: folder {file.parent} does not exist")
-    if file.is_dir():
-        raise InputError(f"file {file}: it is a folder; name a file in it, such as {file / 'table.json.gz'}")
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise InputError(f"file {file}: no permission to write it")
 
 
 def parse_values(text: str, space: Space) -> dict[str, list[Value]]:

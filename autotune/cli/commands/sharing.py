@@ -154,6 +154,8 @@ def _only(entries: Sequence[Entry]) -> Entry:
 
 
 def _text(file: Path) -> str:
+    if str(file) == "-" and sys.stdin is None:
+        raise InputError("stdin is closed; name a file")
     try:
         return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except OSError as error:

@@ -17,7 +17,7 @@ from autotune.cli.commands.tune import say_where
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Entry
-from autotune.errors import AutotuneError, InputError
+from autotune.errors import AutotuneError
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
@@ -52,8 +52,8 @@ def measure_taxes(
     from autotune.taxes.measure import Amount, choose_base, measure
     from autotune.taxes.result import summary
 
-    if trace is not None and not trace.parent.is_dir():
-        raise InputError(f"file {trace}: folder {trace.parent} does not exist")
+    if trace is not None:
+        output.check_file(trace)
     machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
     session.check_ranks(request.world_size(machine), machine)
     problem = request.problem(machine)

@@ -322,6 +322,9 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
         ({}, ("--budget", "soon"), "budget 'soon': write it like 90s"),
         ({}, ("--measure",), "--measure tunes first, and --list tunes nothing"),
         ({}, ("--layers", "2"), "--layers is for --measure"),
+        ({}, ("--json",), "--json prints results, and --list, which is YAML, has none"),
+        ({}, ("--tokens", f"1..{'9' * 5000}"), "write a list like 16,64,256"),
+        ({}, ("--sequence-parallel-from", "9" * 5000), "write a number of tokens, or never"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(

@@ -51,6 +51,7 @@ def test_interrupted_it_goes_on(gpus: Bench, tmp_path: Path) -> None:
         (("--limit", "100"), "allow fewer"),
         (("--values", "mode=push;block_m=256;block_n=256;num_warps=4"), "every config breaks registers ("),
         (("--out", "/dev"), "file /dev: it is a folder"),
+        (("--out", "x" * 300), ": File name too long"),
     ],
 )
 def test_what_cannot_be_recorded_is_said_before_any_rank_starts(

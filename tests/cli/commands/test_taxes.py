@@ -156,6 +156,7 @@ def test_a_trace_is_a_file_for_perfetto(gpus: Bench, tmp_path: Path) -> None:
         (["gemm-all-reduce", "--regime", "fast"], 2, "regime 'fast': allowed"),
         (["gemm-all-reduce", "--db", "nowhere.db"], 2, "no database at"),
         (["gemm-all-reduce", "--trace", "/no/such/folder/x.json"], 2, "folder /no/such/folder does not exist"),
+        (["gemm-all-reduce", "--trace", "/dev"], 2, "file /dev: it is a folder"),
         (["no-such-thing"], 2, "no workload named"),
     ],
 )
