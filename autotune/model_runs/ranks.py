@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from autotune.errors import AutotuneError, GangError
 from autotune.machine import Machine
 from autotune.model_runs.measuring import Order
 from autotune.processes.folder import OwnFolder
-from autotune.processes.python import Process, start_python
+from autotune.processes.python import Process, kill_all, start_python
 from autotune.ranks.gang import IMPORTS, environment_of_ranks
 
 SILENCE = 600.0
@@ -74,10 +73,7 @@ def rows_of(order: Order, machine: Machine, silence: float = SILENCE) -> Iterato
     finally:
         for connection in connections:
             connection.close()
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with what it has started
-            process.wait()
+        kill_all(processes)
         folder.close()
 
 

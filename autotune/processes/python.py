@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Protocol
@@ -13,6 +16,9 @@ from typing import IO, Protocol
 from autotune.processes.forked import fork_python, server_with
 
 PACKAGE_ROOT = Path(__file__).parents[2]
+
+DYING = 20.0
+"""Seconds for killed processes to end; unmapping a large heap on a busy host takes time."""
 
 
 class Process(Protocol):
@@ -57,6 +63,20 @@ def start_python(
         env=environment,
         start_new_session=True,
     )
+
+
+def kill_all(processes: Sequence[Process]) -> None:
+    """Kill processes with what they have started, and wait for their ends.
+
+    One that hangs in its GPU's driver cannot be killed, and is left to the kernel.
+    """
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + DYING
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
 
 
 def import_ahead(imports: str, environment: Mapping[str, str]) -> None:

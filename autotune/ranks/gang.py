@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from autotune.machine import Machine, check_interpreter
 from autotune.outcome import Door, Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
-from autotune.processes.python import Process, import_ahead, start_python
+from autotune.processes.python import DYING, Process, import_ahead, kill_all, start_python
 from autotune.ranks.evaluation import (
     SPIN_LIMITS,
     MeasurePlan,
@@ -46,9 +45,6 @@ IMPORTS = "autotune.ranks.imports"
 
 GRACE = 3.0
 """Seconds for the other ranks after one has failed: they may wait for it in a collective forever."""
-
-DYING = 20.0
-"""Seconds for a process to end after its connection is closed; unmapping a large heap on a busy host takes time."""
 
 MOST_RESTARTS = 10
 """After this many in a row without a measured config, the machine is to blame, not the configs."""
@@ -308,15 +304,7 @@ class Gang:
     def _kill(self) -> None:
         for connection in self._connections:
             connection.close()
-        for process in self._processes:
-            # The group, not the process: a compiler that a rank started must not outlive it.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + DYING
-        for process in self._processes:
-            # One that hangs in its GPU's driver cannot be killed, and is left to the kernel.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        kill_all(self._processes)
         self._processes, self._connections = [], []
 
     def _epitaph(self, rank: int) -> str:

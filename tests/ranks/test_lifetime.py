@@ -19,6 +19,7 @@ from autotune.config import Config
 from autotune.errors import GangError
 from autotune.machine import machine
 from autotune.outcome import Outcome
+from autotune.processes import python
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
@@ -98,7 +99,7 @@ def test_ranks_whose_end_is_not_heard_of_do_not_keep_the_driver(
     file: Path, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a rank hangs in its GPU's driver: here what forked the ranks is stopped, and tells of no end."""
-    monkeypatch.setattr(gang_module, "DYING", 0.5)
+    monkeypatch.setattr(python, "DYING", 0.5)
     with new_gang() as gang:
         pids = [process.pid for process in gang._processes]
         server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
