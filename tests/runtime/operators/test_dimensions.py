@@ -60,6 +60,12 @@ def test_operands_of_any_strides_are_right_and_rows_that_lie_apart_are_copied_on
             assert each["copies"] == (not free), (name, each)
 
 
+def test_an_address_tells_nothing_about_strides(pair: Pair) -> None:
+    for errors in (answer["one_place"] for answer in pair):
+        assert len(errors) == 2 * len(MODES["all_gather_gemm"]) + 2 * len(MODES["gemm_all_reduce"])
+        assert max(errors.values()) < WORST, errors
+
+
 def test_shards_may_have_unequal_numbers_of_rows(pair: Pair) -> None:
     for found in (answer["ragged"] for answer in pair):
         assert found.pop("one workspace") == 0
