@@ -147,6 +147,9 @@ def columns_scattered(
     """This rank's columns of C: rows of its transpose, B' @ A'. Bias and residual are added afterwards."""
     a, b, bias, scale_a, scale_b, residual = operands
     assert a is not None and b is not None
+    if b.dim() != 2 or (bias is not None and bias.shape != b.shape[1:]):
+        said = None if bias is None else list(bias.shape)
+        raise InvalidProblem(f"b is {list(b.shape)}, bias {said}; b [depth, columns] and bias [columns] are needed")
     heap, shape = context.heap, (*a.shape[:-1], b.shape[1] // context.heap.world_size)
     if out is not None and out.shape != shape:
         raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} is needed")
@@ -160,7 +163,9 @@ def columns_scattered(
         raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} is needed")
     swapped = b.t(), rows.t(), None, scale_a, scale_b, None
     transposed = None if out is None else out.movedim(-1, 0)
-    place = None if transposed is None or not transposed.is_contiguous() else transposed.view(shape[-1], -1)
+    place = None
+    if transposed is not None and transposed.is_contiguous() and residual is None:  # which may be ``out`` itself
+        place = transposed.view(shape[-1], -1)
     result = divided(operator(context, swapped, options, place, config), parts)
     if bias is not None:
         result.add_(bias.chunk(heap.world_size)[heap.rank][:, None])

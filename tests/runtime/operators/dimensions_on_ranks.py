@@ -238,6 +238,8 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "vector": said(lambda: gather(context, a[0, 0], b, gather_dim=0)),
         "layout": said(lambda: gather(context, a, b, layout="k", gather_dim=1)),
         "parts": said(lambda: scatter(context, a[:, :3], b, scatter_dim=1)),
+        "columns of a vector": said(lambda: scatter(context, a, b[:, 0], scatter_dim=2)),
+        "bias of columns": said(lambda: scatter(context, a, b, b[0, :world], scatter_dim=2)),
         "rows": said(lambda: gather(context, a, b, rows=[2] * (world + 1))),
         "own rows": said(lambda: gather(context, a, b, rows=[3] * world)),
         "reduce_op": said(lambda: scatter(context, a, b, reduce_op="max")),

@@ -90,6 +90,8 @@ def test_dimensions_that_cannot_be_are_refused(pair: Pair) -> None:
         "vector": "InvalidProblem: gather_dim=0, a [64]",
         "layout": "InvalidProblem: layout='k', gather_dim=1",
         "parts": "InvalidProblem: scatter_dim=1: 2 ranks do not divide its 3",
+        "columns of a vector": "InvalidProblem: b is [64], bias None; b [depth, columns]",
+        "bias of columns": "InvalidProblem: b is [64, 32], bias [2]; b [depth, columns]",
         "rows": "InvalidProblem: rows=[2, 2, 2], a [2, 4, 64] on rank",
         "own rows": "InvalidProblem: rows=[3, 3], a [2, 4, 64] on rank",
         "reduce_op": "InvalidProblem: reduce_op='max': allowed: sum, avg",
