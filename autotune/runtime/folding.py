@@ -14,7 +14,9 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
+from autotune.runtime.call import demand_no_gradient
 from autotune.runtime.context import Context
+from autotune.runtime.gradients import own_part
 from autotune.runtime.operator import Operator
 from autotune.runtime.workspace import Operands
 
@@ -150,13 +152,15 @@ def columns_scattered(
     if b.dim() != 2 or (bias is not None and bias.shape != b.shape[1:]):
         said = None if bias is None else list(bias.shape)
         raise InvalidProblem(f"b is {list(b.shape)}, bias {said}; b [depth, columns] and bias [columns] are needed")
-    heap, shape = context.heap, (*a.shape[:-1], b.shape[1] // context.heap.world_size)
+    if out is not None:
+        demand_no_gradient((*operands, out))
+    shape = (*a.shape[:-1], b.shape[1] // context.heap.world_size)
     if out is not None and out.shape != shape:
         raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} is needed")
     rows = a.flatten(0, -2)
     if rows.shape[0] == 0:  # no columns of the transpose, either
         empty = operator(context, (rows, b, None, scale_a, scale_b, None), options, None, config)
-        return empty.new_empty(shape) if out is None else out
+        return empty.reshape(shape) if out is None else out
     if scale_a is not None and scale_b is not None:
         scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
     if residual is not None and (residual.shape != shape or residual.device != a.device):
@@ -168,7 +172,7 @@ def columns_scattered(
         place = transposed.view(shape[-1], -1)
     result = divided(operator(context, swapped, options, place, config), parts)
     if bias is not None:
-        result.add_(bias.chunk(heap.world_size)[heap.rank][:, None])
+        result.add_(own_part(context, bias)[:, None])
     if residual is not None:
         result.add_(residual.movedim(-1, 0).flatten(1))
     if out is None:
