@@ -146,6 +146,11 @@ def _check_place(tensor: torch.Tensor, device: torch.device) -> None:
     """Integers are read one by one, wherever they lie on the device."""
     if tensor.device != device:
         raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {device}")
+    if tensor.numel() and not tensor.data_ptr():
+        raise InvalidProblem(
+            f"an operand {list(tensor.shape)} is a {type(tensor).__name__}, which has no memory of its own: pass the "
+            "tensor that it stands for, such as to_local() of a DTensor, or wait() of an AsyncCollectiveTensor"
+        )
     if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT:
         raise InvalidProblem(f"an operand {list(tensor.shape)} is not aligned to {ALIGNMENT} bytes; clone it")
 

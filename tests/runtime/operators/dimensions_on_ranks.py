@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from calls import HEAP, configs, error, said
 
 import autotune
@@ -241,6 +242,7 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "columns of a vector": said(lambda: scatter(context, a, b[:, 0], scatter_dim=2)),
         "bias of columns": said(lambda: scatter(context, a, b, b[0, :world], scatter_dim=2)),
         "rows": said(lambda: gather(context, a, b, rows=[2] * (world + 1))),
+        "under way": said(lambda: scatter(context, functional.all_reduce(a, "sum", dist.group.WORLD), b)),
         "own rows": said(lambda: gather(context, a, b, rows=[3] * world)),
         "reduce_op": said(lambda: scatter(context, a, b, reduce_op="max")),
         "out": said(lambda: gather(context, a, b, gather_dim=1, out=like)),

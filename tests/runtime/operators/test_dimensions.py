@@ -93,6 +93,7 @@ def test_dimensions_that_cannot_be_are_refused(pair: Pair) -> None:
         "columns of a vector": "InvalidProblem: b is [64], bias None; b [depth, columns]",
         "bias of columns": "InvalidProblem: b is [64, 32], bias [2]; b [depth, columns]",
         "rows": "InvalidProblem: rows=[2, 2, 2], a [2, 4, 64] on rank",
+        "under way": "InvalidProblem: an operand [8, 64] is a AsyncCollectiveTensor, which has no memory of its own",
         "own rows": "InvalidProblem: rows=[3, 3], a [2, 4, 64] on rank",
         "reduce_op": "InvalidProblem: reduce_op='max': allowed: sum, avg",
         "out": "InvalidProblem: out is [2, 8, 32], strides (256, 32, 1); [2, 8, 'columns']",
