@@ -6,6 +6,7 @@ that each rank's rows lie together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,8 @@ def folded(
     """A call whose first operand, its scales and result have the dimensions of ``folding``."""
     a, b, bias, scale_a, scale_b, *residual = operands
     assert a is not None
+    if scale_a is not None and scale_a.dim() == 2 and len(scale_a) == math.prod(a.shape[:-1]):
+        scale_a = scale_a.unflatten(0, a.shape[:-1])  # of A's rows in their order, which may become another one
     if scale_a is not None and scale_a.dim() == a.dim():
         scale_a = folding.matrix(scale_a)
     matrices = folding.matrix(a), b, bias, scale_a, scale_b, *(folding.residual(each) for each in residual)

@@ -113,6 +113,9 @@ def scaled(context: autotune.Context) -> dict[str, float]:
     for dim in (0, 1, 2):
         out = autotune.gemm_reduce_scatter(context, a8[rank], b8[rank], scatter_dim=dim, **ours)
         found[f"scatter {dim}"] = error(out, total(wide_a, wide_b).chunk(world, dim)[rank])
+    ours["scale_a"] = scale_a[rank].flatten(0, 1)
+    out = autotune.all_gather_gemm(context, a8[rank], b8[rank], gather_dim=1, **ours)
+    found["gather 1, a column of scales"] = error(out, product(torch.cat(wide_a, 1), wide_b[rank]))
     return found
 
 
