@@ -81,6 +81,8 @@ def fitting(forms: Sequence[Form], given: Results | None) -> list[torch.Tensor]:
     if given is None:
         # The size by its name: torch takes a microsecond less to tell which of its ``empty`` is meant.
         return [torch.empty(size=form.shape, dtype=form.dtype, device=form.device) for form in forms]
+    if len(given) != len(forms):
+        raise InvalidProblem(f"out holds {len(given)} tensors; one for each of {len(forms)} results is needed")
     return [form.fitting(out) for form, out in zip(forms, given, strict=True)]
 
 
