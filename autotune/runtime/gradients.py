@@ -178,7 +178,7 @@ def own_part(context: Context, vector: Tensor) -> Tensor:
     if not needs_gradient((vector,)):
         return vector.chunk(ranks)[rank]
     if not torch.compiler.is_compiling():
-        context.agree_once("own_part", "with gradients of", *vector.shape)
+        context.agree_once("gemm_reduce_scatter", "by columns, with a gradient of the bias", *vector.shape)
     made: Tensor = _OwnPart.apply(vector, ranks, rank, context.group_name)  # type: ignore[no-untyped-call]
     return made
 
