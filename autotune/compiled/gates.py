@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from autotune.compiled.graphs import ATEN, CASTS, SPLITS, NoMatch, keeps_columns, same, shape_of, value_of
+from autotune.compiled.graphs import ATEN, CASTS, DTYPES, SPLITS, NoMatch, keeps_columns, same, shape_of, value_of
 
 
 def _gelu(x: float, approximate: str = "none") -> float:
@@ -147,7 +147,7 @@ def _region(gate: Node, up: Node) -> list[Node]:
         inside = set(found)
         beyond = sorted({user for node in found for user in node.users} - inside)
         ready = [each for each in beyond if each.target in POINTWISE and set(each.all_input_nodes) <= inside]
-        if not ready or ready[0] is not beyond[0]:
+        if not ready or ready[0] is not beyond[0] or value_of(ready[0]).dtype not in DTYPES:
             break
         found.append(ready[0])
         if all(set(node.users) <= set(found) for node in found[:-1]):

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from autotune.kernels.launching.tensors import TORCH_DTYPES
+
 ATEN, C10D, PRIMS = torch.ops.aten, torch.ops._c10d_functional, torch.ops.prims
 
 GATHER = C10D.all_gather_into_tensor.default
@@ -25,6 +27,9 @@ SPLITS = {ATEN.split.Tensor, ATEN.split_with_sizes.default}
 
 CAST = PRIMS.convert_element_type.default
 CASTS = {CAST, ATEN._to_copy.default}
+
+DTYPES = frozenset(TORCH_DTYPES.values())
+"""The types in which a model computes; a cast to another one, such as fp8, does more than round."""
 
 
 class NoMatch(Exception):
@@ -60,6 +65,11 @@ def keeps_columns(node: Node, source: Node) -> bool:
     if node.target not in RESHAPES or not shape_of(node) or not shape_of(source):
         return False
     return same(shape_of(node)[-1], shape_of(source)[-1])
+
+
+def rounds(node: Node) -> bool:
+    """True if a node is a cast that changes nothing but the last bits."""
+    return node.target in CASTS and value_of(node).dtype in DTYPES
 
 
 def named(node: Node) -> str:

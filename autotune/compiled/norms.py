@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from autotune.compiled.graphs import ATEN, CASTS, NoMatch, alike, keeps_columns, named, shape_of, value_of
+from autotune.compiled.graphs import ATEN, CASTS, NoMatch, alike, keeps_columns, named, rounds, shape_of, value_of
 
 ADDS = {ATEN.add.Tensor, ATEN.add.Scalar, ATEN.add_.Scalar}
 SQUARES = {ATEN.pow.Tensor_Scalar, ATEN.mul.Tensor}
@@ -58,10 +58,10 @@ def _total(summed: Node) -> tuple[Node, Node, tuple[Node, ...]] | None:
     if user.target is ATEN.add.Tensor and not user.kwargs:
         other = _other(user, summed)
         return (user, other, ()) if other is not None and alike(other, summed) else None
-    if user.target in CASTS and len(user.users) == 1:  # serving stacks add in fp32
+    if rounds(user) and len(user.users) == 1:  # serving stacks add in fp32
         (added,) = user.users
         other = _other(added, user) if added.target is ATEN.add.Tensor and not added.kwargs else None
-        residual: Any = other.args[0] if other is not None and other.target in CASTS else None
+        residual: Any = other.args[0] if other is not None and rounds(other) else None
         if residual is not None and alike(residual, summed):
             dtype = value_of(summed).dtype
             rounded = (each for each in added.users if each.target in CASTS and value_of(each).dtype == dtype)
@@ -72,7 +72,8 @@ def _total(summed: Node) -> tuple[Node, Node, tuple[Node, ...]] | None:
 def _check_wide(total: Node, square: Node, rounded: tuple[Node, ...]) -> None:
     """Raise NoMatch if a total in fp32, which no operator gives back, is used beside its norm."""
     for user in total.users:
-        if user is not square and user not in rounded and user.target is not ATEN.mul.Tensor:
+        scaled = any(each.target is ATEN.rsqrt.default for each in user.all_input_nodes)
+        if user is not square and user not in rounded and not scaled:
             raise NoMatch(f"the total in {value_of(total).dtype} is also used by {named(user)}")
 
 
@@ -115,12 +116,12 @@ def _weighted(scaled: Node, dtype: torch.dtype) -> tuple[Node, Node]:
     """The product with the weight, in the sum's type; casts may lie before it and after it."""
     weight: Node | None = None
     for node in _followed(scaled):
-        if node.target is ATEN.mul.Tensor and node is not scaled and weight is None:
+        if node.target is ATEN.mul.Tensor and node is not scaled:
             vectors = [each for each in node.all_input_nodes if len(shape_of(each)) == 1]
-            if len(vectors) != 1:
+            if len(vectors) != 1 or weight is not None:  # a second factor is none of the operator's
                 break
             weight = vectors[0]
-            if weight.target in CASTS:
+            if rounds(weight):
                 weight = weight.all_input_nodes[0]
         if weight is not None and value_of(node).dtype == dtype:
             return weight, node
@@ -132,7 +133,7 @@ def _followed(node: Node) -> Iterator[Node]:
     while True:
         yield node
         (user, *others) = list(node.users) or [node]
-        if others or user is node or user.target not in (*CASTS, ATEN.mul.Tensor):
+        if others or user is node or not (rounds(user) or user.target is ATEN.mul.Tensor):
             return
         node = user
 

@@ -110,7 +110,8 @@ def _carries_scales(collective: Node) -> bool:
     """True for a gather of scales, which goes with that of its A."""
     if collective.target is not GATHER:
         return False
-    return any(is_scale(taken, user) for wait in collective.users for user, taken in _users_behind_reshapes(wait))
+    waits = [user for user in collective.users if user.target is WAIT]
+    return any(is_scale(taken, user) for wait in waits for user, taken in _users_behind_reshapes(wait))
 
 
 def _gathered(collective: Node) -> list[Option]:

@@ -29,14 +29,15 @@ ERASED = {
 
 def check_form(candidate: Candidate) -> None:
     """Raise NoMatch where the operator would copy more than falls away with the collective, or sizes are not known."""
-    whole, gemm, dim = shape_of(candidate.whole), candidate.gemm, candidate.dim
+    gemm, dim = candidate.gemm, candidate.dim
     for name in MATRICES:
         value = value_of(candidate.operands[name]) if name in candidate.operands else None
         if value is not None and not value.is_contiguous():
             raise NoMatch(f"{name.upper()} has strides {value.stride()}, so the operator would copy it in each call")
-    symbols = [each for each in whole if not isinstance(each, int)]
-    if candidate.workload == "gemm_reduce_scatter" and len(whole) > 2 and len(symbols) > 1:
-        raise NoMatch(f"several sizes of the sum are symbols: {symbols}")
+    symbols = _symbols(candidate.whole)
+    for node in _reshaped_to(candidate):
+        if len(shape_of(node)) > 2 and len(_symbols(node)) > 1:
+            raise NoMatch(f"several sizes of {node.name} are symbols: {_symbols(node)}")
     if candidate.norm is not None:
         _check_norm(candidate, len(symbols))
     if not _reordered(candidate):
@@ -56,6 +57,18 @@ def check_form(candidate: Candidate) -> None:
             f"the ranks share dimension {dim}, not the first one: the operator would copy {added} columns, the "
             f"collective copies {removed}"
         )
+
+
+def _symbols(node: Node) -> list[Any]:
+    return [size for size in shape_of(node) if not isinstance(size, int)]
+
+
+def _reshaped_to(candidate: Candidate) -> list[Node]:
+    """The nodes in whose dimensions the operator's matrices are put, by reshapes that tell one size by the others."""
+    gate, norm = candidate.gate, candidate.norm
+    whole = candidate.whole if candidate.returns_a or candidate.workload == "gemm_reduce_scatter" else None
+    found = [candidate.added, gate.result if gate is not None else None, norm.total if norm is not None else None]
+    return [node for node in (whole, *found) if node is not None]
 
 
 def _check_norm(candidate: Candidate, symbols: int) -> None:

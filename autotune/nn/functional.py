@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from autotune.runtime.context import Context
 from autotune.runtime.gradients import autocast, reduced
@@ -47,8 +48,17 @@ def row_parallel(
 
 
 def readable(*tensors: Any) -> tuple[Any, ...]:
-    """The operands where kernels can read them: weights that are mapped from a file may lie anywhere."""
-    return tensors if torch.compiler.is_compiling() else tuple(aligned(tensor) for tensor in tensors)
+    """The operands where kernels can read them: weights that are mapped from a file may lie anywhere, and what torch's
+    styles hand on may still be under way.
+    """
+    return tensors if torch.compiler.is_compiling() else tuple(aligned(_arrived(tensor)) for tensor in tensors)
+
+
+def _arrived(tensor: Any) -> Any:
+    """The result of a collective; where gradients go through it, torch's dispatcher waits."""
+    if isinstance(tensor, AsyncCollectiveTensor) and not tensor.requires_grad:
+        return tensor.wait()
+    return tensor
 
 
 class _Replicated(torch.autograd.Function):

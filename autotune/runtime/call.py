@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from autotune.errors import InvalidProblem
-from autotune.runtime.workspace import Operands, Results, Workspace
+from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
 
 NO_BACKWARD = (
     "a tensor requires a gradient, and this call has no backward (all_gather_gemm, gemm_reduce_scatter and "
@@ -47,6 +47,7 @@ class FirstCall:
         self.results: Results = ()
         """The results that the call is bound to, once it has been made ready."""
         self.copies = False
+        self.bindings: Bindings = {}
 
     def check(self) -> None:
         """Raises InvalidProblem where no such call can be made; allocates its results."""
@@ -58,6 +59,7 @@ class FirstCall:
         self.check()
         readable = workspace.readable(self._operands)
         self.copies = any(mine is not given for mine, given in zip(readable, self._operands, strict=True))
+        self.bindings = workspace.bindings(readable)
         workspace.prepare(readable, self.results)
 
 
@@ -70,6 +72,8 @@ class Prepared:
     outs: tuple[Form, ...]
     copies: bool
     """True if the launches cannot go by the strides of some operand, so that each call copies it."""
+    bindings: Bindings
+    """Its launches by addresses."""
 
 
 def fitting(forms: Sequence[Form], given: Results | None) -> list[torch.Tensor]:
@@ -77,6 +81,8 @@ def fitting(forms: Sequence[Form], given: Results | None) -> list[torch.Tensor]:
     if given is None:
         # The size by its name: torch takes a microsecond less to tell which of its ``empty`` is meant.
         return [torch.empty(size=form.shape, dtype=form.dtype, device=form.device) for form in forms]
+    if len(given) != len(forms):
+        raise InvalidProblem(f"out holds {len(given)} tensors; one for each of {len(forms)} results is needed")
     return [form.fitting(out) for form, out in zip(forms, given, strict=True)]
 
 

@@ -25,7 +25,7 @@ from autotune.runtime.entries import Entries, read_entries
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import Found, lookup, workload_for
 from autotune.runtime.turns import TURNS
-from autotune.runtime.workspace import Operands, Results, Workspace
+from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
 from autotune.settings import default_database_url
 from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
@@ -194,13 +194,13 @@ class Context:
         """True while the current stream is captured into a CUDA graph."""
         return capturing(self.heap.device)
 
-    def enqueue(self, workspace: Workspace, operands: Operands, outs: Results) -> None:
+    def enqueue(self, workspace: Workspace, operands: Operands, outs: Results, bindings: Bindings) -> None:
         """One call of a workspace on the current stream, after the process's call before, on whatever stream."""
         with self._lock:
             if self._interpreted:
-                workspace.run(operands, outs)
+                workspace.run(operands, outs, bindings)
                 return
-            TURNS.take(self.heap.device, workspace.run, operands, outs)
+            TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
 
     def workspace(
         self, workload: LaunchedWorkload, problem: Problem, config: Config | None, first: FirstCall | None = None

@@ -18,7 +18,7 @@ from autotune.runtime import experts, operators
 from autotune.runtime.call import FirstCall, Prepared
 from autotune.runtime.context import Context
 from autotune.runtime.operator import OPERATORS
-from autotune.runtime.workspace import Operands, Results, Workspace
+from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
 from autotune.workloads import Workload
 from autotune.workloads.interface import Operation
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
@@ -91,13 +91,13 @@ class _NothingBound(Workspace):
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.bound, self._interpreted = problem, False, False
-        self._runs: dict[tuple[int, ...], Run] = {}
+        self._bindings: dict[tuple[Any, ...], Bindings] = {}
 
     def readable(self, operands: Operands) -> Operands:
         return operands
 
-    def _bound(self, operands: Operands, outs: Results, addresses: tuple[int, ...]) -> Run:
-        self._runs[addresses] = _nothing
+    def _bound(self, operands: Operands, outs: Results, bindings: Bindings, addresses: tuple[int, ...]) -> Run:
+        bindings[addresses] = _nothing
         return _nothing
 
 

@@ -6,6 +6,7 @@ that each rank's rows lie together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,9 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
+from autotune.runtime.call import demand_no_gradient
 from autotune.runtime.context import Context
+from autotune.runtime.gradients import own_part
 from autotune.runtime.operator import Operator
 from autotune.runtime.workspace import Operands
 
@@ -110,6 +113,8 @@ def folded(
     """A call whose first operand, its scales and result have the dimensions of ``folding``."""
     a, b, bias, scale_a, scale_b, *residual = operands
     assert a is not None
+    if scale_a is not None and scale_a.dim() == 2 and len(scale_a) == math.prod(a.shape[:-1]):
+        scale_a = scale_a.unflatten(0, a.shape[:-1])  # of A's rows in their order, which may become another one
     if scale_a is not None and scale_a.dim() == a.dim():
         scale_a = folding.matrix(scale_a)
     matrices = folding.matrix(a), b, bias, scale_a, scale_b, *(folding.residual(each) for each in residual)
@@ -147,23 +152,30 @@ def columns_scattered(
     """This rank's columns of C: rows of its transpose, B' @ A'. Bias and residual are added afterwards."""
     a, b, bias, scale_a, scale_b, residual = operands
     assert a is not None and b is not None
-    heap, shape = context.heap, (*a.shape[:-1], b.shape[1] // context.heap.world_size)
+    if b.dim() != 2 or (bias is not None and bias.shape != b.shape[1:]):
+        said = None if bias is None else list(bias.shape)
+        raise InvalidProblem(f"b is {list(b.shape)}, bias {said}; b [depth, columns] and bias [columns] are needed")
+    if out is not None:
+        demand_no_gradient((*operands, out))
+    shape = (*a.shape[:-1], b.shape[1] // context.heap.world_size)
     if out is not None and out.shape != shape:
         raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} expected")
     rows = a.flatten(0, -2)
     if rows.shape[0] == 0:  # no columns of the transpose, either
         empty = operator(context, (rows, b, None, scale_a, scale_b, None), options, None, config)
-        return empty.new_empty(shape) if out is None else out
+        return empty.reshape(shape) if out is None else out
     if scale_a is not None and scale_b is not None:
         scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
     if residual is not None and (residual.shape != shape or residual.device != a.device):
         raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} expected")
     swapped = b.t(), rows.t(), None, scale_a, scale_b, None
     transposed = None if out is None else out.movedim(-1, 0)
-    place = None if transposed is None or not transposed.is_contiguous() else transposed.view(shape[-1], -1)
+    place = None
+    if transposed is not None and transposed.is_contiguous() and residual is None:  # which may be ``out`` itself
+        place = transposed.view(shape[-1], -1)
     result = divided(operator(context, swapped, options, place, config), parts)
     if bias is not None:
-        result.add_(bias.chunk(heap.world_size)[heap.rank][:, None])
+        result.add_(own_part(context, bias)[:, None])
     if residual is not None:
         result.add_(residual.movedim(-1, 0).flatten(1))
     if out is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from autotune.kernels.launching.tensors import TORCH_DTYPES
-from autotune.runtime.context import open_context
+from autotune.runtime.call import needs_gradient
+from autotune.runtime.context import Context, open_context
 from autotune.runtime.operator import OPERATORS, Forward
 from autotune.runtime.workspace import Operands, Results
 
@@ -168,6 +170,30 @@ def reduce_scattered(context: int, parts: Tensor) -> Tensor:
     started = collectives.reduce_scatter_tensor(parts, "sum", opened.heap.world_size, opened.group_name)
     made: Tensor = collectives.wait_tensor(started)
     return made
+
+
+def own_part(context: Context, vector: Tensor) -> Tensor:
+    """This rank's part of a vector that all ranks have; its gradient is that of all parts, on every rank."""
+    ranks, rank = context.heap.world_size, context.heap.rank
+    if not needs_gradient((vector,)):
+        return vector.chunk(ranks)[rank]
+    if not torch.compiler.is_compiling():
+        context.agree_once("gemm_reduce_scatter", "by columns, with a gradient of the bias", *vector.shape)
+    made: Tensor = _OwnPart.apply(vector, ranks, rank, context.group_name)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _OwnPart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, vector: Tensor, ranks: int, rank: int, group: str) -> Tensor:
+        ctx.ranks, ctx.group = ranks, group
+        return vector.chunk(ranks)[rank].clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        collectives = torch.ops._c10d_functional
+        started = collectives.all_gather_into_tensor(grad.contiguous(), ctx.ranks, ctx.group)
+        return collectives.wait_tensor(started), None, None, None
 
 
 def turned(matrix: Tensor) -> Tensor:

@@ -158,7 +158,7 @@ class Operator:
             operands = prepared.workspace.readable(operands)
         if LISTENERS:
             tell(prepared.workspace.problem)
-        context.enqueue(prepared.workspace, operands, results)
+        context.enqueue(prepared.workspace, operands, results, prepared.bindings)
         if outs is not None:
             torch.autograd.graph.increment_version(outs)
         return results
@@ -180,7 +180,7 @@ class Operator:
             workspace = context.workspace(workload, problem, config, first)
         else:
             context.agree_without_rows(workload, problem, first)
-        return Prepared(workspace, forms, first.copies), first.results
+        return Prepared(workspace, forms, first.copies, first.bindings), first.results
 
     def _into_graph(
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,

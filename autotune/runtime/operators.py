@@ -12,7 +12,7 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.runtime import gradients
-from autotune.runtime.call import needs_gradient
+from autotune.runtime.call import demand_no_gradient, needs_gradient
 from autotune.runtime.context import Context
 from autotune.runtime.folding import (
     Call,
@@ -180,6 +180,8 @@ def all_gather_gemm(
 
     if rows is None or not is_ragged(rows, context.heap, a, dim, in_place):
         return gather(a, scale_a, out)
+    if out is not None:
+        demand_no_gradient((a, b, bias, out))
     return gather_ragged(gather, rows, dim, a, scale_a, out)
 
 

@@ -51,13 +51,10 @@ def gather_ragged(
     whole = gather(_padded(a, dim, padded), scale_a)
     shape = [*whole.shape]
     shape[dim] = sum(rows)
-    if out is None:
-        out = whole.new_empty(shape)
-    elif list(out.shape) != shape or out.dtype != whole.dtype:
+    if out is not None and (list(out.shape) != shape or out.dtype != whole.dtype):
         raise InvalidProblem(f"out is {list(out.shape)} {out.dtype}; {shape} {whole.dtype} expected")
-    for owner, place in enumerate(out.split(list(rows), dim)):
-        place.copy_(whole.narrow(dim, owner * padded, rows[owner]))
-    return out
+    parts = [whole.narrow(dim, owner * padded, count) for owner, count in enumerate(rows)]
+    return torch.cat(parts, dim) if out is None else torch.cat(parts, dim, out=out)
 
 
 def _padded(shard: torch.Tensor, dim: int, length: int) -> torch.Tensor:

@@ -19,8 +19,11 @@ from autotune.problem import Problem
 Operands = Sequence[torch.Tensor | None]
 Results = Sequence[torch.Tensor]
 
+Bindings = dict[tuple[int, ...], Run]
+"""A workspace's launches by the addresses of results and operands."""
+
 MOST_BINDINGS = 1024
-"""Sets of addresses that a workspace remembers; a caller with more of them pays for binding them anew."""
+"""Sets of addresses that are remembered; a caller with more of them pays for binding them anew."""
 
 ALIGNMENT = 16
 """Bytes: what descriptors and vector loads ask of an operand's address."""
@@ -38,7 +41,7 @@ class Workspace:
         config = config.replace(launch="eager") if "launch" in config else config
         self._kernels, self._heap, self.problem = kernels, heap, problem
         self._interpreted = machine.is_interpreter
-        self._runs: dict[tuple[int, ...], Run] = {}
+        self._bindings: dict[tuple[Any, ...], Bindings] = {}
         self.bound = False
         """True once it is compiled, and bound to tensors, on every rank."""
         try:
@@ -52,6 +55,11 @@ class Workspace:
         named = zip(kernels.operands, operands, strict=True)
         return [None if each is None else kernels.readable(self.problem, knobs, name, each) for name, each in named]
 
+    def bindings(self, operands: Operands) -> Bindings:
+        """Those of operands with these shapes and strides: memory that was freed comes back as another tensor."""
+        forms = tuple([None if tensor is None else (tensor.shape, tensor.stride()) for tensor in operands])
+        return self._bindings.setdefault(forms, {})
+
     def prepare(self, operands: Operands, outs: Results) -> None:
         """The parts of a first call that can fail, without the launches. Every rank is here, unless it is ``bound``
         already.
@@ -60,14 +68,16 @@ class Workspace:
         """
         if self.bound:
             return
-        self._bound(operands, outs, _addresses(operands, outs))
+        self._bound(operands, outs, self.bindings(operands), _addresses(operands, outs))
         self.bound = True
 
-    def run(self, operands: Operands, outs: Results) -> None:
-        """Enqueue one call on the current stream. Under the interpreter raises GangError where a wait timed out."""
+    def run(self, operands: Operands, outs: Results, bindings: Bindings) -> None:
+        """Enqueue one call on the current stream; ``bindings`` are those of its operands. Under the interpreter raises
+        GangError where a wait timed out.
+        """
         # As ``_addresses`` does, in place: this is every call's way.
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
-        run = self._runs.get(addresses) or self._bound(operands, outs, addresses)
+        run = bindings.get(addresses) or self._bound(operands, outs, bindings, addresses)
         run()
         if self._interpreted:
             self.check()
@@ -95,7 +105,7 @@ class Workspace:
         """The shard from which peers read our first operand, in the modes in which they do."""
         return self._setup.shard
 
-    def _bound(self, operands: Operands, outs: Results, addresses: tuple[int, ...]) -> Run:
+    def _bound(self, operands: Operands, outs: Results, bindings: Bindings, addresses: tuple[int, ...]) -> Run:
         """The launches on these addresses. They own none of the memory: what callers free is free."""
         self._check_in_place(operands[0])
         operands, outs = _checked(operands, outs, self._heap.device)
@@ -104,9 +114,9 @@ class Workspace:
         borrowed = [None if tensor is None else self._heap.borrow(tensor) for tensor in operands]
         tensors = self._kernels.bound(borrowed, [self._heap.borrow(out) for out in outs])
         run = self._setup.bind(tensors, ahead=not self.bound)
-        if len(self._runs) >= MOST_BINDINGS:
-            self._runs.clear()
-        self._runs[addresses] = run
+        if len(bindings) >= MOST_BINDINGS:
+            bindings.clear()
+        bindings[addresses] = run
         return run
 
     def _check_in_place(self, first: torch.Tensor | None) -> None:
@@ -136,6 +146,11 @@ def _check_place(tensor: torch.Tensor, device: torch.device) -> None:
     """Integers are read one by one, wherever they lie on the device."""
     if tensor.device != device:
         raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {device}")
+    if tensor.numel() and not tensor.data_ptr():
+        raise InvalidProblem(
+            f"an operand {list(tensor.shape)} is a {type(tensor).__name__}, which has no memory of its own: pass the "
+            "tensor that it stands for, such as to_local() of a DTensor, or wait() of an AsyncCollectiveTensor"
+        )
     if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT:
         raise InvalidProblem(f"an operand {list(tensor.shape)} is not aligned to {ALIGNMENT} bytes; clone it")
 

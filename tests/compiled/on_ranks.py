@@ -31,6 +31,7 @@ def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
         return {
             "cases": {name: fused(context, name) for name in CASES},
             "grown": grown(context),
+            "free": {name: free(context, name) for name in FREE},
             "layers": {kind: layer(context, kind) for kind in kinds},
             "decoders": {sharded: decoder(context, sharded == "sharded") for sharded in ("sharded", "replicated")},
             "trained": trained(context),
@@ -102,6 +103,23 @@ def grown(context: autotune.Context) -> dict[str, Any]:
         "graphs": graphs,
         **{name: value for name, value in look.told.items() if name != "graphs"},
     }
+
+
+FREE = ("reduce and add", "reduce, add and norm")
+"""Cases that are called with sequences of any number and length, too."""
+
+
+def free(context: autotune.Context, name: str) -> dict[str, Any]:
+    """A case whose first tensors have two dimensions of rows, both of them symbols."""
+    case, look = CASES[name], Look(context, replicated=True)
+    torch._dynamo.reset()
+    arguments = [each.unflatten(0, (2, 8)) if each.shape[0] == 16 else each for each in drawn(case)]
+    for each in arguments:
+        for place in range(each.dim() - 1 if each.dim() > 2 else 0):
+            torch._dynamo.mark_dynamic(each, place)
+    with torch.no_grad():
+        made = torch.compile(case.function, backend=backend(look))(*arguments)
+        return {"error": error(made, case.function(*arguments)), **look.told}
 
 
 def layers(arguments: tuple[str, list[str]]) -> dict[str, Any]:

@@ -133,6 +133,15 @@ def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: 
         assert "left: nothing tuned for this problem" in second
 
 
+def test_what_several_symbolic_sizes_leave_is_compiled_and_right(answers: list[dict[str, Any]]) -> None:
+    for answer in answers:
+        for name, found in answer["free"].items():
+            assert found["error"] < 1e-5, name
+            assert found["operators"] == ["gemm_all_reduce"], name
+        (line,) = answer["free"]["reduce, add and norm"]["lines"]
+        assert "; gemm-all-reduce-norm: several sizes of " in line
+
+
 LAYERS = ("sequence parallel with biases", "tensor parallel")
 OTHERS = ("sequence parallel", "tensor parallel with biases")
 

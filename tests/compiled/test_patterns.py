@@ -102,6 +102,7 @@ def test_a_swiglu_is_one_however_it_is_written(function: Callable[..., Tensor], 
         (lambda gate, up: F.silu(gate) * (up + 1), "neither SwiGLU nor GeGLU"),
         (lambda gate, up: F.silu(up) * gate, "up lies before the gate"),
         (lambda gate, up: (F.silu(gate) * up, up), "also used apart"),
+        (lambda gate, up: F.silu(gate).to(torch.float8_e4m3fn).to(gate.dtype) * up, "not by pointwise operations"),
         (lambda gate, up: torch.exp(torch.exp(gate)) * up / (gate - gate), "neither SwiGLU nor GeGLU"),
     ],
 )
@@ -171,6 +172,10 @@ def _rms(x: Tensor) -> Tensor:
     return torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-5)
 
 
+def _quantised(x: Tensor) -> Tensor:
+    return x.to(torch.float8_e4m3fn).to(torch.bfloat16)
+
+
 @pytest.mark.parametrize(
     ("function", "told"),
     [
@@ -179,6 +184,13 @@ def _rms(x: Tensor) -> Tensor:
         (lambda x, r, w: (t := x + r).float() * _rms(t), "no weight for each column"),
         (lambda x, r, w: (t := (x + r).float()) * torch.rsqrt(t.pow(2).mean(0, keepdim=True) + 1e-5) * w, "of a row"),
         (lambda x, r, w: (t := (x + r).float()) / (t.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w, "by an RMSNorm"),
+        (lambda x, r, w: ((t := (x + r).float()) * _rms(t) * w.float() * 2.0).to(x.dtype), "no weight for each column"),
+        (lambda x, r, w: ((t := (x + r).float()) * _rms(t) * w.float() * w).to(x.dtype), "no weight for each column"),
+        (lambda x, r, w: _quantised((t := (x + r).float()) * _rms(t) * w.float()), "its result has another type"),
+        (
+            lambda x, r, w: (((t := x.float() + r.float()) * _rms(t)).to(x.dtype) * w, t * 3),
+            "in torch.float32 is also used by mul",
+        ),
         (lambda x, r, w: ((x + r) * w, x), ""),
         (lambda x, r, w: F.rms_norm(x, (WIDTH,), w, 1e-5), ""),
         (lambda x, r, w: F.rms_norm(x + w, (WIDTH,), w, 1e-5), ""),

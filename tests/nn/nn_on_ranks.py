@@ -27,7 +27,8 @@ def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
     """All of it, on the same ranks and in the same context; or a sample, which compiles the block's MLP alone."""
     url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
-        return {"modules": modules(context), "styles": styles(context, sample), "corners": corners(context)}
+        return {"modules": modules(context), "styles": styles(context, sample), "corners": corners(context),
+            "under way": under_way(context)}  # fmt: skip
 
 
 class Mlp(nn.Module):
@@ -207,6 +208,29 @@ def corners(context: autotune.Context) -> dict[str, Any]:
     flat = init_device_mesh(device.type, (1, ranks))
     style = autotune.nn.ColwiseParallel(context)
     found["mesh"] = said(lambda: style._apply(nn.Linear(16, 16), flat))
+    return found
+
+
+def under_way(context: autotune.Context) -> dict[str, float]:
+    """Differences of a linear layer behind torch's embedding, which hands on what ranks still exchange: without a
+    gradient, and with one.
+    """
+    mesh, found, results = init_device_mesh(context.heap.device.type, (dist.get_world_size(),)), {}, []
+    tokens = torch.arange(2 * TOKENS, device=context.heap.device).view(1, -1)
+    plan: dict[str, theirs.ParallelStyle] = {
+        "0": theirs.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "1": theirs.ColwiseParallel(input_layouts=Shard(1)),
+    }
+    for chosen in (plan, autotune.nn.tuned(plan, context)):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Embedding(64, HIDDEN), nn.Linear(HIDDEN, 48)).to(context.heap.device)
+        parallelize_module(model, mesh, chosen)
+        with torch.no_grad():
+            result = model(tokens)
+        model(tokens).sin().sum().backward()
+        results.append([result, *(each.grad.to_local() for each in model.parameters() if each.grad is not None)])
+    for number, pair in enumerate(zip(*results, strict=True)):
+        found[str(number)] = difference(*pair)
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from calls import HEAP, configs, error, said
 
 import autotune
@@ -24,7 +25,7 @@ WAYS: dict[str, tuple[Any, Any]] = {
 def everything(url: str) -> dict[str, Any]:
     """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
-        functions = (dimensions, averages, scaled, strides, ragged, empty, refused, compiled)
+        functions = (dimensions, averages, scaled, strides, one_place, ragged, empty, refused, compiled)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         context.check()
     return found
@@ -112,6 +113,9 @@ def scaled(context: autotune.Context) -> dict[str, float]:
     for dim in (0, 1, 2):
         out = autotune.gemm_reduce_scatter(context, a8[rank], b8[rank], scatter_dim=dim, **ours)
         found[f"scatter {dim}"] = error(out, total(wide_a, wide_b).chunk(world, dim)[rank])
+    ours["scale_a"] = scale_a[rank].flatten(0, 1)
+    out = autotune.all_gather_gemm(context, a8[rank], b8[rank], gather_dim=1, **ours)
+    found["gather 1, a column of scales"] = error(out, product(torch.cat(wide_a, 1), wide_b[rank]))
     return found
 
 
@@ -147,6 +151,30 @@ def strides(context: autotune.Context) -> dict[str, dict[str, Any]]:
                     "error": max(errors), "copies": prepared.copies, "loads": dict(config).get("loads"),
                 }  # fmt: skip
         context.release()
+    return found
+
+
+def one_place(context: autotune.Context) -> dict[str, float]:
+    """Errors by operator and mode of operands that lie at one address, first as a slice of a wider matrix, then dense,
+    as memory that was freed comes back.
+    """
+    heap, found = context.heap, {}
+    rank, world = heap.rank, heap.world_size
+    problems = {
+        "all_gather_gemm": autotune.AllGatherGemm(m=16 * world, n=COLUMNS * world, k=DEPTH, world_size=world),
+        "gemm_all_reduce": autotune.GemmAllReduce(m=16, n=COLUMNS, k=DEPTH * world, world_size=world),
+    }
+    wide_a, wide_b = parts(context, 16, 16, 2 * DEPTH), parts(context, 17, DEPTH, 2 * COLUMNS)
+    for name, problem in problems.items():
+        for config in configs(problem, context.machine):
+            out = torch.empty(16 if name == "gemm_all_reduce" else 16 * world, COLUMNS, dtype=wide_a[0].dtype)
+            out = out.to(heap.device)
+            for dense in (False, True):
+                a = [x.view(-1)[: 16 * DEPTH].view(16, DEPTH) if dense else x[:, :DEPTH] for x in wide_a]
+                b = [x.view(-1)[: DEPTH * COLUMNS].view(DEPTH, COLUMNS) if dense else x[:, :COLUMNS] for x in wide_b]
+                reference = total(a, b) if name == "gemm_all_reduce" else product(torch.cat(a), b[rank])
+                getattr(autotune, name)(context, a[rank], b[rank], out=out, config=config)
+                found[f"{name} {config['mode']} {dense}"] = error(out, reference)
     return found
 
 
@@ -214,7 +242,10 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "vector": said(lambda: gather(context, a[0, 0], b, gather_dim=0)),
         "layout": said(lambda: gather(context, a, b, layout="k", gather_dim=1)),
         "parts": said(lambda: scatter(context, a[:, :3], b, scatter_dim=1)),
+        "columns of a vector": said(lambda: scatter(context, a, b[:, 0], scatter_dim=2)),
+        "bias of columns": said(lambda: scatter(context, a, b, b[0, :world], scatter_dim=2)),
         "rows": said(lambda: gather(context, a, b, rows=[2] * (world + 1))),
+        "under way": said(lambda: scatter(context, functional.all_reduce(a, "sum", dist.group.WORLD), b)),
         "own rows": said(lambda: gather(context, a, b, rows=[3] * world)),
         "reduce_op": said(lambda: scatter(context, a, b, reduce_op="max")),
         "out": said(lambda: gather(context, a, b, gather_dim=1, out=like)),

@@ -142,6 +142,9 @@ def residual(context: autotune.Context) -> dict[str, bool]:
     plain = autotune.gemm_reduce_scatter(context, a, b, scatter_dim=1)
     found = autotune.gemm_reduce_scatter(context, a, b, residual=columns, scatter_dim=1)
     answers["columns"] = error(found, plain.float() + columns.float()) < WORST
+    place = columns.t().contiguous().t()  # where the kernels could write C's columns
+    autotune.gemm_reduce_scatter(context, a, b, residual=place, scatter_dim=1, out=place)
+    answers["columns in place"] = torch.equal(place, found)
     wrong = {
         "shape": said(lambda: autotune.gemm_all_reduce(context, a, b, residual=added[:-1])),
         "type": said(lambda: autotune.gemm_all_reduce(context, a, b, residual=added.float())),

@@ -30,6 +30,7 @@ def gradients(arguments: tuple[str, bool]) -> dict[str, Any]:
         return {
             "errors": dict(errors(context)),
             "beside": dict(beside(context)),
+            "apart": dict(apart(context)),
             "gathered": dict(gathered(context)),
             "stored": stored(context),
             "checked": checked(context, sample),
@@ -149,6 +150,38 @@ def beside(context: autotune.Context) -> Iterator[tuple[str, float]]:
     out = autotune.all_gather_gemm(context, a, b, out_dtype=torch.float32)
     own_loss(problem, out).backward()
     yield "fp32 from bf16", worst((a, b), right[:2])
+
+
+def apart(context: autotune.Context) -> Iterator[tuple[str, float]]:
+    """Of gradients where shards have unequal numbers of rows, and where columns of C are scattered, in fp32."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator().manual_seed(9)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(context.heap.device).requires_grad_()
+
+    rows = [3 + each for each in range(ranks)]
+    shards, bs = [draw(each, 16) for each in rows], [draw(16, 8) for _ in rows]
+    wide, wide_bs = in_fp64(tuple(shards)), in_fp64(tuple(bs))
+    whole = torch.cat([each for each in wide if each is not None])
+    loss([whole @ each for each in wide_bs if each is not None], list(range(ranks))).backward()
+    loss([autotune.all_gather_gemm(context, shards[rank], bs[rank], rows=rows)], [rank]).backward()
+    yield "rows", worst((shards[rank], bs[rank]), tuple(x.grad for x in (wide[rank], wide_bs[rank]) if x is not None))
+
+    for how in ("eager", "compiled"):
+        shards, bs, bias = [draw(6, 16) for _ in rows], [draw(16, 8 * ranks) for _ in rows], draw(8 * ranks)
+        pairs = list(zip(map(in_fp64, zip(shards, bs, strict=True)), range(ranks), strict=True))
+        wide_bias = bias.detach().double().requires_grad_()
+        total = sum(a @ b for (a, b), _ in pairs if a is not None and b is not None) + wide_bias  # type: ignore[operator]
+        loss(list(total.chunk(ranks, 1)), list(range(ranks))).backward()
+
+        def scattered(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+            return autotune.gemm_reduce_scatter(context, a, b, bias, scatter_dim=1)
+
+        function = torch.compile(scattered, backend="aot_eager", fullgraph=True) if how == "compiled" else scattered
+        loss([function(shards[rank], bs[rank], bias)], [rank]).backward()
+        right = (*(None if x is None else x.grad for x in pairs[rank][0]), wide_bias.grad)
+        yield f"columns {how}", worst((shards[rank], bs[rank], bias), right)
 
 
 def gathered(context: autotune.Context) -> Iterator[tuple[str, float]]:
@@ -329,12 +362,16 @@ def refused(context: autotune.Context) -> dict[str, str]:
     fp8 = (context, small, torch.ones(16, 32, device=device).to(torch.float8_e4m3fn).t())
     problem = autotune.AllGatherGemm(m=8 * ranks, n=16 * ranks, k=32, world_size=ranks, dtype="fp32", in_place=True)
     shard = autotune.all_gather_shard(context, problem)
-    last = dist.get_rank() == ranks - 1
+    rank = dist.get_rank()
+    last, rows = rank == ranks - 1, [8 - each for each in range(ranks)]
+    whole, part = torch.empty(sum(rows), 16, device=device), torch.empty(8, 16 // ranks, device=device)
     found = {
         "fp8": said(lambda: autotune.gemm_all_reduce(*fp8, **scaled)),
         "fp8 op": said(lambda: _dispatched(*fp8, **scaled)),
         "in place": said(lambda: autotune.all_gather_gemm(context, shard, b.clone().requires_grad_(), in_place=True)),
         "out": said(lambda: autotune.gemm_all_reduce(context, needy, b, out=torch.empty(8, 16, device=device))),
+        "out of rows": said(lambda: autotune.all_gather_gemm(context, needy[rank:], b, rows=rows, out=whole)),
+        "out of columns": said(lambda: autotune.gemm_reduce_scatter(context, needy, b, scatter_dim=1, out=part)),
         "ranks": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b)),
         "a alone": said(lambda: autotune.gemm_all_reduce(context, needy if last else a, b)),
     }

@@ -106,6 +106,7 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "width": said(lambda: call(context, x[:, :100].contiguous(), residual[:, :100].contiguous(), weight[:100])),
         "eps": said(lambda: call(context, x, residual, weight, eps=-1.0)),
         "overlap": said(lambda: call(context, x, residual, weight, out=(torch.empty_like(x), x))),
+        "one out": said(lambda: call(context, x, residual, weight, out=(torch.empty_like(x),))),
         "one place": said(lambda: call(context, x, residual, weight, out=(residual.clone(),) * 2)),
         "gradient": said(lambda: call(context, x, residual, weight.clone().requires_grad_())),
     }

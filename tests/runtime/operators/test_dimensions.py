@@ -37,7 +37,7 @@ def test_sums_may_be_averages_and_the_bias_is_added_once(pair: Pair) -> None:
 
 def test_scales_by_rows_follow_the_rows(pair: Pair) -> None:
     for errors in (answer["scaled"] for answer in pair):
-        assert len(errors) == 5
+        assert len(errors) == 5 + 1
         assert max(errors.values()) < WORST, errors
 
 
@@ -58,6 +58,12 @@ def test_operands_of_any_strides_are_right_and_rows_that_lie_apart_are_copied_on
             free = way == "apart" and (read_by_peers or own_memory)
             free = free or (way == "transposed" and read_by_peers)
             assert each["copies"] == (not free), (name, each)
+
+
+def test_an_address_tells_nothing_about_strides(pair: Pair) -> None:
+    for errors in (answer["one_place"] for answer in pair):
+        assert len(errors) == 2 * len(MODES["all_gather_gemm"]) + 2 * len(MODES["gemm_all_reduce"])
+        assert max(errors.values()) < WORST, errors
 
 
 def test_shards_may_have_unequal_numbers_of_rows(pair: Pair) -> None:
@@ -84,7 +90,10 @@ def test_dimensions_that_cannot_be_are_refused(pair: Pair) -> None:
         "vector": "InvalidProblem: gather_dim=0, a [64]",
         "layout": "InvalidProblem: layout='k', gather_dim=1",
         "parts": "InvalidProblem: scatter_dim=1: 2 ranks do not divide its 3",
+        "columns of a vector": "InvalidProblem: b is [64], bias None; b [depth, columns]",
+        "bias of columns": "InvalidProblem: b is [64, 32], bias [2]; b [depth, columns]",
         "rows": "InvalidProblem: rows=[2, 2, 2], a [2, 4, 64] on rank",
+        "under way": "InvalidProblem: an operand [8, 64] is a AsyncCollectiveTensor, which has no memory of its own",
         "own rows": "InvalidProblem: rows=[3, 3], a [2, 4, 64] on rank",
         "reduce_op": "InvalidProblem: reduce_op='max': allowed: sum, avg",
         "out": "InvalidProblem: out is [2, 8, 32], strides (256, 32, 1); [2, 8, 'columns']",

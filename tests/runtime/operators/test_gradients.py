@@ -40,6 +40,12 @@ def test_gradients_go_to_each_of_several_bs_and_through_another_type(pair: Pair)
         assert max(errors.values()) < WORST, errors
 
 
+def test_gradients_go_through_rows_of_unequal_numbers_and_columns_of_c(pair: Pair) -> None:
+    for errors in pair["apart"]:
+        assert set(errors) == {"rows", "columns eager", "columns compiled"}
+        assert max(errors.values()) < FP32, errors
+
+
 def test_the_gathered_a_has_gradients_of_its_own_beside_those_of_c(pair: Pair) -> None:
     for errors in pair["gathered"]:
         assert len(errors) == 4 * 3
@@ -88,7 +94,7 @@ def test_a_compiler_sees_our_operators_in_both_halves_of_the_joint_graph(pair: P
 
 def test_calls_without_a_backward_are_refused_and_ranks_that_differ_are_told_so(pair: Pair) -> None:
     for said in pair["refused"]:
-        for name in ("fp8", "fp8 op", "in place", "out"):
+        for name in ("fp8", "fp8 op", "in place", "out", "out of rows", "out of columns"):
             assert said[name].startswith("InvalidProblem: a tensor requires a gradient, and this call has no"), said
         assert said["ranks"].startswith("RanksDisagree: the ranks call an operator with different problems"), said
         assert said["a alone"] == "no error"  # its backward exchanges nothing

@@ -18,6 +18,7 @@ REFUSED = {
     "width": "n=100: must be a multiple of 8",
     "eps": "eps=-1.0: must be a number",
     "overlap": "shares memory with another tensor of the call",
+    "one out": "out holds 1 tensors; one for each of 2 results",
     "one place": "shares memory with another tensor of the call",
     "gradient": "requires a gradient",
 }
