@@ -41,7 +41,7 @@ COMPLETED = [
     (("grid", "flash"), ["flash-decode"]),
     (("list", "all-g"), ["all-gather-gemm"]),
     (("flash-decode", "--kv-l"), ["--kv-len"]),
-    (("flash-decode", "--dtype", ""), ["bf16", "fp16", "fp32"]),
+    (("flash-decode", "--dtype", ""), ["bf16", "fp16"]),
     (("all-gather-gemm", "--effort", "s"), ["standard"]),
     (("report", "all-gather-gemm", "--format", "h"), ["html"]),
     (("demo", "rs"), ["rs-2048"]),

@@ -103,6 +103,7 @@ def test_ranks_whose_end_is_not_heard_of_do_not_keep_the_driver(
     with new_gang() as gang:
         pids = [process.pid for process in gang._processes]
         server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        assert server != os.getpid(), "the ranks were not forked by a server"
         closing = threading.Thread(target=gang.close, daemon=True)
         os.kill(server, signal.SIGSTOP)
         try:
