@@ -226,9 +226,9 @@ def bound(context: autotune.Context, case: Case) -> Way:
     ended: list[Callable[[], None]] = []
     enqueue = context.enqueue
 
-    def noting(workspace: Any, operands: Any, outs: Any) -> None:
-        ended.append(lambda: workspace.run(operands, outs))
-        enqueue(workspace, operands, outs)
+    def noting(workspace: Any, *call: Any) -> None:
+        ended.append(lambda: workspace.run(*call))
+        enqueue(workspace, *call)
 
     context.enqueue = noting  # type: ignore[method-assign]
     try:
