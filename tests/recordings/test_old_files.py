@@ -19,7 +19,8 @@ from autotune.search_spaces import Dimension, Space, numbers
 from autotune.workloads import Workload, workload
 
 ROOT = Path(__file__).parents[2]
-TABLES = sorted((ROOT / "bench" / "recordings").glob("*.json.gz")) + sorted((ROOT / "tests" / "data").glob("*.json.gz"))
+FOLDERS = ("bench/recordings", "bench/recordings/one_gpu", "tests/data")
+TABLES = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.json.gz"))]
 PLAN = MeasurePlan()
 
 read = functools.cache(read_file)
@@ -44,8 +45,8 @@ def table(request: pytest.FixtureRequest) -> Recording:
     return read(request.param)
 
 
-def test_there_are_seven_measured_tables() -> None:
-    assert sum(read(path).origin == "measured" for path in TABLES) == 7
+def test_there_are_seven_measured_tables_of_four_gpus_and_three_of_one() -> None:
+    assert [read(path).machine.gpus for path in TABLES if read(path).origin == "measured"] == [4] * 7 + [1] * 3
 
 
 def test_every_config_replays_as_it_was_recorded(table: Recording) -> None:
