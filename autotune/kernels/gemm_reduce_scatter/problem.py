@@ -39,5 +39,5 @@ class GemmReduceScatter(SummedProblem):
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that one rank receives from its peers: their parts of its rows."""
-        return (self.world_size - 1) * self.rows * self.n * self.result_size
+        """Bytes that one rank receives from its peers at least: their parts of its rows."""
+        return (self.world_size - 1) * self.rows * self.n * self.wire_size
