@@ -214,13 +214,20 @@ def served(exchange: str) -> Rival:
     return rival
 
 
-def ours(workload: LaunchedWorkload, operation: Any, config: Config) -> Callable[[], torch.Tensor]:
-    """Our kernel with a config, on scratch of its own: ``prepare`` would take it away from the rival before."""
-    tensors, heap = operation._tensors, operation._heap
+def ours(
+    workload: LaunchedWorkload, operation: Any, config: Config, in_place: bool = True
+) -> Callable[[], torch.Tensor]:  # fmt: skip
+    """Our kernel with a config, on scratch of its own: ``prepare`` would take it away from the rival before.
+
+    ``in_place``: peers may read A where it lies, if they can; otherwise a call copies it first.
+    """
+    tensors, heap, problem = operation._tensors, operation._heap, operation._problem
+    if not in_place and "in_place" in problem.as_dict():
+        problem = replace(problem, in_place=False)
     first = getattr(tensors, workload.kernels.operands[0])
     run = Setup(
-        workload.kernels, operation._problem, config, operation._machine, heap, operation._spin_limit,
-        shard=first if heap.owns(first) else None,
+        workload.kernels, problem, config, operation._machine, heap, operation._spin_limit,
+        shard=first if in_place and heap.owns(first) else None,
     ).bind(tensors)  # fmt: skip
 
     def call() -> torch.Tensor:
@@ -231,7 +238,9 @@ def ours(workload: LaunchedWorkload, operation: Any, config: Config) -> Callable
 
 
 def tuned(workload: LaunchedWorkload) -> Rival:
-    """Our operation with the config in the database; a failure where none was tuned."""
+    """Our operation with the config in the database, A copied where peers read it, as PyTorch's copies it; a failure
+    where none was tuned.
+    """
 
     def rival(operation: Any) -> Callable[[], torch.Tensor]:
         problem = operation._problem
@@ -240,7 +249,8 @@ def tuned(workload: LaunchedWorkload) -> Rival:
         if found.source != "exact":
             raise ValueError(f"not tuned: {found.reason}")
         config = found.config
-        return ours(workload, operation, config.replace(launch="eager") if "launch" in config else config)
+        eager = config.replace(launch="eager") if "launch" in config else config
+        return ours(workload, operation, eager, in_place=False)
 
     return rival
 

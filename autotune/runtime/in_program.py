@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from autotune.agreement import Agreement
@@ -57,7 +58,7 @@ def tune(
     GangError where one is not back in time or its device is lost, NotTuned where nothing could be measured, InputError
     where the call makes no sense, and any rank's unexpected exception.
     """
-    with _agreement(timeout) as (agreement, heap_group):
+    with _as_the_commands_ranks(), _agreement(timeout) as (agreement, heap_group):
         world_size = agreement.world_size
         terms = agreement.same(
             lambda: _Terms.of(name, problem, effort, trials, budget, seed, force, regime, world_size=world_size)
@@ -76,6 +77,18 @@ def tune(
             crew.release(together=whole)
     forget_lookups()
     return answer
+
+
+@contextmanager
+def _as_the_commands_ranks() -> Iterator[None]:
+    """PyTorch's own default element type, and no autocast: a program's would change inputs, references and parts."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.autocast("cuda" if torch.cuda.is_available() else "cpu", enabled=False):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @dataclass(frozen=True)

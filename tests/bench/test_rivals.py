@@ -14,6 +14,9 @@ import winners
 from fakes import latency_of
 from rival_dispatch import laid_out, leaving, symm_mem_dispatch
 
+import autotune
+from autotune.config import Config
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.moe.routing import Kind, drawn_routing, planned
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
 
@@ -101,6 +104,28 @@ def test_a_rival_that_works_is_set_up_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(operation.parts()) == {"it"}
     assert operation.parts() is operation.parts()
     assert operation.refreshed == 1
+
+
+def test_the_winner_copies_a_as_it_was_tuned_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lies on the heap for Iris; the winner was tuned, and is claimed, for an A that lies elsewhere."""
+    made = []
+
+    class Setup:
+        def __init__(self, kernels: Any, problem: Any, *others: Any, shard: torch.Tensor | None) -> None:
+            made.append((problem.in_place, shard))
+
+        def bind(self, tensors: Any) -> Callable[[], None]:
+            return lambda: None
+
+    monkeypatch.setattr(rivals, "Setup", Setup)
+    found = SimpleNamespace(source="exact", config=Config({"mode": "pull"}))
+    monkeypatch.setattr(autotune, "lookup", lambda name, problem: found)
+    operation = SimpleNamespace(
+        _problem=AllGatherGemm(m=64, n=64, k=64, world_size=2, in_place=True), _machine=None, _spin_limit=1,
+        _heap=SimpleNamespace(owns=lambda tensor: True), _tensors=SimpleNamespace(a=torch.ones(1), c=torch.ones(1)),
+    )  # fmt: skip
+    rivals.tuned(rivals.GATHER)(operation)
+    assert made == [(False, None)]
 
 
 def test_a_rival_stands_beside_the_winner_of_the_same_rounds() -> None:

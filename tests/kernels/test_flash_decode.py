@@ -89,6 +89,15 @@ def test_every_mode_is_right_under_the_interpreter(
     check_all(WORKLOAD, problem, configs, modes)
 
 
+def test_three_roundings_of_a_large_element_pass_under_the_interpreter() -> None:
+    """It cuts bf16 off, of softmax weights, of what travels and of the result, and the half of the result is zero."""
+    sizes = {"batch": 2, "q_heads": 20, "kv_heads": 4, "head_dim": 64, "kv_len": 45, "ragged": True, "result": "heads"}
+    problem = WORKLOAD.problem_type(world_size=2, kv_dtype="fp8", kv_scales="head", **sizes)
+    default = WORKLOAD.default_config(problem, on_cpu())
+    config = default.replace(block_n=16, kv_splits=1, transfer_heads=8, combine_heads=2, wire="rounded")
+    check_all(WORKLOAD, problem, [config], {"fused"})
+
+
 def test_results_are_right_before_and_after_the_counters_wrap_around() -> None:
     here, aged = on_cpu(), workload(f"{Path(__file__).parent}/aged.py:Decode")
     problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=20, world_size=2)

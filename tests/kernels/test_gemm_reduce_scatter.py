@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.errors import InvalidProblem
+from autotune.kernels.gemm_reduce_scatter import library
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
+from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.machine import machine
 from autotune.workloads import workload
 
@@ -140,3 +144,30 @@ def test_chunks_send_every_row_once_to_its_owner_the_next_ranks_first(
 def test_what_is_sharded_must_be_divisible(name: str, value: int, told: str) -> None:
     with pytest.raises(InvalidProblem, match=f"{name}={value} .* world_size=4.*{told}"):
         WORKLOAD.problem_type(**{"m": 32, "n": 5, "k": 64, "world_size": 4, name: value})
+
+
+class Called(TorchDispatchMode):
+    """The names of torch's operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **kwargs or {})
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_librarys_gemm_adds_the_bias_on_one_rank(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel behind the reduce-scatter does."""
+    problem = problem_of(2, NARROW)
+    tensors = KERNELS.tensors(problem, zeros, zeros)
+    monkeypatch.setattr(library, "reduce_scatter_single", lambda c, product, group: None)
+    with Called() as called:
+        library.bulk_synchronous(problem, tensors, rank, None)()
+    assert called.names == ["new_empty", "addmm" if rank == 0 else "mm"]

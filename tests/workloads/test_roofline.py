@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
+from autotune.kernels.moe.histogram import histogram_text
+from autotune.kernels.moe.problem import GroupedProblem
+from autotune.kernels.moe.routing import drawn_routing
 from autotune.machine import H100, INTERPRETED, MI300X
 from autotune.workloads import workload
+from autotune.workloads.built_in.flash_decode import FlashDecodeOperation
+from autotune.workloads.roofline import roofline
 
 BUILT_IN = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode")
 
@@ -46,3 +55,53 @@ def test_what_costs_more_is_predicted_to_take_longer() -> None:
     assert predicted(comm_programs=1) > predicted(comm_programs=16)
     baseline = found.predict(problem, found.baselines(problem, H100)["bsp graph"], H100)
     assert baseline is not None and baseline > predicted()
+
+
+def busy(name: str, resource: str, **fields: Any) -> float:
+    """Microseconds for which a problem keeps a resource busy that moves a byte in each."""
+    found = roofline(workload(name).problem_type(**fields), {resource: 1.0})
+    assert found is not None
+    return found.times[resource]
+
+
+@pytest.mark.parametrize("batch", [2, 3, 16])
+def test_ragged_sequences_are_read_as_far_as_they_are_drawn(batch: int) -> None:
+    sizes = {"q_heads": 8, "kv_heads": 2, "head_dim": 64, "kv_len": 4096, "world_size": 4}
+    problem = workload("flash_decode").problem_type(batch=batch, ragged=True, **sizes)
+    of_slowest = []
+    for seed in range(100):
+        on_ranks = [SimpleNamespace(_problem=problem, _heap=SimpleNamespace(rank=rank)) for rank in range(4)]
+        of_slowest.append(max(int(FlashDecodeOperation._lengths(each, seed).sum()) for each in on_ranks))  # type: ignore[arg-type]
+    token = busy("flash_decode", "memory", batch=1, **sizes) / 4096
+    tokens = busy("flash_decode", "memory", batch=batch, ragged=True, **sizes) / token
+    assert 0.6 < tokens / statistics.fmean(of_slowest) < 1
+
+
+HOT = histogram_text([1000 if expert % 8 == 0 else 10 for expert in range(64)])
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 32])
+@pytest.mark.parametrize(
+    "routing",
+    [{}, {"routing": "zipf", "exponent": 1.0}, {"routing": "recorded", "histogram": HOT}],
+    ids=["uniform", "zipf", "recorded"],
+)
+def test_of_a_mixture_only_the_experts_that_get_tokens_are_read(tokens: int, routing: dict[str, Any]) -> None:
+    sizes = {"hidden": 1024, "width": 1 << 20, "experts": 64, "top_k": 6, "world_size": 4, "tokens": tokens}
+    problem = workload("moe_gemm_combine").problem_type(**sizes, **routing)
+    assert isinstance(problem, GroupedProblem)
+    drawn = [len(drawn_routing(problem, torch.device("cpu"), seed).ids.unique()) / 4 for seed in range(100)]
+    of_expert = 2 * 1024 * sizes["width"]
+    experts = busy("moe_gemm_combine", "memory", **sizes, **routing) / of_expert
+    assert experts == pytest.approx(statistics.fmean(drawn), rel=0.05, abs=6 * tokens / 1024)
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_parts_that_may_travel_as_fp8_keep_the_links_busy_as_such(world_size: int) -> None:
+    sizes = {"m": 64, "n": 128, "k": 64 * world_size, "world_size": world_size}
+    parts = (world_size - 1) * 64 * 128 // world_size
+    assert busy("gemm_reduce_scatter", "links", **sizes) == 2 * parts
+    assert busy("gemm_reduce_scatter", "links", wire="fp8", **sizes) == parts
+    assert busy("gemm_all_reduce", "links", **sizes) == (2 + 2) * parts
+    # Its sums travel as they are; two ranks send each other everything instead.
+    assert busy("gemm_all_reduce", "links", wire="fp8", **sizes) == (1 + 2 if world_size > 2 else 2) * parts

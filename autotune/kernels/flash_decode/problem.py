@@ -107,14 +107,23 @@ class FlashDecode(Problem):
         return OPERAND_TYPES[self.cache_dtype].size
 
     @property
+    def cached_tokens(self) -> int:
+        """Tokens of all sequences on one rank; of ragged ones as many as are drawn on average: one of several sequences
+        is empty, and the others are half as long as the longest.
+        """
+        if not self.ragged:
+            return self.batch * self.kv_len
+        return -(-max(1, self.batch - 1) * self.kv_len // 2)
+
+    @property
     def flops(self) -> int:
-        """Floating-point operations of one rank, at full length."""
-        return 4 * self.rows * self.kv_len * self.head_dim
+        """Floating-point operations of one rank."""
+        return 4 * self.q_heads * self.cached_tokens * self.head_dim
 
     @property
     def bytes_read(self) -> int:
-        """Lower bound on the bytes that one rank reads from its memory, at full length: keys and values."""
-        return 2 * self.batch * self.kv_len * self.kv_heads * self.head_dim * self.cache_element_size
+        """Lower bound on the bytes that one rank reads from its memory: keys and values."""
+        return 2 * self.cached_tokens * self.kv_heads * self.head_dim * self.cache_element_size
 
     @property
     def bytes_moved(self) -> int:

@@ -212,6 +212,11 @@ class SummedProblem(GemmProblem):
         return self.m
 
     @property
+    def wire_size(self) -> int:
+        """Bytes of an element of a part on its way, at least."""
+        return 1 if self.wire == "fp8" else self.result_size
+
+    @property
     def gemm(self) -> tuple[int, int, int]:
         return self.m, self.n, self.k_local
 

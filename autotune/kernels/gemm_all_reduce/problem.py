@@ -42,8 +42,11 @@ class GemmAllReduce(SummedProblem):
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that one rank receives at least: its share of every peer's part, then every peer's share of the sum."""
-        return 2 * self.m * self.n * self.result_size * (self.world_size - 1) // self.world_size
+        """Bytes that one rank receives at least: its share of every peer's part, then every peer's share of the sum; or
+        every peer's part, where parts are that much smaller than the sum.
+        """
+        for_all = min(self.wire_size + self.result_size, self.world_size * self.wire_size)
+        return (self.world_size - 1) * self.m * self.n * for_all // self.world_size
 
     def inbox_bytes(self, shots: str, tiles: int, elements: int, protocol: str) -> int:
         """Bytes of the inboxes that ``one_shot`` or ``two_shot`` needs on each rank, for ``tiles`` of ``elements``."""

@@ -133,7 +133,8 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
         return readable(name, operand, apart=knobs.apart)
 
     def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, SummedTensors, None]) -> Run:
-        run = bulk_synchronous(call.problem, call.tensors, call.group, empty_launches(call.knobs.empty_launches))
+        between = empty_launches(call.knobs.empty_launches)
+        run = bulk_synchronous(call.problem, call.tensors, call.rank, call.group, between)
         return graphed(run) if call.knobs.launch == "graph" else run
 
 

@@ -16,21 +16,20 @@ from autotune.kernels.launching.tensors import Run
 
 
 def bulk_synchronous(
-    problem: GemmReduceScatter, tensors: SummedTensors, group: Any, between: Sequence[Launch] = ()
+    problem: GemmReduceScatter, tensors: SummedTensors, rank: int, group: Any, between: Sequence[Launch] = ()
 ) -> Run:  # fmt: skip
     """The baseline, the hard way: one library GEMM, one ``reduce_scatter_single`` straight into C, no copy between.
 
-    ``between`` are launches between the two.
+    The first rank alone adds the bias, within its GEMM. ``between`` are launches between the two.
     """
+    bias = tensors.bias if rank == 0 else None
 
     def run() -> None:
         product = tensors.c.new_empty((problem.m, problem.n))
-        multiply(problem, tensors.a, tensors.scale_a, tensors, product)
+        multiply(problem, tensors.a, tensors.scale_a, tensors, product, bias)
         for launch in between:
             launch.run()
         reduce_scatter_single(tensors.c, product, group=group)
-        if tensors.bias is not None:
-            tensors.c.add_(tensors.bias)
         if tensors.residual is not None:
             tensors.c.add_(tensors.residual)
 

@@ -13,10 +13,10 @@ class GemmReduceScatter(SummedProblem):
     """C [m / world_size, n]: rows r * m / world_size … of the sum over ranks of A [m, k_local] @ B [k_local, n].
 
     Rounding: each rank's product, accumulated in fp32, is rounded once to the result's type; the parts are summed in
-    fp32 in a fixed order, the bias [n] is added once, to the sum, and that is rounded once. (``bsp`` rounds as the
-    library's reduce-scatter does, and after each of bias and residual once more.) A ``residual`` [m / world_size, n],
-    each rank's rows, is added like the bias. ``b_order`` kn: B is stored [k_local, n] row by row;
-    nk: as the weight of a linear layer, [n, k_local].
+    fp32 in a fixed order, the bias [n], the same on all ranks, is added once, to the sum, and that is rounded once. A
+    ``residual`` [m / world_size, n], each rank's rows, is added like the bias. (``bsp`` adds the bias in the first
+    rank's product and rounds as the library's reduce-scatter does, and once more after the residual.) ``b_order`` kn:
+    B is stored [k_local, n] row by row; nk: as the weight of a linear layer, [n, k_local].
     """
 
     workload = "gemm_reduce_scatter"
@@ -39,5 +39,5 @@ class GemmReduceScatter(SummedProblem):
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that one rank receives from its peers: their parts of its rows."""
-        return (self.world_size - 1) * self.rows * self.n * self.result_size
+        """Bytes that one rank receives from its peers at least: their parts of its rows."""
+        return (self.world_size - 1) * self.rows * self.n * self.wire_size

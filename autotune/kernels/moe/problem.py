@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ WHOLE = 8
 """A token's vector is a multiple of this many elements: of 16 bytes in 16 bits."""
 
 ROUTINGS = ("uniform", "zipf", "recorded")
+
+NEVER = 1e-30
+"""The weight of an expert that was not chosen once."""
 
 ZIPF = 1.0
 """The exponent of the Zipf distribution under which every winner is timed."""
@@ -129,6 +133,12 @@ class ExpertsProblem(Problem):
         return 1.0 - math.comb(others, chosen) / math.comb(self.experts, chosen)
 
     @property
+    def active_experts(self) -> float:
+        """Experts of a rank that get tokens in a call, on average."""
+        chances = chances_of(self.experts, self.top_k, self.exponent, self.histogram)
+        return sum(1.0 - (1.0 - chance) ** (self.world_size * self.tokens) for chance in chances) / self.world_size
+
+    @property
     def result_dtype(self) -> str:
         return self.dtype
 
@@ -151,6 +161,28 @@ class ExpertsProblem(Problem):
     def bytes_moved(self) -> int:
         """Bytes of tokens that one rank receives on average, each token once; the busiest rank receives more."""
         return int((self.world_size - 1) * self.tokens * self.reached * self.token_bytes)
+
+
+@functools.lru_cache(maxsize=16)
+def chances_of(experts: int, chosen: int, exponent: float, histogram: str) -> tuple[float, ...]:
+    """Each expert's chance to be among the ``chosen`` ones of a token; under Zipf routing from the most popular on.
+
+    To draw without replacement is to take whoever comes first, each after a time that is exponentially distributed,
+    with its popularity as the rate. The chances are those to come before the moment by which ``chosen`` of them have
+    come on average.
+    """
+    popularity: list[float] = [(1.0 + place) ** -exponent for place in range(experts)]
+    if histogram:
+        popularity = [max(share, NEVER) for share in shares_of(histogram)]
+
+    def come_by(moment: float) -> tuple[float, ...]:
+        return tuple(-math.expm1(-rate * moment) for rate in popularity)
+
+    earliest, latest = -50.0, 100.0  # logarithms, for a popularity of NEVER
+    for _ in range(60):
+        middle = (earliest + latest) / 2
+        earliest, latest = (middle, latest) if sum(come_by(math.exp(middle))) < chosen else (earliest, middle)
+    return come_by(math.exp(latest))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +226,6 @@ class GroupedProblem(MatrixOperands, ExpertsProblem):
 
     @property
     def bytes_read(self) -> int:
-        """Lower bound on the bytes that one rank reads: the B of each expert that gets tokens, and rows of A."""
+        """The bytes that one rank reads at least, on average: the B of each expert that gets tokens, and rows of A."""
         _, columns, depth = self.gemm
-        active = min(self.local_experts, self.tokens * self.top_k)
-        return (active * columns + self.tokens * self.top_k) * depth * self.element_size
+        return int((self.active_experts * columns + self.tokens * self.top_k) * depth * self.element_size)

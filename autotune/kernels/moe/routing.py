@@ -12,16 +12,12 @@ from typing import Literal
 import torch
 
 from autotune.kernels.moe.histogram import shares_of
-from autotune.kernels.moe.problem import ExpertsProblem
+from autotune.kernels.moe.problem import NEVER, ExpertsProblem
 
 Kind = Literal["plain", "one expert", "holes"]
 
 POPULAR = 20261122
 """Seed of the order in which experts are popular: the same experts are hot in every call, as in a trained model."""
-
-
-NEVER = 1e-30
-"""The weight of an expert that was not chosen once."""
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,12 @@ def test_the_calling_functions_tensors_are_let_go(agreement: Answers) -> None:
     assert same(agreement, "let go")
 
 
+def test_a_programs_default_type_and_autocast_change_nothing(tmp_path: Path) -> None:
+    ((scaled, plain, after),) = run_ranks(ON_RANKS, "in_a_programs_settings", 1, tmp_path, argument=str(tmp_path))
+    assert scaled.get("source") == plain.get("source") == "exact", (scaled, plain)
+    assert after == {"still there": True}
+
+
 def test_one_process_alone_is_told_what_to_do() -> None:
     with pytest.raises(InputError, match="init_process_group"):
         autotune.tune("gemm_all_reduce", autotune.GemmAllReduce(m=16, n=32, k=64, world_size=1))

@@ -177,3 +177,18 @@ def left_alone(folder: str) -> dict[str, Answer]:
     answers["late"] = tune(folder, timeout=TIMEOUT)
     dist.barrier()
     return {**answers, "afterwards": tune(folder, trials=1)}
+
+
+def in_a_programs_settings(folder: str) -> list[Answer]:
+    """Tunings where bf16 is the default element type, and under autocast; the type that is the default behind them."""
+    url = f"sqlite:///{folder}/cache.db"
+    scaled = autotune.AllGatherGemm(m=16, n=32, k=128, dtype="fp8", scales="row", b_order="nk", world_size=1)
+    plain = autotune.GemmAllReduce(m=16, n=32, k=64, dtype="fp32", world_size=1)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        answers = [
+            answer_of(lambda problem=each: autotune.tune(problem.workload, problem, trials=1, url=url))  # type: ignore[misc]
+            for each in (scaled, plain)
+        ]
+        still_there = torch.is_autocast_enabled("cpu") and torch.get_default_dtype() is torch.bfloat16
+    return [*answers, {"still there": still_there}]
