@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -173,6 +174,18 @@ def explained(url: str) -> list[Any]:
             model(x)
             found += [len(autotune.explain(context, model, x).lines) for _ in range(9)]
         return found
+
+
+def later(file: str) -> list[Any]:
+    """What is explained before and after a database is there, and whether a compiler's cache knows the two apart."""
+    case, found, said = CASES["gather"], list[Any](), list[str]()
+    with autotune.Context(HEAP, url=f"sqlite:///{file}.later") as context, torch.no_grad():
+        for _ in range(2):
+            found.append([line.replaced for line in autotune.explain(context, case.function, *drawn(case)).lines])
+            said.append(autotune.fusing(context)["post_grad_custom_pre_pass"].uuid())
+            if torch.distributed.get_rank() == 0 and Path(file).exists():
+                Path(file).rename(f"{file}.later")
+    return [*found, said[0] != said[1]]
 
 
 def decoder(context: autotune.Context, sharded: bool) -> dict[str, Any]:
