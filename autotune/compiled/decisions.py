@@ -22,7 +22,7 @@ from autotune.problem import Problem
 from autotune.report.regimes import called_alike
 from autotune.runtime.context import Context
 from autotune.runtime.groups import process_group, ranks_of
-from autotune.runtime.lookup import choose
+from autotune.runtime.lookup import choose, forget_lookups
 from autotune.workloads import provenance_of, workload
 from autotune.workloads.built_in.all_gather_gemm import RETURNING_A
 from autotune.workloads.launched import LaunchedWorkload
@@ -56,7 +56,10 @@ class Table:
     """The tuned entries of a context's database as its first rank sees them."""
 
     def __init__(self, context: Context, *, replicated: bool = False) -> None:
-        """Reads the entries on rank 0 and gives them to all: collective. ``replicated`` is that of ``fusing``."""
+        """Reads the entries on rank 0, whatever it has read before, and gives them to all: collective. ``replicated``
+        is that of ``fusing``.
+        """
+        forget_lookups()  # also for what the operators in the graph will look up
         self.context, self.replicated = context, replicated
         self.ranks = context.heap.world_size
         self._entries = {name: context.tuned(name) for name in OPERATORS}

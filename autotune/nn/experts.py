@@ -14,6 +14,7 @@ from autotune.kernels.moe.problem import MOST_CHOICES
 from autotune.nn.functional import readable
 from autotune.runtime.context import Context
 from autotune.runtime.experts import moe_dispatch_gemm, moe_gemm_combine
+from autotune.workloads.dispatched import check_routing
 
 Tensor = torch.Tensor
 collectives = torch.ops._c10d_functional
@@ -63,8 +64,15 @@ def expert_parallel(
     needed: there is no backward.
     """
     _check_share(share)
-    rows, ids = x.reshape(-1, x.shape[-1]), ids.reshape(-1, ids.shape[-1]).to(torch.int32)
-    gates, count, ranks = gates.reshape(ids.shape).float(), len(rows), context.heap.world_size
+    rows, ids, gates = (each.reshape(-1, each.shape[-1]) for each in (x, ids, gates))
+    ids, gates = ids.to(torch.int32).contiguous(), gates.float().contiguous()
+    check_routing(rows, ids, gates)  # before rows are filled up or shared out, which makes any number fit
+    if down.shape[1:2] != gate_up.shape[2:]:
+        raise InvalidProblem(
+            f"gate_up is {list(gate_up.shape)}, down {list(down.shape)}: expected [local experts, 2 * width, hidden] "
+            "and [local experts, hidden, width]"
+        )
+    count, ranks = len(rows), context.heap.world_size
     if tokens is not None and count > tokens:
         raise InvalidProblem(f"x has {count} tokens, more than tokens={tokens}, the most that a call may bring")
     least = tokens if tokens is not None else count

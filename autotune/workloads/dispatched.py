@@ -12,7 +12,6 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.launching.contract import T
-from autotune.kernels.launching.tensors import meta
 from autotune.kernels.moe.routing import Plan, planned
 from autotune.kernels.moe_dispatch.exchange import Scratch
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
@@ -83,8 +82,15 @@ class DispatchedWorkload(ExpertsWorkload):
         return super().heap_bytes(problem) + copy
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        tensors = self.kernels.tensors(self.problem_of(world_size, operands, options), meta, meta)
-        return [tuple(getattr(tensors, name).shape) for name in self.kernels.results]
+        """Of rows and their plan, by the problem's ``capacity``; a problem has no symbolic dimensions."""
+        ids, local = operands[1], options[self.options.index("experts")] // world_size
+        assert ids is not None
+        capacity = world_size * ids.shape[0] * min(ids.shape[1], local)
+        return [(capacity, self.out_columns(operands, options)), (local + 1,), (capacity,), (capacity,)]
+
+    @abstractmethod
+    def out_columns(self, operands: Operands, options: Sequence[Any]) -> int:
+        """Elements of a row of the first result, of operands that fit each other."""
 
     def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
         return [self.out_dtype(operands, options), torch.int32, torch.int32, torch.float32]

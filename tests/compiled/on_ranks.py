@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, DECODER, Layer, drawn
+from cases import CASES, DECODER, Layer, drawn, gather
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor.decomposition import select_decomp_table
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
@@ -146,6 +148,44 @@ def layer(context: autotune.Context, kind: str) -> dict[str, Any]:
     made = made.to_local() if isinstance(made, DTensor) else made
     part = wanted.chunk(2, dim=1)[rank] if sequence_parallel else wanted
     return {"error": error(made, part), "explained": explained, **look.told}
+
+
+def explained(url: str) -> list[Any]:
+    """Collectives found in a model, nine times; graphs that are left with its own code; collectives found once it is
+    compiled in place, and in one whose graph breaks, nine times each.
+    """
+
+    class Whole(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(gather(x, 0))
+
+    class Broken(Whole):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch._dynamo.graph_break()
+            return super().forward(x)
+
+    torch._dynamo.reset()
+    with autotune.Context(HEAP, url=url) as context, torch.no_grad():
+        x, models = torch.randn(8, 64), (Whole(64, 32), Broken(64, 32))
+        found: list[Any] = [len(autotune.explain(context, models[0], x).lines) for _ in range(9)]
+        found.append(len(_debug_get_cache_entry_list(Whole.forward.__code__)))
+        for model in models:
+            model.compile(backend="aot_eager")
+            model(x)
+            found += [len(autotune.explain(context, model, x).lines) for _ in range(9)]
+        return found
+
+
+def later(file: str) -> list[Any]:
+    """What is explained before and after a database is there, and whether a compiler's cache knows the two apart."""
+    case, found, said = CASES["gather"], list[Any](), list[str]()
+    with autotune.Context(HEAP, url=f"sqlite:///{file}.later") as context, torch.no_grad():
+        for _ in range(2):
+            found.append([line.replaced for line in autotune.explain(context, case.function, *drawn(case)).lines])
+            said.append(autotune.fusing(context)["post_grad_custom_pre_pass"].uuid())
+            if torch.distributed.get_rank() == 0 and Path(file).exists():
+                Path(file).rename(f"{file}.later")
+    return [*found, said[0] != said[1]]
 
 
 def decoder(context: autotune.Context, sharded: bool) -> dict[str, Any]:

@@ -142,6 +142,19 @@ def test_what_several_symbolic_sizes_leave_is_compiled_and_right(answers: list[d
         assert "; gemm-all-reduce-norm: several sizes of " in line
 
 
+def test_a_model_is_explained_as_often_as_asked_compiled_or_not(tmp_path: Path) -> None:
+    """And none of its graphs count among those that the program may compile."""
+    for found in run_ranks(ON_RANKS, "explained", 2, tmp_path, argument=f"sqlite:///{tmp_path / 'none.db'}"):
+        assert found == [1] * 9 + [0] + [1] * 18
+
+
+def test_what_is_tuned_later_counts_from_the_next_fusing_on(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.db"
+    database(file, INTERPRETED)
+    for found in run_ranks(ON_RANKS, "later", 2, tmp_path, argument=str(file)):
+        assert found == [[False], [True], True]
+
+
 LAYERS = ("sequence parallel with biases", "tensor parallel")
 OTHERS = ("sequence parallel", "tensor parallel with biases")
 

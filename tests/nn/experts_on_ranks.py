@@ -98,6 +98,14 @@ def everything(url: str) -> dict[str, Any]:
             "hidden": said(lambda: layer(x[:, :8], ids, gates)),
             "width": said(lambda: autotune.nn.ExpertParallel(context, EXPERTS, HIDDEN, 15, share="width")),
             "share": said(lambda: autotune.nn.ExpertParallel(context, 6, HIDDEN, WIDTH, share="rows")),  # type: ignore[arg-type]
+            "short": said(lambda: layer(x, ids[:3], gates[:3])),
+            "long": said(lambda: layer(x[:3], ids, gates)),
+            "filled": said(lambda: bounded(x, ids[:3], gates[:3])),
+            "parts": said(lambda: gathering(x, ids[:4], gates[:4])),
+            "order": said(lambda: layer(x, ids, gates.T)),
+            "down": said(
+                lambda: autotune.nn.expert_parallel(context, *own, layer.gate_up_proj, layer.down_proj.mT.contiguous())
+            ),
             "choices": said(lambda: narrow(x, ids.repeat(1, 3), gates.repeat(1, 3))),
         }
         with torch.enable_grad():

@@ -22,6 +22,12 @@ REFUSED = {
     "hidden": "b is \\[3, 32, 32\\]: with x \\[5, 8\\]",
     "width": "width=15: 2 ranks do not divide it",
     "share": "share='rows': allowed: experts, width",
+    "short": "x is \\[5, 32\\], ids \\[3, 3\\]",
+    "long": "x is \\[3, 32\\], ids \\[5, 3\\]",
+    "filled": "x is \\[5, 32\\], ids \\[3, 3\\]",
+    "parts": "x is \\[5, 32\\], ids \\[4, 3\\]",
+    "order": "ids \\[5, 3\\] torch.int32, gates \\[3, 5\\]",
+    "down": "gate_up is \\[3, 32, 32\\], down \\[3, 16, 32\\]: expected",
     "choices": "top_k=9 on 2 ranks: experts that share the width take top_k \\* ranks of at most 16",
     "gradient": "a tensor requires a gradient, and this call has no backward",
 }

@@ -86,11 +86,20 @@ class MoeDispatchWorkload(DispatchedWorkload):
             scales=kind_of(x, scale_x[0]) if scale_x else "none", world_size=world_size,
         )  # fmt: skip
 
+    def out_columns(self, operands: Operands, options: Sequence[Any]) -> int:
+        assert operands[0] is not None
+        return operands[0].shape[1]
+
 
 class ScaledWorkload(MoeDispatchWorkload):
     """The same for calls with fp8 tokens, whose scales are operands, and results by row."""
 
     kernels = SCALED
+
+    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
+        rows, *plan = super().out_shapes(world_size, operands, options)
+        assert operands[-1] is not None
+        return [rows, *plan, (rows[0], operands[-1].shape[1])]
 
     def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
         return [*super().out_dtypes(operands, options), torch.float32]

@@ -106,11 +106,15 @@ class MoeDispatchGemmWorkload(DispatchedWorkload):
         transposed = is_transposed("x", x, b, ("tokens", "hidden", "columns"))
         check_experts("x", x, b, world_size, given["experts"])
         dtype, kind = grouped_operands(x, b, scales)
-        columns = b.shape[2] // (1 if given["epilogue"] == "none" else 2)
         return MoeDispatchGemm(
-            tokens=x.shape[0], hidden=x.shape[1], top_k=ids.shape[1], width=columns,
+            tokens=x.shape[0], hidden=x.shape[1], top_k=ids.shape[1], width=self.out_columns(operands, options),
             b_order="nk" if transposed else "kn", **given, dtype=dtype, scales=kind, world_size=world_size,
         )  # fmt: skip
+
+    def out_columns(self, operands: Operands, options: Sequence[Any]) -> int:
+        b = operands[3]
+        assert b is not None
+        return b.shape[2] // (1 if options[self.options.index("epilogue")] == "none" else 2)
 
     def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
         assert operands[0] is not None

@@ -26,7 +26,7 @@ WORST = 2e-2
 @pytest.mark.parametrize("gpu", EVERYWHERE)
 def test_a_mixture_of_experts_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> None:
     for found in run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
-        assert max(found[way] for way in ("gathered", "mixed", "compiled")) < WORST, found
+        assert max(found[way] for way in ("gathered", "mixed", "compiled", "gathered, compiled")) < WORST, found
         for name, modes in MODES.items():
             assert found[name].keys() - {"bsp"} == modes
             for mode, (error, same) in found[name].items():
