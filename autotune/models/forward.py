@@ -75,6 +75,8 @@ def forwards(model: Architecture, plan: Plan, tokens: Sequence[int]) -> list[For
         widths = [f"an intermediate size of {width}" for _, width, _ in model.mlps]
         heads = [f"{model.heads} heads"] if model.attention else []
         raise InputError(f"--tp {plan.ranks} must divide {' and '.join(heads + widths)}")
+    if model.attention and model.kv_heads % plan.ranks and plan.ranks % model.kv_heads:
+        raise InputError(f"--tp {plan.ranks} must divide {model.kv_heads} KV heads, or be a multiple of them")
     if model.mixture is not None:
         shared = model.mixture.width if plan.experts_by_width else model.mixture.experts
         if shared % plan.ranks:
