@@ -33,6 +33,8 @@ class Work:
 
     flops: float
     bytes_read: float
+    dtype: str
+    """Of the operands."""
 
 
 @dataclass(frozen=True)
@@ -159,12 +161,13 @@ def _rest(model: Architecture, plan: Plan, tokens: int) -> Iterator[Work]:
     size = 1 if plan.dtype in FP8 else 4 if plan.dtype == "fp32" else 2
 
     def gemm(columns: float, depth: float, times: int, rows: int = tokens) -> Work:
-        return Work(2.0 * rows * columns * depth * times, (rows + columns) * depth * size * times)
+        return Work(2.0 * rows * columns * depth * times, (rows + columns) * depth * size * times, plan.dtype)
 
     if plan.sequence_parallel(tokens):
         width = model.heads * model.head_dim / plan.ranks if model.attention else 0
         # Causal: half of tokens squared, for the logits and again for the values.
-        yield Work(2.0 * tokens**2 * width * model.layers, 4.0 * tokens * width * size * model.layers)
+        flops, read = 2.0 * tokens**2 * width * model.layers, 4.0 * tokens * width * size * model.layers
+        yield Work(flops, read, "bf16" if plan.dtype in FP8 else plan.dtype)
         yield gemm(model.vocabulary / plan.ranks, model.hidden, 1, rows=1)
     else:
         if model.attention:

@@ -222,6 +222,15 @@ def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None
     }  # fmt: skip
 
 
+def test_fp8_is_computed_twice_as_fast_where_nothing_is_communicated(gpus: Bench, tmp_path: Path) -> None:
+    words = ("--tp", "2", "--tokens", "8192", "--sequence-parallel-from", "never", "--trials", "3", "--effort", "quick")
+    file, alone = config(tmp_path, hidden_size=4096, intermediate_size=16384), []
+    for dtype in ("fp16", "fp8"):
+        (forward,) = gpus.json("model", file, *words, "--dtype", dtype)["forwards"]
+        alone.append(forward["predicted"]["without_communication"])
+    assert alone[0] == pytest.approx(2 * alone[1])
+
+
 def test_what_the_budget_is_too_short_for_is_named(laptop: Bench, tmp_path: Path) -> None:
     file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
     result = laptop.tune("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
