@@ -207,6 +207,10 @@ def corners(context: autotune.Context) -> dict[str, Any]:
                     found[f"{kind} {given} {wanted} {size}"] = difference(results[1], results[0])
                     bias, ours = (layer.bias.grad.to_local() for layer in layers)
                     found[f"{kind} {given} {wanted} {size} bias"] = difference(ours, bias)
+    linear, vector = nn.Linear(16, 16).to(device), torch.randn(16, device=device, requires_grad=True)
+    ours = autotune.nn.ColumnParallelLinear.from_linear(linear, context)
+    of_vector = [torch.autograd.grad(each(vector).sin().sum(), vector)[0] for each in (ours, linear)]
+    found["vector"] = difference(*of_vector)
     found["repr"] = repr(autotune.nn.RowParallelLinear(context, 16, 8, sequence_dim=1))
     found["uneven"] = said(lambda: autotune.nn.ColumnParallelLinear(context, 16, 15))
     flat = init_device_mesh(device.type, (1, ranks))
