@@ -74,8 +74,6 @@ def order_of(
         raise InputError(f"--measure: it builds dense layers, not those of {model.kind}")
     if plan.contexts:
         raise InputError("--measure with --context: attention over a KV cache is not part of what it builds")
-    if model.kv_heads > plan.ranks and model.kv_heads % plan.ranks:
-        raise InputError(f"--measure: {plan.ranks} ranks do not divide {model.kv_heads} KV heads")
     return Order(replace(model, layers=layers, vocabulary=0), model.layers, plan, tokens, url, regime)
 
 

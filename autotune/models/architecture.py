@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from autotune.models.mixture import FIELDS, NAMES, Mixture, mixture_of
 from autotune.suggestion import did_you_mean
 
 MOST_LAYERS = 10_000
+
+OF_THE_WHOLE = ("dtype", "torch_dtype", "quantization_config")
+"""Fields that a model of images and text has outside its text part."""
 
 Values = Mapping[str, Any]
 """A config's fields, of which a few are read."""
@@ -38,6 +41,8 @@ class Kind:
     """None: the hidden size by the heads."""
     attention: bool = True
     """False: of a form that no operator of ours computes."""
+    unsaid: Values = field(default_factory=dict)
+    """Fields that a model of images and text leaves out of its text part where they are transformers' defaults."""
 
 
 def _by_flags(values: Values) -> Biases:
@@ -52,7 +57,11 @@ KINDS: Mapping[str, Kind] = {
     "qwen3": Kind(_by_flags, head_dim=128),
     "gemma": Kind(_by_flags, head_dim=256),
     "gemma2": Kind(_by_flags, head_dim=256),
-    "gemma3_text": Kind(_by_flags, head_dim=256),
+    "gemma3_text": Kind(
+        _by_flags,
+        head_dim=256,
+        unsaid={"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208},
+    ),  # fmt: skip
     "mixtral": Kind(lambda values: Biases()),
     "qwen2_moe": Kind(lambda values: Biases(qkv=True)),
     "qwen3_moe": Kind(_by_flags),
@@ -77,6 +86,8 @@ class Architecture:
     attention: bool = True
     """False: it is left out."""
     mixture: Mixture | None = None
+    quantized: bool = False
+    """True if the weights are stored in a format that ``dtype`` does not tell."""
 
     @property
     def mlps(self) -> list[tuple[str, int, int]]:
@@ -105,7 +116,7 @@ def architecture_of(values: Any) -> Architecture:
         raise InputError("no model_type; give the config.json of a Hugging Face model")
     text = values.get("text_config")
     if isinstance(text, dict) and values["model_type"] not in KINDS:
-        return architecture_of({"torch_dtype": values.get("torch_dtype"), **text})
+        return architecture_of({**{each: values.get(each) for each in OF_THE_WHOLE}, **text})
     name = values["model_type"]
     experts = [field for field in FIELDS if values.get(field)]
     if experts and name not in NAMES:
@@ -120,6 +131,7 @@ def architecture_of(values: Any) -> Architecture:
 
 def _architecture(name: str, values: Values) -> Architecture:
     kind = KINDS[name]
+    values = {**kind.unsaid, **values}
     hidden, heads = whole_number(values, "hidden_size"), whole_number(values, "num_attention_heads")
     layers = whole_number(values, "num_hidden_layers", most=MOST_LAYERS)
     said = str(values.get("dtype") or values.get("torch_dtype"))
@@ -137,6 +149,7 @@ def _architecture(name: str, values: Values) -> Architecture:
         dtype=dtypes.get(said),
         attention=kind.attention,
         mixture=mixture_of(name, layers, values) if name in NAMES else None,
+        quantized=bool(values.get("quantization_config")),
     )
 
 

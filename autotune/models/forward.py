@@ -33,6 +33,8 @@ class Work:
 
     flops: float
     bytes_read: float
+    dtype: str
+    """Of the operands."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ def forwards(model: Architecture, plan: Plan, tokens: Sequence[int]) -> list[For
         widths = [f"an intermediate size of {width}" for _, width, _ in model.mlps]
         heads = [f"{model.heads} heads"] if model.attention else []
         raise InputError(f"--tp {plan.ranks} must divide {' and '.join(heads + widths)}")
+    if model.attention and model.kv_heads % plan.ranks and plan.ranks % model.kv_heads:
+        raise InputError(f"--tp {plan.ranks} must divide {model.kv_heads} KV heads, or be a multiple of them")
     if model.mixture is not None:
         shared = model.mixture.width if plan.experts_by_width else model.mixture.experts
         if shared % plan.ranks:
@@ -157,12 +161,13 @@ def _rest(model: Architecture, plan: Plan, tokens: int) -> Iterator[Work]:
     size = 1 if plan.dtype in FP8 else 4 if plan.dtype == "fp32" else 2
 
     def gemm(columns: float, depth: float, times: int, rows: int = tokens) -> Work:
-        return Work(2.0 * rows * columns * depth * times, (rows + columns) * depth * size * times)
+        return Work(2.0 * rows * columns * depth * times, (rows + columns) * depth * size * times, plan.dtype)
 
     if plan.sequence_parallel(tokens):
         width = model.heads * model.head_dim / plan.ranks if model.attention else 0
         # Causal: half of tokens squared, for the logits and again for the values.
-        yield Work(2.0 * tokens**2 * width * model.layers, 4.0 * tokens * width * size * model.layers)
+        flops, read = 2.0 * tokens**2 * width * model.layers, 4.0 * tokens * width * size * model.layers
+        yield Work(flops, read, "bf16" if plan.dtype in FP8 else plan.dtype)
         yield gemm(model.vocabulary / plan.ranks, model.hidden, 1, rows=1)
     else:
         if model.attention:

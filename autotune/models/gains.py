@@ -41,7 +41,7 @@ def known_rates(machine: Machine) -> Rates | None:
 def estimate(problem: Problem, machine: Machine) -> Estimate:
     rates = rates_of(machine) or RATES[GUESSED]
     flops, read, moved = (float(getattr(problem, name, 0)) for name in ("flops", "bytes_read", "bytes_moved"))
-    computing = max(flops / (rates.flops * (2 if problem.dtype in FP8 else 1)), read / rates.memory) + rates.launch
+    computing = _alone(Work(flops, read, problem.dtype), rates) + rates.launch
     moving = moved / rates.links + rates.signal + rates.launch
     return Estimate(computing + moving, max(computing, moving))
 
@@ -52,7 +52,7 @@ def rest(forward: Forward, rates: Rates) -> float:
 
 
 def _alone(work: Work, rates: Rates) -> float:
-    return max(work.flops / rates.flops, work.bytes_read / rates.memory)
+    return max(work.flops / (rates.flops * (2 if work.dtype in FP8 else 1)), work.bytes_read / rates.memory)
 
 
 def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Problem, float]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from autotune.errors import InputError
 from autotune.fleet.problem_list import read_list
 from autotune.models.forward import Call, Forward
 from autotune.outcome import DEFAULT_REGIME, Regime
@@ -52,9 +53,15 @@ def write_list(
     return text
 
 
-def forward_of(path: Path) -> Forward:
-    """All problems of a list as one forward. Raises InputError."""
+def forward_of(path: Path, regime: Regime) -> Forward:
+    """All problems of a list as one forward. Raises InputError, also where the list asks for another regime."""
     asked = read_list(path)
+    other = next((each.regime for each in asked if each.regime not in (DEFAULT_REGIME, regime)), None)
+    if other is not None:
+        raise InputError(
+            f"{path}: problems of the regime {other.value}, and --regime is {regime.value}: give --regime "
+            f"{other.value}; a list may have one regime here"
+        )
     return Forward(path.name, tuple(Call("", each.problem, each.calls) for each in asked))
 
 

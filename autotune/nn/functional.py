@@ -73,7 +73,7 @@ class _Replicated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        rows = grad.flatten(0, -2).contiguous()
+        rows = torch.atleast_2d(grad).flatten(0, -2).contiguous()
         of_x = reduced(ctx.context, rows, weight).view(ctx.shape)
-        of_weight = None if x is None else rows.t() @ x.flatten(0, -2)
+        of_weight = None if x is None else rows.t() @ torch.atleast_2d(x).flatten(0, -2)
         return None, of_x, of_weight, rows.sum(0) if ctx.needs_input_grad[3] else None

@@ -123,10 +123,9 @@ class RowwiseLinear(nn.Linear):
             return layouts.returned(row_parallel(layouts.context, x, weight, bias), output)
         if isinstance(output, Shard) and not is_shard(output, columns, x.dim()) and layouts.divide(x, output.dim, True):
             return layouts.returned(row_parallel(layouts.context, x, weight, bias, output.dim), output)
-        parts = DTensor.from_local(F.linear(x, weight), layouts.mesh, (Partial(),), run_check=False)
+        parts: Any = super().forward(DTensor.from_local(x, layouts.mesh, (Shard(columns),), run_check=False))
         total = parts.redistribute(placements=(output,))
-        biased: Tensor = total if self.bias is None else total + self.bias
-        returned: Tensor = local(biased) if layouts.use_local_output else biased
+        returned: Tensor = local(total) if layouts.use_local_output else total
         return returned
 
 

@@ -14,6 +14,7 @@ from autotune.report import waterfall
 from autotune.report.copies import copies
 from autotune.report.figures import (
     BEYOND_LIMIT,
+    asked_text,
     change_text,
     config_text,
     dashed,
@@ -24,7 +25,6 @@ from autotune.report.figures import (
     microseconds,
     plain,
     problem_text,
-    regime_options,
     resource_text,
 )
 from autotune.report.model import Knob, Report
@@ -69,7 +69,7 @@ def overview(reports: Sequence[Report]) -> str:
         rows.append(
             [
                 dashed(each.key.workload),
-                problem_text(each.problem) + ("" if each.key.is_kernel else regime_options(each.key.regime)),
+                asked_text(each.key, each.problem),
                 plain(each.config.get("mode", "")),
                 latency_text(each.latency, each.regime),
                 f"{first.ratio} {first.baseline}" if first is not None else "",

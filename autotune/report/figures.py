@@ -157,6 +157,11 @@ def regime_options(regime: str) -> str:
     return "" if regime == DEFAULT_REGIME else f" --regime {regime}"
 
 
+def asked_text(key: CacheKey, problem: Mapping[str, Any]) -> str:
+    """A problem in one line, with the regime that it was asked for in where that is not the default."""
+    return problem_text(problem) + ("" if key.is_kernel else regime_options(key.regime))
+
+
 def resource_text(resource: str) -> str:
     """The name of a roofline's resource in texts."""
     return "arithmetic" if resource == "flops" else resource

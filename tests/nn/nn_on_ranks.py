@@ -199,10 +199,18 @@ def corners(context: autotune.Context) -> dict[str, Any]:
                     mine = x[..., : linear.in_features]
                     if isinstance(given, Shard):
                         mine = mine.tensor_split(ranks, given.dim)[dist.get_rank()]
-                    results = []
+                    results, layers = [], []
                     for style in (getattr(theirs, kind)(**options), getattr(autotune.nn, kind)(context, **options)):
-                        results.append(parallelize_module(copy.deepcopy(linear), mesh, style)(mine))
+                        layers.append(parallelize_module(copy.deepcopy(linear), mesh, style))
+                        results.append(layers[-1](mine))
+                        (results[-1] if size == 15 else results[-1].to_local()).sin().sum().backward()
                     found[f"{kind} {given} {wanted} {size}"] = difference(results[1], results[0])
+                    bias, ours = (layer.bias.grad.to_local() for layer in layers)
+                    found[f"{kind} {given} {wanted} {size} bias"] = difference(ours, bias)
+    linear, vector = nn.Linear(16, 16).to(device), torch.randn(16, device=device, requires_grad=True)
+    ours = autotune.nn.ColumnParallelLinear.from_linear(linear, context)
+    of_vector = [torch.autograd.grad(each(vector).sin().sum(), vector)[0] for each in (ours, linear)]
+    found["vector"] = difference(*of_vector)
     found["repr"] = repr(autotune.nn.RowParallelLinear(context, 16, 8, sequence_dim=1))
     found["uneven"] = said(lambda: autotune.nn.ColumnParallelLinear(context, 16, 15))
     flat = init_device_mesh(device.type, (1, ranks))

@@ -18,7 +18,7 @@ from autotune.cli.options import DEFAULT_RANKS, Database, Json, Output, RegimeNa
 from autotune.dtypes import COMBINATIONS, FP8, SCALES
 from autotune.errors import InputError
 from autotune.machine import Machine
-from autotune.outcome import DEFAULT_REGIME, regime_of
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.sizes import parse_sizes
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def model(
         machine = session.machine()
         found = _forwards(
             config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width,
-            machine,
+            machine, wanted,
         )  # fmt: skip
         gains = expected_gains(found, machine)
         seconds = shares(gains, gains, parse_duration(budget)) if budget is not None else None
@@ -116,7 +116,8 @@ def model(
     machine = session.machine_to_measure_on()
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     found = _forwards(
-        config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine
+        config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine,
+        wanted,
     )  # fmt: skip
     order = None
     if measure:
@@ -127,8 +128,8 @@ def model(
         )  # fmt: skip
         order = order_of(architecture, plan, tuple(parse_sizes(tokens, "--tokens")), layers, db, wanted)
     problems = list(dict.fromkeys(call.problem for each in found for call in each.calls))
-    session.check_ranks(problems[0].world_size, machine)
     for problem in problems:
+        session.check_ranks(problem.world_size, machine)
         session.check_work(problem, machine)
     say_where(problems[0], machine)
     with session.open_store(db) as store:
@@ -177,16 +178,21 @@ def _budgets(config: Path) -> dict[Problem, float]:
 
 def _forwards(
     config: Path, tp: int | None, tokens: str, dtype: str | None, scales: str | None, separate: bool, sharded: str,
-    context: str | None, zipf: float, by_width: bool, machine: Machine,
+    context: str | None, zipf: float, by_width: bool, machine: Machine, regime: Regime,
 ) -> list[Forward]:  # fmt: skip
     from autotune.models.forward import forwards
     from autotune.models.listed import forward_of, is_list
 
     if is_list(config):
-        return [forward_of(config)]
+        return [forward_of(config, regime)]
     found, plan = _read(config, tp, dtype, scales, separate, sharded, context, zipf, by_width, machine)
     if not found.attention:
         output.say(f"model_type {found.kind}: its attention (MLA) is left out, since none of our operators computes it")
+    if found.quantized and dtype is None:
+        output.say(
+            f"quantization_config is not read: GEMMs are tuned in {plan.dtype}; for a model in fp8 give --dtype fp8 "
+            f"and --scales {', '.join(COMBINATIONS['fp8'].scales[:-1])} or {COMBINATIONS['fp8'].scales[-1]}"
+        )
     return forwards(found, plan, parse_sizes(tokens, "--tokens"))
 
 

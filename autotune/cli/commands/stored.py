@@ -17,7 +17,7 @@ from autotune.cli.wanted import Wanted
 from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
-from autotune.report.figures import config_text, dashed, latency_text, problem_text
+from autotune.report.figures import asked_text, config_text, dashed, latency_text
 from autotune.report.order import config_in_order
 from autotune.suggestion import did_you_mean
 from autotune.workloads import names
@@ -115,7 +115,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     key, regime = entry.key, Regime(entry.key.regime)
     return (
         str(entry.study_id),
-        problem_text(key.fields),
+        asked_text(key, key.fields),
         str(key.world_size),
         key.device,
         latency_text(entry.winner.latency, regime),

@@ -18,6 +18,7 @@ from autotune.db import CacheKey, Entry, StudyRecord
 from autotune.errors import NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
 from autotune.report.figures import dashed, microseconds, options_text, regime_options
+from autotune.report.repeat import command_of
 from autotune.report.staleness import why_stale
 from autotune.suggestion import did_you_mean
 from autotune.workloads import is_reference, names, workload
@@ -63,7 +64,7 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
         if kernels:
             output.say(f"{ALIKE}: tune show {dashed(kernels[0].key.workload)} --study {kernels[0].study_id}")
         if begun:
-            output.say(_continuing(begun[0][0].key, db))
+            output.say(_continuing(begun[0][0], db))
     elif words:
         output.say(f"nothing of {' '.join(words)} is tuned yet; tune list shows everything")
     else:
@@ -135,9 +136,10 @@ def _unfinished_dict(study: StudyRecord, trials: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _continuing(key: CacheKey, db: str | None) -> str:
+def _continuing(study: StudyRecord, db: str | None) -> str:
     """The line on how to continue an unfinished study; a decorated kernel's has no command."""
+    key = study.key
     if key.is_kernel:
         return f"unfinished: the next launch of {key.workload} with this key continues it"
-    words = f"tune {dashed(key.workload)} {options_text(key.fields)}{regime_options(key.regime)}"
+    words = f"{command_of(key, study.origin, None)} {options_text(key.fields)}{regime_options(key.regime)}"
     return f"unfinished: the same command continues it, as {words}" + (f" --db {db}" if db else "")

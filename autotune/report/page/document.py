@@ -16,7 +16,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from autotune.report.figures import BEYOND_LIMIT, dashed, device_text, latency_text, problem_text
+from autotune.report.figures import BEYOND_LIMIT, asked_text, dashed, device_text, latency_text
 from autotune.report.page import origin
 from autotune.report.page.layout import laid_out
 from autotune.report.page.study import Study
@@ -45,7 +45,7 @@ UNFOLDED = ("headline",)
 def to_html(study: Study) -> str:
     """The whole page."""
     views = [found for view in VIEWS if (found := view(study)) is not None]
-    return page(f"{study.title}: {problem_text(study.problem)}", lead(study), views, _origin(study))
+    return page(f"{study.title}: {asked_text(study.record.key, study.problem)}", lead(study), views, _origin(study))
 
 
 def page(title: str, lead: str, views: Sequence[View], end: str) -> str:
@@ -70,7 +70,7 @@ def lead(study: Study) -> str:
     report, key = study.report, study.record.key
     parts = [f'<p class="kicker">{_text(dashed(key.workload))} · {_text(device_text(key))}</p>']
     parts.append(f"<h1>{_text(verdict(study))}</h1>")
-    parts.append(f'<p class="problem">{_text(problem_text(study.problem))}</p>')
+    parts.append(f'<p class="problem">{_text(asked_text(key, study.problem))}</p>')
     if report is not None:
         told = [latency_text(report.latency, report.regime)]
         first = next((each for each in report.speedups if not each.latency.same_calls(report.latency)), None)

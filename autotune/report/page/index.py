@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from autotune.db import StudyRecord
-from autotune.report.figures import dashed, device_text, latency_text, problem_text
+from autotune.report.figures import asked_text, dashed, device_text, latency_text
 from autotune.report.page.document import page
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.views import crossover, gaps, many
@@ -62,7 +62,7 @@ def _cells(study: Study) -> list[str]:
     first = report.speedups[0] if report is not None and report.speedups else None
     mode = study.winner.get("mode", "") if study.winner is not None else ""
     texts = [
-        problem_text(study.problem),
+        asked_text(key, study.problem),
         str(mode),
         latency_text(report.latency, report.regime) if report is not None else "unfinished",
         f"{first.ratio.value:.2f}" if first is not None else "",

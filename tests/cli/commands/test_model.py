@@ -117,6 +117,23 @@ def test_a_text_model_within_a_model_of_images_is_read(gpus: Bench, tmp_path: Pa
     assert len(listed(gpus, str(file), "--tp", "2", "--tokens", "256")) == 4
 
 
+def test_fields_that_a_model_of_images_and_text_leaves_out_are_known(gpus: Bench, tmp_path: Path) -> None:
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "gemma3", "dtype": "float16", "text_config": text}))
+    found = listed(gpus, str(file), "--tp", "2", "--tokens", "256")
+    assert [*found][:2] == ["all_gather_gemm (256, 4096, 2560)", "all_gather_gemm (256, 20480, 2560)"]
+    assert {each["dtype"] for each in found.values()} == {"fp16"}
+
+
+def test_a_quantization_that_is_not_read_is_said(gpus: Bench, tmp_path: Path) -> None:
+    file = config(tmp_path, quantization_config={"quant_method": "fp8"})
+    words = ("model", file, "--tp", "2", "--tokens", "8", "--list")
+    said = "quantization_config is not read: GEMMs are tuned in fp16; for a model in fp8 give --dtype fp8 and --scales"
+    assert gpus.tune(*words).stderr == f"{said} tensor, row or block\n"
+    assert gpus.tune(*words, "--dtype", "fp8").stderr == ""
+
+
 def test_a_mixture_has_its_experts_in_the_list(gpus: Bench, tmp_path: Path) -> None:
     file = config(tmp_path, **MIXTRAL)
     found = listed(gpus, file, "--tp", "2", "--tokens", "5,256")
@@ -205,6 +222,15 @@ def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None
     }  # fmt: skip
 
 
+def test_fp8_is_computed_twice_as_fast_where_nothing_is_communicated(gpus: Bench, tmp_path: Path) -> None:
+    words = ("--tp", "2", "--tokens", "8192", "--sequence-parallel-from", "never", "--trials", "3", "--effort", "quick")
+    file, alone = config(tmp_path, hidden_size=4096, intermediate_size=16384), []
+    for dtype in ("fp16", "fp8"):
+        (forward,) = gpus.json("model", file, *words, "--dtype", dtype)["forwards"]
+        alone.append(forward["predicted"]["without_communication"])
+    assert alone[0] == pytest.approx(2 * alone[1])
+
+
 def test_what_the_budget_is_too_short_for_is_named(laptop: Bench, tmp_path: Path) -> None:
     file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
     result = laptop.tune("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
@@ -232,6 +258,24 @@ def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path) -> None:
     assert len({*laptop.gangs[0].problems}) == 2, "neither is left out as too short"
     short = laptop.tune("model", str(file), "--force", "--budget", "6s", "--trials", "3")
     assert short.exit_code == 0 and "not tuned" in short.stdout, "a budget for all takes their place"
+
+
+def test_a_list_of_another_regime_is_refused(laptop: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "list.yaml"
+    small = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+    laptop.tune("model", config(tmp_path, **small), "--tokens", "4", "--list", "--regime", "graph", "-o", str(file))
+    result = laptop.tune("model", str(file), "--trials", "3")
+    assert result.exit_code == 2 and "problems of the regime graph, and --regime is pipelined" in result.stderr
+    assert not laptop.gangs
+    assert laptop.tune("model", str(file), "--trials", "3", "--regime", "graph").exit_code == 0
+
+
+def test_more_ranks_than_there_are_anywhere_in_a_list_are_refused_first(gpus: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "list.yaml"
+    entry = "{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: %s}"
+    file.write_text(f"problems: [{entry % 2}, {entry % 16}]")
+    result = gpus.tune("model", str(file), "--trials", "3")
+    assert result.exit_code == 2 and "world_size=16: this machine has 8 GPUs" in result.stderr and not gpus.gangs
 
 
 def test_measured_forwards_stand_beside_their_prediction(
@@ -313,6 +357,7 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
         ({"attention_bias": "no"}, (), 'attention_bias="no": true or false is needed'),
         ({"num_attention_heads": 7}, (), "num_attention_heads=7 must divide hidden_size=512"),
         ({}, ("--tp", "3"), "--tp 3 must divide 8 heads"),
+        ({"num_key_value_heads": 3}, (), "--tp 2 must divide 3 KV heads, or be a multiple of them"),
         ({}, ("--tp", "1"), "--tp 1: one rank communicates with nobody"),
         ({}, ("--tokens", "8..4"), "ends below its start"),
         ({}, ("--dtype", "int8"), "--dtype int8: allowed: bf16"),

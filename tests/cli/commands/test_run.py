@@ -42,6 +42,16 @@ def test_a_hint_can_be_typed_as_it_is(laptop: Bench, monkeypatch: pytest.MonkeyP
     assert missed.stderr.splitlines()[-1] == "next: tune run toy_workload.py:ToyWorkload --width 32"
 
 
+def test_how_an_interrupted_one_continues_can_be_typed_too(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])
+    laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 1)
+    assert laptop.tune("run", TOY, "--width", "32").exit_code == 130
+    hint = laptop.tune("list").stderr.splitlines()[-1].partition("as tune ")[2]
+    assert hint.startswith("run toy_workload.py:ToyWorkload ") and "--width 32" in hint
+    laptop.prepare = lambda gang: None
+    assert laptop.json(*hint.split(), "--trials", "5")["resumed"] == 1
+
+
 def test_the_built_in_ones_can_be_run_too(gpus: Bench) -> None:
     assert gpus.json("run", "all-gather-gemm", "--trials", "4", "--effort", "quick")["finished"]
 

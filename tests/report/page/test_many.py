@@ -8,8 +8,9 @@ import json
 import pytest
 from sized_studies import named, of_size
 
-from autotune.report.page import Study, to_index
-from autotune.report.page.views import gaps, many
+from autotune.report.figures import problem_text
+from autotune.report.page import Study, to_html, to_index
+from autotune.report.page.views import crossover, gaps, many
 
 
 @pytest.fixture
@@ -88,6 +89,18 @@ def test_the_index_links_every_page_and_shows_the_map(studies: list[Study]) -> N
     assert 'data-chart="map-0"' in page and "Stale, missing, unfinished" in page
     assert "push +50 %" in page, "without scripts the table says it"
     assert page.count('<a href="all-gather-gemm-1.html">') == len(studies)
+
+
+def test_results_of_two_regimes_are_told_apart(study: Study) -> None:
+    captured = dataclasses.replace(study.record, key=dataclasses.replace(study.record.key, regime="graph"))
+    eager = [of_size(study, 64), of_size(study, 256)]
+    graph = [dataclasses.replace(each, record=captured) for each in eager]
+    page = to_index([*eager, *graph], [captured])
+    assert page.count(" --regime graph</td>") == len(graph) + 1, "in the list of all studies, and of unfinished ones"
+    told = [view.text for view in crossover.views([*eager, *graph])]
+    assert [", pipelined. A hollow bar" in text for text in told] == [True, False]
+    assert [", in a graph. A hollow bar" in text for text in told] == [False, True]
+    assert f"{problem_text(graph[0].problem)} --regime graph</p>" in to_html(graph[0])
 
 
 def test_hostile_names_are_shown_as_text(hostile: Study) -> None:

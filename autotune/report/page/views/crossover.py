@@ -22,6 +22,7 @@ from autotune.report.page.view import (
     shown,
     whiskers,
 )
+from autotune.report.regimes import title_of
 
 
 def views(studies: Iterable[Study]) -> list[View]:
@@ -31,9 +32,8 @@ def views(studies: Iterable[Study]) -> list[View]:
         points = [point(study, size) for size, study in members]
         first = members[0][1]
         rest = {field: value for field, value in first.problem.items() if field != name}
-        text = (
-            f"{problem_text(rest)} on {device_text(first.record.key)}. A hollow bar: the next mode is within the noise."
-        )
+        where = f"{device_text(first.record.key)}, {title_of(first.record.key, first.regime)}"
+        text = f"{problem_text(rest)} on {where}. A hollow bar: the next mode is within the noise."
         modes = ", ".join(f"{each.size}: {each.mode}" for each in points)
         chart = Chart(f"crossover-{place}", f"Modes by {name}: {modes}.", options(name, points), 80 + 30 * len(points))
         title = f"{first.title}: the winner at each {shown(name)}"

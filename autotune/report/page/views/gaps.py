@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.db import StudyRecord
-from autotune.report.figures import dashed, options_text, problem_text, regime_options
+from autotune.report.figures import asked_text, dashed, options_text, regime_options
 from autotune.report.order import fields_in_order
 from autotune.report.page.study import Study
 from autotune.report.page.view import Table, View
@@ -26,7 +26,7 @@ def _stale(studies: Sequence[Study]) -> Table:
     for study in studies:
         why = why_stale(study.record.key, study.record.provenance)
         if why:
-            rows.append([study.title, problem_text(study.problem), why, study.repeat])
+            rows.append([study.title, asked_text(study.record.key, study.problem), why, study.repeat])
     return Table(["workload", "problem", "stale, and not served", "tune it again"], rows, "llll", "Stale")
 
 
@@ -50,7 +50,7 @@ def _missing_in(field: Field) -> list[list[str]]:
 def _unfinished(records: Sequence[StudyRecord]) -> Table:
     rows = []
     for record in records:
-        problem = problem_text(fields_in_order(record.key))
+        problem = asked_text(record.key, fields_in_order(record.key))
         rows.append([dashed(record.key.workload), problem, f"{record.created_at:%Y-%m-%d %H:%M} UTC"])
     caption = "Unfinished: the same tune command goes on"
     return Table(["workload", "problem", "begun"], rows, "lll", caption)
