@@ -94,6 +94,10 @@ def model(
     """
     wanted = regime_of(regime)
     _check_together(config, measure, layers, list_only, json)
+    tuning = {"--trials": trials, "--effort": effort, "--seed": seed, "--force": force}
+    given = [option for option, value in tuning.items() if value]
+    if list_only and given:
+        raise InputError(f"{', '.join(given)}: for tuning, and --list tunes nothing: choose one")
     from autotune.models.gains import expected_gains, shares
 
     if list_only:
