@@ -156,7 +156,8 @@ def with_problem_options(
         given = {name: value for name in names if (value := values.pop(name)) is not None}
         with output.waiting("loading kernels"):  # and torch
             loaded = face.load()
-        function(Request(loaded, given), **values)
+        with output.prints_apart():
+            function(Request(loaded, given), **values)
 
     keyword = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_in_panel(parameter.annotation))
