@@ -54,6 +54,26 @@ def test_a_process_that_is_gone_is_known_by_its_number_and_start(store: Store, s
     assert Held(dataclasses.replace(mine, started="1").text, 1).is_gone, "another process had this number before"
 
 
+def test_another_users_process_that_proc_hides_is_known_by_its_silence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where /proc is mounted with hidepid=2: no entry, and a signal is not permitted."""
+
+    def forbidden(pid: int, number: int) -> None:
+        raise PermissionError
+
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    held = Held(dataclasses.replace(Lease.new(), pid=ended.pid, started="1").text, 1)
+    assert held.is_here and held.is_gone
+    monkeypatch.setattr(os, "kill", forbidden)
+    assert not held.is_here and not held.is_gone
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 2**70])
+def test_a_number_that_no_process_has_harms_nobody(pid: int) -> None:
+    held = Held(dataclasses.replace(Lease.new(), pid=pid).text, 1)
+    assert held.is_gone or not held.is_here
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": 1}', "[" * 100_000, '{"pid": "x"}'])
 def test_a_damaged_lease_is_known_by_its_silence_alone(text: str) -> None:
     held = Held(text, 3)
