@@ -128,6 +128,13 @@ def masked(db: str) -> str:
     return place_of(database_url(db)) if has_secret(db) else db
 
 
+def refuse(ignored: Mapping[str, object], why: str) -> None:
+    """Raise InputError where one of these options is given: it would be ignored."""
+    given = [option for option, value in ignored.items() if value]
+    if given:
+        raise InputError(f"{', '.join(given)}: {why}: choose one")
+
+
 def with_problem_options(
     face: Face, function: Callable[..., None], *, several: bool = False, filters: bool = False
 ) -> Callable[..., None]:
