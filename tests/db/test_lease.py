@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from autotune.db import CacheKey, Held, Lease, Provenance, Store
+from autotune.db import CacheKey, Held, Lease, Provenance, Store, TrialRecord, Winner
+from autotune.errors import StoreError
 
 THERE = dataclasses.replace(Lease.new(), host="far", system="another boot pid:[1]", pid=4711)
 """A lease of a process on another host."""
@@ -43,6 +44,25 @@ def test_a_silent_one_is_taken_over_and_learns_of_it(store: Store, study: int) -
     assert now is not None and now.heartbeat > seen.heartbeat, "it lives: its heart beat meanwhile"
     assert store.take_lease(study, mine, over=now) is None
     assert not store.beat(study, THERE) and store.beat(study, mine)
+
+
+def test_nothing_is_stored_under_a_lease_that_another_process_took(
+    store: Store, study: int, trial: TrialRecord, winner: Winner
+) -> None:
+    mine = Lease.new()
+    assert store.take_lease(study, mine) is None
+    store.record(study, trial, mine)
+    seen = store.take_lease(study, THERE)
+    assert store.take_lease(study, THERE, over=seen) is None
+    for write in (lambda: store.record(study, trial, mine), lambda: store.finish(study, winner, mine)):
+        with pytest.raises(StoreError, match="process 4711 on far since .* took study 1 over"):
+            write()
+    store.record(study, trial, THERE)
+    store.finish(study, winner, THERE)
+    store.release(study, THERE)
+    with pytest.raises(StoreError, match="another process took study 1 over"):
+        store.finish(study, winner, mine)
+    assert len(store.trials(study)) == 2 and len(store.entries()) == 1
 
 
 def test_a_process_that_is_gone_is_known_by_its_number_and_start(store: Store, study: int) -> None:
