@@ -36,7 +36,7 @@ class Config(Mapping[str, Value]):
     def from_json(cls, text: str) -> Config:
         """Parse the canonical form; raises InvalidConfig with the text's type or error."""
         try:
-            values: Any = json.loads(text)
+            values: Any = json.loads(text, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise InvalidConfig(f'config is not JSON ({error}); write it as {{"mode": "push", …}}') from error
         if not isinstance(values, dict):
@@ -74,3 +74,13 @@ class Config(Mapping[str, Value]):
 
     def __repr__(self) -> str:
         return "Config(" + ", ".join(f"{name}={value}" for name, value in self._values.items()) + ")"
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose names all differ; Python takes the last of two equal ones."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise InvalidConfig(f"config names {name} twice; name each dimension once")
+        values[name] = value
+    return values

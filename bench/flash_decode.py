@@ -14,9 +14,9 @@ import argparse
 import json
 import statistics
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
+from arguments import output_file
 from latencies import TUNED_FOR, microseconds, speedup, time_in
 from winners import tune
 
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="fp16")
     parser.add_argument("--world-size", default="8")
     parser.add_argument("--db", required=True)
-    parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--json", type=output_file, help="file for all numbers")
     options, rest = parser.parse_known_args()
     given = [f"--{name.replace('_', '-')}={value}" for name, value in vars(options).items() if name != "json"]
     arguments = ["flash-decode", *given, *rest]

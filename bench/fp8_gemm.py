@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from arguments import output_file
 from replays import in_turns
 
 import autotune
@@ -160,7 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scales", default="row,row fast,block", help=f"some of {', '.join(KINDS)}")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="MxNxK of one rank's GEMM, with commas between")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows there, too")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write all rows there, too")
     given = parser.parse_args()
     print(f"{machine().device}, {versions()}\n\n| scales | shape | way | µs | of the library's | error |")
     print("|---|---|---|---:|---:|---:|")

@@ -16,11 +16,11 @@ import dataclasses
 import json
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 import triton
+from arguments import output_file
 from replays import in_turns
 
 from autotune.kernels.gemm.library import dequantised
@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--scales", choices=("row", "block"), default="row", help="of fp8")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="ROWSxCOLUMNSxDEPTH, with commas between")
     parser.add_argument("--experts", type=int, default=32)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows there, too")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write all rows there, too")
     given = parser.parse_args()
     print(f"{machine().device}, {versions()}\n\n| shape | way | µs | of the library's |\n|---|---|---:|---:|")
     found = []

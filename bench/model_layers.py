@@ -39,6 +39,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from arguments import output_file
 from mixture_client import MIXTURE, TINY_MIXTURE, mixture
 from mixture_client import calls as calls_of_mixture
 from model_clients import PHASES, TINY, Phase, Sizes, calls, pytorch, transformers
@@ -279,8 +280,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help="default: 4, of the mixture 2")
     parser.add_argument("--heap-gib", type=float, default=8.0, help="symmetric heap of each rank")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
-    parser.add_argument("--collect", type=Path, metavar="FILE", help="write what is called there, and measure nothing")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, too")
+    parser.add_argument(
+        "--collect", type=output_file, metavar="FILE", help="write what is called there, and measure nothing"
+    )
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the rows there, too")
     parser.add_argument("--until", type=float, default=math.inf, help=argparse.SUPPRESS)
     given = parser.parse_args()
     known = [phase.name for phase in PHASES[given.client]]

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from arguments import output_file
 from latencies import TUNED_FOR, microseconds, speedup, time_in
 from listed import REPEATED, Sizes
 from steps import FOLDER, JSON, Folder, Step, here, run_all
@@ -166,7 +167,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", choices=names, action="append", help="default: all of them")
     parser.add_argument("--folder", type=Path, default=Path("repeatability"), help="what is done so far")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop before a step that would end later")
-    parser.add_argument("--json", type=Path, help="write the summaries there too")
+    parser.add_argument("--json", type=output_file, help="write the summaries there too")
     parser.add_argument("--strict", action="store_true", help="exit with 1 where a spread is larger than aimed at")
     parser.add_argument("--toy", action="store_true", help="tiny problems and two trials: does it work at all?")
     parser.add_argument("--together", help=argparse.SUPPRESS)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
+from arguments import output_file
 from latencies import microseconds
 from winners import tune
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("workload")
     parser.add_argument("--world-sizes", default="1,2,4,8", help="separated by commas")
     parser.add_argument("--divide", action="append", default=[], metavar="NAME=TOTAL")
-    parser.add_argument("--json", type=Path, help="write all rows to this file")
+    parser.add_argument("--json", type=output_file, help="write all rows to this file")
     options, rest = parser.parse_known_args()
     divided = {name: int(total) for name, total in (pair.split("=") for pair in options.divide)}
     found = rows(options.workload, [int(word) for word in options.world_sizes.split(",")], divided, rest)

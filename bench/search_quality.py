@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import optuna
+from arguments import output_file
 from search_strategies import BUDGETED, Table, ours, strategies
 
 TRIALS = (10, 25, 50, 100, 200)
@@ -195,7 +196,7 @@ def main() -> None:
     parser.add_argument("--trials", default=",".join(map(str, TRIALS)), help="comma-separated")
     parser.add_argument("--only", help="names of strategies, separated by ;")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--plot", type=Path, help="an image file")
+    parser.add_argument("--plot", type=output_file, help="an image file")
     arguments = parser.parse_args()
     trials = [int(word) for word in arguments.trials.split(",")]
     names = list(strategies())

@@ -17,11 +17,11 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from arguments import output_file
 from outside import start_ranks
 from transport_kernels import LL, POINTERS, SENTINEL, TMA, TMA_ADD, WIDTH, add_kernel, message_kernel, send_kernel
 
@@ -235,7 +235,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write all rows there too")
+    parser.add_argument("--json", type=output_file, help="write all rows there too")
     parser.add_argument("--only", choices=("rates", "sums", "messages"), action="append", help="default: all three")
     parser.add_argument("--toy", action="store_true", help="tiny, under Triton's interpreter")
     given = parser.parse_args()

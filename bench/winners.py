@@ -23,19 +23,30 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from arguments import output_file
 from latencies import WINNER, microseconds, speedup
 
 from autotune.model_runs.clock import Ratio
 from autotune.outcome import Latency
 
 RIVALS = Path(__file__).with_name("rivals.py")
+
+SOME_FAILED = 1
+"""The exit code of ``tune grid`` where a size could not be measured; it prints the others."""
+
 SUPPLIERS = ("torch", "iris", "paper", "served")
 
 
 def tune(arguments: list[str]) -> list[dict[str, Any]]:
-    """Run ``tune grid`` and return its rows; its progress goes to stderr. Raises CalledProcessError."""
+    """Run ``tune grid`` and return its rows; its progress goes to stderr. Ends this process if nothing was measured:
+    ``tune grid`` has said why.
+    """
     command = [sys.executable, "-m", "autotune.cli", "grid", *arguments, "--json"]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    rows = json.loads(done.stdout) if done.returncode in (0, SOME_FAILED) and done.stdout else []
+    if all(row["latency"] is None for row in rows):
+        sys.exit(done.returncode or SOME_FAILED)
+    return rows
 
 
 ROUNDS = 4
@@ -152,14 +163,14 @@ def nvls() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--json", help="write all rows to this file")
+    parser.add_argument("--json", type=output_file, help="write all rows to this file")
     parser.add_argument("--no-rivals", action="store_true")
     options, arguments = parser.parse_known_args()
     rows = [{**row, "nvls": nvls()} for row in tune(arguments)]
     if not options.no_rivals:
         measure_rivals([row for row in rows if row["latency"] is not None])
     if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=1))
+        options.json.write_text(json.dumps(rows, indent=1))
     print(table(rows))
 
 

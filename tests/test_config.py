@@ -81,6 +81,7 @@ def test_other_values_are_refused(value: Any) -> None:
         ("3", "JSON int"),
         ("null", "JSON NoneType"),
         ('{"tile": 1.5}', "tile=1.5"),
+        ('{"mode": "push", "tile": 4, "tile": 8}', "config names tile twice; name each dimension once"),
         ('{"tile": null}', "tile=None"),
         ('{"tile": NaN}', "tile=nan"),
     ],

@@ -128,6 +128,13 @@ def masked(db: str) -> str:
     return place_of(database_url(db)) if has_secret(db) else db
 
 
+def refuse(ignored: Mapping[str, object], why: str) -> None:
+    """Raise InputError where one of these options is given: it would be ignored."""
+    given = [option for option, value in ignored.items() if value]
+    if given:
+        raise InputError(f"{', '.join(given)}: {why}: choose one")
+
+
 def with_problem_options(
     face: Face, function: Callable[..., None], *, several: bool = False, filters: bool = False
 ) -> Callable[..., None]:
@@ -156,7 +163,8 @@ def with_problem_options(
         given = {name: value for name in names if (value := values.pop(name)) is not None}
         with output.waiting("loading kernels"):  # and torch
             loaded = face.load()
-        function(Request(loaded, given), **values)
+        with output.prints_apart():
+            function(Request(loaded, given), **values)
 
     keyword = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_in_panel(parameter.annotation))

@@ -12,7 +12,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -30,9 +30,29 @@ WIDE = 10_000
 LOGGER = logging.getLogger("autotune")
 
 
+_DATA: list[TextIO] = []
+"""The streams of data within ``prints_apart``, the innermost last."""
+
+
+def stdout() -> TextIO:
+    """The stream of data."""
+    return _DATA[-1] if _DATA else sys.stdout
+
+
+@contextmanager
+def prints_apart() -> Iterator[None]:
+    """While it lasts, what others print goes to stderr, such as a user's workload: stdout is for data alone."""
+    _DATA.append(stdout())
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _DATA.pop()
+
+
 def data(text: str) -> None:
     """Print the result on stdout."""
-    typer.echo(visible_lines(text))
+    typer.echo(visible_lines(text), file=stdout())
 
 
 def write(text: str, file: Path | None, what: str) -> None:
@@ -41,7 +61,7 @@ def write(text: str, file: Path | None, what: str) -> None:
     No escaping here: whoever made the Markdown or JSON has done it.
     """
     if file is None:
-        typer.echo(text, nl=False)
+        typer.echo(text, nl=False, file=stdout())
         return
     try:
         file.write_text(text, encoding="utf-8")
@@ -66,7 +86,7 @@ def check_file(file: Path) -> None:
 
 def data_json(value: Any) -> None:
     """Print the result as one JSON value on stdout."""
-    typer.echo(json_text(value))
+    typer.echo(json_text(value), file=stdout())
 
 
 def check_stdout() -> None:
@@ -201,7 +221,7 @@ def _paragraph(row: Sequence[str], width: int) -> str:
 
 def table_width() -> int:
     """The terminal's; without one as much as any row needs."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
+    return shutil.get_terminal_size().columns if stdout().isatty() else WIDE
 
 
 def named(lines: Sequence[tuple[str, str]]) -> str:

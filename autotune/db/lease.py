@@ -49,7 +49,7 @@ class Lease:
         """This process's, with a token of its own unless one is given."""
         pid = os.getpid()
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return cls(socket.gethostname(), _system(), pid, _started(pid), since, token or uuid.uuid4().hex)
+        return cls(socket.gethostname(), _system(), pid, _started(pid) or "", since, token or uuid.uuid4().hex)
 
     @property
     def text(self) -> str:
@@ -78,12 +78,15 @@ class Held:
 
     @property
     def is_here(self) -> bool:
-        """True if the holder is or was a process of this system."""
-        return self.lease is not None and self.lease.system == _system()
+        """True if the holder is or was a process of this system, and can be looked up."""
+        lease = self.lease
+        return lease is not None and lease.system == _system() and _started(lease.pid) is not None
 
     @property
     def is_gone(self) -> bool:
-        """True if the holder was a process of this system and has ended. Nothing is known of other systems."""
+        """True if the holder was a process of this system and has ended. Nothing is known of other systems, nor of
+        another user's process where /proc hides it (``hidepid``).
+        """
         return self.is_here and self.lease is not None and _started(self.lease.pid) != self.lease.started
 
     def __str__(self) -> str:
@@ -126,11 +129,21 @@ def _system() -> str:
         return f"unknown {uuid.getnode()} {os.getpid()}"  # matches nobody else's: heartbeats alone count
 
 
-def _started(pid: int) -> str:
-    """The process's start in ticks since boot; empty without such a process."""
+def _started(pid: int) -> str | None:
+    """The process's start in ticks since boot; empty without such a process, None for one that is hidden."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
+        return None if _exists(pid) else ""
     fields = stat.rpartition(")")[2].split()  # the name before may hold spaces and brackets
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True

@@ -84,11 +84,12 @@ class Store:
 
         return self._database.read(find) or self._database.write(begin)
 
-    def record(self, study_id: int, trial: TrialRecord) -> None:
+    def record(self, study_id: int, trial: TrialRecord, lease: Lease | None = None) -> None:
+        """Store a trial; with a ``lease`` only while the study is leased so, else StoreError."""
         key = uuid.uuid4().hex
 
         def add(session: Session) -> None:
-            self._existing(session, study_id)
+            self._leased(session, study_id, lease)
             if session.scalar(select(Trial.id).where(Trial.record_key == key)) is None:
                 session.add(rows.trial_row(study_id, trial, key))
 
@@ -127,14 +128,15 @@ class Store:
         found: str | None = self._database.read(lambda session: session.scalar(query))
         return found
 
-    def finish(self, study_id: int, winner: Winner) -> None:
-        """Store the study's winner; the cache serves it from now on. A study that continues may finish again.
+    def finish(self, study_id: int, winner: Winner, lease: Lease | None = None) -> None:
+        """Store the study's winner; the cache serves it from now on. A study that continues may finish again. With a
+        ``lease`` only while the study is leased so, else StoreError.
 
         A study superseded meanwhile keeps its winner too, but its successor is served.
         """
 
         def finish(session: Session) -> None:
-            row = self._existing(session, study_id)
+            row = self._leased(session, study_id, lease)
             rows.write_winner(row, winner)
             row.finished_order = _next_in_order(session)
             if row.state == "running":
@@ -261,6 +263,18 @@ class Store:
 
     def _intact(self, table: Any, row: Row[Any], read: Any) -> Any:
         return intact(self.place, self._database.schema.name(table), row.id, lambda: read(row))
+
+    def _leased(self, session: Session, study_id: int, lease: Lease | None) -> Study:
+        """The study; StoreError if a ``lease`` is given and is not its own any more."""
+        row = self._existing(session, study_id)
+        if lease is not None and row.lease != lease.text:
+            holder = "another process" if row.lease is None else Held(row.lease, 0)
+            raise StoreError(
+                f"database {self.place}: {holder} took study {study_id} over, because this process's heartbeat had "
+                "stopped; its result counts, and what was measured here before is kept. Run the same command again to "
+                "wait for it"
+            )
+        return row
 
     def _existing(self, session: Session, study_id: int) -> Study:
         row = session.get(Study, study_id)

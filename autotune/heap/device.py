@@ -4,8 +4,8 @@ The protocol, in one place. A producer stores data to a peer, then ``signal``s a
 barrier among the program's threads orders all their stores before one thread's release at system scope. A consumer
 ``wait``s on the counter in its own heap with an acquire at system scope, then reads. Data that it reads through TMA
 (the async proxy) needs a proxy fence in between. A wait is bounded: after ``spin_limit`` polls it times out and sets
-``status`` to 1; under the interpreter also once a peer's process has ended. There a poll takes a millisecond, in which
-the core is another rank's.
+bit 0 of ``status``; under the interpreter also once a peer's process has ended. There a poll takes a millisecond, in
+which the core is another rank's.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def next_spin(spins, status, spin_limit):
 def _late(behind, status):
     late = (behind > 0).to(tl.int32)
     if late != 0:
-        tl.atomic_xchg(status, 1)
+        tl.atomic_or(status, 1)
     return late
 
 

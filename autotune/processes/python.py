@@ -39,7 +39,8 @@ def start_python(
     imports: str | None = None,
 ) -> Process:  # fmt: skip
     """Run a module of this package as a process that talks over ``connection``, whose descriptor is its first argument
-    and its parent's process id its second (see ``die_with_parent``); stdout and stderr go to ``log``, if there is one.
+    and its parent's process id its second (see ``die_with_parent``). Its stdout and stderr go to ``log``, by
+    default to this process's stderr: stdout is for the data of a command.
 
     ``imports`` is a module that imports what takes long: a fork server does that once, and forks all such processes.
     Where that fails the process imports it all itself, and says in its log what is wrong.
@@ -48,9 +49,9 @@ def start_python(
     """
     path = _search_path()
     environment = _with_path(os.environ if environment is None else environment, path)
-    outputs = (1, 2) if log is None else (log.fileno(), log.fileno())
+    there = 2 if log is None else log.fileno()
     if imports is not None:
-        forked = fork_python(imports, module, connection, environment, path, outputs)
+        forked = fork_python(imports, module, connection, environment, path, (there, there))
         if forked is not None:
             return forked
     return subprocess.Popen(
@@ -58,7 +59,7 @@ def start_python(
         [sys.executable, "-P", "-m", module, str(connection.fileno()), str(os.getpid())],
         pass_fds=[connection.fileno()],
         stdin=subprocess.DEVNULL,
-        stdout=log,
+        stdout=there if log is not None or sys.stderr is not None else None,  # None: what this process has, or lacks
         stderr=log,
         env=environment,
         start_new_session=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 import zlib
@@ -63,14 +62,14 @@ class RecordingFile(Block):
     version: Literal[1]
     workload: str
     problem: dict[str, str | int | float | bool]
-    machine: dict[str, str | int]
-    provenance: dict[str, str]
+    machine: Machine
+    provenance: Provenance
     recorded_at: AwareDatetime
     origin: Origin
     restriction: dict[str, list[str | int | bool]]
     lifted: list[str] = []
     dimensions: dict[str, list[str | int | bool]]
-    parts: dict[str, dict[str, Any]]
+    parts: dict[str, Latency]
     outcomes: list[str]
     reasons: list[str]
     columns: Columns
@@ -102,14 +101,14 @@ def write(recording: Recording, file: Path) -> None:
         version=VERSION,
         workload=recording.workload,
         problem=dict(recording.problem),
-        machine=dataclasses.asdict(recording.machine),
-        provenance=dataclasses.asdict(recording.provenance),
+        machine=recording.machine,
+        provenance=recording.provenance,
         recorded_at=recording.recorded_at,
         origin=recording.origin,
         restriction={name: list(values) for name, values in recording.restriction.items()},
         lifted=list(recording.lifted),
         dimensions={name: list(values) for name, values in recording.dimensions.items()},
-        parts={name: dataclasses.asdict(latency) for name, latency in recording.parts.items()},
+        parts=dict(recording.parts),
         outcomes=outcomes,
         reasons=reasons,
         columns=columns,
@@ -154,7 +153,22 @@ def _loaded(file: Path) -> dict[str, Any]:
     return values
 
 
+def _check(content: RecordingFile) -> None:
+    """Raise ValueError for what the types of the fields let pass, and a replay would stumble over."""
+    arch = content.machine.arch
+    if content.machine.kind == "cuda" and not arch.removeprefix("sm_").isdecimal():
+        raise ValueError(f"machine.arch {arch!r}: expected sm_ and a number")
+    if "world_size" not in content.problem:
+        raise ValueError("problem.world_size is missing")
+    unknown = sorted(content.restriction.keys() - content.dimensions.keys())
+    if unknown:
+        raise ValueError(f"restriction of {', '.join(unknown)}; dimensions: {', '.join(content.dimensions)}")
+    if not content.columns.outcome:
+        raise ValueError("no configs")
+
+
 def _recording(content: RecordingFile) -> Recording:
+    _check(content)
     columns = content.columns
     size = len(columns.outcome)
     lengths = {name: len(column) for name, column in columns.dimensions.items()}
@@ -177,18 +191,15 @@ def _recording(content: RecordingFile) -> Recording:
     return Recording(
         workload=content.workload,
         problem=content.problem,
-        machine=Machine(**content.machine),  # type: ignore[arg-type]
-        provenance=Provenance(**content.provenance),
+        machine=content.machine,
+        provenance=content.provenance,
         recorded_at=content.recorded_at,
         origin=content.origin,
         restriction=content.restriction,
         lifted=tuple(content.lifted),
         dimensions={name: tuple(values) for name, values in content.dimensions.items()},
         evaluations=evaluations,
-        parts={
-            name: Latency(**{field: _tupled(value) for field, value in values.items()})
-            for name, values in content.parts.items()
-        },
+        parts=content.parts,
     )
 
 
@@ -209,10 +220,6 @@ def _at(values: Sequence[T], index: int, name: str) -> T:
     if not 0 <= index < len(values):
         raise ValueError(f"{name}: index {index}; there are {len(values)} values")
     return values[index]
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _typed(value: Value) -> tuple[type, Value]:

@@ -76,10 +76,11 @@ class Recording:
             (now := space.renamed.name(name)): tuple(space.renamed.value(now, value) for value in values)
             for name, values in self.dimensions.items()
         }
-        carried = {d.name: d for mode in dimensions["mode"] for d in space.dimensions_of(str(mode))}
+        carried = {d.name: d for mode in dimensions.get("mode", ()) for d in space.dimensions_of(str(mode))}
         newer = [d for d in carried.values() if d.name not in dimensions]
         dimensions |= {d.name: (d.default,) for d in newer if d.default is not None}
-        missing = sorted((carried.keys() - dimensions.keys()) | (dimensions.keys() - space.dimensions.keys()))
+        needed = {"mode", *carried}
+        missing = sorted((needed - dimensions.keys()) | (dimensions.keys() - space.dimensions.keys()))
         if workload.name != self.workload or missing:
             why = f"the dimensions {', '.join(missing)} are not in both" if missing else "it is another workload"
             raise InputError(

@@ -87,17 +87,17 @@ class Workspace:
         inputs of a call broke what its kernels rely on; waits for the device.
         """
         status = self._setup.status
-        if status & TIMED_OUT:
-            raise GangError(
-                f"{self.problem.workload} ({self.problem}): a wait in the kernel timed out, and results since then are "
-                "wrong. Some rank did not make this call, or made it far too late. To go on, call context.release() on "
-                "every rank"
-            )
-        if status:
+        if status & ~TIMED_OUT:  # first: the wrong input would be there again after a release
             raise InvalidProblem(
                 f"{self.problem.workload} ({self.problem}): tokens name an expert more than once, and so gave this "
                 "rank more rows than there is room for (docs/kernels/moe.md); results since then lack rows. Mend "
                 "the routing, then call context.release() on every rank"
+            )
+        if status:
+            raise GangError(
+                f"{self.problem.workload} ({self.problem}): a wait in the kernel timed out, and results since then are "
+                "wrong. Some rank did not make this call, or made it far too late. To go on, call context.release() on "
+                "every rank"
             )
 
     @property

@@ -117,7 +117,7 @@ def _plain(entry: Entry) -> dict[str, Value]:
 
 
 def _size(file: object, size: str) -> int:
-    if not (size.isascii() and size.isdigit() and 0 < int(size) < 2**63):
+    if not (size.isascii() and size.isdigit() and len(size) < 20 and 0 < int(size) < 2**63):
         raise InputError(f"{file}: size {size[:60]!r} is not a positive integer")
     return int(size)
 

@@ -127,6 +127,9 @@ def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]
         return f"config: {violation}", ""
     if stands_in is None:
         return "", f"only names and values checked: {entry.key.arch} is unknown here; a look-up there checks the rest"
+    unlike = found.unlike_measured(entry.winner.config, Regime(entry.key.regime))
+    if unlike is not None:
+        return "", f"no look-up serves it in the regime {entry.key.regime}: {unlike}"
     changes = entry.provenance.changes(provenance_of(found))
     return "", f"stale here, serves where versions are the file's: {changes}" if changes else ""
 

@@ -22,8 +22,9 @@ POLL_SECONDS = 0.5
 @contextmanager
 def claimed(
     store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], *, anew: bool = False
-) -> Iterator[StudyRecord]:
-    """Yields the study that ``begin`` finds or makes: finished, or leased to this process while the context lasts.
+) -> Iterator[tuple[StudyRecord, Lease]]:
+    """Yields the study that ``begin`` finds or makes: finished, or leased to this process while the context lasts; and
+    the lease, which the store asks for whenever it takes something of the run.
 
     While another process tunes it, wait and name that process to ``watch``. ``anew`` supersedes an existing study once
     that process is done. Raises StoreError.
@@ -31,13 +32,13 @@ def claimed(
     lease = Lease.new()
     study = _awaited(store, begin, watch, lease, anew)
     if study.state == "finished":
-        yield study
+        yield study, lease
         return
     over = threading.Event()
     heart = threading.Thread(target=_beat, args=(store, study.id, lease, over), name="lease", daemon=True)
     heart.start()
     try:
-        yield study
+        yield study, lease
     finally:
         over.set()
         heart.join()

@@ -63,8 +63,8 @@ class Budget:
         """Raise InvalidBudget for limits out of range."""
         if not 1 <= self.trials <= MOST_TRIALS:
             raise InvalidBudget(f"{self.trials} trials: allowed: 1 to {MOST_TRIALS}")
-        if not (SHORTEST <= self.seconds <= LONGEST or self.seconds == math.inf):
-            raise InvalidBudget(f"budget of {self.seconds:g} s: allowed: {SHORTEST:g}s to {LONGEST / 3600:g}h")
+        if self.seconds != math.inf:
+            _check_seconds(self.seconds)
 
     @classmethod
     def of(cls, effort: Effort, trials: int | None = None, duration: str | None = None) -> Budget:
@@ -98,8 +98,15 @@ def limits_of(
 
 
 def parse_duration(text: str) -> float:
-    """Parse 90s, 5m, 1.5h; raises InvalidBudget."""
+    """Parse 90s, 5m, 1.5h; raises InvalidBudget, also for what no budget may be."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if match is None:
         raise InvalidBudget(f"budget {text!r}: write it like 90s, 5m or 1.5h")
-    return float(match[1]) * UNITS[match[2]]
+    seconds = float(match[1]) * UNITS[match[2]]
+    _check_seconds(seconds)
+    return seconds
+
+
+def _check_seconds(seconds: float) -> None:
+    if not SHORTEST <= seconds <= LONGEST:
+        raise InvalidBudget(f"budget of {seconds:g} s: allowed: {SHORTEST:g}s to {LONGEST / 3600:g}h")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from autotune.config import Config
 from autotune.db import TrialRecord
@@ -148,6 +149,19 @@ def merge(latencies: Sequence[Latency]) -> Latency:
         host_rounds=tuple(host) if len(host) == len(medians) else (),
         isolated_rounds=tuple(isolated) if len(isolated) == len(medians) else (),
     )
+
+
+def merge_parts(rounds: Sequence[Mapping[str, Latency]]) -> dict[str, Latency]:
+    """Each part's rounds merged. A part that failed in a round and was measured in a later one is without rounds: they
+    would be compared with other rounds of the configs.
+    """
+    merged = {}
+    for name in dict.fromkeys(name for each in rounds for name in each):
+        found = [each[name] for each in rounds if name in each]
+        paired = all(name in each for each in rounds[: len(found)])
+        whole = merge(found)
+        merged[name] = whole if paired else replace(whole, rounds=(), host_rounds=(), isolated_rounds=())
+    return merged
 
 
 def winner(

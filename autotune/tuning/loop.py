@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Provenance, Routed, Store, StudyRecord, TrialRecord, Winner
+from autotune.db import CacheKey, Entry, Lease, Provenance, Routed, Store, StudyRecord, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
@@ -27,6 +27,7 @@ from autotune.tuning.finals import (
     disqualified,
     finals_plan,
     merge,
+    merge_parts,
     next_session,
     run_finals,
     winner,
@@ -78,15 +79,16 @@ def tune(
 
     An unfinished study is continued: the search measures nothing again, the finals start over. While another process
     tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes again. Ctrl-C ends the
-    run with its results so far; while waiting it raises KeyboardInterrupt. Raises GangError, StoreError.
+    run with its results so far; while waiting it raises KeyboardInterrupt. Raises GangError; StoreError,
+    also where another process took the study over because this one's heartbeat had stopped: its result counts.
     """
     key, provenance = CacheKey.of(problem, machine, regime), provenance or provenance_of(workload)
     size = workload.space.size(problem, machine)
     begin = partial(store.study, key, provenance, seed=seed, space_size=size, origin=origin_of(workload))
-    with claimed(store, begin, watch, anew=force) as study:
+    with claimed(store, begin, watch, anew=force) as (study, lease):
         if study.state == "finished":
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
-        run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch, regime, live)
+        run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, lease, watch, regime, live)
         try:
             run.search_space()
             run.finish(extra_finalists)
@@ -101,12 +103,13 @@ class _Run:
 
     def __init__(
         self, workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
-        budget: Budget, effort: Effort, study: StudyRecord, watch: Callable[[Progress], None], regime: Regime,
-        live: LiveStorage | None,
+        budget: Budget, effort: Effort, study: StudyRecord, lease: Lease, watch: Callable[[Progress], None],
+        regime: Regime, live: LiveStorage | None,
     ) -> None:  # fmt: skip
         self._problem, self._machine, self._workload = problem, machine, workload
         self._store, self._gang, self._screen = store, gang, screen
-        self._budget, self._effort, self._study, self._watch = budget, effort, study, watch
+        self._budget, self._effort, self._watch = budget, effort, watch
+        self._study, self._lease = study, lease
         self._opened = time.monotonic()
         self._begin: float | None = None
         """The start of the budget: when ranks and baselines are there, however long a cold machine takes for them."""
@@ -182,12 +185,12 @@ class _Run:
         refused = self._refused(finalists)
         first, count = next_session(self._history), self._effort.rounds
         self.progress.finals, self._finals_began = (0, count * len(finalists)), self._elapsed()
-        parts: dict[str, list[Latency]] = {}
+        parts: list[dict[str, Latency]] = []
 
         def evaluate(config: Config, number: int) -> Evaluation:
             number += first
             evaluation = refused.get(config) or self._evaluate_final(config, number)
-            self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
+            self._record(TrialRecord(config, evaluation, source=FINAL, number=number))
             done, planned = self.progress.finals
             self.progress.finals = (done + 1, planned)
             self._show("finals")
@@ -200,8 +203,7 @@ class _Run:
             return found
 
         def measure_parts() -> None:
-            for name, latency in self._gang.measure_parts(self._finals_plan).items():
-                parts.setdefault(name, []).append(latency)
+            parts.append(self._gang.measure_parts(self._finals_plan))
 
         rounds = run_finals(
             finalists, count, evaluate, stop=self._no_time_for_a_round, undecided=undecided, beside=measure_parts
@@ -218,11 +220,11 @@ class _Run:
             config=best,
             latency=measured[best].through(door),
             baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
-            limits={name: merge(latencies) for name, latencies in parts.items()},
+            limits=merge_parts(parts),
             roofline=roofline(self._problem, self._gang.measure_rates(self._problem.dtype)),
             routings={name: replace(each, latency=each.latency.through(door)) for name, each in routings.items()},
         )
-        self._store.finish(self._study.id, found)
+        self._store.finish(self._study.id, found, self._lease)
         if self._live is not None:
             self._live.finish(found)
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
@@ -348,7 +350,7 @@ class _Run:
     def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:
         number = self.progress.trials
         record = TrialRecord(config, evaluation, source, number, self._predicted(config))
-        self._store.record(self._study.id, record)
+        self._record(record)
         self._disqualified |= disqualified([record])
         if self._live is not None:
             self._live.add(record)
@@ -356,6 +358,9 @@ class _Run:
         latency, reason = evaluation.latency, evaluation.reason
         told = f"{latency.of(self._regime):.2f} µs" if latency is not None else f"{evaluation.outcome} {reason}".strip()
         LOG.info("trial %d (%s): %s, %s", number, source, told, config)
+
+    def _record(self, record: TrialRecord) -> None:
+        self._store.record(self._study.id, record, self._lease)
 
     def _predicted(self, config: Config) -> float | None:
         return self._workload.predict(self._problem, config, self._machine)

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from autotune.db import CacheKey, Held, Lease, Provenance, Store
+from autotune.db import CacheKey, Held, Lease, Provenance, Store, TrialRecord, Winner
+from autotune.errors import StoreError
 
 THERE = dataclasses.replace(Lease.new(), host="far", system="another boot pid:[1]", pid=4711)
 """A lease of a process on another host."""
@@ -45,6 +46,25 @@ def test_a_silent_one_is_taken_over_and_learns_of_it(store: Store, study: int) -
     assert not store.beat(study, THERE) and store.beat(study, mine)
 
 
+def test_nothing_is_stored_under_a_lease_that_another_process_took(
+    store: Store, study: int, trial: TrialRecord, winner: Winner
+) -> None:
+    mine = Lease.new()
+    assert store.take_lease(study, mine) is None
+    store.record(study, trial, mine)
+    seen = store.take_lease(study, THERE)
+    assert store.take_lease(study, THERE, over=seen) is None
+    for write in (lambda: store.record(study, trial, mine), lambda: store.finish(study, winner, mine)):
+        with pytest.raises(StoreError, match="process 4711 on far since .* took study 1 over"):
+            write()
+    store.record(study, trial, THERE)
+    store.finish(study, winner, THERE)
+    store.release(study, THERE)
+    with pytest.raises(StoreError, match="another process took study 1 over"):
+        store.finish(study, winner, mine)
+    assert len(store.trials(study)) == 2 and len(store.entries()) == 1
+
+
 def test_a_process_that_is_gone_is_known_by_its_number_and_start(store: Store, study: int) -> None:
     code = "import autotune.db; print(autotune.db.Lease.new().text)"
     text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
@@ -52,6 +72,26 @@ def test_a_process_that_is_gone_is_known_by_its_number_and_start(store: Store, s
     mine = Lease.new()
     assert not Held(mine.text, 1).is_gone
     assert Held(dataclasses.replace(mine, started="1").text, 1).is_gone, "another process had this number before"
+
+
+def test_another_users_process_that_proc_hides_is_known_by_its_silence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where /proc is mounted with hidepid=2: no entry, and a signal is not permitted."""
+
+    def forbidden(pid: int, number: int) -> None:
+        raise PermissionError
+
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    held = Held(dataclasses.replace(Lease.new(), pid=ended.pid, started="1").text, 1)
+    assert held.is_here and held.is_gone
+    monkeypatch.setattr(os, "kill", forbidden)
+    assert not held.is_here and not held.is_gone
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 2**70])
+def test_a_number_that_no_process_has_harms_nobody(pid: int) -> None:
+    held = Held(dataclasses.replace(Lease.new(), pid=pid).text, 1)
+    assert held.is_gone or not held.is_here
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": 1}', "[" * 100_000, '{"pid": "x"}'])

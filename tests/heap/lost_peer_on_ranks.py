@@ -18,6 +18,8 @@ from autotune.kernels.primitives.ll import ll_wait
 
 NEVER = 1 << 30
 """Polls, of which the interpreter makes a thousand a second at most."""
+OTHER = 2
+"""A bit of the status word that is there before the wait."""
 
 
 @triton.jit
@@ -47,7 +49,7 @@ def raw_wait(folder: str) -> None:
     """The mark that a wait has left behind."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
     flag, status = heap.allocate((1,), torch.int32), heap.allocate((1,), torch.int32)
-    flag.zero_(), status.zero_()
+    flag.zero_(), status.fill_(OTHER)
     heap.barrier()
     if last():
         leave(folder, None)
@@ -59,7 +61,7 @@ def ll_wait_alone(folder: str) -> None:
     """The same of a wait for a word of the LL protocol."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
     word, status = heap.allocate((1,), torch.int64), heap.allocate((1,), torch.int32)
-    word.zero_(), status.zero_()
+    word.zero_(), status.fill_(OTHER)
     heap.barrier()
     if last():
         leave(folder, None)

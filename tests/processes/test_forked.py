@@ -165,3 +165,12 @@ def test_servers_and_processes_go_with_a_killed_driver_even_if_a_fork_of_it_live
         driver.kill()
         assert len(pids) == 2 and all(gone(pid, within=300) for pid in pids)
         os.killpg(driver.pid, signal.SIGKILL)
+
+
+def test_what_a_process_without_a_log_prints_goes_to_stderr(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for imports in ("grown.imports", None):  # forked, and started by itself
+        ours, theirs = Pipe()
+        with theirs:
+            process = start_python("grown.worker", theirs, imports=imports)
+        assert ended(process, ours, "print('from a child', flush=True)") == 0
+        assert capfd.readouterr() == ("", "from a child\n")

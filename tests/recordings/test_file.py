@@ -29,6 +29,29 @@ def edited(file: Path, change: Callable[[Any], None]) -> None:
     file.write_bytes(gzip.compress(json.dumps(values).encode()))
 
 
+def without_rows(values: Any) -> None:
+    columns = values["columns"]
+    for column in (*columns.pop("dimensions").values(), *columns.values()):
+        column.clear()
+    columns["dimensions"] = {name: [] for name in values["dimensions"]}
+
+
+def without_modes(values: Any) -> None:
+    for place in (values["dimensions"], values["columns"]["dimensions"], values["restriction"]):
+        place.pop("mode", None)
+    for column in values["columns"]["dimensions"].values():
+        del column[1:]
+    for column in values["columns"].values():
+        if isinstance(column, list):
+            del column[1:]
+
+
+def test_a_table_whose_modes_were_cut_out_fits_no_workload(file: Path) -> None:
+    edited(file, without_modes)
+    with pytest.raises(InputError, match="the dimensions mode.* are not in both; record it again"):
+        read(file).fitted(FOUND)
+
+
 def test_a_recording_comes_back_and_writes_the_same_bytes(recording: Recording, tmp_path: Path, file: Path) -> None:
     before, found = recording, read(file)
     assert list(found.evaluations) == list(before.evaluations)
@@ -56,6 +79,13 @@ def test_it_is_compact(file: Path) -> None:
         (lambda v: v.update(version=2), "version 2 of the format; this iris-autotune reads version 1"),
         (lambda v: v.pop("machine"), "machine: Field required"),
         (lambda v: v["machine"].pop("arch"), "arch"),
+        (lambda v: v["machine"].update(gpus="eight"), "machine.gpus: Input should be a valid integer"),
+        (lambda v: v["machine"].update(device=4), "machine.device: Input should be a valid string"),
+        (lambda v: v["machine"].update(arch="sm_x"), "machine.arch 'sm_x': expected sm_ and a number"),
+        (lambda v: v["problem"].pop("world_size"), "problem.world_size is missing"),
+        (lambda v: v["restriction"].update(tile=[4]), "restriction of tile; dimensions: mode"),
+        (lambda v: v["parts"].update(gemm={"median": "fast"}), "parts.gemm.median: Input should be a valid number"),
+        (without_rows, "no configs"),
         (lambda v: v["columns"]["median"].pop(), "columns that do not fit each other: median"),
         (lambda v: v["columns"]["dimensions"].pop("mode"), "columns that do not fit each other: dimensions"),
         (lambda v: v["columns"]["outcome"].__setitem__(3, 99), "outcome: index 99; there are 7 values"),

@@ -96,6 +96,18 @@ def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store, make_entry:
     assert then.state is State.REPLACES and len(store.entries()) == 1
 
 
+def test_it_is_said_of_a_config_that_no_look_up_serves_in_its_regime(store: Store, make_entry: MakeEntry) -> None:
+    entry = make_entry()
+    captured = dataclasses.replace(
+        entry, winner=dataclasses.replace(entry.winner, config=Config({"mode": "bsp", "launch": "graph"}))
+    )
+    [pipelined] = bring(store, captured)
+    assert pipelined.state is State.NEW
+    assert pipelined.reason.startswith("no look-up serves it in the regime pipelined: launch=graph times a graph")
+    in_a_graph = dataclasses.replace(captured, key=dataclasses.replace(captured.key, regime="graph"))
+    assert [each.reason for each in bring(store, in_a_graph)] == [""]
+
+
 def test_other_versions_stand_beside_ours_and_that_is_said(store: Store, make_entry: MakeEntry) -> None:
     bring(store, make_entry())
     other = make_entry(median=100.0)

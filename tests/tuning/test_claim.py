@@ -18,8 +18,8 @@ from small_space import PROBLEM, WORKLOAD, Ranks, kept, run, time_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Lease, Store, lease
-from autotune.errors import GangError
-from autotune.tuning import Progress, claim
+from autotune.errors import GangError, StoreError
+from autotune.tuning import Progress, Result, claim
 from autotune.workloads import provenance_of
 
 TESTS = Path(__file__).parents[1]
@@ -205,3 +205,35 @@ def test_a_run_keeps_its_heart_beating(path: Path, monkeypatch: pytest.MonkeyPat
         ranks.allowed.set()
         assert tuned.result().entry is not None
     assert not any(thread.name == "lease" for thread in threading.enumerate())
+
+
+def test_a_run_whose_study_was_taken_over_ends_in_words_and_changes_nothing(path: Path) -> None:
+    late = SlowRanks()
+    with ThreadPoolExecutor(1) as pool, Store.open(path) as store:
+        tuned = pool.submit(run, path, late)
+        assert late.asked.wait(120)
+        silent = store.take_lease(study_of(store), lease_there())
+        assert store.take_lease(study_of(store), theirs := lease_there(), over=silent) is None
+        late.allowed.set()
+        with pytest.raises(StoreError, match="on far since .* took study 1 over, because .* its result counts"):
+            tuned.result()
+        assert len(late.calls) == 1 and kept(path) == [], "what it measured since then is not among the other's rounds"
+        assert store.beat(study_of(store), theirs), "and the lease is still the other's"
+
+
+def test_a_run_whose_study_another_finished_meanwhile_does_not_finish_it_again(path: Path) -> None:
+    def takes_over(config: Config) -> float:
+        if len(late.calls) == 24:  # in its finals
+            with Store.open(path) as store:
+                silent = store.take_lease(study_of(store), lease_there())
+                assert store.take_lease(study_of(store), theirs := lease_there(), over=silent) is None
+                store.release(study_of(store), theirs)
+            others.append(run(path, Ranks()))
+        return time_of(config)
+
+    others: list[Result] = []
+    late = Ranks(time=takes_over)
+    with pytest.raises(StoreError, match="another process took study 1 over"):
+        run(path, late)
+    with Store.open(path) as store:
+        assert store.entries() == [others[0].entry]

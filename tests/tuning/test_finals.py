@@ -13,7 +13,7 @@ from fakes import latency_of
 
 from autotune.config import Config
 from autotune.outcome import Evaluation, Latency, Outcome
-from autotune.tuning.finals import beats, contested, merge, run_finals, winner
+from autotune.tuning.finals import beats, contested, merge, merge_parts, run_finals, winner
 
 A, B, C = (Config({"mode": name}) for name in "abc")
 
@@ -31,6 +31,16 @@ def test_finals_alternate_and_drop_what_fails() -> None:
     assert calls == [("a", 0), ("b", 0), ("c", 0), ("c", 1), ("b", 1), ("a", 1), ("a", 2), ("c", 2)]
     assert set(measured) == {A, C}
     assert [latency.median for latency in measured[A]] == [100.0, 110.0, 120.0]
+
+
+def test_a_part_that_failed_between_two_rounds_is_compared_with_no_other_rounds() -> None:
+    one, two, three = ({"gemm": latency_of(time), "gather": latency_of(2 * time)} for time in (50.0, 51.0, 52.0))
+    assert merge_parts([one, two, three])["gemm"].rounds == (50.0, 51.0, 52.0)
+    assert merge_parts([one, two, {}])["gemm"].rounds == (50.0, 51.0), "the leading ones still go together"
+    gap = merge_parts([one, {"gather": two["gather"]}, three])
+    assert (gap["gemm"].median, gap["gemm"].rounds) == (51.0, ())
+    assert gap["gather"].rounds == (100.0, 102.0, 104.0)
+    assert merge_parts([{}, {}]) == {}
 
 
 def once(median: float) -> list[Latency]:

@@ -285,7 +285,14 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: parse_duration("soon"), lambda: parse_duration("5"), lambda: Budget(0), lambda: Budget(5, 0.1)]
+    "make",
+    [
+        lambda: parse_duration("soon"),
+        lambda: parse_duration("5"),
+        lambda: Budget(0),
+        lambda: Budget(5, 0.1),
+        lambda: parse_duration("9" * 400 + "s"),
+    ],
 )
 def test_budgets_nobody_can_keep(make: Any) -> None:
     with pytest.raises(InvalidBudget):

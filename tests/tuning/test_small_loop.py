@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from every_mode import whole
@@ -17,7 +18,7 @@ from small_space import BEST, BSP, EFFORT, EVERYTHING, FINALS, PROBLEM, WORKLOAD
 from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import GangError
-from autotune.outcome import Evaluation, Outcome
+from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.report.figures import Ratio, ratio
 from autotune.tuning import Progress
 from autotune.tuning.search import Search
@@ -319,3 +320,14 @@ def test_an_extra_finalist_is_measured_in_every_round_of_the_finals(path: Path) 
     finals = kept(path, finals=True)
     assert [trial.number for trial in finals if trial.config == slow] == [0, 1]
     assert [trial.number for trial in finals if trial.config == BSP] == [0, 1], "none is measured twice"
+
+
+def test_a_part_that_fails_in_the_first_round_alone_is_stored_without_rounds(path: Path) -> None:
+    class Stumbling(Ranks):
+        def measure_parts(self, plan: Any) -> dict[str, Latency]:
+            self.log.append("parts")
+            return {} if self.log.count("parts") == 1 else super().measure_parts(plan)
+
+    entry = run(path, Stumbling()).entry
+    assert entry is not None and len(entry.winner.latency.rounds) == EFFORT.rounds
+    assert entry.winner.limits["sum"].rounds == (), "which round of the winner goes with which of the part is not kept"

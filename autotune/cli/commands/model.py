@@ -14,7 +14,7 @@ from autotune.cli.commands.model_measured import MeasuredModel
 from autotune.cli.commands.model_table import HEADER, ModelResult
 from autotune.cli.commands.tune import Effort, Force, Seconds, Seed, Trials, say_where
 from autotune.cli.interrupts import exit_code
-from autotune.cli.options import DEFAULT_RANKS, Database, Json, Output, RegimeName, one_of
+from autotune.cli.options import DEFAULT_RANKS, Database, Json, Output, RegimeName, one_of, refuse
 from autotune.dtypes import COMBINATIONS, FP8, SCALES
 from autotune.errors import InputError
 from autotune.machine import Machine
@@ -94,6 +94,9 @@ def model(
     """
     wanted = regime_of(regime)
     _check_together(config, measure, layers, list_only, json)
+    if list_only:
+        tuning = {"--trials": trials, "--effort": effort, "--seed": seed, "--force": force}
+        refuse(tuning, "for tuning, and --list tunes nothing")
     from autotune.models.gains import expected_gains, shares
 
     if list_only:

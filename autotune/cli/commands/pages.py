@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import webbrowser
 from collections.abc import Callable, Sequence
@@ -40,7 +39,7 @@ def write_pages(
         return
     text = to_html(studies[0])
     if target is None and not open:
-        if sys.stdout.isatty():
+        if output.stdout().isatty():
             raise InputError("a web page is not for a terminal: name a file with --output, or show it with --open")
         output.write(text, None, "")
         return

@@ -12,7 +12,7 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
-from autotune.cli.options import Database, Json, RegimeName, Request, one_of
+from autotune.cli.options import Database, Json, RegimeName, Request, one_of, refuse
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
@@ -66,6 +66,9 @@ def tune_workload(
     from autotune.tuning import EFFORTS, limits_of, tune
     from autotune.tuning.live import live_storage
 
+    if config is not None:
+        searching = {"--budget": budget, "--trials": trials, "--force": force, "--optuna-storage": optuna_storage}
+        refuse(searching, "for a search, and --config measures one config")
     machine, wanted = session.machine_to_measure_on(), regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)

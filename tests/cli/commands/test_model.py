@@ -367,6 +367,8 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
         ({}, ("--budget", "soon"), "budget 'soon': write it like 90s"),
         ({}, ("--measure",), "--measure tunes first, and --list tunes nothing"),
         ({}, ("--layers", "2"), "--layers is for --measure"),
+        ({}, ("--trials", "5", "--force"), "--trials, --force: for tuning, and --list tunes nothing: choose one"),
+        ({}, ("--effort", "full", "--seed", "1"), "--effort, --seed: for tuning, and --list tunes nothing"),
         ({}, ("--json",), "--json prints results, and --list, which is YAML, has none"),
         ({}, ("--tokens", f"1..{'9' * 5000}"), "write a list like 16,64,256"),
         ({}, ("--sequence-parallel-from", "9" * 5000), "write a number of tokens, or never"),

@@ -83,3 +83,32 @@ def test_a_file_that_raises(laptop: Bench, tmp_path: Path) -> None:
 def test_without_run_it_says_how(laptop: Bench) -> None:
     result = laptop.tune(TOY, "--width", "64")
     assert result.exit_code == 2 and f"tune run {TOY}" in result.stderr
+
+
+LOUD = """
+from toy_workload import ToyProblem, ToyWorkload
+
+class Loud(ToyWorkload):
+    def default_problem(self, machine, world_size):
+        print("so many ranks:", world_size)
+        return super().default_problem(machine, world_size)
+
+    def default_config(self, problem, machine):
+        print("by default")
+        return super().default_config(problem, machine)
+"""
+
+
+def test_what_its_methods_print_is_no_data_of_a_command(
+    laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    (tmp_path / "loud.py").write_text(LOUD)
+    loud = f"{tmp_path / 'loud.py'}:Loud"
+    assert laptop.json("run", loud, "--width", "64", "--trials", "3")["finished"]
+    assert laptop.json("lookup", loud, "--width", "64")["source"] == "exact"
+    assert [row["sizes"] for row in laptop.json("grid", loud, "--width", "64,128", "--trials", "3")] == [
+        {"width": 64}, {"width": 128},
+    ]  # fmt: skip
+    assert "by default" in laptop.tune("run", loud, "--width", "32", "--trials", "3").stderr
+    assert "--width" in laptop.tune("run", loud, "--help").stdout, "help is there as ever"

@@ -1,0 +1,45 @@
+"""The winners' table: nothing is measured in vain, and what failed is said in words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import winners
+
+GRID = ("gemm-all-reduce", "--m", "4,8")
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], code: int) -> None:
+    """Let ``tune grid`` end with a code and these rows."""
+    done = subprocess.CompletedProcess([], code, json.dumps(rows) if rows else "")
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: done)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: pytest.fail("it measures"))
+    monkeypatch.setattr("sys.argv", ["winners.py", *GRID, "--json", str(tmp_path / "none" / "rows.json")])
+    with pytest.raises(SystemExit) as end:
+        winners.main()
+    assert end.value.code == 2 and "folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rows", "code", "told"), [([], 2, 2), ([{"latency": None}], 1, 1), ([], 130, 130)])
+def test_a_grid_without_a_measured_size_ends_as_it_ended(
+    monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], code: int, told: int
+) -> None:
+    answering(monkeypatch, rows, code)
+    with pytest.raises(SystemExit) as end:
+        winners.tune(list(GRID))
+    assert end.value.code == told
+
+
+def test_the_sizes_that_were_measured_count_where_another_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"latency": None}, {"latency": {"median": 5.0}}]
+    answering(monkeypatch, rows, winners.SOME_FAILED)
+    assert winners.tune(list(GRID)) == rows
