@@ -134,25 +134,24 @@ def test_untuned_the_default_runs_and_the_log_says_so(caplog: pytest.LogCaptureF
     assert "default (nothing tuned" in caplog.text
 
 
-def test_the_nearest_has_to_be_valid_for_the_call() -> None:
-    fits = Constraint("fits", ("BLOCK",), lambda s, BLOCK: s.problem.n % BLOCK == 0, "no rest")
+def _whole(configs: list[Any], named: dict[str, Any], **kwargs: Any) -> list[Any]:
+    return [config for config in configs if named["n"] % config.kwargs["BLOCK"] == 0]
+
+
+FITS = Constraint("fits", ("BLOCK",), lambda s, BLOCK: s.problem.n % BLOCK == 0, "no rest")
+
+
+@pytest.mark.parametrize(
+    "allowing",
+    [
+        {"space": Space(choices("mode", "any"), *BLOCKS, constraints=(FITS,))},
+        {"space": BLOCKS, "prune_configs_by": {"early_config_prune": _whole}},
+    ],
+    ids=["by the space", "by early pruning"],
+)
+def test_the_nearest_has_to_be_allowed_for_the_call(allowing: dict[str, Any]) -> None:
     bench = Formula(lambda named: 1 / named["BLOCK"])
-    options = {"space": Space(choices("mode", "any"), *BLOCKS, constraints=(fits,)), "key": ["n"], "free": ["n"]}
-    tuner = autotune.autotune(**options, do_bench=bench, config_hook=bench.hook)(copy())
-    tuner.tune(*tensors(256), 256, grid=grid)
-    for n, source, block in ((256, "exact", 256), (512, "nearest", 256), (192, "default", 16)):
-        kernel = autotune.autotune(**options)(copy())
-        kernel[grid](*tensors(n), n)
-        (answer,) = kernel.decisions.values()
-        assert (n, answer.source, kernel.best_config.kwargs["BLOCK"]) == (n, source, block)
-
-
-def test_the_nearest_has_to_survive_early_pruning_for_the_call() -> None:
-    def whole(configs: list[Any], named: dict[str, Any], **kwargs: Any) -> list[Any]:
-        return [config for config in configs if named["n"] % config.kwargs["BLOCK"] == 0]
-
-    bench = Formula(lambda named: 1 / named["BLOCK"])
-    options: Any = {"space": BLOCKS, "key": ["n"], "free": ["n"], "prune_configs_by": {"early_config_prune": whole}}
+    options: Any = {**allowing, "key": ["n"], "free": ["n"]}
     tuner = autotune.autotune(**options, do_bench=bench, config_hook=bench.hook)(copy())
     tuner.tune(*tensors(256), 256, grid=grid)
     for n, source, block in ((256, "exact", 256), (512, "nearest", 256), (192, "default", 16)):

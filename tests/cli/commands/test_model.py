@@ -22,8 +22,6 @@ LLAMA = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 3,
     "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000, "torch_dtype": "float16",
 }  # fmt: skip
-
-
 MIXTRAL: dict[str, Any] = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 QWEN: dict[str, Any] = {
     "model_type": "qwen2_moe", "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 128,
@@ -110,18 +108,10 @@ def test_options_change_the_problems(gpus: Bench, tmp_path: Path) -> None:
     assert (decode["batch"], decode["q_heads"], decode["kv_len"], decode["calls"]) == (4, 8, 2048, 3)
 
 
-def test_a_text_model_within_a_model_of_images_is_read(gpus: Bench, tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
-    text = {**LLAMA, "model_type": "gemma3_text", "intermediate_size": 4096, "torch_dtype": None}
-    file.write_text(json.dumps({"model_type": "gemma3", "torch_dtype": "bfloat16", "text_config": text}))
-    assert len(listed(gpus, str(file), "--tp", "2", "--tokens", "256")) == 4
-
-
 def test_fields_that_a_model_of_images_and_text_leaves_out_are_known(gpus: Bench, tmp_path: Path) -> None:
     text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({"model_type": "gemma3", "dtype": "float16", "text_config": text}))
-    found = listed(gpus, str(file), "--tp", "2", "--tokens", "256")
+    file = config(tmp_path, **{**dict.fromkeys(LLAMA), "model_type": "gemma3", "dtype": "float16", "text_config": text})
+    found = listed(gpus, file, "--tp", "2", "--tokens", "256")
     assert [*found][:2] == ["all_gather_gemm (256, 4096, 2560)", "all_gather_gemm (256, 20480, 2560)"]
     assert {each["dtype"] for each in found.values()} == {"fp16"}
 
@@ -390,7 +380,6 @@ def test_files_that_are_none(gpus: Bench, tmp_path: Path) -> None:
 
 
 def tuned_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
-    """By the machine's own ranks."""
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
     words = ("--tp", "2", "--tokens", "8", "--trials", "3", "--effort", "quick", "--measure", "--layers", "1")
     result = Bench(machine()).tune("model", config(tmp_path, **sizes), *words)
