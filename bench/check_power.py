@@ -35,8 +35,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from arguments import output_file
-
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mutant_cases import CASES, Case
@@ -300,7 +298,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a regular expression for names of mutants")
     parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=output_file, help="JSON lines; what is there already is not evaluated again")
+    parser.add_argument("--out", type=Path, help="JSON lines; what is there already is not evaluated again")
     parser.add_argument("--gpu", action="store_true", help="on this machine's GPUs; in turns if there is only one")
     parser.add_argument("--in-turns", action="store_true", help="with --gpu: two ranks on one GPU, whatever there is")
     parser.add_argument("--hardware", action="store_true", help="with --gpu: those alone that only GPUs can show")

@@ -158,8 +158,6 @@ def _check(content: RecordingFile) -> None:
     arch = content.machine.arch
     if content.machine.kind == "cuda" and not arch.removeprefix("sm_").isdecimal():
         raise ValueError(f"machine.arch {arch!r}: expected sm_ and a number")
-    if "world_size" not in content.problem:
-        raise ValueError("problem.world_size is missing")
     unknown = sorted(content.restriction.keys() - content.dimensions.keys())
     if unknown:
         raise ValueError(f"restriction of {', '.join(unknown)}; dimensions: {', '.join(content.dimensions)}")

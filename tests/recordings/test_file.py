@@ -82,7 +82,6 @@ def test_it_is_compact(file: Path) -> None:
         (lambda v: v["machine"].update(gpus="eight"), "machine.gpus: Input should be a valid integer"),
         (lambda v: v["machine"].update(device=4), "machine.device: Input should be a valid string"),
         (lambda v: v["machine"].update(arch="sm_x"), "machine.arch 'sm_x': expected sm_ and a number"),
-        (lambda v: v["problem"].pop("world_size"), "problem.world_size is missing"),
         (lambda v: v["restriction"].update(tile=[4]), "restriction of tile; dimensions: mode"),
         (lambda v: v["parts"].update(gemm={"median": "fast"}), "parts.gemm.median: Input should be a valid number"),
         (without_rows, "no configs"),

@@ -14,6 +14,7 @@ import typer
 from autotune.cli import output
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import completing
+from autotune.errors import InputError
 
 if TYPE_CHECKING:
     from autotune.recordings import Recording, Replay
@@ -50,7 +51,10 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
     from autotune.recordings import read, tables
 
     recorded = read(tables.file_of(table))
-    where = f"{recorded.problem['world_size']} × {recorded.machine.device}, recorded {recorded.recorded_at:%Y-%m-%d}"
+    ranks = recorded.problem.get("world_size")
+    if ranks is None:
+        raise InputError(f"table {table}: its problem has no world_size; give a table that tune record wrote")
+    where = f"{ranks} × {recorded.machine.device}, recorded {recorded.recorded_at:%Y-%m-%d}"
     output.say(f"replaying {len(recorded.evaluations)} configs measured on {where}; nothing runs on a GPU here")
     result, place = _replayed(recorded, table, where, trials, seed)
     if result.interrupted:

@@ -16,6 +16,7 @@ from autotune.runtime.lookup import lookup
 from autotune.workloads import provenance_of, workload
 
 RECORDED = read(tables.file_of("ar-64"))
+FOREIGN = Path(__file__).parents[3] / "bench" / "recordings" / "foreign" / "attention.json.gz"
 
 
 @pytest.fixture
@@ -79,6 +80,7 @@ def test_no_look_up_serves_it_even_on_that_very_machine(
         (("missing.json.gz",), "recording missing.json.gz: No such file or directory"),
         (("--trials", "0"), "0 trials: allowed: 1 to 100000"),
         (("--seed", "-1"), "seed -1: allowed"),
+        ((str(FOREIGN),), "attention.json.gz: its problem has no world_size"),
     ],
 )
 def test_what_cannot_be_replayed_is_said(laptop: Bench, words: tuple[str, ...], said: str) -> None:
