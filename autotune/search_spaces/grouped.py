@@ -72,7 +72,9 @@ def grouped_tile(problem: Any, machine: Machine, *, gathered: bool, tma: bool) -
     if problem.scaled and not machine.is_interpreter:
         tile |= {"block_k": 128, "block_n": 128, "num_stages": min(tile["num_stages"], 3)}  # as many bytes as of bf16
         if not few and cuda:
-            tile |= _adding_tile(problem, gathered=gathered, in_two_parts=tma and tile["block_m"] == 128)
+            tile |= _adding_tile(problem, gathered=gathered, in_two_parts=tma and rows > 96)
+            # With 64 rows an expert this took 3 to 13 % less time than tiles in two parts (H200, 2026-11-24).
+            tile |= {"num_stages": 4} if rows <= 96 else {}
     tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.gemm[0])))
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
