@@ -154,8 +154,9 @@ def _scales_aligned(s: Setting, mode: str) -> bool:
 def tma_aligned(s: Setting, loads: str) -> bool:
     """True if the rows of A, B and C are multiples of 16 bytes."""
     _, columns, depth = s.problem.gemm
-    columns //= 1 + s.problem.gated
-    rows = (columns * s.problem.result_size, depth * s.problem.element_size)
+    of_b = columns if s.problem.b_order == "kn" else depth
+    of_c = columns // (1 + s.problem.gated)
+    rows = (depth * s.problem.element_size, of_b * s.problem.element_size, of_c * s.problem.result_size)
     return loads != "tma" or all(size % 16 == 0 for size in rows)
 
 

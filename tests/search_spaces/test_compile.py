@@ -263,6 +263,16 @@ def test_gate_and_up_in_halves_are_loaded_as_columns_in_turns_are(
     assert halves.shared_memory == in_turns.shared_memory >= 2 * 256 * 64 * 2
 
 
+def test_a_shard_of_one_column_and_rows_of_b_that_tma_does_not_take_compile(compilers: Compilers) -> None:
+    odd = [
+        problem("all_gather_gemm", m=32, n=64, k=1, world_size=1),
+        problem("all_gather_gemm", m=32, n=64, k=2, layout="k", b_order="nk", world_size=2),
+        problem("gemm_reduce_scatter", m=64, n=36, k=128, out_dtype="fp32", world_size=2),
+    ]
+    jobs = [(each, workload(each.workload).default_config(each, H100)) for each in odd]
+    fits(H100, jobs, compilers)
+
+
 @pytest.mark.parametrize(("machine", "dtype"), [(H100, "fp8_fnuz"), (MI300X, "fp8"), (MI350X, "fp8_fnuz")])
 def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Machine, dtype: str) -> None:
     for name in PROBLEMS.keys() - WITHOUT_SCALES:

@@ -128,6 +128,7 @@ PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[na
         ("a warp's share", {**PUSH, "block_m": 16, "block_n": 32}, {}, H100),
         ("TMA exists", {**PUSH, "loads": "tma"}, {}, MI300X),
         ("TMA alignment", {**PUSH, "loads": "tma"}, {"n": 4 * 500, "k": 1000, "m": 4096}, H100),
+        ("TMA alignment", {**PUSH, "loads": "tma"}, {"n": 4 * 1028, "out_dtype": "fp32"}, H100),
         ("TMA within a shard", {**PULL, "mode": "pull", "loads": "tma"}, {"layout": "k", "k": 4 * 72}, H100),
         ("depth of a split", {**PUSH, "split_k": 16}, {"k": 512}, H100),
         ("splits needed", {**PUSH, "split_k": 2}, {}, H100),

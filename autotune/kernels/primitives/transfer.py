@@ -37,6 +37,8 @@ def _step(
     columns = begin + tl.arange(0, STEP_COLUMNS)[None, :]
     inside = (rows < end_row) & (columns < tl.multiple_of(end_column, VECTOR))
     wide = rows.to(tl.int64)
+    # A width of one is a constant to the compiler, which has no multiples.
+    width, pitch = tl.cast(width, tl.int32), tl.cast(pitch, tl.int32)
     return wide * tl.multiple_of(width, VECTOR) + columns, wide * tl.multiple_of(pitch, VECTOR) + columns, inside
 
 
