@@ -75,10 +75,13 @@ def _of_two_blocks(at, pitch, column, last, places):
 
 @triton.jit
 def quantised(value, TYPE: tl.constexpr):
-    """A tile's rows in an fp8 type, and their scales, fp32 [BLOCK_M]: a row's largest becomes the type's largest."""
+    """A tile's rows in an fp8 type, and their scales, fp32 [BLOCK_M]: a row's largest becomes the type's largest.
+
+    Rows of zeros, and of so little that a scale would have fewer digits, or be zero itself, become zeros.
+    """
     MOST: tl.constexpr = 448.0 if tl.float8e4nv == TYPE else 240.0
     largest = tl.max(tl.abs(value), axis=1)
-    of_rows = tl.where(largest == 0.0, 1.0, largest / MOST)
+    of_rows = tl.where(largest < 1e-35, 1.0, largest / MOST)
     value = value / of_rows[:, None]
     if heap.is_interpreted():
         # Its conversion loses the carry of what is rounded up to a power of two; a number of fp8 it leaves as it is.

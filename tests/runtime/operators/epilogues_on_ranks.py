@@ -64,7 +64,7 @@ def gated(context: autotune.Context, sample: bool) -> dict[str, bool]:
 
 
 def quantised(context: autotune.Context, sample: bool) -> dict[str, bool]:
-    """By mode: C of fp8 times its scales is right; and torch's own checks pass."""
+    """By mode: C of fp8 times its scales is right, also where C is next to zero; and torch's own checks pass."""
     problem = gated_problem(n=512 * dist.get_world_size(), quantised=True)
     operands, expected = gated_operands(context, problem)
     answers = {}
@@ -74,6 +74,9 @@ def quantised(context: autotune.Context, sample: bool) -> dict[str, bool]:
         assert c.dtype == torch.float8_e4m3fn and scales.shape == (problem.m, 2) and scales.dtype == torch.float32
         mode = "looked up" if config is None else str(config["mode"])
         answers[mode] = error(c.float() * scales.repeat_interleave(128, 1), expected) < IN_FP8
+    a, b, bias = operands
+    c, scales = autotune.all_gather_gemm(context, a * 2.0**-74, b, bias * 0, epilogue="swiglu", quantise=True)
+    answers["next to zero"] = bool((scales > 0).all() and (c.float() == 0).all())
     arguments = schema_arguments(context, problem, operands)
     checked = torch.library.opcheck(torch.ops.iris_autotune.all_gather_gemm_quantised.default, arguments)
     return {**answers, "opcheck": set(checked.values()) == {"SUCCESS"}}
