@@ -103,10 +103,13 @@ def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
 
 def with_fitting_tile(space: Space, config: Config, problem: GemmProblem, machine: Machine) -> Config:
     """A config with the first smaller tile that fits where its own does not: fp32, odd shapes; else the smallest."""
-    block_k = min(64, config.integer("block_k"))
-    while space.violation(config, problem, machine) is not None and config.integer("block_n") > 32:
-        stages = max(2, config.integer("num_stages") - 1)
-        config = config.replace(block_n=config.integer("block_n") // 2, block_k=block_k, num_stages=stages)
+    smallest = {"block_n": 32, "block_k": min(64, config.integer("block_k")), "num_stages": 2}
+    while space.violation(config, problem, machine) is not None and any(
+        config.integer(name) > least for name, least in smallest.items()
+    ):
+        block_n = max(smallest["block_n"], config.integer("block_n") // 2)
+        stages = max(smallest["num_stages"], config.integer("num_stages") - 1)
+        config = config.replace(block_n=block_n, block_k=smallest["block_k"], num_stages=stages)
     return config
 
 

@@ -67,3 +67,12 @@ def test_what_is_tried_first_is_valid_and_has_every_mode_that_has_a_config(
         tried = {str(config["mode"]) for config in (*first, *baselines.values())}
         alive = {mode for mode in found.space.modes if any(True for _ in found.space.enumerate(problem, machine, mode))}
         assert tried == alive, problem
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_the_default_of_a_narrow_b_in_fp32_is_valid(machine: Machine) -> None:
+    """Such as a mixture's router: a tile is as narrow as it can be at first, and its stages may still be too large."""
+    for name, columns in (("all_gather_gemm", 2 * 24), ("gemm_reduce_scatter", 24)):
+        found = workload(name)
+        problem = found.problem_type(m=64, n=columns, k=2 * 4096, dtype="fp32", world_size=2)
+        found.space.check(found.default_config(problem, machine), problem, machine)
