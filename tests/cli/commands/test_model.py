@@ -79,8 +79,8 @@ def test_equal_problems_are_listed_once_with_their_calls_added(gpus: Bench, tmp_
         ({"model_type": "qwen3"}, 12 * 128, (False, False, False)),
         ({"model_type": "llama", "attention_bias": True, "mlp_bias": True}, 768, (True, True, True)),
         ({"model_type": "gemma2", "intermediate_size": 4096}, 12 * 256, (False, False, False)),
-        ({"model_type": "mistral", "head_dim": 32, "num_key_value_heads": None}, 24 * 32, (False, False, False)),
-        ({"model_type": "llama", "num_key_value_heads": 1}, (8 + 2 * 2) * 64, (False, False, False)),
+        ({"model_type": "mistral", "num_attention_heads": 32, "num_key_value_heads": None}, 768, (False, False, False)),
+        ({"model_type": "llama", "head_dim": 32, "num_key_value_heads": 1}, (8 + 2 * 2) * 32, (False, False, False)),
     ],
 )
 def test_what_a_kind_leaves_unsaid_is_known(
