@@ -65,7 +65,9 @@ KINDS: Mapping[str, Kind] = {
         unsaid={"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208},
     ),  # fmt: skip
     "mixtral": Kind(lambda values: Biases(), unsaid={"num_key_value_heads": 8}),
-    "qwen2_moe": Kind(lambda values: Biases(qkv=True), unsaid={"num_key_value_heads": 16}),
+    "qwen2_moe": Kind(
+        lambda values: Biases(qkv=flag(values, "qkv_bias")), unsaid={"num_key_value_heads": 16, "qkv_bias": True}
+    ),
     "qwen3_moe": Kind(_by_flags, unsaid={"num_key_value_heads": 4}),
     "deepseek_v3": Kind(lambda values: Biases(), attention=False),
 }
