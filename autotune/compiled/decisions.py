@@ -143,7 +143,9 @@ def _gain(entries: Sequence[Entry]) -> tuple[float, str]:
         return 0.0, "the library's way is the fastest"
     ours = sum(each.winner.latency.of(regime) for each in entries)
     alike = [called_alike(each.winner.baselines, regime).values() for each in entries]
-    library = sum(min((time.of(regime) for time in times), default=0.0) for times in alike)
+    if not all(alike):
+        return 0.0, "the library's way failed when this was tuned, so there is no time to compare with"
+    library = sum(min(time.of(regime) for time in times) for times in alike)
     shared, more = "", len(entries) - 1
     if more:
         gathers = [each.winner.limits[GATHERED].median for each in entries if GATHERED in each.winner.limits]

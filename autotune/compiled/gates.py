@@ -98,8 +98,9 @@ def _parts(source: Node) -> tuple[tuple[Node, Node] | None, str]:
         found = sorted(users[0].users, key=lambda each: int(str(each.args[1])))
         along = (users[0].args[2] if len(users[0].args) > 2 else users[0].kwargs.get("dim", 0)) in (last, -1)
         if along and len(found) == 2 and all(each.target is operator.getitem for each in found):
-            one, other = found
-            return ((one, other) if same(shape_of(one)[-1], shape_of(other)[-1]) else None), "halves"
+            widths = [shape_of(each)[-1] for each in found]
+            halves = same(*widths) and same(sum(widths), shape_of(source)[-1])  # and no third part, which nothing uses
+            return ((found[0], found[1]) if halves else None), "halves"
         return None, ""
     cuts = {_cut(each, last, shape_of(source)[-1]): each for each in users}
     for gate_up, wanted in (("halves", (0, 1)), ("interleaved", ("even", "odd"))):

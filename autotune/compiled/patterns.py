@@ -17,7 +17,6 @@ from autotune.compiled.graphs import (
     ATEN,
     GATHER,
     REDUCE,
-    RESHAPES,
     SCATTER,
     SPLITS,
     WAIT,
@@ -342,6 +341,6 @@ def _gemm_before_reshapes(node: Node, users: set[Node] | None) -> Node:
         if node.target in GEMMS:
             return node
         source: Any = node.args[0] if node.args else None
-        if node.target not in RESHAPES or not same(shape_of(source)[-1], shape_of(node)[-1]):
+        if not keeps_columns(node, source):
             raise NoMatch(f"the summed tensor comes from {named(node)}, not from a GEMM")
         node, users = source, {node}

@@ -42,7 +42,9 @@ class Kind:
     attention: bool = True
     """False: of a form that no operator of ours computes."""
     unsaid: Values = field(default_factory=dict)
-    """Fields that a model of images and text leaves out of its text part where they are transformers' defaults."""
+    """Fields that a config, above all the text part of a model of images and text, leaves out where they are
+    transformers' defaults. A null is no default: as many KV heads as heads.
+    """
 
 
 def _by_flags(values: Values) -> Biases:
@@ -52,19 +54,21 @@ def _by_flags(values: Values) -> Biases:
 
 KINDS: Mapping[str, Kind] = {
     "llama": Kind(_by_flags),
-    "mistral": Kind(lambda values: Biases()),
-    "qwen2": Kind(lambda values: Biases(qkv=True)),
-    "qwen3": Kind(_by_flags, head_dim=128),
-    "gemma": Kind(_by_flags, head_dim=256),
-    "gemma2": Kind(_by_flags, head_dim=256),
+    "mistral": Kind(lambda values: Biases(), unsaid={"num_key_value_heads": 8}),
+    "qwen2": Kind(lambda values: Biases(qkv=True), unsaid={"num_key_value_heads": 32}),
+    "qwen3": Kind(_by_flags, head_dim=128, unsaid={"num_key_value_heads": 32}),
+    "gemma": Kind(_by_flags, head_dim=256, unsaid={"num_key_value_heads": 16}),
+    "gemma2": Kind(_by_flags, head_dim=256, unsaid={"num_key_value_heads": 4}),
     "gemma3_text": Kind(
         _by_flags,
         head_dim=256,
         unsaid={"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208},
     ),  # fmt: skip
-    "mixtral": Kind(lambda values: Biases()),
-    "qwen2_moe": Kind(lambda values: Biases(qkv=True)),
-    "qwen3_moe": Kind(_by_flags),
+    "mixtral": Kind(lambda values: Biases(), unsaid={"num_key_value_heads": 8}),
+    "qwen2_moe": Kind(
+        lambda values: Biases(qkv=flag(values, "qkv_bias")), unsaid={"num_key_value_heads": 16, "qkv_bias": True}
+    ),
+    "qwen3_moe": Kind(_by_flags, unsaid={"num_key_value_heads": 4}),
     "deepseek_v3": Kind(lambda values: Biases(), attention=False),
 }
 """By ``model_type``. All have gated MLPs, and attention whose heads the ranks share out, unless it is left out."""

@@ -157,6 +157,10 @@ SUMS = {
     "reduce with a bias each": Case(
         lambda x, w, c: reduce(linear(x, w, c)), ((16, K), (N, K), (N,)), "", "its own bias before the sum"
     ),
+    "reduce, the library not timed": Case(
+        lambda x, b: reduce(x @ b), ((16, K), (K, 5 * N)), "", "left: the library's way failed when this was tuned"
+    ),
+    "reduce a number": Case(lambda x: reduce(x.sum().view(1)), ((8, K),), "", "comes from view"),
     "reduce what is no product": Case(lambda x, b: reduce((x @ b).relu()), ((16, K), (K, N)), "", "comes from relu"),
     "reduce slower": Case(lambda x, b: reduce(x @ b), ((16, N), (N, N)), "", "0.80 times as fast as the library"),
 }
@@ -224,6 +228,10 @@ GATES = {
     "gather rows and swiglu": Case(
         lambda x, w: _gated(linear(gather(x, 0), w)), ((8, K), (4 * N, K)), "all_gather_gemm", "epilogue=swiglu",
         decomposed=True,
+    ),
+    "gather and swiglu of two parts of four": Case(
+        lambda x, w: silu((parts := linear(gather(x, 0), w).chunk(4, dim=-1))[0]) * parts[1], ((8, K), (4 * N, K)), "",
+        "nothing tuned for this problem", decomposed=True,
     ),
     "gather and swiglu": Case(
         lambda x, w: _gated(linear(gather(x, 1), w)), ((1, 8, K), (4 * N, K)), "all_gather_gemm", "epilogue=swiglu",

@@ -79,8 +79,8 @@ def test_equal_problems_are_listed_once_with_their_calls_added(gpus: Bench, tmp_
         ({"model_type": "qwen3"}, 12 * 128, (False, False, False)),
         ({"model_type": "llama", "attention_bias": True, "mlp_bias": True}, 768, (True, True, True)),
         ({"model_type": "gemma2", "intermediate_size": 4096}, 12 * 256, (False, False, False)),
-        ({"model_type": "mistral", "head_dim": 32, "num_key_value_heads": None}, 24 * 32, (False, False, False)),
-        ({"model_type": "llama", "num_key_value_heads": 1}, (8 + 2 * 2) * 64, (False, False, False)),
+        ({"model_type": "mistral", "num_attention_heads": 32, "num_key_value_heads": None}, 768, (False, False, False)),
+        ({"model_type": "llama", "head_dim": 32, "num_key_value_heads": 1}, (8 + 2 * 2) * 32, (False, False, False)),
     ],
 )
 def test_what_a_kind_leaves_unsaid_is_known(
@@ -151,9 +151,9 @@ def test_a_mixtures_dense_and_shared_layers_are_counted(gpus: Bench, tmp_path: P
         "all_gather_gemm (256, 512, 512)": 2, "gemm_reduce_scatter (256, 512, 256)": 2,
         "moe_dispatch_gemm (128, 512, 16, 4, 128)": 2, "moe_gemm_combine (128, 512, 16, 4, 128)": 2,
     }  # fmt: skip
-    assert found["all_gather_gemm (256, 768, 512)"]["bias"]
-    every_other = listed(gpus, config(tmp_path, **QWEN, decoder_sparse_step=2), "--tp", "2", "--tokens", "8")
-    assert every_other["moe_gemm_combine (4, 512, 16, 4, 128)"]["calls"] == 1
+    less = listed(gpus, config(tmp_path, **QWEN, decoder_sparse_step=2, qkv_bias=False), "--tp", "2", "--tokens", "256")
+    assert found["all_gather_gemm (256, 768, 512)"]["bias"] and not less["all_gather_gemm (256, 768, 512)"]["bias"]
+    assert less["moe_gemm_combine (128, 512, 16, 4, 128)"]["calls"] == 1
 
 
 def test_of_deepseek_attention_is_left_out_and_said(gpus: Bench, tmp_path: Path) -> None:
