@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from autotune.cli.output import check_file
@@ -17,3 +20,77 @@ def output_file(text: str) -> Path:
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return file
+
+
+def whole(text: str) -> int:
+    """A whole number from 1 on, such as a number of ranks."""
+    if not text.isdecimal() or not 1 <= int(text[:19]) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1 on is needed")
+    return int(text)
+
+
+def wholes(text: str) -> list[int]:
+    """Whole numbers from 1 on with commas between."""
+    return [whole(word) for word in text.split(",")]
+
+
+def positive(text: str) -> float:
+    """A time above 0, of any unit; ``nan`` would never be over."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number above 0 is needed")
+    return value
+
+
+def positives(text: str) -> list[float]:
+    """Numbers above 0 with commas between."""
+    return [positive(word) for word in text.split(",")]
+
+
+def shapes(text: str) -> list[str]:
+    """Sizes of GEMMs as AxBxC with commas between."""
+    for shape in text.split(","):
+        if len(shape.split("x")) != 3:
+            raise argparse.ArgumentTypeError(f"{shape!r}: write three sizes with x between, with commas between GEMMs")
+        for size in shape.split("x"):
+            whole(size)
+    return text.split(",")
+
+
+def share(text: str) -> tuple[str, int]:
+    """``NAME=TOTAL``."""
+    name, equals, total = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: write NAME=TOTAL, such as kv-len=524288")
+    return name, whole(total)
+
+
+def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Words with commas between, each of them known."""
+    names = list(known)
+
+    def read(text: str) -> list[str]:
+        if unknown := [word for word in text.split(",") if word not in names]:
+            raise argparse.ArgumentTypeError(f"{', '.join(map(repr, unknown))}: there are {', '.join(names)}")
+        return text.split(",")
+
+    return read
+
+
+def input_file(text: str) -> Path:
+    """Refused where there is no such file."""
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"{text}: no such file")
+    return Path(text)
+
+
+def expression(text: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: not a regular expression: {error}") from error
+    return text

@@ -17,6 +17,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
+from arguments import whole
+
 from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled, CompileError, compile_offline_for
 from autotune.machine import H100, MI300X, MI350X, Machine
@@ -62,7 +64,7 @@ def sample(name: str, machine: Machine, count: int) -> Iterator[Config]:
 def main() -> None:
     """Print the table, then what did not compile or did not fit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sample", type=int, default=30, help="configs for each workload and target")
+    parser.add_argument("--sample", type=whole, default=30, help="configs for each workload and target")
     options = parser.parse_args()
     print("| workload | target | configs | compile | fit | most shared memory, KiB of | most registers | spill |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")

@@ -23,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from arguments import positive, whole
+
 HERE = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(HERE / "tests" / "db" / "helpers"), str(HERE / "tests" / "fleet")]
 
@@ -156,11 +158,11 @@ def main() -> None:
     import postgres_server
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--workers", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--workers", type=whole, default=200)
+    parser.add_argument("--seconds", type=positive, default=20.0)
     parser.add_argument("--simulate", action="store_true", help="1,000 hosts and 100,000 problems")
-    parser.add_argument("--hosts", type=int, default=1000)
-    parser.add_argument("--problems", type=int, default=100_000)
+    parser.add_argument("--hosts", type=whole, default=1000)
+    parser.add_argument("--problems", type=whole, default=100_000)
     asked = parser.parse_args()
     with postgres_server.running(asked.workers + 20) as server, server.new_database() as found:
         url = found.render_as_string(hide_password=False)

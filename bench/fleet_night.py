@@ -24,6 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from arguments import whole
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "db" / "helpers"))
 
 OBJECT_STORE = 80 << 20
@@ -197,7 +199,7 @@ def main() -> None:
     from autotune.db import Store
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--problems", type=int, default=60)
+    parser.add_argument("--problems", type=whole, default=60)
     count = parser.parse_args().problems
     with_tokens()
     begin = time.monotonic()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from arguments import output_file
+from arguments import output_file, shapes, some_of
 from replays import in_turns
 
 import autotune
@@ -158,15 +158,19 @@ class Comparison:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scales", default="row,row fast,block", help=f"some of {', '.join(KINDS)}")
-    parser.add_argument("--shapes", default=",".join(SHAPES), help="MxNxK of one rank's GEMM, with commas between")
+    parser.add_argument(
+        "--scales", type=some_of(KINDS), default="row,row fast,block", help=f"some of {', '.join(KINDS)}"
+    )
+    parser.add_argument(
+        "--shapes", type=shapes, default=",".join(SHAPES), help="MxNxK of one rank's GEMM, with commas between"
+    )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write all rows there, too")
     given = parser.parse_args()
     print(f"{machine().device}, {versions()}\n\n| scales | shape | way | µs | of the library's | error |")
     print("|---|---|---|---:|---:|---:|")
     rows = []
-    for kind in given.scales.split(","):
-        for shape in given.shapes.split(","):
+    for kind in given.scales:
+        for shape in given.shapes:
             library = 0.0
             for row in Comparison(kind, *map(int, shape.split("x"))).rows():
                 rows.append(row)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import triton
-from arguments import output_file
+from arguments import output_file, shapes, whole
 from replays import in_turns
 
 from autotune.kernels.gemm.library import dequantised
@@ -144,13 +144,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16")
     parser.add_argument("--scales", choices=("row", "block"), default="row", help="of fp8")
-    parser.add_argument("--shapes", default=",".join(SHAPES), help="ROWSxCOLUMNSxDEPTH, with commas between")
-    parser.add_argument("--experts", type=int, default=32)
+    parser.add_argument(
+        "--shapes", type=shapes, default=",".join(SHAPES), help="ROWSxCOLUMNSxDEPTH, with commas between"
+    )
+    parser.add_argument("--experts", type=whole, default=32)
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write all rows there, too")
     given = parser.parse_args()
     print(f"{machine().device}, {versions()}\n\n| shape | way | µs | of the library's |\n|---|---|---:|---:|")
     found = []
-    for shape in given.shapes.split(","):
+    for shape in given.shapes:
         rows = [{"shape": shape, **row} for row in compared(shape, given.experts, given.dtype, given.scales)]
         found += rows
         for row in rows:

@@ -39,7 +39,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from arguments import output_file
+from arguments import output_file, positive, whole
 from mixture_client import MIXTURE, TINY_MIXTURE, mixture
 from mixture_client import calls as calls_of_mixture
 from model_clients import PHASES, TINY, Phase, Sizes, calls, pytorch, transformers
@@ -270,15 +270,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--client", choices=CLIENTS, default="pytorch")
     parser.add_argument("--phases", nargs="+", metavar="PHASE", help="default: all of the client's")
     parser.add_argument("--ways", nargs="+", choices=(*RIVALS, *WAYS[1:]), help="default: all that run here")
-    parser.add_argument("--tokens", nargs="+", type=int, metavar="M", help="only these numbers of tokens")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each problem first, at least 5 s")
-    parser.add_argument("--trials", type=int, help="instead of seconds, for each problem")
+    parser.add_argument("--tokens", nargs="+", type=whole, metavar="M", help="only these numbers of tokens")
+    parser.add_argument("--ranks", type=whole, default=2)
+    parser.add_argument("--tune", type=positive, metavar="SECONDS", help="tune each problem first, at least 5 s")
+    parser.add_argument("--trials", type=whole, help="instead of seconds, for each problem")
     parser.add_argument("--effort", help="that of tune; quick has shorter finals")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no new row later than that, tuning included")
+    parser.add_argument(
+        "--minutes", type=positive, default=math.inf, help="no new row later than that, tuning included"
+    )
     parser.add_argument("--tiny", action="store_true", help="sizes that the interpreter can do")
-    parser.add_argument("--layers", type=int, help="default: 4, of the mixture 2")
-    parser.add_argument("--heap-gib", type=float, default=8.0, help="symmetric heap of each rank")
+    parser.add_argument("--layers", type=whole, help="default: 4, of the mixture 2")
+    parser.add_argument("--heap-gib", type=positive, default=8.0, help="symmetric heap of each rank")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
     parser.add_argument(
         "--collect", type=output_file, metavar="FILE", help="write what is called there, and measure nothing"

@@ -38,7 +38,7 @@ from typing import Any
 import outside_experts
 import torch
 import torch.distributed as dist
-from arguments import output_file
+from arguments import output_file, positive
 from latencies import REGIMES, time_in
 from listed import selected
 from outside_cases import FAR, Case, Collectives, Way, distances, make
@@ -264,7 +264,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--regimes", default=",".join(REGIMES), help=f"default: {','.join(REGIMES)}")
     parser.add_argument("--rounds", type=int, default=Plan.rounds, help=f"at least 2; default: {Plan.rounds}")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
-    parser.add_argument("--heap-gib", type=float, default=4.0, help="symmetric heap of each rank")
+    parser.add_argument("--heap-gib", type=positive, default=4.0, help="symmetric heap of each rank")
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the rows there too")
     parser.add_argument("--strict", action="store_true", help="exit with 1 where anything is flagged")
     parser.add_argument("--library", action="store_true", help="ours: the library called eagerly by our operators")

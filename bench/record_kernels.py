@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from arguments import positive, whole
 from foreign_kernels import FOREIGN, Arguments, Foreign
 
 from autotune.config import Config
@@ -266,10 +267,10 @@ def compile_few(names: list[str], count: int, workers: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("recorded"), help="the folder for the tables")
-    parser.add_argument("--seconds", type=float, default=90.0, help="for each kernel, compilation included")
+    parser.add_argument("--seconds", type=positive, default=90.0, help="for each kernel, compilation included")
     parser.add_argument("--only", default=",".join(FOREIGN), help="names of kernels, separated by commas")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes that compile")
-    parser.add_argument("--compile-only", type=int, metavar="COUNT", help="so many configs of each; needs no GPU")
+    parser.add_argument("--workers", type=whole, default=len(os.sched_getaffinity(0)), help="processes that compile")
+    parser.add_argument("--compile-only", type=whole, metavar="COUNT", help="so many configs of each; needs no GPU")
     arguments = parser.parse_args()
     names = arguments.only.split(",")
     if strangers := sorted(set(names) - set(FOREIGN)):

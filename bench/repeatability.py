@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arguments import output_file
+from arguments import output_file, positive, whole
 from latencies import TUNED_FOR, microseconds, speedup, time_in
 from listed import REPEATED, Sizes
 from steps import FOLDER, JSON, Folder, Step, here, run_all
@@ -161,12 +161,12 @@ def repeated(
 def arguments() -> argparse.Namespace:
     names = [sizes.name for sizes in REPEATED]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--world-size", type=int, default=2)
-    parser.add_argument("--seconds", type=int, default=12, help="of each search")
-    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--world-size", type=whole, default=2)
+    parser.add_argument("--seconds", type=whole, default=12, help="of each search")
+    parser.add_argument("--seeds", type=whole, default=SEEDS)
     parser.add_argument("--only", choices=names, action="append", help="default: all of them")
     parser.add_argument("--folder", type=Path, default=Path("repeatability"), help="what is done so far")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stop before a step that would end later")
+    parser.add_argument("--minutes", type=positive, default=math.inf, help="stop before a step that would end later")
     parser.add_argument("--json", type=output_file, help="write the summaries there too")
     parser.add_argument("--strict", action="store_true", help="exit with 1 where a spread is larger than aimed at")
     parser.add_argument("--toy", action="store_true", help="tiny problems and two trials: does it work at all?")

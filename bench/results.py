@@ -22,6 +22,7 @@ import sys
 import time
 from pathlib import Path
 
+from arguments import positive, whole
 from results_table import Setting, Stored, Table
 from results_tables import TABLES, Picture, Undrawn
 from results_text import NoMarkers, replaced
@@ -102,8 +103,8 @@ def arguments() -> argparse.Namespace:
     names = [table.name for table in TABLES]
     parser.add_argument("--only", action="append", choices=names, help="some tables, again for more; default: all")
     parser.add_argument("--folder", type=Path, help="results so far; default: results, with --toy results-toy")
-    parser.add_argument("--world-size", type=int, help="ranks; default: as many as there are GPUs")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no step begins that would end later")
+    parser.add_argument("--world-size", type=whole, help="ranks; default: as many as there are GPUs")
+    parser.add_argument("--minutes", type=positive, default=math.inf, help="no step begins that would end later")
     parser.add_argument("--list", action="store_true", help="the tables, and how many of their steps are done")
     parser.add_argument("--render", action="store_true", help="measure nothing, write the pages from what is there")
     parser.add_argument("--toy", action="store_true", help="tiny problems without a GPU, on a copy of the pages")

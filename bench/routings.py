@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from arguments import input_file, positives
 
 from autotune.config import Config
 from autotune.machine import machine
@@ -74,12 +75,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("rows", type=Path, help="a file that winners.py --json has written")
-    parser.add_argument("--exponents", default="0.5,1,1.5", help="of the Zipf distributions")
+    parser.add_argument("rows", type=input_file, help="a file that winners.py --json has written")
+    parser.add_argument("--exponents", type=positives, default="0.5,1,1.5", help="of the Zipf distributions")
     given = parser.parse_args()
     rows = [row for row in json.loads(given.rows.read_text()) if row["latency"] is not None]
     print(HEADER)
-    for line in lines(rows, [float(each) for each in given.exponents.split(",")]):
+    for line in lines(rows, given.exponents):
         print(line, flush=True)
 
 

@@ -14,7 +14,7 @@ import argparse
 import json
 from typing import Any
 
-from arguments import output_file
+from arguments import output_file, share, wholes
 from latencies import microseconds
 from winners import tune
 
@@ -48,12 +48,15 @@ def table(found: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("workload")
-    parser.add_argument("--world-sizes", default="1,2,4,8", help="separated by commas")
-    parser.add_argument("--divide", action="append", default=[], metavar="NAME=TOTAL")
+    parser.add_argument("--world-sizes", type=wholes, default="1,2,4,8", help="separated by commas")
+    parser.add_argument("--divide", action="append", type=share, default=[], metavar="NAME=TOTAL")
     parser.add_argument("--json", type=output_file, help="write all rows to this file")
     options, rest = parser.parse_known_args()
-    divided = {name: int(total) for name, total in (pair.split("=") for pair in options.divide)}
-    found = rows(options.workload, [int(word) for word in options.world_sizes.split(",")], divided, rest)
+    divided = dict(options.divide)
+    for name, total in divided.items():
+        if uneven := [each for each in options.world_sizes if total % each]:
+            parser.error(f"--divide {name}={total}: {', '.join(map(str, uneven))} ranks have no equal parts of it")
+    found = rows(options.workload, options.world_sizes, divided, rest)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
     print(table(found))

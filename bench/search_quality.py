@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import optuna
-from arguments import output_file
+from arguments import input_file, output_file, whole, wholes
 from search_strategies import BUDGETED, Table, ours, strategies
 
 TRIALS = (10, 25, 50, 100, 200)
@@ -191,14 +191,14 @@ def plot(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="+", type=Path)
-    parser.add_argument("--seeds", type=int, default=50)
-    parser.add_argument("--trials", default=",".join(map(str, TRIALS)), help="comma-separated")
+    parser.add_argument("tables", nargs="+", type=input_file)
+    parser.add_argument("--seeds", type=whole, default=50)
+    parser.add_argument("--trials", type=wholes, default=",".join(map(str, TRIALS)), help="comma-separated")
     parser.add_argument("--only", help="names of strategies, separated by ;")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=whole, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--plot", type=output_file, help="an image file")
     arguments = parser.parse_args()
-    trials = [int(word) for word in arguments.trials.split(",")]
+    trials = arguments.trials
     names = list(strategies())
     if arguments.only:
         names = [name for name in names if name in [word.strip() for word in arguments.only.split(";")]]

@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from arguments import positive, whole
 from steps import FOLDER, Folder, Step, here, run_all
 
 HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
@@ -126,11 +127,15 @@ def figure(of: dict[str, Any]) -> str:
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("taxes"), help="results so far, the database, the traces")
-    parser.add_argument("--world-size", type=int, help="ranks; all GPUs of the machine if not given, two without GPUs")
+    parser.add_argument(
+        "--world-size", type=whole, help="ranks; all GPUs of the machine if not given, two without GPUs"
+    )
     parser.add_argument("--budget", default="20s", help="time to tune each problem")
-    parser.add_argument("--rounds", type=int, help="rounds of the taxes, if not as many as the command makes by itself")
+    parser.add_argument(
+        "--rounds", type=whole, help="rounds of the taxes, if not as many as the command makes by itself"
+    )
     parser.add_argument("--only", action="append", metavar="NAME", help="problems whose name begins so; again for more")
-    parser.add_argument("--minutes", type=float, help="begin no step that would not end within this time")
+    parser.add_argument("--minutes", type=positive, help="begin no step that would not end within this time")
     parser.add_argument(
         "--table", action="store_true", help="print the tables of what has been measured, and run nothing"
     )

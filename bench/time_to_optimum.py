@@ -23,6 +23,8 @@ from contextlib import closing  # noqa: E402
 from dataclasses import asdict, dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
 
+from arguments import input_file  # noqa: E402
+
 NEAR = 1.03
 """Times the recorded optimum."""
 
@@ -106,7 +108,7 @@ def row(recording: Path, start: str, run: Run) -> str:
 def main() -> None:
     """Each recording's problem, cold and warm; with --database one run, told as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("recordings", nargs="+", type=Path)
+    parser.add_argument("recordings", nargs="+", type=input_file)
     parser.add_argument("--budget", default="60s", help="of each run")
     parser.add_argument("--database", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--m", type=int, help=argparse.SUPPRESS)

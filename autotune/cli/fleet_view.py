@@ -13,6 +13,7 @@ from rich.text import Text
 from autotune.cli.watch import clock_text
 from autotune.db.fleet_records import HostRecord, Listed, Snapshot, UnderWay
 from autotune.fleet.log import short_title
+from autotune.report.figures import counted
 from autotune.text import visible
 
 MOST = 20
@@ -43,7 +44,7 @@ def headline(snapshot: Snapshot) -> str:
     told = ", ".join(f"{counts[name]} {name}" for name in order if counts[name]) or "none"
     total = snapshot.counts.total
     left = snapshot.seconds_left
-    return f"{total} problem{'' if total == 1 else 's'}: {told}" + (f"; about {clock_text(left)} left" if left else "")
+    return f"{counted(total, 'problem')}: {told}" + (f"; about {clock_text(left)} left" if left else "")
 
 
 def fleet_dict(snapshot: Snapshot) -> dict[str, Any]:

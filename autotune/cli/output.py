@@ -12,7 +12,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -148,7 +148,7 @@ def log(verbose: bool, file: Path | None) -> None:
         next(each for each in LOGGER.handlers if isinstance(each, _ToStderr)).setLevel(logging.INFO)
     if file is not None:
         try:
-            handler = logging.FileHandler(file, encoding="utf-8")
+            handler = _ToFile(file, encoding="utf-8")
         except OSError as error:
             raise InputError(f"--log-file {file}: {error.strerror}") from error
         handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
@@ -161,6 +161,25 @@ class _ToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = "warning: " if record.levelno >= logging.WARNING else ""
         say(f"tune: {level}{record.getMessage()}")
+
+
+class _ToFile(logging.FileHandler):
+    """Where the file cannot be written any more, as on a full disk, it says so once, and the command goes on."""
+
+    failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self.failed:
+            self.failed = True
+            say(f"tune: warning: --log-file {self.baseFilename}: {error.strerror}; the log is incomplete")
+
+    def close(self) -> None:
+        """What is still in the stream's buffer may fail again."""
+        with suppress(OSError):
+            super().close()
 
 
 class _OneLine(logging.Formatter):

@@ -13,7 +13,7 @@ from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
 from autotune.outcome import Outcome, Regime
 from autotune.problem import Problem
-from autotune.report.figures import INTERPRETER_NOTE, config_text, device_text, regime_options
+from autotune.report.figures import INTERPRETER_NOTE, config_text, counted, device_text, regime_options
 from autotune.report.order import config_in_order, fields_in_order
 from autotune.tuning import Result
 from autotune.tuning.finals import FINAL, last_finals
@@ -71,7 +71,7 @@ def _text(
         lines += winner_lines(key, best, name)
     outcomes = _outcomes(searched)
     restarts = result.progress.restarts
-    again = f"; ranks restarted {restarts} time{'s' * (restarts > 1)}" if restarts else ""
+    again = f"; ranks restarted {counted(restarts, 'time')}" if restarts else ""
     lines.append(("trials", (outcomes_text(outcomes) or "none") + again))
     for i, record in enumerate(failed):
         config = config_in_order(key, record.config)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 
 from autotune.db.fleet_records import Finding, HostRecord, Kind
 from autotune.errors import FleetError
 from autotune.processes.bound import start_bound
 from autotune.settings import DATABASE, default_database_url
+from autotune.text import shortened
 
 SECONDS = 600.0
 """Limit on an examination; it compiles a kernel and writes to the disks."""
@@ -19,6 +21,12 @@ INTERPRETED_RANKS = 8
 """Width of a host without GPUs."""
 
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def name_here() -> str:
+    """This host, and the GPUs that this process is shown of it: those of another command are another row."""
+    shown = dict.fromkeys(shortened(value) for name in DEVICE_VARIABLES if (value := os.environ.get(name)))
+    return ":".join([socket.gethostname(), *shown])
 
 
 def examined(name: str, url: str, gpus: int | None = None) -> HostRecord:

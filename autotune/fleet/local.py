@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -10,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from autotune.db.fleet_records import HostRecord, Listed
 from autotune.fleet.attempt import Start, attempt
 from autotune.fleet.engine import Ended
-from autotune.fleet.hosts import examined
+from autotune.fleet.hosts import examined, name_here
 from autotune.fleet.tuning import ChildTuning
 
 
@@ -20,7 +19,7 @@ class LocalEngine:
     def __init__(self, url: str, host: HostRecord | None = None, start: Start = ChildTuning) -> None:
         """Examines this host unless it is given. Raises FleetError."""
         self._url, self._start = url, start
-        self._host = host or examined(socket.gethostname(), url)
+        self._host = host or examined(name_here(), url)
         self._cancelled = threading.Event()
         self._pool = ThreadPoolExecutor(1, "fleet")  # its thread stays: the child dies with the thread that started it
         self._running: tuple[int, str, Future[bool]] | None = None

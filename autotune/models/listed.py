@@ -12,11 +12,11 @@ import yaml
 
 from autotune.errors import InputError
 from autotune.fleet.problem_list import read_list
+from autotune.machine import Machine
 from autotune.models.forward import Call, Forward
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.problem import Problem
 from autotune.report.figures import dashed
-from autotune.tuning.effort import parse_duration
 
 LISTS = (".yaml", ".yml")
 
@@ -53,8 +53,8 @@ def write_list(
     return text
 
 
-def forward_of(path: Path, regime: Regime) -> Forward:
-    """All problems of a list as one forward. Raises InputError, also where the list asks for another regime."""
+def forward_of(path: Path, regime: Regime, machine: Machine) -> Forward:
+    """All problems of a list as one forward. Raises InputError, also where it asks for another regime or device."""
     asked = read_list(path)
     other = next((each.regime for each in asked if each.regime not in (DEFAULT_REGIME, regime)), None)
     if other is not None:
@@ -62,16 +62,32 @@ def forward_of(path: Path, regime: Regime) -> Forward:
             f"{path}: problems of the regime {other.value}, and --regime is {regime.value}: give --regime "
             f"{other.value}; a list may have one regime here"
         )
+    device = next((each.device for each in asked if each.device not in (None, machine.device)), None)
+    if device is not None:
+        raise InputError(
+            f"{path}: problems for the device {device!r}, and this machine has {machine.device!r}: leave them out, or "
+            "give the list to tune fleet"
+        )
     return Forward(path.name, tuple(Call("", each.problem, each.calls) for each in asked))
 
 
-def budgets_of(path: Path) -> dict[Problem, float]:
-    """The seconds of each problem of a list whose entry has a budget. Raises InputError."""
-    return {
-        each.problem: parse_duration(budget)
+def options_of(path: Path) -> dict[Problem, dict[str, Any]]:
+    """Budget, trials, effort and seed of each problem of a list, where its entry names them. Raises InputError."""
+    return {each.problem: dict(each.options) for each in read_list(path)}
+
+
+def check_plain(path: Path, budget: bool) -> None:
+    """Raise InputError where an entry says what a list made from this one would not; with ``budget`` it has budgets."""
+    lost = {
+        name
         for each in read_list(path)
-        if (budget := dict(each.options).get("budget")) is not None
+        for name in (*dict(each.options), *(["device"] if each.device is not None else []))
+        if not (budget and name == "budget")
     }
+    if lost:
+        raise InputError(
+            f"{path}: --list would leave out {', '.join(sorted(lost))}; tune fleet takes the list as it is"
+        )
 
 
 def _counted(calls: Iterable[Call]) -> dict[Problem, int]:

@@ -15,7 +15,7 @@ from autotune.config import Config
 from autotune.db import Entry, TrialRecord
 from autotune.errors import InputError
 from autotune.outcome import Latency, Regime, alike
-from autotune.report.figures import Ratio, ratio, relative_error
+from autotune.report.figures import Ratio, counted, ratio, relative_error
 
 THRESHOLD = 0.02
 """Smaller changes count as none: a run's ± does not cover what differs from one run to the next, mostly clocks."""
@@ -163,7 +163,7 @@ def _newest(entries: Iterable[Entry], across: bool) -> dict[tuple[Any, ...], Ent
 
 def _told(side: Side) -> str:
     machines = ", ".join(sorted({entry.key.device for entry in side.entries}))
-    return f"{len(side.entries)} results" + (f" of {machines}" if machines else "")
+    return counted(len(side.entries), "result") + (f" of {machines}" if machines else "")
 
 
 def _change(then: Entry, now: Entry, trials: Trials, threshold: float) -> Change:

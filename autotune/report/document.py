@@ -17,6 +17,7 @@ from autotune.report.figures import (
     asked_text,
     change_text,
     config_text,
+    counted,
     dashed,
     device_text,
     difference_text,
@@ -289,6 +290,7 @@ def _provenance(report: Report) -> str:
     correlation = report.rank_correlation
     model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 is a perfect order)"
     spent = f"{report.seconds:.0f} s, of which measuring {report.measuring:.0f} s"
+    restarts = f"{counted(report.restarts, 'time')}, {report.restarting:.0f} s" if report.restarts else "never"
     rows = [
         ["device", device_text(report.key)],
         ["world size", str(report.key.world_size)],
@@ -298,7 +300,7 @@ def _provenance(report: Report) -> str:
         ["finals", f"{report.remeasured} evaluations"],
         ["cost model", model],
         ["time in evaluations", spent],
-        ["ranks restarted", f"{report.restarts} times, {report.restarting:.0f} s" if report.restarts else "never"],
+        ["ranks restarted", restarts],
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],

@@ -117,6 +117,10 @@ def latency_text(latency: Latency, regime: Regime = DEFAULT_REGIME) -> str:
     return f"{microseconds(latency.of(regime))} ± {percent}"
 
 
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def problem_text(problem: Mapping[str, Any]) -> str:
     """A problem in one line, sizes first; without the world size, which stands beside the device."""
     names = [name for name in problem if name != "world_size"]

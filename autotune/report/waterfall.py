@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autotune.report.figures import counted
 from autotune.taxes import ladder
 from autotune.taxes.arithmetic import Estimate, estimate
 from autotune.taxes.result import Taxes
@@ -114,7 +115,7 @@ def notes(taxes: Taxes) -> list[str]:
     """Notes on the numbers: missing rungs, dropped rounds, clocks."""
     lines = [f"Rung {letter} is missing: {reason}." for letter, reason in taxes.missing.items()]
     lines.append(f"The tile is that of {taxes.origin}.")
-    lines.append(f"{len(taxes.kept)} rounds, the rungs in turns; ± is half of a bootstrapped 95 % interval.")
+    lines.append(f"{counted(len(taxes.kept), 'round')}, the rungs in turns; ± is half of a bootstrapped 95 % interval.")
     if taxes.clocks_differ:
         lines.append(
             "Clocks differed by more than 3 % in nearly every round: what the power limit costs is among the taxes."

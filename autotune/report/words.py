@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.config import Config, Value
 from autotune.db import CacheKey
-from autotune.report.figures import plain
+from autotune.report.figures import counted, plain
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ def _of(values: Mapping[Value, str]) -> Callable[[Value], str]:
 
 
 def _counted(word: str) -> Callable[[int], str]:
-    return lambda count: f"{count} {word}{'s' * (count != 1)}"
+    return lambda count: counted(count, word)
 
 
 MODES = {
@@ -96,7 +96,7 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
     "all_gather_gemm": (
         LAUNCH,
         Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} data"),
-        Phrase(("transfer_rows",), lambda n: f"{n} rows per signal"),
+        Phrase(("transfer_rows",), lambda n: f"{_counted('row')(n)} per signal"),
         Phrase(("copies",), _of({"pulled": "copies from the peers", "pushed": "copies to the peers"})),
         Phrase(("chunk_sizes",), _of({"even": "even chunks", "shrinking": "chunks that shrink"})),
         Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
@@ -121,7 +121,7 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
     "gemm_reduce_scatter": (
         LAUNCH,
         Phrase(("transfer_tiles",), lambda n: f"{_counted('tile')(n)} per signal"),
-        Phrase(("transfer_rows",), lambda n: f"{n} rows per copy"),
+        Phrase(("transfer_rows",), lambda n: f"{_counted('row')(n)} per copy"),
         Phrase(("peer_order",), _of({"rotate": "one peer after the other", "interleaved": "peers in turn"})),
         Phrase(("signals",), _of({"at_once": "signalled at once", "next_turn": "signalled one tile later"})),
         *GEMM,
@@ -133,7 +133,7 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         PROTOCOL,
         Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
         EXCHANGE,
-        Phrase(("transfer_rows",), lambda n: f"{n} rows per GEMM"),
+        Phrase(("transfer_rows",), lambda n: f"{_counted('row')(n)} per GEMM"),
         SUM,
         Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
         *GEMM,

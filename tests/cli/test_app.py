@@ -93,6 +93,13 @@ def test_what_is_done_can_be_told_and_logged(gpus: Bench, tmp_path: Path) -> Non
     assert failed.exit_code == 2 and "Is a directory" in failed.stderr
 
 
+def test_a_log_on_a_full_disk_is_said_once_and_costs_nothing_else(gpus: Bench) -> None:
+    result = gpus.tune("all-gather-gemm", "--trials", "3", "--effort", "quick", "--log-file", "/dev/full")
+    assert result.exit_code == 0 and "winner" in result.stdout, result.output
+    assert result.stderr.count("No space left on device; the log is incomplete") == 1
+    assert "Traceback" not in result.stderr
+
+
 def test_a_new_database_is_named_where_the_user_names_it(gpus: Bench, tmp_path: Path) -> None:
     words = ("all-gather-gemm", "--trials", "8", "--effort", "quick", "--db", str(tmp_path / "typo" / "x.db"))
     told = f"made a new database: {tmp_path / 'typo' / 'x.db'}"

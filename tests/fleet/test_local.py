@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import threading
 from collections import Counter
@@ -16,7 +17,7 @@ from small_fleet import DONE, FAILED, LOST, MI300X, Tunings, far_lease, host, m_
 from autotune.db import Lease, Store, lease
 from autotune.db.engines.database import Database
 from autotune.db.fleet_records import Counts, HostRecord
-from autotune.fleet import attempt
+from autotune.fleet import attempt, local
 from autotune.fleet.driver import drive
 from autotune.fleet.local import LocalEngine
 
@@ -98,6 +99,26 @@ def test_problems_of_other_kinds_and_widths_are_left(path: str) -> None:
     with Store.open(path) as store:
         store.fleet.add([wanted(1), wanted(2, world_size=8), wanted(3, kind=MI300X)])
     assert run(path, Tunings(), at=host("a", gpus=4)) == Counts(wanted=2, done=1)
+
+
+def test_two_commands_with_gpus_of_one_host_get_problems_as_wide_as_their_own(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked_at(name: str, url: str) -> HostRecord:
+        return host(name, len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")))
+
+    monkeypatch.setattr(local, "examined", looked_at)
+    with Store.open(url) as store:
+        store.fleet.add([wanted(1, world_size=4)])
+        names = []
+        for shown in ("0,1,2,3", "4,5"):
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+            [here] = (engine := LocalEngine(url)).hosts()
+            engine.close()
+            names.append(store.fleet.register(here).name)
+        assert {each.name: each.gpus for each in store.fleet.hosts()} == dict(zip(names, (4, 2), strict=True))
+        assert store.fleet.claim(names[1], Lease.new()) is None
+        assert store.fleet.claim(names[0], Lease.new()) is not None
 
 
 def test_a_broken_host_gets_nothing(path: str) -> None:

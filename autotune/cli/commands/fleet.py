@@ -15,6 +15,7 @@ from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, masked
 from autotune.errors import InputError
+from autotune.report.figures import counted
 from autotune.settings import default_database_url
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def start(
             wanted = wanted_by(asked, hosts)
             _check_work(wanted)
             new = store.fleet.add(wanted, done=_done(store) if wanted else ())
-            output.say(f"{len(wanted)} problems, {new} of them new")
+            output.say(f"{counted(len(wanted), 'problem')}, {new} of them new")
             store.fleet.resume()
             with _watching(store.fleet) as watch:
                 drive(store.fleet, works, watch)

@@ -13,7 +13,7 @@ from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import config_text, microseconds, problem_text, regime_options
+from autotune.report.figures import config_text, counted, microseconds, problem_text, regime_options
 from autotune.report.order import config_in_order
 from autotune.settings import default_database_url
 from autotune.workloads import provenance_of
@@ -108,7 +108,7 @@ def _begun(trials: Sequence[TrialRecord], regime: str) -> str:
     found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     latencies = [trial.evaluation.latency for trial in trials if trial.evaluation.latency is not None]
     best = min((latency.of(Regime(regime)) for latency in latencies), default=None)
-    told = f"{len(trials)} trials ({found or 'none'})"
+    told = f"{counted(len(trials), 'trial')} ({found or 'none'})"
     return told if best is None else f"{told}, the best {microseconds(best)}"
 
 

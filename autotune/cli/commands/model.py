@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands.model_job import Job
+from autotune.cli.commands.model_job import Job, Search
 from autotune.cli.commands.model_measured import MeasuredModel
 from autotune.cli.commands.model_table import HEADER, ModelResult
 from autotune.cli.commands.tune import Effort, Force, Seconds, Seed, Trials, say_where
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from autotune.problem import Problem
 
 NEVER = "never"
+TOKENS = "1..64,512..8192"
+SHARDED_FROM = "128"
 
 Config = Annotated[
     Path,
@@ -76,9 +79,9 @@ Listed = Annotated[bool, typer.Option("--list", help="Write the list of problems
 
 
 def model(
-    config: Config, tp: Ranks = None, tokens: Tokens = "1..64,512..8192", dtype: Dtype = None, scales: Scales = None,
-    separate: Separate = False, sequence_parallel_from: Sharded = "128", context: Contexts = None, zipf: Zipf = 0.0,
-    experts_by_width: ByWidth = False,
+    config: Config, tp: Ranks = None, tokens: Tokens = TOKENS, dtype: Dtype = None, scales: Scales = None,
+    separate: Separate = False, sequence_parallel_from: Sharded = SHARDED_FROM, context: Contexts = None,
+    zipf: Zipf = 0.0, experts_by_width: ByWidth = False,
     measure: Measured = False, layers: Layers = None, list_only: Listed = False, file: Output = None,
     budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0, force: Force = False,
     regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False,
@@ -86,14 +89,25 @@ def model(
     """Tune what a model's forward calls: GEMMs with their collectives, flash decode, the experts of a mixture.
 
     --budget is for all problems together, and goes where time times expected gain is largest; --trials is for each.
-    Without both, a list's entries have the budgets that they name.
+    Without both, a list's entries have the budget and trials that they name; so with --effort and --seed.
     The same command continues an interrupted run.
     --measure builds layers with random weights and compares outputs; a difference ends it with an error.
 
     Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
     """
+    from autotune.models.listed import check_plain, is_list
+
     wanted = regime_of(regime)
     _check_together(config, measure, layers, list_only, json)
+    if is_list(config):
+        of_a_model = {
+            "--tp": tp is not None, "--tokens": tokens != TOKENS, "--dtype": dtype, "--scales": scales,
+            "--separate": separate, "--sequence-parallel-from": sequence_parallel_from != SHARDED_FROM,
+            "--context": context, "--zipf": zipf, "--experts-by-width": experts_by_width,
+        }  # fmt: skip
+        refuse(of_a_model, f"for a model's config.json, and {config.name} is a list of problems")
+        if list_only:
+            check_plain(config, budget is not None)
     if list_only:
         tuning = {"--trials": trials, "--effort": effort, "--seed": seed, "--force": force}
         refuse(tuning, "for tuning, and --list tunes nothing")
@@ -117,7 +131,7 @@ def model(
     from autotune.tuning import limits_of
 
     machine = session.machine_to_measure_on()
-    chosen, limits = limits_of(machine, effort, trials, budget, seed)
+    _, limits = limits_of(machine, effort, trials, budget, seed)
     found = _forwards(
         config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine,
         wanted,
@@ -134,11 +148,11 @@ def model(
     for problem in problems:
         session.check_ranks(problem.world_size, machine)
         session.check_work(problem, machine)
+    searches = _searches(problems, _listed(config), machine, budget, trials, effort, seed)
     say_where(problems[0], machine)
     with session.open_store(db) as store:
         result = ModelResult(found, machine, wanted)
-        budgets = {} if budget is not None or trials is not None else _budgets(config)
-        job = Job(machine, store, limits, chosen, seed, force, wanted, budgets)
+        job = Job(machine, store, searches, limits.seconds, force, wanted)
         interrupted = job.tune(problems, expected_gains(found, machine), result)
     measured = MeasuredModel(order, result) if order is not None and not interrupted else None
     if not json:
@@ -172,11 +186,28 @@ def _check_together(config: Path, measure: bool, layers: int | None, list_only: 
         raise InputError(f"--measure builds a model by its config.json; {config.name} is a list of problems")
 
 
-def _budgets(config: Path) -> dict[Problem, float]:
-    """Those that a list of problems has itself."""
-    from autotune.models.listed import budgets_of, is_list
+def _listed(config: Path) -> dict[Problem, dict[str, Any]]:
+    """The options that the entries of a list of problems have themselves."""
+    from autotune.models.listed import is_list, options_of
 
-    return budgets_of(config) if is_list(config) else {}
+    return options_of(config) if is_list(config) else {}
+
+
+def _searches(
+    problems: Sequence[Problem], listed: Mapping[Problem, Mapping[str, Any]], machine: Machine,
+    budget: str | None, trials: int | None, effort: str | None, seed: int,
+) -> dict[Problem, Search]:  # fmt: skip
+    """How each problem is searched: as the command says, else as its entry does."""
+    from autotune.tuning import limits_of
+
+    found = {}
+    for problem in problems:
+        own = listed.get(problem, {})
+        given = budget is not None or trials is not None
+        tries, seconds = (trials, budget) if given else (own.get("trials"), own.get("budget"))
+        start = seed or own.get("seed", 0)
+        found[problem] = Search(*limits_of(machine, effort or own.get("effort"), tries, seconds, start), start)
+    return found
 
 
 def _forwards(
@@ -187,7 +218,7 @@ def _forwards(
     from autotune.models.listed import forward_of, is_list
 
     if is_list(config):
-        return [forward_of(config, regime)]
+        return [forward_of(config, regime, machine)]
     found, plan = _read(config, tp, dtype, scales, separate, sharded, context, zipf, by_width, machine)
     if not found.attention:
         output.say(f"model_type {found.kind}: its attention (MLA) is left out, since none of our operators computes it")

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cli import output, session
@@ -26,17 +26,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Search:
+    """The options of one problem's search."""
+
+    effort: str
+    limits: Budget
+    seed: int
+
+
+@dataclass(frozen=True)
 class Job:
     machine: Machine
     store: Store
-    limits: Budget
-    """Seconds for all problems together, trials for each."""
-    effort: str
-    seed: int
+    searches: Mapping[Problem, Search]
+    seconds: float
+    """For all problems together, in place of those of each; infinite where each has its own."""
     force: bool
     regime: Regime
-    budgets: Mapping[Problem, float] = field(default_factory=dict)
-    """Seconds of single problems, which no share of the whole replaces."""
 
     def tune(self, problems: Sequence[Problem], gains: Mapping[Problem, float], result: ModelResult) -> bool:
         """Tune what is not in the cache and put all into the result; True if the user interrupted it."""
@@ -47,9 +53,9 @@ class Job:
         wanted = sorted((each for each in problems if each not in cached), key=lambda each: -gains[each])
         if not wanted:
             return False
-        seconds = {each: self.budgets.get(each, self.limits.seconds) for each in wanted}
-        if math.isfinite(self.limits.seconds):
-            seconds = shares(gains, wanted, self.limits.seconds)
+        seconds = {each: self.searches[each].limits.seconds for each in wanted}
+        if math.isfinite(self.seconds):
+            seconds = shares(gains, wanted, self.seconds)
         result.left_out = [each for each in wanted if each not in seconds]
         return self._tune(seconds, result)
 
@@ -59,7 +65,6 @@ class Job:
 
     def _tune(self, seconds: Mapping[Problem, float], result: ModelResult) -> bool:
         from autotune.cli.commands.grid_progress import GridProgress
-        from autotune.tuning.effort import MOST_TRIALS
 
         workloads = {each: workload(each.workload) for each in seconds}
         first = next(iter(seconds))
@@ -73,10 +78,10 @@ class Job:
             screen.start()
             gang.start()
             for problem, share in seconds.items():
-                trials = MOST_TRIALS if problem in self.budgets else self.limits.trials
-                limits = dataclasses.replace(self.limits, seconds=share, trials=trials)
+                search = self.searches[problem]
+                limits = dataclasses.replace(search.limits, seconds=share)
                 bench = Bench(
-                    workloads[problem], self.machine, self.store, gang, screen, limits, self.effort, self.seed,
+                    workloads[problem], self.machine, self.store, gang, screen, limits, search.effort, search.seed,
                     self.force, self.regime, None,
                 )  # fmt: skip
                 if not self._tuned(bench, problem, progress, result):

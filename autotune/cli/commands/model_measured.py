@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli import output, session
 from autotune.cli.commands.model_table import ModelResult
-from autotune.report.figures import microseconds
+from autotune.report.figures import counted, microseconds
 
 if TYPE_CHECKING:
     from autotune.model_runs.measuring import Order
@@ -29,10 +29,11 @@ class MeasuredModel:
 
     def measure(self) -> None:
         """Raises WrongResult where outputs differ, GangError where a rank fails."""
-        output.say(f"measuring {self.order.model.layers} layers: plain tensor parallelism and ours, compiled")
+        layers = counted(self.order.model.layers, "layer")
+        output.say(f"measuring {layers}: plain tensor parallelism and ours, compiled")
         for row in session.measured_rows(self.order, self.result.machine):
             self._rows[row["tokens"]] = row
-            output.say(f"measured {row['tokens']} tokens")
+            output.say(f"measured {counted(row['tokens'], 'token')}")
 
     def show(self) -> None:
         """The table, then what was measured."""

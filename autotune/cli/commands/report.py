@@ -13,6 +13,7 @@ from autotune.cli.options import Database, Output, Request, one_of
 from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey
 from autotune.errors import InputError, UnknownWorkload
+from autotune.report.figures import counted
 from autotune.suggestion import did_you_mean
 from autotune.text import json_text
 from autotune.workloads import Workload, installed_workload, names
@@ -61,7 +62,7 @@ def write(wanted: Wanted, format: str, file: Path | None, db: str | None, open: 
     else:
         several = [overview(reports)] if len(reports) > 1 else []
         text = "\n\n".join([*several, *(to_markdown(each) for each in reports)]).rstrip()
-    output.write(text + "\n", file, f"{len(reports)} report{'s' * (len(reports) > 1)}")
+    output.write(text + "\n", file, counted(len(reports), "report"))
 
 
 def _loaded(key: CacheKey) -> Workload | None:

@@ -17,7 +17,7 @@ from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry
 from autotune.errors import InputError, NoDatabase
 from autotune.outcome import Regime
-from autotune.report.figures import dashed, microseconds, problem_text
+from autotune.report.figures import counted, dashed, microseconds, problem_text
 from autotune.report.order import fields_in_order
 from autotune.suggestion import did_you_mean
 from autotune.workloads import Workload
@@ -104,7 +104,7 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
     with session.open_store(db, create=False) as store:
         entries = wanted.entries(store)
         if format == "json":
-            output.write(sharing.write(entries), file, _counted(len(entries), "config"))
+            output.write(sharing.write(entries), file, counted(len(entries), "config"))
             return
         if format == "optuna":
             _to_optuna(store, entries, file)
@@ -122,7 +122,7 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
         trials = store.trials(entry.study_id)
     if not trials:
         raise InputError(f"{entry_title(entry)} was imported; its trials are in the database it was tuned in")
-    output.write(sharing.to_t4(entry, trials), file, _counted(len(trials), "trial"))
+    output.write(sharing.to_t4(entry, trials), file, counted(len(trials), "trial"))
 
 
 def _thresholds(store: Store, entries: Sequence[Entry], wanted: Wanted) -> str:
@@ -141,7 +141,7 @@ def _to_optuna(store: Store, entries: Sequence[Entry], file: Path | None) -> Non
     from autotune.sharing.optuna_file import write_optuna
 
     written = write_optuna(store, entries, file)
-    output.say(f"wrote {_counted(written, 'trial')} to {file}; next: optuna-dashboard sqlite:///{file}")
+    output.say(f"wrote {counted(written, 'trial')} to {file}; next: optuna-dashboard sqlite:///{file}")
 
 
 def _only(entries: Sequence[Entry]) -> Entry:
@@ -202,7 +202,3 @@ def _summary(reviews: Sequence[Review], dry_run: bool) -> str:
     counts = Counter(each.state for each in reviews)
     told = ", ".join(f"{count} {state}" for state, count in counts.items()) or "no entries"
     return f"{told}{'; dry run, nothing changed' if dry_run else ''}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"

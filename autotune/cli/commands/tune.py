@@ -67,8 +67,11 @@ def tune_workload(
     from autotune.tuning.live import live_storage
 
     if config is not None:
-        searching = {"--budget": budget, "--trials": trials, "--force": force, "--optuna-storage": optuna_storage}
-        refuse(searching, "for a search, and --config measures one config")
+        searching = {
+            "--budget": budget, "--trials": trials, "--force": force, "--optuna-storage": optuna_storage,
+            "--regime": regime != DEFAULT_REGIME,
+        }  # fmt: skip
+        refuse(searching, "for a search, and --config measures one config as all regimes call it")
     machine, wanted = session.machine_to_measure_on(), regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)

@@ -17,7 +17,7 @@ from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry, StudyRecord
 from autotune.errors import NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
-from autotune.report.figures import dashed, microseconds, options_text, regime_options
+from autotune.report.figures import counted, dashed, microseconds, options_text, regime_options
 from autotune.report.repeat import command_of
 from autotune.report.staleness import why_stale
 from autotune.suggestion import did_you_mean
@@ -126,7 +126,7 @@ def _cells(entry: Entry, stale: str, alike: int) -> Cells:
 
 
 def _begun_cells(study: StudyRecord, trials: int) -> Cells:
-    return (_problem(study.key), "", "", "", f"unfinished, {trials} trial{'s' * (trials != 1)}")
+    return (_problem(study.key), "", "", "", f"unfinished, {counted(trials, 'trial')}")
 
 
 def _unfinished_dict(study: StudyRecord, trials: int) -> dict[str, Any]:

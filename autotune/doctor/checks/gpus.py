@@ -82,7 +82,7 @@ def links(host: Host) -> Finding:
         return advice(
             "unknown: the driver does not report them", "check with nvidia-smi topo -m or rocm-smi --showtopo"
         )
-    told = ", ".join(f"{kind} ({pairs} pairs)" for kind, pairs in sorted(kinds.items()))
+    told = ", ".join(f"{kind} ({pairs} pair{'s' * (pairs != 1)})" for kind, pairs in sorted(kinds.items()))
     slow = [kind for kind in kinds if not kind.startswith(("NV", "xgmi"))]
     if slow:
         mend = "PCIe is about ten times slower: select linked GPUs with CUDA_VISIBLE_DEVICES"

@@ -37,7 +37,8 @@ def database(host: Host, url: str) -> Finding:
         return fine(str(error))
     except StoreError as error:
         return broken(str(error), "do what it says, or name another database with AUTOTUNE_DB or --db")
-    told = f"{found.place}: {found.server}, schema {found.revision or 'none yet'}, {found.trials} trials"
+    trials = f"{found.trials} trial{'s' * (found.trials != 1)}"
+    told = f"{found.place}: {found.server}, schema {found.revision or 'none yet'}, {trials}"
     if not found.writable:
         return advice(f"{told}, read-only", "look-ups work; to tune, make it writable or name another database")
     return fine(told if found.is_current else f"{told}; the next tuning migrates it")

@@ -16,7 +16,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from autotune.report.figures import BEYOND_LIMIT, asked_text, dashed, device_text, latency_text
+from autotune.report.figures import BEYOND_LIMIT, asked_text, counted, dashed, device_text, latency_text
 from autotune.report.page import origin
 from autotune.report.page.layout import laid_out
 from autotune.report.page.study import Study
@@ -94,7 +94,7 @@ def verdict(study: Study) -> str:
     report = study.report
     if report is None:
         if not study.measured:
-            return f"None of {study.evaluated} configs could be measured"
+            return f"None of {counted(study.evaluated, 'config')} could be measured"
         return "Unfinished: the finals are missing"
     if not report.speedups:
         return latency_text(report.latency, report.regime)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from autotune.db import StudyRecord
-from autotune.report.figures import asked_text, dashed, device_text, latency_text
+from autotune.report.figures import asked_text, counted, dashed, device_text, latency_text
 from autotune.report.page.document import page
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.views import crossover, gaps, many
@@ -28,7 +28,7 @@ def to_index(studies: Sequence[Study], unfinished: Sequence[StudyRecord] = ()) -
     rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(study))}</tr>" for study in studies)
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     end = f'<section id="studies"><h2>All studies</h2>{table}</section>'
-    title = f"{len(studies)} tuned problem{'s' * (len(studies) != 1)}"
+    title = counted(len(studies), "tuned problem")
     views = [*many.views(studies), *crossover.views(studies)]
     lacking = gaps.view(studies, unfinished)
     return page(
@@ -50,7 +50,7 @@ def _lead(studies: Sequence[Study]) -> str:
             found.setdefault(study.title, []).append(study.report.speedups[0].ratio.value)
     lines = [
         f"{title}: {min(values):.2f} to {max(values):.2f} times as fast as the fastest baseline, geometric mean "
-        f"{statistics.geometric_mean(values):.2f}, {len(values)} problems"
+        f"{statistics.geometric_mean(values):.2f}, {counted(len(values), 'problem')}"
         for title, values in found.items()
     ]
     return "".join(f'<p class="facts">{escape(visible(line))}</p>' for line in lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from autotune.report.figures import device_text
+from autotune.report.figures import counted, device_text
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.view import Table
 from autotune.report.regimes import tuned_for
@@ -26,7 +26,7 @@ def provenance(study: Study) -> Table:
     ]
     if report is not None:
         spent = f"{report.seconds:.0f} s, of which measuring {report.measuring:.0f} s"
-        restarts = f"{report.restarts} times, {report.restarting:.0f} s" if report.restarts else "never"
+        restarts = f"{counted(report.restarts, 'time')}, {report.restarting:.0f} s" if report.restarts else "never"
         correlation = report.rank_correlation
         model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 is a perfect order)"
         rows += [["time in evaluations", spent], ["ranks restarted", restarts], ["cost model", model]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import webbrowser
 from pathlib import Path
 
@@ -78,6 +79,8 @@ def test_all_are_a_folder_even_if_there_is_one(
     result = gpus.tune("report", "--all", "--open")
     assert result.exit_code == 0 and "wrote 1 page and its index to tune-report" in result.stderr
     assert shown == [(tmp_path / "tune-report" / "index.html").as_uri()]
+    index = (tmp_path / "tune-report" / "index.html").read_text()
+    assert "1 tuned problem<" in index and re.search(r"geometric mean [\d.]+, 1 problem<", index)
     assert gpus.tune("report", "all-gather-gemm", "--all", "-o", "other").exit_code == 0
     assert (tmp_path / "other" / "all-gather-gemm-1.html").exists()
     assert gpus.tune("report", "--all", "all-gather-gemm").exit_code == 2

@@ -32,7 +32,7 @@ def test_healthy_gpus_are_described(nvidia: FakeHost, amd: FakeHost) -> None:
     assert gpus.peer_access(nvidia).found == "all 6 pairs"
     assert gpus.clocks(nvidia).found == "not throttled; 1980 of 1980 MHz in P0"
     assert gpus.shared_memory(nvidia).found == "227 KiB per program"
-    assert gpus.links(amd).found == "xgmi (1 pairs)"
+    assert gpus.links(amd).found == "xgmi (1 pair)"
     assert gpus.clocks(amd).found == "performance level auto"
     assert gpus.shared_memory(amd).found == "64 KiB per program"
 
@@ -52,10 +52,10 @@ def test_a_pair_over_pcie(nvidia: FakeHost, amd: FakeHost) -> None:
     nvidia.outputs["nvidia-smi topo"] = (
         "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV4\tSYS\nGPU1\tNV4\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"
     )
-    assert "NV4 (1 pairs), SYS (2 pairs) → PCIe is about ten times slower" in told(gpus.links(nvidia), Verdict.ADVICE)
+    assert "NV4 (1 pair), SYS (2 pairs) → PCIe is about ten times slower" in told(gpus.links(nvidia), Verdict.ADVICE)
     del amd.files[f"{KFD}/1/io_links/1/properties"]
     amd.files[f"{KFD}/1/p2p_links/0/properties"] = "type 2\nnode_from 1\nnode_to 2\n"
-    assert told(gpus.links(amd), Verdict.ADVICE).startswith("pcie (1 pairs)")
+    assert told(gpus.links(amd), Verdict.ADVICE).startswith("pcie (1 pair)")
 
 
 @pytest.mark.parametrize("output", [None, "", "no devices were found\n"])

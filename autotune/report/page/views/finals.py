@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autotune.config import Config
 from autotune.outcome import Latency
-from autotune.report.figures import Ratio, change_text, latency_text, microseconds, ratio
+from autotune.report.figures import Ratio, change_text, counted, latency_text, microseconds, ratio
 from autotune.report.model import Report
 from autotune.report.page.study import Study
 from autotune.report.page.view import (
@@ -50,9 +50,10 @@ def view(study: Study) -> View | None:
         return None
     rounds = max(len(each.rounds) for each in found)
     turns = "one round" if rounds == 1 else f"{rounds} rounds"
-    text = f"{len(found)} configs took turns for {turns}, in alternating order, so that common drift cancels. "
+    configs = counted(len(found), "config")
+    text = f"{configs} took turns for {turns}, in alternating order, so that common drift cancels. "
     text += "The ratios come round by round; ± is their 95 % interval."
-    label = f"Latency of {len(found)} finalists over {turns}."
+    label = f"Latency of {counted(len(found), 'finalist')} over {turns}."
     chart = Chart("finals", label, options(study, found), 400)
     return View(
         "finals", "The finals, round by round", text, [chart], [table(report, found)], [conclusion(report, found)]
@@ -144,7 +145,7 @@ def conclusion(report: Report, found: list[Finalist]) -> str:
     """The number of finalists that the winner beat, and the names of the others."""
     others = [each for each in found if each.config != report.config and not each.failed and each.rounds]
     slower = [each for each in others if verdict(report, each) == "slower"]
-    text = f"The winner beat {len(slower)} of {len(others)} others beyond the noise."
+    text = f"The winner beat {len(slower)} of {counted(len(others), 'other')} beyond the noise."
     tied = [each.name for each in others if each not in slower]
     return text + (f" Within the noise, or not shown to be slower: {', '.join(tied)}." if tied else "")
 

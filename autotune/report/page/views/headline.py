@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.outcome import Latency, Regime
-from autotune.report.figures import latency_text, microseconds, ratio, resource_text
+from autotune.report.figures import counted, latency_text, microseconds, ratio, resource_text
 from autotune.report.model import Report
 from autotune.report.page.study import Study
 from autotune.report.page.view import (
@@ -54,7 +54,8 @@ def view(study: Study) -> View | None:
     if report is None or len(bars(report)) < 2:
         return None
     rows = bars(report)
-    label = f"Bars: winner {latency_text(report.latency, report.regime)} against {len(report.speedups)} baselines."
+    baselines = counted(len(report.speedups), "baseline")
+    label = f"Bars: winner {latency_text(report.latency, report.regime)} against {baselines}."
     chart = Chart("headline", label, options(report), height=90 + 22 * len(rows) * max(1, len(regimes(report))))
     notes = [each for each in (conclusion(report.verdicts), door_text(report.latency)) if each]
     text = EXPLAINED if report.key.is_interpreted else EXPLAINED + REGIMES

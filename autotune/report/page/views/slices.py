@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass
 
 from autotune.config import Config, Value
-from autotune.report.figures import latency_text, microseconds
+from autotune.report.figures import counted, latency_text, microseconds
 from autotune.report.page.study import Study, mode_of
 from autotune.report.page.view import (
     COLOURS,
@@ -61,7 +61,7 @@ def view(study: Study) -> View | None:
         tables.append(table(study, mode))
     steps = neighbours(study)
     if steps:
-        label = f"{len(steps)} neighbours of the winner, by how much longer they take."
+        label = f"{counted(len(steps), 'neighbour')} of the winner, by how much longer they take."
         charts.append(Chart("neighbours", label, step_options(study, steps), 110 + 24 * len(steps)))
         tables.append(step_table(study, steps))
     text = "One dot is one measured config; boxes are quartiles, where there are five or more; the orange dot is the "

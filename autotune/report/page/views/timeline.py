@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.report import waterfall
+from autotune.report.figures import counted
 from autotune.report.page.study import Study
 from autotune.report.page.view import COLOURS, FAILED, GREY, WINNER, Chart, Option, Table, View, base, legend
 from autotune.taxes import ladder
@@ -32,7 +33,7 @@ def view(study: Study) -> View | None:
     for letter, traced in taxes.traces.items():
         title = f"{letter}, {ladder.RUNGS[letter]}"
         count = len(rows(traced))
-        label = f"Timeline of {title}: {len(traced.ranks)} ranks, {count} programs."
+        label = f"Timeline of {title}: {counted(len(traced.ranks), 'rank')}, {counted(count, 'program')}."
         charts.append(Chart(f"timeline-{letter}", label, options(traced), 90 + max(8 * count, 40 * len(traced.ranks))))
         tables.append(table(traced, title))
         notes.append(f"{title}: the twin takes {traced.slowdown:.2f} times as long as the kernel itself.")
