@@ -100,7 +100,7 @@ class Agreement:
         """True on all ranks if any rank says so. Waits for all of them."""
         if self.group is None:
             return mine
-        said = torch.tensor([mine], dtype=torch.uint8)
+        said = torch.tensor([mine], dtype=torch.uint8, device="cpu")  # wherever tensors lie by default
         with self.collective():
             dist.all_reduce(said, dist.ReduceOp.MAX, group=self.group)
         return bool(said.item())

@@ -18,10 +18,13 @@ def open_heap(size: int, group: dist.ProcessGroup | None = None) -> SymmetricHea
     """
     import torch
 
-    if torch.cuda.is_available():
-        from autotune.heap.gpu import IrisHeap
+    # A heap is written to in a caller's inference mode and outside of it; and Iris's tensors are on the host where it
+    # names no device.
+    with torch.inference_mode(False), torch.device("cpu"):
+        if torch.cuda.is_available():
+            from autotune.heap.gpu import IrisHeap
 
-        return IrisHeap(size, group)
-    from autotune.heap.shared import SharedMemoryHeap
+            return IrisHeap(size, group)
+        from autotune.heap.shared import SharedMemoryHeap
 
-    return SharedMemoryHeap(size, group)
+        return SharedMemoryHeap(size, group)

@@ -102,7 +102,7 @@ def _fp8_numbers(dtype: Any) -> Any:
     import triton.language as tl
 
     of = next(getattr(torch, each.torch) for each in FP8.values() if getattr(tl, each.triton) == dtype)
-    return torch.arange(256).to(torch.uint8).view(of).to(torch.float32).numpy()
+    return torch.arange(256, device="cpu").to(torch.uint8).view(of).to(torch.float32).numpy()
 
 
 def _hasten(interpreter: Any) -> None:

@@ -247,7 +247,7 @@ class Stopwatch:
 
     def _latest(self, value: float) -> float:
         """The largest on any rank."""
-        largest = torch.tensor([value], dtype=torch.float64)
+        largest = torch.tensor([value], dtype=torch.float64, device="cpu")
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._heap.group)
         return largest.item()
 

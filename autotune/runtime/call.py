@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.autograd import forward_ad
 
 from autotune.errors import InvalidProblem
 from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
@@ -14,6 +15,10 @@ NO_BACKWARD = (
     "a tensor requires a gradient, and this call has no backward (all_gather_gemm, gemm_reduce_scatter and "
     "gemm_all_reduce have one, without fp8, in_place and out): call within torch.no_grad() or torch.inference_mode(), "
     "or give tensor.detach()"
+)
+NO_TANGENT = (
+    "a tensor has a tangent of forward-mode AD, and no call has such a derivative: take gradients backwards, or give "
+    "torch.autograd.forward_ad.unpack_dual(tensor).primal"
 )
 
 
@@ -99,3 +104,10 @@ def demand_no_gradient(tensors: Sequence[torch.Tensor | None]) -> None:
     """Raise InvalidProblem where autograd would have to go through a call."""
     if needs_gradient(tensors):
         raise InvalidProblem(NO_BACKWARD)
+
+
+def demand_no_tangent(tensors: Sequence[torch.Tensor | None]) -> None:
+    """Raise InvalidProblem where forward-mode AD would have to go through a call, which torch does not see."""
+    for tensor in tensors:
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise InvalidProblem(NO_TANGENT)

@@ -81,11 +81,14 @@ def tune(
 
 @contextmanager
 def _as_the_commands_ranks() -> Iterator[None]:
-    """PyTorch's own default element type, and no autocast: a program's would change inputs, references and parts."""
+    """PyTorch's own default element type and device, and no autocast: a program's would change inputs, references and
+    parts.
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.autocast("cuda" if torch.cuda.is_available() else "cpu", enabled=False):
+        autocast = torch.autocast("cuda" if torch.cuda.is_available() else "cpu", enabled=False)
+        with autocast, torch._C.DisableTorchFunction():  # a default device is a torch function mode
             yield
     finally:
         torch.set_default_dtype(before)

@@ -9,10 +9,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.autograd import forward_ad
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.runtime.call import NO_BACKWARD, FirstCall, Form, Prepared, demand_no_gradient, fitting, needs_gradient
+from autotune.runtime.call import (
+    NO_BACKWARD,
+    FirstCall,
+    Form,
+    Prepared,
+    demand_no_gradient,
+    demand_no_tangent,
+    fitting,
+    needs_gradient,
+)
 from autotune.runtime.context import Context, open_context
 from autotune.runtime.listeners import LISTENERS, tell
 from autotune.runtime.workspace import ALIGNMENT, Operands, Results
@@ -123,6 +133,8 @@ class Operator:
         """The same with all results, in the order of the kernels' ``results``."""
         if torch.compiler.is_compiling():
             return self._into_graph(context, operands, options, outs, config)
+        if forward_ad._current_level >= 0:
+            demand_no_tangent(operands)
         needs = needs_gradient(operands)
         if (needs or torch._C._is_any_autocast_enabled()) and self.differentiable(operands, options, outs):
             if needs:

@@ -45,7 +45,8 @@ class Workspace:
         self.bound = False
         """True once it is compiled, and bound to tensors, on every rank."""
         try:
-            self._setup = Setup(kernels, problem, config, machine, heap, spin_limit)
+            with torch.inference_mode(False):  # as in ``_bound``
+                self._setup = Setup(kernels, problem, config, machine, heap, spin_limit)
         except HeapExhausted as error:
             raise HeapExhausted(f"{error}; or free other problems' workspaces with context.release()") from error
 
@@ -105,8 +106,11 @@ class Workspace:
         """The shard from which peers read our first operand, in the modes in which they do."""
         return self._setup.shard
 
+    @torch.inference_mode(False)
     def _bound(self, operands: Operands, outs: Results, bindings: Bindings, addresses: tuple[int, ...]) -> Run:
-        """The launches on these addresses. They own none of the memory: what callers free is free."""
+        """The launches on these addresses. They own none of the memory: what callers free is free. Out of a caller's
+        inference mode: a later call outside of it could not write tensors that are made in it.
+        """
         self._check_in_place(operands[0])
         operands, outs = _checked(operands, outs, self._heap.device)
         if capturing(self._heap.device):  # the graph keeps the addresses

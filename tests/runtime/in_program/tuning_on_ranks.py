@@ -180,15 +180,19 @@ def left_alone(folder: str) -> dict[str, Answer]:
 
 
 def in_a_programs_settings(folder: str) -> list[Answer]:
-    """Tunings where bf16 is the default element type, and under autocast; the type that is the default behind them."""
+    """Tunings where bf16 is the default element type and tensors have no memory by default, under autocast; and whether
+    all that is so behind them.
+    """
     url = f"sqlite:///{folder}/cache.db"
     scaled = autotune.AllGatherGemm(m=16, n=32, k=128, dtype="fp8", scales="row", b_order="nk", world_size=1)
     plain = autotune.GemmAllReduce(m=16, n=32, k=64, dtype="fp32", world_size=1)
+    mixture = autotune.MoeDispatch(tokens=8, experts=4, top_k=2, hidden=32, routing="zipf", exponent=1.0, world_size=1)
     torch.set_default_dtype(torch.bfloat16)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
         answers = [
             answer_of(lambda problem=each: autotune.tune(problem.workload, problem, trials=1, url=url))  # type: ignore[misc]
-            for each in (scaled, plain)
+            for each in (scaled, plain, mixture)
         ]
-        still_there = torch.is_autocast_enabled("cpu") and torch.get_default_dtype() is torch.bfloat16
+        still_there = torch.is_autocast_enabled("cpu") and torch.empty(0).dtype is torch.bfloat16
+        still_there &= torch.empty(0).is_meta
     return [*answers, {"still there": still_there}]

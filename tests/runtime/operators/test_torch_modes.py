@@ -1,0 +1,42 @@
+"""Operators in a program that has switched modes of torch's on: inference mode, a default device, forward-mode AD."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import MODES, WORST, url
+from ranks_of_functions import run_ranks
+from two_ranks import TWO_GPUS
+
+ON_RANKS = str(Path(__file__).with_name("torch_modes_on_ranks.py"))
+
+NAMES = ["inference_mode", "default_device", "tangents"]
+
+
+@pytest.fixture(scope="module", params=TWO_GPUS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """The answers of two ranks, by the function called."""
+    folder = tmp_path_factory.mktemp("pair")
+    answers = run_ranks(ON_RANKS, "several", 2, folder, gpu=request.param, argument=(url(folder), NAMES))
+    return {name: [answer[name] for answer in answers] for name in NAMES}
+
+
+def test_what_an_inference_has_called_is_right_outside_of_its_mode(pair: dict[str, list[Any]]) -> None:
+    for worst in pair["inference_mode"]:
+        assert set(worst) == {f"{workload} {mode}" for workload, modes in MODES.items() for mode in modes}
+        assert max(worst.values()) < WORST, worst
+
+
+def test_calls_are_right_wherever_tensors_lie_by_default(pair: dict[str, list[Any]]) -> None:
+    for errors in pair["default_device"]:
+        assert max(errors.values()) < WORST, errors
+
+
+def test_a_call_with_a_tangent_is_refused(pair: dict[str, list[Any]]) -> None:
+    for said in pair["tangents"]:
+        assert all(
+            told == "no error" if "without" in name else told.startswith("InvalidProblem: a tensor has a tangent")
+            for name, told in said.items()
+        ), said

@@ -1,0 +1,73 @@
+"""Functions that the tests of torch's modes run on every rank: what a program may have switched on around a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from calls import HEAP, call, configs, drawn, error, problems, said
+from torch.autograd import forward_ad
+
+import autotune
+
+
+def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
+    """The answers of functions of this module, called one after the other: to start ranks takes longer than most."""
+    url, names = arguments
+    return {name: globals()[name](url) for name in names}
+
+
+def inference_mode(url: str) -> dict[str, float]:
+    """The worst errors of calls in inference mode, then outside of it on the same tensors and on others; the context
+    was opened outside, and, for one problem, within the mode.
+    """
+    worst: dict[str, float] = {}
+    for within in (True, False):
+        with torch.inference_mode(within):
+            context = autotune.Context(HEAP, url=url)
+        with context:
+            for problem in problems(context.heap.device)[: 1 if within else 4]:
+                operands, reference = drawn(problem, 1, context.heap.device)
+                others, of_others = drawn(problem, 2, context.heap.device)
+                for config in configs(problem, context.machine):
+                    with torch.inference_mode():
+                        first = call(context, problem, operands, config=config)
+                    again = call(context, problem, operands, config=config)
+                    elsewhere = call(context, problem, others, config=config)
+                    name = f"{problem.workload} {config['mode']}"
+                    errors = error(first, reference), error(again, reference), error(elsewhere, of_others)
+                    worst[name] = max(worst.get(name, 0.0), *errors)
+            context.check()
+    return worst
+
+
+def default_device(url: str) -> dict[str, float]:
+    """The errors of calls where tensors have no memory unless a device is named."""
+    errors: dict[str, float] = {}
+    with torch.device("meta"), autotune.Context(HEAP, url=url) as context:
+        for problem in problems(context.heap.device)[2:4]:
+            with context.heap.device:
+                operands, reference = drawn(problem, 1, context.heap.device)
+            for config in configs(problem, context.machine):
+                out = call(context, problem, operands, config=config)
+                errors[f"{problem.workload} {config['mode']}"] = error(out, reference)
+        context.release()
+    return errors
+
+
+def tangents(url: str) -> dict[str, str]:
+    """The errors of calls through which forward-mode AD would have to go, after such calls without it."""
+    found = {}
+    with autotune.Context(HEAP, url=url) as context:
+        a, b = torch.ones(8, 32, device=context.heap.device), torch.ones(32, 32, device=context.heap.device)
+        calls = {
+            "GEMM": lambda x: autotune.gemm_all_reduce(context, x, b),
+            "norm": lambda x: autotune.all_reduce_norm(context, x, x, b[0])[0],
+        }
+        for name, each in calls.items():
+            each(a)
+            found[f"{name} jvp"] = said(lambda each=each: torch.func.jvp(each, (a,), (a,)))
+            with forward_ad.dual_level():
+                found[f"{name} dual"] = said(lambda each=each: each(forward_ad.make_dual(a, a)))
+                found[f"{name} without"] = said(lambda each=each: each(a))
+    return found
