@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -85,12 +84,3 @@ def input_file(text: str) -> Path:
     if not Path(text).is_file():
         raise argparse.ArgumentTypeError(f"{text}: no such file")
     return Path(text)
-
-
-def expression(text: str) -> str:
-    """A regular expression."""
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: not a regular expression: {error}") from error
-    return text

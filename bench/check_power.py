@@ -37,7 +37,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from arguments import expression, input_file, output_file, positive, whole
 from mutant_cases import CASES, Case
 from mutants import MUTANTS, Mutant
 
@@ -296,17 +295,15 @@ def rows_of(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=expression, default="", help="a regular expression for names of mutants")
-    parser.add_argument("--jobs", type=whole, default=1, help="evaluations at a time")
+    parser.add_argument("--only", default="", help="a regular expression for names of mutants")
+    parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=output_file, help="JSON lines; what is there already is not evaluated again")
+    parser.add_argument("--out", type=Path, help="JSON lines; what is there already is not evaluated again")
     parser.add_argument("--gpu", action="store_true", help="on this machine's GPUs; in turns if there is only one")
     parser.add_argument("--in-turns", action="store_true", help="with --gpu: two ranks on one GPU, whatever there is")
     parser.add_argument("--hardware", action="store_true", help="with --gpu: those alone that only GPUs can show")
-    parser.add_argument("--minutes", type=positive, default=math.inf, help="no evaluation begins later")
-    parser.add_argument(
-        "--print", type=input_file, nargs="+", metavar="FILE", help="evaluate nothing: the score of --out's"
-    )
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no evaluation begins later")
+    parser.add_argument("--print", type=Path, nargs="+", metavar="FILE", help="evaluate nothing: the score of --out's")
     options = parser.parse_args()
     if options.print:
         print(summary(rows_of(options.print)))
