@@ -66,6 +66,10 @@ def microseconds(value: float) -> str:
     return f"{scaled:.{1 if scaled >= 100 else 2 if scaled >= 10 else 3}f} {unit}"
 
 
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def shortened(text: str) -> str:
     """A long word as its beginning and a digest, by which others with the same beginning differ from it."""
     if len(text) <= LONGEST_WORD:

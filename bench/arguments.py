@@ -60,7 +60,7 @@ def shapes(text: str) -> list[str]:
 
 
 def share(text: str) -> tuple[str, int]:
-    """``NAME=TOTAL``."""
+    """A field of the problem, and its total over all ranks, written NAME=TOTAL."""
     name, equals, total = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r}: write NAME=TOTAL, such as kv-len=524288")

@@ -293,9 +293,18 @@ def rows_of(files: Sequence[Path]) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
 
 
+def expression(text: str) -> str:
+    """A regular expression. Not among ``arguments``, which import the package: here a mutant's copy comes first."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: not a regular expression: {error}") from error
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="a regular expression for names of mutants")
+    parser.add_argument("--only", type=expression, default="", help="a regular expression for names of mutants")
     parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON lines; what is there already is not evaluated again")

@@ -1,4 +1,4 @@
-"""What programmatic dependent launch saves where a norm follows a GEMM of few rows, on one GPU from sm_90 on.
+"""Programmatic dependent launch between a GEMM of few rows and its norm, against two launches: one GPU, sm_90 or later.
 
     python bench/dependent_launch.py [--json FILE]
 
@@ -122,8 +122,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write all rows there, too")
     given = parser.parse_args()
-    if machine().kind != "cuda":
-        parser.error("needs an NVIDIA GPU from sm_90 on, got none")
+    if machine().kind != "cuda" or torch.cuda.get_device_capability() < (9, 0):
+        parser.error(f"needs an NVIDIA GPU, sm_90 or later; this machine has {machine().device}")
     found: list[dict[str, Any]] = []
     for shape in SHAPES:
         pair = Pair(*shape)

@@ -13,8 +13,7 @@ from rich.text import Text
 from autotune.cli.watch import clock_text
 from autotune.db.fleet_records import HostRecord, Listed, Snapshot, UnderWay
 from autotune.fleet.log import short_title
-from autotune.report.figures import counted
-from autotune.text import visible
+from autotune.text import counted, visible
 
 MOST = 20
 """Rows of a table; the rest is a number."""

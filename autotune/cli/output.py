@@ -164,7 +164,7 @@ class _ToStderr(logging.Handler):
 
 
 class _ToFile(logging.FileHandler):
-    """Where the file cannot be written any more, as on a full disk, it says so once, and the command goes on."""
+    """A log that is given up, with one warning, once its file cannot be written: a full disk ends no command."""
 
     failed = False
 
@@ -177,8 +177,7 @@ class _ToFile(logging.FileHandler):
             say(f"tune: warning: --log-file {self.baseFilename}: {error.strerror}; the log is incomplete")
 
     def close(self) -> None:
-        """What is still in the stream's buffer may fail again."""
-        with suppress(OSError):
+        with suppress(OSError):  # it writes the rest of its buffer, which may fail again
             super().close()
 
 

@@ -13,8 +13,9 @@ from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
 from autotune.outcome import Outcome, Regime
 from autotune.problem import Problem
-from autotune.report.figures import INTERPRETER_NOTE, config_text, counted, device_text, regime_options
+from autotune.report.figures import INTERPRETER_NOTE, config_text, device_text, regime_options
 from autotune.report.order import config_in_order, fields_in_order
+from autotune.text import counted
 from autotune.tuning import Result
 from autotune.tuning.finals import FINAL, last_finals
 from autotune.tuning.progress import Spent

@@ -128,7 +128,7 @@ class SymmetricHeap(ABC):
     def barrier(self) -> None:
         """Wait on the host until every rank is here and its device has finished what was enqueued."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.device)  # a thread may have another current device
         self.host_barrier()
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.moe.problem import MOST_CHOICES
 from autotune.models.architecture import Architecture
 from autotune.problem import Problem
+from autotune.text import counted
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def forwards(model: Architecture, plan: Plan, tokens: Sequence[int]) -> list[For
 
 def _forward(model: Architecture, plan: Plan, tokens: int) -> Forward:
     calls = tuple(_calls(model, plan, tokens))
-    return Forward(f"{tokens} token{'s' * (tokens > 1)}", calls, tuple(_rest(model, plan, tokens)))
+    return Forward(counted(tokens, "token"), calls, tuple(_rest(model, plan, tokens)))
 
 
 def qkv_width(model: Architecture, ranks: int) -> int:

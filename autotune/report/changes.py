@@ -15,7 +15,8 @@ from autotune.config import Config
 from autotune.db import Entry, TrialRecord
 from autotune.errors import InputError
 from autotune.outcome import Latency, Regime, alike
-from autotune.report.figures import Ratio, counted, ratio, relative_error
+from autotune.report.figures import Ratio, ratio, relative_error
+from autotune.text import counted
 
 THRESHOLD = 0.02
 """Smaller changes count as none: a run's ± does not cover what differs from one run to the next, mostly clocks."""

@@ -17,7 +17,6 @@ from autotune.report.figures import (
     asked_text,
     change_text,
     config_text,
-    counted,
     dashed,
     device_text,
     difference_text,
@@ -33,7 +32,7 @@ from autotune.report.regimes import TITLES, conclusion, door_text, title_of, tun
 from autotune.report.routings import EXPLAINED, HEADER, NOT_MEASURED, cells
 from autotune.report.words import has_words, in_words
 from autotune.taxes.result import Taxes, summary
-from autotune.text import json_text, markdown, markdown_code
+from autotune.text import counted, json_text, markdown, markdown_code
 
 LANGUAGES = {"Python": "python", "command": "sh", "JSON": "json"}
 """Of the blocks to copy."""

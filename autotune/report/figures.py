@@ -14,8 +14,8 @@ from autotune.db.records import CacheKey
 from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.rounds import log_ratios, mean_and_error
+from autotune.text import counted, shortened, visible
 from autotune.text import microseconds as microseconds  # for people, like the others here
-from autotune.text import shortened, visible
 
 INTERPRETER_NOTE = "Times are from Triton's interpreter on CPUs; they say nothing about GPUs."
 
@@ -117,10 +117,6 @@ def latency_text(latency: Latency, regime: Regime = DEFAULT_REGIME) -> str:
     return f"{microseconds(latency.of(regime))} ± {percent}"
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
 def problem_text(problem: Mapping[str, Any]) -> str:
     """A problem in one line, sizes first; without the world size, which stands beside the device."""
     names = [name for name in problem if name != "world_size"]
@@ -152,7 +148,7 @@ def plain(value: Any) -> str:
 def device_text(key: CacheKey) -> str:
     """The ranks and the device of a key."""
     if key.is_interpreted:
-        return f"{key.world_size} rank{'s' * (key.world_size > 1)} under Triton's interpreter ({INTERPRETER})"
+        return f"{counted(key.world_size, 'rank')} under Triton's interpreter ({INTERPRETER})"
     return visible(f"{key.world_size} × {key.device} ({key.arch}, {key.interconnect})")
 
 

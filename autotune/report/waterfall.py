@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.report.figures import counted
 from autotune.taxes import ladder
 from autotune.taxes.arithmetic import Estimate, estimate
 from autotune.taxes.result import Taxes
 from autotune.taxes.trace import Traced
+from autotune.text import counted
 
 WIDTH = 80
 NAMES, NUMBERS = 29, 17

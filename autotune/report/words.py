@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from autotune.config import Config, Value
 from autotune.db import CacheKey
-from autotune.report.figures import counted, plain
+from autotune.report.figures import plain
+from autotune.text import counted
 
 
 @dataclass(frozen=True)

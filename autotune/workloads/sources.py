@@ -26,6 +26,7 @@ DECIDES_NOTHING = {
     "processes": "folders and how processes end",
     "search_spaces": "the space has a fingerprint of its own",
     "settings": "where things lie, and how many processes work",
+    "text": "words and numbers as people read them",
     "workloads.guard": "messages",
     "workloads.interface": "the contract; a workload's own file can override its defaults",
     "workloads.roofline": "orders the first trials; every one is measured",

@@ -16,6 +16,7 @@ WRONG = {
         ("all-gather-gemm", "--world-sizes", "1,,2"),
         ("all-gather-gemm", "--world-sizes", "0"),
     ],
+    "check_power": [("--only", "(")],
     "compile_survey": [("--sample", "0")],
     "fleet_load": [("--seconds", "nan"), ("--workers", "-1")],
     "fleet_night": [("--problems", "0")],

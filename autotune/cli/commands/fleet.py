@@ -15,8 +15,8 @@ from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, masked
 from autotune.errors import InputError
-from autotune.report.figures import counted
 from autotune.settings import default_database_url
+from autotune.text import counted
 
 if TYPE_CHECKING:
     from typing import TextIO

@@ -13,9 +13,10 @@ from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import config_text, counted, microseconds, problem_text, regime_options
+from autotune.report.figures import config_text, microseconds, problem_text, regime_options
 from autotune.report.order import config_in_order
 from autotune.settings import default_database_url
+from autotune.text import counted
 from autotune.workloads import provenance_of
 
 

@@ -13,7 +13,7 @@ from autotune.cli import output, session
 from autotune.cli.commands.model_job import Job, Search
 from autotune.cli.commands.model_measured import MeasuredModel
 from autotune.cli.commands.model_table import HEADER, ModelResult
-from autotune.cli.commands.tune import Effort, Force, Seconds, Seed, Trials, say_where
+from autotune.cli.commands.tune import Effort, Force, Seconds, Trials, say_where
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import DEFAULT_RANKS, Database, Json, Output, RegimeName, one_of, refuse
 from autotune.dtypes import COMBINATIONS, FP8, SCALES
@@ -75,6 +75,10 @@ Measured = Annotated[
     bool, typer.Option("--measure", help="Measure forwards: plain tensor parallelism against the tuned one, compiled.")
 ]
 Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Layers that --measure builds.", show_default="4")]
+OwnSeed = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="N", help="Seed of the search and of the inputs; 0, or a list's own, if not given."),
+]
 Listed = Annotated[bool, typer.Option("--list", help="Write the list of problems for tune fleet; tune nothing.")]
 
 
@@ -83,7 +87,7 @@ def model(
     separate: Separate = False, sequence_parallel_from: Sharded = SHARDED_FROM, context: Contexts = None,
     zipf: Zipf = 0.0, experts_by_width: ByWidth = False,
     measure: Measured = False, layers: Layers = None, list_only: Listed = False, file: Output = None,
-    budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0, force: Force = False,
+    budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: OwnSeed = None, force: Force = False,
     regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Tune what a model's forward calls: GEMMs with their collectives, flash decode, the experts of a mixture.
@@ -131,7 +135,7 @@ def model(
     from autotune.tuning import limits_of
 
     machine = session.machine_to_measure_on()
-    _, limits = limits_of(machine, effort, trials, budget, seed)
+    _, limits = limits_of(machine, effort, trials, budget, seed or 0)
     found = _forwards(
         config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine,
         wanted,
@@ -195,9 +199,9 @@ def _listed(config: Path) -> dict[Problem, dict[str, Any]]:
 
 def _searches(
     problems: Sequence[Problem], listed: Mapping[Problem, Mapping[str, Any]], machine: Machine,
-    budget: str | None, trials: int | None, effort: str | None, seed: int,
+    budget: str | None, trials: int | None, effort: str | None, seed: int | None,
 ) -> dict[Problem, Search]:  # fmt: skip
-    """How each problem is searched: as the command says, else as its entry does."""
+    """The options of each problem's search: the command's, else its entry's."""
     from autotune.tuning import limits_of
 
     found = {}
@@ -205,7 +209,7 @@ def _searches(
         own = listed.get(problem, {})
         given = budget is not None or trials is not None
         tries, seconds = (trials, budget) if given else (own.get("trials"), own.get("budget"))
-        start = seed or own.get("seed", 0)
+        start = own.get("seed", 0) if seed is None else seed
         found[problem] = Search(*limits_of(machine, effort or own.get("effort"), tries, seconds, start), start)
     return found
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli import output, session
 from autotune.cli.commands.model_table import ModelResult
-from autotune.report.figures import counted, microseconds
+from autotune.report.figures import microseconds
+from autotune.text import counted
 
 if TYPE_CHECKING:
     from autotune.model_runs.measuring import Order

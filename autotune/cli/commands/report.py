@@ -13,9 +13,8 @@ from autotune.cli.options import Database, Output, Request, one_of
 from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey
 from autotune.errors import InputError, UnknownWorkload
-from autotune.report.figures import counted
 from autotune.suggestion import did_you_mean
-from autotune.text import json_text
+from autotune.text import counted, json_text
 from autotune.workloads import Workload, installed_workload, names
 
 FORMATS = ("md", "json", "html")

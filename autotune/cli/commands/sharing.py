@@ -17,9 +17,10 @@ from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry
 from autotune.errors import InputError, NoDatabase
 from autotune.outcome import Regime
-from autotune.report.figures import counted, dashed, microseconds, problem_text
+from autotune.report.figures import dashed, microseconds, problem_text
 from autotune.report.order import fields_in_order
 from autotune.suggestion import did_you_mean
+from autotune.text import counted
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:

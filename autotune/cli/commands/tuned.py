@@ -17,10 +17,11 @@ from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry, StudyRecord
 from autotune.errors import NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
-from autotune.report.figures import counted, dashed, microseconds, options_text, regime_options
+from autotune.report.figures import dashed, microseconds, options_text, regime_options
 from autotune.report.repeat import command_of
 from autotune.report.staleness import why_stale
 from autotune.suggestion import did_you_mean
+from autotune.text import counted
 from autotune.workloads import is_reference, names, workload
 
 HEADER = ("problem", "latency", "speedup", "mode", "tuned")

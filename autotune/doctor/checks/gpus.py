@@ -8,6 +8,7 @@ from collections import Counter
 
 from autotune.doctor.finding import Finding, advice, broken, fine
 from autotune.doctor.host import Host
+from autotune.text import counted
 
 NONE = "no GPU"
 
@@ -82,7 +83,7 @@ def links(host: Host) -> Finding:
         return advice(
             "unknown: the driver does not report them", "check with nvidia-smi topo -m or rocm-smi --showtopo"
         )
-    told = ", ".join(f"{kind} ({pairs} pair{'s' * (pairs != 1)})" for kind, pairs in sorted(kinds.items()))
+    told = ", ".join(f"{kind} ({counted(pairs, 'pair')})" for kind, pairs in sorted(kinds.items()))
     slow = [kind for kind in kinds if not kind.startswith(("NV", "xgmi"))]
     if slow:
         mend = "PCIe is about ten times slower: select linked GPUs with CUDA_VISIBLE_DEVICES"

@@ -7,6 +7,7 @@ from pathlib import Path
 from autotune.doctor.finding import Finding, advice, broken, fine
 from autotune.doctor.host import Host
 from autotune.errors import NoDatabase, StoreError
+from autotune.text import counted
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -37,8 +38,7 @@ def database(host: Host, url: str) -> Finding:
         return fine(str(error))
     except StoreError as error:
         return broken(str(error), "do what it says, or name another database with AUTOTUNE_DB or --db")
-    trials = f"{found.trials} trial{'s' * (found.trials != 1)}"
-    told = f"{found.place}: {found.server}, schema {found.revision or 'none yet'}, {trials}"
+    told = f"{found.place}: {found.server}, schema {found.revision or 'none yet'}, {counted(found.trials, 'trial')}"
     if not found.writable:
         return advice(f"{told}, read-only", "look-ups work; to tune, make it writable or name another database")
     return fine(told if found.is_current else f"{told}; the next tuning migrates it")

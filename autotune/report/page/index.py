@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from html import escape
 
 from autotune.db import StudyRecord
-from autotune.report.figures import asked_text, counted, dashed, device_text, latency_text
+from autotune.report.figures import asked_text, dashed, device_text, latency_text
 from autotune.report.page.document import page
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.views import crossover, gaps, many
-from autotune.text import visible
+from autotune.text import counted, visible
 
 HEADER = ("workload", "problem", "mode", "latency", "times as fast", "as", "device", "tuned")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from autotune.report.figures import counted, device_text
+from autotune.report.figures import device_text
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.view import Table
 from autotune.report.regimes import tuned_for
-from autotune.text import visible
+from autotune.text import counted, visible
 
 
 def provenance(study: Study) -> Table:

@@ -43,6 +43,7 @@ def test_a_lists_own_trials_effort_and_seed_are_kept(laptop: Bench, tmp_path: Pa
 
     assert searches() == {4: (2, 5, 9), 8: (3, 0, 25)}
     assert searches("--trials", "2", "--effort", "standard", "--seed", "7") == {4: (1, 7, 15), 8: (1, 7, 15)}
+    assert {seed for _, seed, _ in searches("--seed", "0").values()} == {0}
 
 
 def test_a_list_for_another_device_is_refused(laptop: Bench, tmp_path: Path) -> None:

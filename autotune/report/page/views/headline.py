@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.outcome import Latency, Regime
-from autotune.report.figures import counted, latency_text, microseconds, ratio, resource_text
+from autotune.report.figures import latency_text, microseconds, ratio, resource_text
 from autotune.report.model import Report
 from autotune.report.page.study import Study
 from autotune.report.page.view import (
@@ -29,6 +29,7 @@ from autotune.report.page.view import (
 )
 from autotune.report.regimes import conclusion, door_text, title_of
 from autotune.rounds import mean_and_error
+from autotune.text import counted
 
 EXPLAINED = "Median over the rounds of the finals, in which all took turns; the whiskers are 95 % intervals."
 

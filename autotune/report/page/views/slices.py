@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass
 
 from autotune.config import Config, Value
-from autotune.report.figures import counted, latency_text, microseconds
+from autotune.report.figures import latency_text, microseconds
 from autotune.report.page.study import Study, mode_of
 from autotune.report.page.view import (
     COLOURS,
@@ -26,6 +26,7 @@ from autotune.report.page.view import (
     time_axis,
     whiskers,
 )
+from autotune.text import counted
 
 FEWEST_IN_A_BOX = 5
 """Configs with a value, below which quartiles would say nothing: the dots stand alone."""

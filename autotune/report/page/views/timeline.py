@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.report import waterfall
-from autotune.report.figures import counted
 from autotune.report.page.study import Study
 from autotune.report.page.view import COLOURS, FAILED, GREY, WINNER, Chart, Option, Table, View, base, legend
 from autotune.taxes import ladder
 from autotune.taxes.trace import BARRIER, KINDS, SENDS, TILE, WAITS, Event, Traced
+from autotune.text import counted
 
 EXPLAINED = (
     "One call of a traced twin: the same kernels, which leave stamps of time behind. Each rank has a lane, and each of "
