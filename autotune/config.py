@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autotune.errors import InvalidConfig
@@ -84,3 +85,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise InvalidConfig(f"config names {name} twice; name each dimension once")
         values[name] = value
     return values
+
+
+def in_turns(ways: Iterable[Sequence[Config]]) -> list[Config]:
+    """The first config of each, then each one's second, and so on: a short search has seen some of all."""
+    rounds = itertools.zip_longest(*ways)
+    return [config for each in rounds for config in each if config is not None]

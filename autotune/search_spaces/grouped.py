@@ -6,9 +6,7 @@ has on average.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from autotune.config import Config, Value
@@ -104,9 +102,3 @@ def narrower_blocks(config: Config) -> list[int]:
 def narrower_tiles(config: Config) -> list[dict[str, Value]]:
     """The same as what is to be replaced; nothing where the config has no tile, since the library multiplies."""
     return [{"block_n": columns} for columns in narrower_blocks(config)] if "block_n" in config else [{}]
-
-
-def in_turns(ways: Iterable[Sequence[Config]]) -> list[Config]:
-    """The first config of each mode, then each one's second, and so on: a short search has seen every mode."""
-    rounds = itertools.zip_longest(*ways)
-    return [config for each in rounds for config in each if config is not None]

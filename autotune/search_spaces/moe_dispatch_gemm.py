@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.config import Config
+from autotune.config import Config, in_turns
 from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES
 from autotune.kernels.moe_dispatch_gemm.problem import LAID_OUT, MoeDispatchGemm
 from autotune.machine import Machine
@@ -14,7 +14,6 @@ from autotune.search_spaces.grouped import (
     grouped_dimensions,
     grouped_tile,
     halves_by_tma,
-    in_turns,
     narrower_blocks,
     narrower_tiles,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.config import Config, Value
+from autotune.config import Config, Value, in_turns
 from autotune.kernels.moe_gemm_combine.problem import APART, MoeGemmCombine
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
@@ -15,7 +15,6 @@ from autotune.search_spaces.grouped import (
     grouped_constraints,
     grouped_dimensions,
     grouped_tile,
-    in_turns,
     narrower_blocks,
     narrower_tiles,
 )

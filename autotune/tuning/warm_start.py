@@ -1,4 +1,4 @@
-"""Warm starts: configs that did well on the nearest problems in the cache, tried first."""
+"""Warm starts: configs that did well on the nearest problems in the cache, tried early."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ RUNNERS_UP = 4
 OF_ANOTHER_KIND = 8.0
 """Distance of two problems that differ in a word (a layout, a type): that of a size 256 times larger."""
 
+FAR = 4.0
+"""Distance in sizes beyond which a winner is not tried: that of one size 16 times larger. With 4096 tokens, tiles that had
+won with 16 and 128 took 8 and 3 times as long as the default's (dispatch + GEMM, 2 H100, 2026-11-24).
+"""
+
 ANOTHER_REGIME = 0.5
 """Distance of two problems tuned for different regimes: less than that of a size twice as large."""
 
@@ -38,7 +43,9 @@ def warm_starts(
     """
     key = CacheKey.of(problem, machine, regime)
     entries = store.entries(workload.name, machine.device)
-    near = sorted(entries, key=lambda entry: _distance(key, entry.key))[:NEIGHBOURS]
+    distances = {entry.study_id: _distances(key, entry.key) for entry in entries}
+    within = [entry for entry in entries if distances[entry.study_id][0] <= FAR]
+    near = sorted(within, key=lambda entry: sum(distances[entry.study_id]))[:NEIGHBOURS]
     configs = [entry.winner.config for entry in near]
     if near:
         configs += _fastest(store, near[0])
@@ -68,20 +75,18 @@ def _fastest(store: Store, entry: Entry) -> Iterable[Config]:
     return sorted(best, key=lambda config: best[config])[:RUNNERS_UP]
 
 
-def _distance(wanted: CacheKey, other: CacheKey) -> float:
-    """Sum of |log2 ratio| over the sizes, plus a fixed distance per word that differs."""
+def _distances(wanted: CacheKey, other: CacheKey) -> tuple[float, float]:
+    """Of the sizes, the sum of their |log2 ratio|; and of the words, a fixed one for each that differs."""
     ours, theirs = _fields(wanted), _fields(other)
-    regimes = ANOTHER_REGIME if wanted.regime != other.regime else 0.0
-    return regimes + sum(_apart(ours.get(name), theirs.get(name)) for name in ours.keys() | theirs.keys())
+    sizes, words = 0.0, ANOTHER_REGIME if wanted.regime != other.regime else 0.0
+    for name in ours.keys() | theirs.keys():
+        one, another = ours.get(name), theirs.get(name)
+        if isinstance(one, int) and isinstance(another, int) and min(one, another) > 0:
+            sizes += abs(math.log2(one / another))
+        elif one != another:
+            words += OF_ANOTHER_KIND
+    return sizes, words
 
 
 def _fields(key: CacheKey) -> dict[str, Any]:
     return {**json.loads(key.problem), "arch": key.arch, "interconnect": key.interconnect}
-
-
-def _apart(one: Any, other: Any) -> float:
-    if one == other:
-        return 0.0
-    if isinstance(one, int) and isinstance(other, int) and min(one, other) > 0:
-        return abs(math.log2(one / other))
-    return OF_ANOTHER_KIND

@@ -184,6 +184,22 @@ def test_the_cache_answers_without_ranks_and_force_tunes_anew(tmp_path: Path) ->
         assert len(searched(store, first.study.id)) == 10, "what was measured is kept"
 
 
+def test_winners_of_near_sizes_and_first_configs_take_turns(tmp_path: Path) -> None:
+    """A search of few trials has seen both: winners of other sizes may be no good here."""
+    near = replace(PROBLEM, m=2048)
+    with Store.open(tmp_path / "cache.db") as store:
+        before = run(store, FakeGang(PROBLEM), trials=40)
+        screen: Any = FakeScreen(FOUND, near, EIGHT_GPUS)
+        budget, effort = Budget(14), EFFORTS["quick"]
+        after = tune(FOUND, near, EIGHT_GPUS, store, FakeGang(near), screen, budget=budget, effort=effort)
+        tried = [config for config in searched(store, after.study.id) if config["mode"] != "bsp"]
+    assert before.entry is not None
+    own = FOUND.first_configs(near, EIGHT_GPUS)
+    assert own[0] == FOUND.default_config(near, EIGHT_GPUS)
+    assert tried[:3] == [own[0], own[1], before.entry.winner.config]
+    assert set(own[:5]) <= set(tried)
+
+
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     runs = []
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):

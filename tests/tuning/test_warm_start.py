@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
 from fakes import EIGHT_GPUS, latency_of
 
 from autotune.config import Config
@@ -36,3 +37,12 @@ def test_the_last_winner_and_the_neighbours_of_an_earlier_version_are_tried(tmp_
         near = dataclasses.replace(PROBLEM, m=32)
         assert previous_winner(FOUND, near, EIGHT_GPUS, store) == []
         assert warm_starts(FOUND, near, EIGHT_GPUS, store) == [winner, runner_up]
+
+
+@pytest.mark.parametrize(("m", "tried"), [(256, True), (257, False), (1, True)])
+def test_a_winner_of_far_sizes_is_not_tried(tmp_path: Path, m: int, tried: bool) -> None:
+    winner = FOUND.default_config(PROBLEM, EIGHT_GPUS)
+    with Store.open(tmp_path / "cache.db") as store:
+        study = store.study(CacheKey.of(PROBLEM, EIGHT_GPUS), provenance_of(FOUND), seed=0, space_size=1)
+        store.finish(study.id, Winner(winner, latency_of(20.0)))
+        assert warm_starts(FOUND, dataclasses.replace(PROBLEM, m=m), EIGHT_GPUS, store) == [winner] * tried
