@@ -107,10 +107,6 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
             gang.close()
 
 
-BASELINES = ("bsp eager", "bsp graph", "bsp counted eager")
-"""The library's ways: with shapes of the problem; and, of mixtures of experts, by counts that the host reads."""
-
-
 def cells(row: dict[str, Any], baselines: list[str], parts: list[str], rivals: list[str]) -> list[str]:
     latency, limits, taken, over = row["latency"], row["limits"], microseconds(row), speedup(row)
     spread = (latency["high"] - latency["low"]) / 2
@@ -144,7 +140,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     done = [row for row in rows if row["latency"] is not None]
     parts = sorted({name for row in done for name in row["limits"]})
     rivals = sorted({name for row in done for name in row.get("rivals", {})})
-    baselines = [name for name in BASELINES if name in BASELINES[:2] or any(name in microseconds(row) for row in done)]
+    baselines = list(dict.fromkeys(name for row in done for name in row["baselines"]))
     heading = ["sizes", "winner, µs", *(f"{name}, µs" for name in baselines), "over the faster"]
     heading += [f"{name} alone, µs" for name in parts] + ["share of the limit", "of the roofline", "E", "mode"]
     heading += [f"{name} / winner" for name in rivals] + ["trials"]

@@ -17,7 +17,7 @@ import pytest
 import results
 import winners
 from fakes import LAPTOP, Bench, FakeScreen
-from listed import LIST, entry, selected
+from listed import LIST, REPEATED, Sizes, entry, selected
 from results import PAGES, Run, possible
 from results_table import Setting
 from results_tables import TABLES
@@ -27,6 +27,7 @@ from steps import JSON, LONGEST, Folder, Step, run_all
 
 from autotune.cli import session
 from autotune.machine import machine, versions
+from autotune.tuning.effort import parse_duration
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "bench/results.py"
@@ -352,3 +353,8 @@ def written_once(
     main(monkeypatch, "--toy", "--folder", str(folder), *words)
     assert "[1/" not in capsys.readouterr().err, "nothing is measured twice"
     assert page.read_text() == written
+
+
+@pytest.mark.parametrize("sizes", [*LIST, *REPEATED], ids=lambda sizes: sizes.name)
+def test_tune_takes_the_seconds_of_every_table(sizes: Sizes) -> None:
+    assert parse_duration(f"{sizes.seconds}s") == sizes.seconds
