@@ -17,6 +17,7 @@ from autotune.search_spaces.grouped import (
     grouped_tile,
     narrower_blocks,
     narrower_tiles,
+    other_rows,
 )
 from autotune.search_spaces.moe_combine import (
     FEW_TOKENS,
@@ -106,9 +107,10 @@ def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | No
     tile = _tile(problem, machine)
     sending: list[dict[str, Value]] = [{"protocol": "ll" if machine.kind == "cuda" else "signal"}]
     if mode in SUMMING:
+        # 16 programs and 4 groups took 1.9 times as long with 1024 tokens, 2.2 times with 4096 (2 H100, 2026-11-24).
         sending = [
-            {"peer_order": "rotate", "comm_programs": programs, "column_groups": 1 if few else groups}
-            for programs, groups in ((16, 4), (8, 4), (4, 2), (2, 1), (1, 1))
+            {"peer_order": "rotate", "comm_programs": programs, "column_groups": 1}
+            for programs in ((16, 8, 4, 2, 1) if few else (64, 32, 16, 8, 4, 2, 1))
         ]
     base = Config({"mode": mode, "split": 1, **tile})
     shapes = (
@@ -134,9 +136,11 @@ def untuned_apart(mode: str, problem: MoeGemmCombine, machine: Machine) -> Confi
 
 
 def default_config(problem: MoeGemmCombine, machine: Machine) -> Config:
-    """Rows as they are for few tokens, sums for many; the library's way where no tile or no inbox fits."""
-    order = ("one_shot", "push") if problem.tokens <= FEW_TOKENS else ("push", "one_shot")
-    found = (untuned(mode, problem, machine) for mode in order)
+    """Rows as they are for few tokens; for many GEMM and sums apart, which was the fastest from 16 tokens on (2 H100,
+    2026-11-24); the library's way where no tile or no inbox fits.
+    """
+    ways = [untuned("one_shot", problem, machine), untuned_apart("unfused", problem, machine)]
+    found = ways if problem.tokens <= FEW_TOKENS else reversed(ways)
     library = Config({"mode": "bsp", "launch": "eager", "exchange": "reduce_scatter"})
     return next((config for config in found if config), library)
 
@@ -144,20 +148,20 @@ def default_config(problem: MoeGemmCombine, machine: Machine) -> Config:
 def first_configs(problem: MoeGemmCombine, machine: Machine) -> list[Config]:
     """The default, each mode as one would write it down, then with its words and sizes changed, modes in turns."""
     ways = []
+    for base in filter(None, (untuned_apart(mode, problem, machine) for mode in APART)):
+        way = [base, base.replace(transfer_tokens=1, copy_kib=2, sum_warps=4), base.replace(comm_programs=128)]
+        if base["mode"] in TILED:
+            way += [base.replace(swap_ab=not base["swap_ab"]), *other_rows(base)]
+        ways.append([*way, base.replace(combine="pull"), base.replace(peer_order="interleaved")])
     for base in filter(None, (untuned(mode, problem, machine) for mode in OWN)):
         way = [base]
         if "protocol" in base:
             way += [base.replace(protocol="ll"), base.replace(protocol="signal")]
         else:
-            way += [base.replace(column_groups=1, comm_programs=many) for many in (64, 128)]
-            way.append(base.replace(column_groups=8))
+            way.append(base.replace(comm_programs=128))
+            way += [base.replace(column_groups=groups, comm_programs=16) for groups in (4, 8)]
             way.append(base.replace(peer_order="interleaved"))
         way += [base.replace(split=2), base.replace(swap_ab=not base["swap_ab"]), base.replace(loads="pointer")]
-        way += [base.replace(block_m=16), base.replace(block_m=64), base.replace(programs_per_unit=2)]
+        way += [*other_rows(base), base.replace(programs_per_unit=2)]
         ways.append(way)
-    for base in filter(None, (untuned_apart(mode, problem, machine) for mode in APART)):
-        way = [base, base.replace(transfer_tokens=1, copy_kib=2, sum_warps=4), base.replace(comm_programs=128)]
-        if base["mode"] in TILED:
-            way += [base.replace(swap_ab=not base["swap_ab"]), base.replace(block_m=64)]
-        ways.append([*way, base.replace(combine="pull"), base.replace(peer_order="interleaved")])
     return list(SPACE.valid([default_config(problem, machine), *in_turns(ways)], problem, machine))

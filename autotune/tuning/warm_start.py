@@ -24,8 +24,8 @@ OF_ANOTHER_KIND = 8.0
 """Distance of two problems that differ in a word (a layout, a type): that of a size 256 times larger."""
 
 FAR = 4.0
-"""Distance in sizes beyond which a winner is not tried: that of one size 16 times larger. With 4096 tokens, tiles that had
-won with 16 and 128 took 8 and 3 times as long as the default's (dispatch + GEMM, 2 H100, 2026-11-24).
+"""Distance in sizes beyond which a winner is not tried: that of one size 16 times larger. With 4096 tokens, tiles that
+had won with 16 and 128 took 8 and 3 times as long as the default's (dispatch + GEMM, 2 H100, 2026-11-24).
 """
 
 ANOTHER_REGIME = 0.5
