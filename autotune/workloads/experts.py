@@ -14,7 +14,7 @@ from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.launching.contract import S, T
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.problem import ExpertsProblem, GroupedProblem
-from autotune.kernels.moe.routing import Kind, drawn_routing
+from autotune.kernels.moe.routing import Kind, drawn_routing, typical_routing
 from autotune.machine import Machine
 from autotune.workloads.comparison import drawn_scales
 from autotune.workloads.input_sets import poison
@@ -59,8 +59,10 @@ class DrawnVectors:
         if problem.row_scales:
             of_all = (heap.world_size * problem.tokens, problem.row_scales)
             self._scales = drawn_scales(of_all, device, seed * 1000 + 300)
+        seeds = (seed * 1000 + 500 + number for number in range(len(KINDS)))
         self.routings = [
-            drawn_routing(problem, device, seed * 1000 + 500 + number, kind) for number, kind in enumerate(KINDS)
+            typical_routing(problem, device, each) if kind == "plain" else drawn_routing(problem, device, each, kind)
+            for each, kind in zip(seeds, KINDS, strict=True)
         ]
         self._problem, self._rank = problem, heap.rank
         self._mine = slice(heap.rank * problem.tokens, (heap.rank + 1) * problem.tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ranks_of_functions import run_ranks
 from autotune.errors import InvalidProblem
 from autotune.kernels.moe.histogram import histogram_text
 from autotune.kernels.moe.problem import ExpertsProblem
-from autotune.kernels.moe.routing import drawn_routing, planned, reached_ranks
+from autotune.kernels.moe.routing import Routing, drawn_routing, planned, reached_ranks, typical_routing
 
 FILE = str(Path(__file__).with_name("moe_on_ranks.py"))
 
@@ -102,6 +103,23 @@ def test_draws_follow_the_distribution() -> None:
         shares[routing] = most / 4000
     harmonic = sum(1 / i for i in range(1, 33))
     assert abs(shares["zipf"] * harmonic - 1) < 0.15 and shares["uniform"] < 1.4 / 32
+
+
+@pytest.mark.parametrize(("tokens", "routing"), [(1, "uniform"), (4, "uniform"), (1, "zipf")])
+def test_configs_are_timed_on_routings_that_differ_little_from_seed_to_seed(tokens: int, routing: str) -> None:
+    problem = ExpertsProblem(
+        tokens=tokens, hidden=8, experts=64, top_k=8, world_size=2, routing=routing, exponent=float(routing == "zipf")
+    )
+
+    def spread(draw: Callable[..., Routing]) -> float:
+        """Of the most experts that a rank reads, from seed to seed."""
+        every = [draw(problem, torch.device("cpu"), seed).ids.unique() for seed in range(60)]
+        busiest = [float(torch.bincount(ids // 32).max()) for ids in every]
+        return max(busiest) / min(busiest)
+
+    assert spread(typical_routing) <= 1.15 < 1.4 < spread(drawn_routing)
+    kept = [typical_routing(problem, torch.device("cpu"), seed).ids for seed in (1, 1, 2)]
+    assert torch.equal(kept[0], kept[1]) and not torch.equal(kept[0], kept[2]), "a seed has one, each its own"
 
 
 def test_a_token_never_has_an_expert_twice_and_gates_are_shares_of_one_or_zero() -> None:
