@@ -74,7 +74,8 @@ def test_ragged_sequences_are_read_as_far_as_they_are_drawn(batch: int) -> None:
         of_slowest.append(max(int(FlashDecodeOperation._lengths(each, seed).sum()) for each in on_ranks))  # type: ignore[arg-type]
     token = busy("flash_decode", "memory", batch=1, **sizes) / 4096
     tokens = busy("flash_decode", "memory", batch=batch, ragged=True, **sizes) / token
-    assert 0.6 < tokens / statistics.fmean(of_slowest) < 1
+    assert 0.95 < tokens / statistics.fmean(of_slowest) < 1.01
+    assert max(of_slowest) < 1.02 * min(of_slowest), "trials have seeds of their own, and compare"
 
 
 HOT = histogram_text([1000 if expert % 8 == 0 else 10 for expert in range(64)])

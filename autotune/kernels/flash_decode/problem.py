@@ -108,12 +108,13 @@ class FlashDecode(Problem):
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of all sequences on one rank; of ragged ones as many as are drawn on average: one of several sequences
-        is empty, and the others are half as long as the longest.
+        """Tokens of all sequences on one rank; of ragged ones as many as are drawn: one of several sequences is empty,
+        every other one on one rank, and the rest are half as long as the longest.
         """
         if not self.ragged:
             return self.batch * self.kv_len
-        return -(-max(1, self.batch - 1) * self.kv_len // 2)
+        elsewhere = self.batch // 2 // self.world_size if self.world_size > 1 else 0
+        return -(-max(1, self.batch - 1 - elsewhere) * self.kv_len // 2)
 
     @property
     def flops(self) -> int:

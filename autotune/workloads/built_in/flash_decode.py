@@ -49,6 +49,9 @@ FILLED_AT_ONCE = 1 << 26
 SHARPNESS = 4.0
 """Standard deviation of the queries, hence of the logits: parts then differ widely in their log-sum-exps."""
 
+MOST_FEWER = 16
+"""Less than this many tokens a ragged sequence is shorter at random."""
+
 
 class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
     """The tensors of one rank, and the config prepared last.
@@ -93,20 +96,27 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
         self._number = number
 
     def _lengths(self, seed: int) -> torch.Tensor:
-        """Ragged: one sequence is empty everywhere unless it is the only one; every other one is empty on one rank."""
+        """Ragged: of 1 to ``kv_len`` tokens in even steps, or half as many for a single sequence, a few less at random.
+
+        So every seed has as much to read, and trials compare; which sequence has which length is drawn. One sequence is
+        empty everywhere unless it is the only one; every other one is empty on one rank.
+        """
         problem, rank = self._problem, self._heap.rank
-        full = torch.full((problem.batch,), problem.kv_len)
         if not problem.ragged:
-            return full
-        generator = torch.Generator().manual_seed(seed * 1000 + 500)
-        drawn_for_all = torch.randint(1, problem.kv_len + 1, (problem.world_size, problem.batch), generator=generator)
-        lengths = drawn_for_all[rank]
+            return torch.full((problem.batch,), problem.kv_len)
+        generator = torch.Generator().manual_seed(seed * 1000 + 500 + rank)
         sequences = torch.arange(problem.batch)
+        there = torch.ones(problem.batch, dtype=torch.bool)
         if problem.world_size > 1:
-            lengths[(sequences % 2 == 1) & ((sequences // 2 + seed) % problem.world_size == rank)] = 0
+            there &= (sequences % 2 == 0) | ((sequences // 2 + seed) % problem.world_size != rank)
         if problem.batch > 1:
-            lengths[seed % problem.batch] = 0
-        return lengths
+            there[2 * seed % (problem.batch + problem.batch % 2)] = False  # none of those that a rank lacks anyway
+        count = int(there.sum())
+        lengths = torch.linspace(1, problem.kv_len, count) if count > 1 else torch.full((count,), problem.kv_len / 2)
+        fewer = torch.randint(0, 1 + min(MOST_FEWER, problem.kv_len // 64), (count,), generator=generator)
+        drawn_lengths = torch.zeros(problem.batch)
+        drawn_lengths[there] = (lengths.ceil() - fewer).clamp(min=1)[torch.randperm(count, generator=generator)]
+        return drawn_lengths
 
     def _gathered_references(self) -> torch.Tensor:
         out, lse = attention(self._problem, self._tensors, self._queries)
