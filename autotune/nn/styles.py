@@ -258,9 +258,13 @@ def check_mesh(mesh: DeviceMesh, context: Context) -> None:
 def takes(module: nn.Module, features: str, mesh: DeviceMesh, context: Context) -> bool:
     """True if our kernels take a layer. Raises InputError where the context is not that of the mesh."""
     check_mesh(mesh, context)
-    if type(module) is nn.Linear and getattr(module, features) % mesh.size() == 0:
+    plain = type(module) is nn.Linear and "forward" not in vars(module)  # a forward of its own calls the one of before
+    if plain and getattr(module, features) % mesh.size() == 0:
         return True
-    LOG.info("%s is left to torch: %d ranks do not divide it evenly, or it is not an nn.Linear", module, mesh.size())
+    LOG.info(
+        "%s is left to torch: %d ranks do not divide it evenly, it is not an nn.Linear, or it has a forward of its own",
+        module, mesh.size(),
+    )  # fmt: skip
     return False
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from shares import HEAP, difference, part
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as theirs
 from torch.distributed.tensor.parallel import parallelize_module
@@ -207,6 +207,7 @@ def corners(context: autotune.Context) -> dict[str, Any]:
                     found[f"{kind} {given} {wanted} {size}"] = difference(results[1], results[0])
                     bias, ours = (layer.bias.grad.to_local() for layer in layers)
                     found[f"{kind} {given} {wanted} {size} bias"] = difference(ours, bias)
+    found["wrapped"] = difference(*wrapped(context, mesh))
     linear, vector = nn.Linear(16, 16).to(device), torch.randn(16, device=device, requires_grad=True)
     ours = autotune.nn.ColumnParallelLinear.from_linear(linear, context)
     of_vector = [torch.autograd.grad(each(vector).sin().sum(), vector)[0] for each in (ours, linear)]
@@ -217,6 +218,17 @@ def corners(context: autotune.Context) -> dict[str, Any]:
     style = autotune.nn.ColwiseParallel(context)
     found["mesh"] = said(lambda: style._apply(nn.Linear(16, 16), flat))
     return found
+
+
+def wrapped(context: autotune.Context, mesh: DeviceMesh) -> list[Tensor]:
+    """Results of a linear layer whose forward an adapter replaced, by our style and by torch's."""
+    results, whole = [], nn.Linear(16, 16).to(context.heap.device)
+    for style in (autotune.nn.ColwiseParallel(context), theirs.ColwiseParallel()):
+        linear = copy.deepcopy(whole)
+        before = linear.forward
+        linear.forward = lambda x, before=before: before(x) * 2  # type: ignore[method-assign, misc]
+        results.append(parallelize_module(linear, mesh, style)(torch.ones(4, 16, device=context.heap.device)))
+    return results
 
 
 def under_way(context: autotune.Context) -> dict[str, float]:
