@@ -69,14 +69,17 @@ class Gathered:
     def __init__(self) -> None:
         self._input: Tensor | None = None
         self._whole: Tensor | None = None
+        self._graded = False
+        """True if the whole leads gradients back to the input."""
 
     def column_parallel(self, context: Context, input: Tensor, dim: int, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``nn.functional.column_parallel``; ``input`` is compared by identity."""
-        if self._input is input and self._whole is not None:
+        graded = torch.is_grad_enabled()
+        if self._input is input and self._whole is not None and self._graded >= graded:
             return F.linear(self._whole, weight, bias)
         x, weight, bias = readable(local(input), weight, bias)
         result, whole = all_gather_gemm(context, x, weight.t(), bias, gather_dim=dim, return_gathered=True)
-        self._input, self._whole = input, whole
+        self._input, self._whole, self._graded = input, whole, graded
         return result
 
     def forget(self, *_: Any) -> None:

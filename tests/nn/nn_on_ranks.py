@@ -239,6 +239,7 @@ def corners(context: autotune.Context) -> dict[str, Any]:
                     bias, ours = (layer.bias.grad.to_local() for layer in layers)
                     found[f"{kind} {given} {wanted} {size} bias"] = difference(ours, bias)
     found["wrapped"] = difference(*wrapped(context, mesh))
+    found["shared gather without gradients first"] = difference(*partly_without_gradients(context, mesh))
     linear, vector = nn.Linear(16, 16).to(device), torch.randn(16, device=device, requires_grad=True)
     ours = autotune.nn.ColumnParallelLinear.from_linear(linear, context)
     of_vector = [torch.autograd.grad(each(vector).sin().sum(), vector)[0] for each in (ours, linear)]
@@ -260,6 +261,37 @@ def wrapped(context: autotune.Context, mesh: DeviceMesh) -> list[Tensor]:
         linear.forward = lambda x, before=before: before(x) * 2  # type: ignore[method-assign, misc]
         results.append(parallelize_module(linear, mesh, style)(torch.ones(4, 16, device=context.heap.device)))
     return results
+
+
+class Chosen(nn.Module):
+    """A layer's result by the signs of another one's, which has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choice, self.value = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            signs = self.choice(x).sign()
+        out: Tensor = self.value(x) * signs
+        return out
+
+
+def partly_without_gradients(context: autotune.Context, mesh: DeviceMesh) -> list[Tensor]:
+    """The input's gradients, where the first of two layers that share a gather has none: by our styles, by torch's."""
+    torch.manual_seed(4)
+    plain, found = Chosen().to(context.heap.device), list[Tensor]()
+    plan: dict[str, theirs.ParallelStyle] = {
+        "": theirs.PrepareModuleInput(input_layouts=(Shard(0),), desired_input_layouts=(Replicate(),)),
+        "choice": theirs.ColwiseParallel(), "value": theirs.ColwiseParallel(),
+    }  # fmt: skip
+    whole = torch.randn(8, 16, device=context.heap.device)
+    for chosen in (autotune.nn.tuned(plan, context, share_gather=True), plan):
+        x = part(whole, 0)
+        parallelize_module(copy.deepcopy(plain), mesh, chosen)(x).sin().sum().backward()
+        assert x.grad is not None
+        found.append(x.grad)
+    return found
 
 
 def under_way(context: autotune.Context) -> dict[str, float]:
