@@ -22,10 +22,12 @@ def llama(given: tuple[str, str]) -> dict[str, Any]:
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.distributed.configuration_utils import DistributedConfig
 
-    config = LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=40, max_position_embeddings=64, use_cache=True, attention_bias=True, eos_token_id=None,
-    )  # fmt: skip
+    sizes: dict[str, Any] = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 40, "max_position_embeddings": 64, "use_cache": True,
+        "attention_bias": True, "eos_token_id": None,
+    }  # fmt: skip
+    config = LlamaConfig(**sizes)
     found: dict[str, Any] = {}
     with autotune.Context(HEAP, url=url) as context:
         device, ranks = context.heap.device, dist.get_world_size()
@@ -64,8 +66,11 @@ def llama(given: tuple[str, str]) -> dict[str, Any]:
             {type(each).__name__ for each in loaded.modules() if "Linear" in type(each).__name__}
         )
         found["shards"] = sorted({tuple(whole(p).shape) == tuple(p.shape) for p in loaded.parameters()})
-        config.tie_word_embeddings = True
-        found["tied"] = tied(config, tokens, lambda model: autotune.nn.transformers.parallelize(model, mesh, context))
+        found["tied"] = tied(
+            LlamaConfig(**sizes, tie_word_embeddings=True),
+            tokens,
+            lambda model: autotune.nn.transformers.parallelize(model, mesh, context),
+        )
         found["theirs again"] = type(_registry()["colwise"]).__module__
         try:
             autotune.nn.transformers.parallelize(_Planless(), mesh, context)
