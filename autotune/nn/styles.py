@@ -52,11 +52,16 @@ class Layouts:
         return made.to_local() if self.use_local_output else made
 
     def distributed(self, x: Tensor) -> DTensor:
-        """An input as a DTensor."""
-        return x if isinstance(x, DTensor) else DTensor.from_local(x, self.mesh, (self.input,), run_check=False)
+        """An input as a DTensor. Raises InputError where it is one of another mesh."""
+        if not isinstance(x, DTensor):
+            return DTensor.from_local(x, self.mesh, (self.input,), run_check=False)
+        if x.device_mesh != self.mesh:
+            raise InputError(f"the input is a DTensor of the mesh {x.device_mesh}, the layer is one of {self.mesh}")
+        return x
 
     def layout_of(self, x: Tensor) -> Placement:
-        return x.placements[0] if isinstance(x, DTensor) else self.input
+        """Raises what ``distributed`` raises."""
+        return self.distributed(x).placements[0] if isinstance(x, DTensor) else self.input
 
     def divide(self, x: Tensor, dim: int, whole: bool = False) -> bool:
         """True if the ranks have equal parts of a dimension; ``whole``: of a local ``x``, which is a part otherwise."""

@@ -249,6 +249,8 @@ def corners(context: autotune.Context) -> dict[str, Any]:
     flat = init_device_mesh(device.type, (1, ranks))
     style = autotune.nn.ColwiseParallel(context)
     found["mesh"] = said(lambda: style._apply(nn.Linear(16, 16), flat))
+    layer = parallelize_module(nn.Linear(16, 16).to(device), mesh, style)
+    found["input's mesh"] = said(lambda: layer(DTensor.from_local(x, flat, (Shard(0), Shard(1)), run_check=False)))
     return found
 
 
