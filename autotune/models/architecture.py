@@ -58,6 +58,7 @@ def _by_flags(values: Values) -> Biases:
 
 
 NO_WINDOW = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
+"""Qwen's: there is one where the first of these is true."""
 
 KINDS: Mapping[str, Kind] = {
     "llama": Kind(_by_flags),
