@@ -73,9 +73,8 @@ class Table:
             for each in self._entries[name].all
         ]
         here = [str(provenance_of(_workload(name))) for name in OPERATORS]
-        return hashlib.sha256(
-            json.dumps([self.context.regime, self.replicated, here, sorted(told)]).encode()
-        ).hexdigest()
+        asking = [str(self.context.machine), self.context.regime, self.replicated, here]
+        return hashlib.sha256(json.dumps([*asking, sorted(told)]).encode()).hexdigest()
 
     def verdicts(self, found: Sequence[Candidate]) -> list[Verdict]:
         """Of the GEMMs of one collective: all are replaced, or none. Raises NoMatch where the operator takes them not.

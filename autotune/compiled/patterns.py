@@ -119,10 +119,13 @@ def _gathered(collective: Node) -> list[Option]:
     assert isinstance(shard, Node)
     whole, dim = _rejoined(wait, shard, ranks)
     users = sorted(_users_behind_reshapes(whole), key=lambda each: each[0])
-    gemms = [each for each in users if each[0].target in GEMMS]
-    if not gemms:
+    of_either_side = [each for each in users if each[0].target in GEMMS]
+    gemms = [(gemm, taken) for gemm, taken in of_either_side if _multiplies(gemm, taken)]
+    if not of_either_side:
         used = ", ".join(sorted({named(each) for each, _ in users})) or "nothing"
         raise NoMatch(f"no GEMM uses the gathered tensor; it is used by {used}")
+    if not gemms:
+        raise NoMatch("the gathered tensor is the GEMM's B, not its A")
     each = [_behind_gather(gemm, taken, collective, wait, dim, whole) for gemm, taken in gemms]
     found: list[Option] = [each]
     gated = _apart([_gated(candidate) for candidate in each])
@@ -138,10 +141,14 @@ def _gathered(collective: Node) -> list[Option]:
     return found
 
 
+def _multiplies(gemm: Node, taken: Node) -> bool:
+    """True if a GEMM takes a tensor as its A alone."""
+    found = gemm_of(gemm)
+    return found.a is taken and found.b is not taken
+
+
 def _behind_gather(gemm: Node, taken: Node, collective: Node, wait: Node, dim: int, whole: Node) -> Candidate:
     found = gemm_of(gemm)
-    if found.a is not taken or found.b is taken:
-        raise NoMatch("the gathered tensor is the GEMM's B, not its A")
     if found.bias is not None and len(shape_of(found.bias)) != 1:
         raise NoMatch(f"the GEMM adds a tensor of shape {list(shape_of(found.bias))}, which is not a bias")
     shard = collective.args[0]

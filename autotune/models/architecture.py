@@ -10,8 +10,9 @@ from typing import Any
 
 from autotune.dtypes import DTYPES
 from autotune.errors import InputError
-from autotune.models.fields import flag, whole_number
+from autotune.models.fields import flag, whole_number, whole_value
 from autotune.models.mixture import FIELDS, NAMES, Mixture, mixture_of
+from autotune.models.windows import Rule, Window, between_others, every_layer, late_layers, window_of
 from autotune.suggestion import did_you_mean
 
 MOST_LAYERS = 10_000
@@ -41,6 +42,10 @@ class Kind:
     """None: the hidden size by the heads."""
     attention: bool = True
     """False: of a form that no operator of ours computes."""
+    windowed: Rule | None = None
+    """None: every layer attends to all tokens."""
+    soft_cap: bool = False
+    """True: ``attn_logit_softcapping`` is read."""
     unsaid: Values = field(default_factory=dict)
     """Fields that a config, above all the text part of a model of images and text, leaves out where they are
     transformers' defaults. A null is no default: as many KV heads as heads.
@@ -52,25 +57,44 @@ def _by_flags(values: Values) -> Biases:
     return Biases(attention, attention, flag(values, "mlp_bias"))
 
 
+NO_WINDOW = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
+"""Qwen's: there is one where the first of these is true."""
+
 KINDS: Mapping[str, Kind] = {
     "llama": Kind(_by_flags),
-    "mistral": Kind(lambda values: Biases(), unsaid={"num_key_value_heads": 8}),
-    "qwen2": Kind(lambda values: Biases(qkv=True), unsaid={"num_key_value_heads": 32}),
-    "qwen3": Kind(_by_flags, head_dim=128, unsaid={"num_key_value_heads": 32}),
-    "gemma": Kind(_by_flags, head_dim=256, unsaid={"num_key_value_heads": 16}),
-    "gemma2": Kind(_by_flags, head_dim=256, unsaid={"num_key_value_heads": 4}),
-    "gemma3_text": Kind(
-        _by_flags,
-        head_dim=256,
-        unsaid={"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208},
-    ),  # fmt: skip
-    "mixtral": Kind(lambda values: Biases(), unsaid={"num_key_value_heads": 8}),
-    "qwen2_moe": Kind(
-        lambda values: Biases(qkv=flag(values, "qkv_bias")), unsaid={"num_key_value_heads": 16, "qkv_bias": True}
+    "mistral": Kind(
+        lambda values: Biases(), windowed=every_layer, unsaid={"num_key_value_heads": 8, "sliding_window": 4096}
     ),
-    "qwen3_moe": Kind(_by_flags, unsaid={"num_key_value_heads": 4}),
-    "deepseek_v3": Kind(lambda values: Biases(), attention=False),
-}
+    "qwen2": Kind(
+        lambda values: Biases(qkv=True), windowed=late_layers, unsaid={"num_key_value_heads": 32, **NO_WINDOW}
+    ),
+    "qwen3": Kind(_by_flags, head_dim=128, windowed=late_layers, unsaid={"num_key_value_heads": 32, **NO_WINDOW}),
+    "gemma": Kind(_by_flags, head_dim=256, unsaid={"num_key_value_heads": 16}),
+    "gemma2": Kind(
+        _by_flags, head_dim=256, windowed=between_others, soft_cap=True,
+        unsaid={
+            "num_key_value_heads": 4, "sliding_window": 4096, "sliding_window_pattern": 2, "attn_logit_softcapping": 50,
+        },
+    ),
+    "gemma3_text": Kind(
+        _by_flags, head_dim=256, windowed=between_others, soft_cap=True,
+        unsaid={
+            "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208, "sliding_window": 4096,
+            "sliding_window_pattern": 6,
+        },
+    ),
+    "mixtral": Kind(lambda values: Biases(), windowed=every_layer, unsaid={"num_key_value_heads": 8}),
+    "qwen2_moe": Kind(
+        lambda values: Biases(qkv=flag(values, "qkv_bias")), windowed=late_layers,
+        unsaid={
+            "num_key_value_heads": 16, "qkv_bias": True, "shared_expert_intermediate_size": 5632, **NO_WINDOW,
+        },
+    ),
+    "qwen3_moe": Kind(_by_flags, windowed=every_layer, unsaid={"num_key_value_heads": 4, **NO_WINDOW}),
+    "deepseek_v3": Kind(
+        lambda values: Biases(), attention=False, unsaid={"first_k_dense_replace": 3, "n_shared_experts": 1}
+    ),
+}  # fmt: skip
 """By ``model_type``. All have gated MLPs, and attention whose heads the ranks share out, unless it is left out."""
 
 
@@ -89,6 +113,10 @@ class Architecture:
     """The element type that the config names; None where it names none of ours."""
     attention: bool = True
     """False: it is left out."""
+    window: Window | None = None
+    """None: every layer attends to all tokens."""
+    soft_cap: int = 0
+    """Of the attention's logits; 0: none."""
     mixture: Mixture | None = None
     quantized: bool = False
     """True if the weights are stored in a format that ``dtype`` does not tell."""
@@ -100,6 +128,10 @@ class Architecture:
         if self.mixture is not None:
             found.append((" of shared experts", self.mixture.shared, self.mixture.layers))
         return [(name, width, layers) for name, width, layers in found if width and layers]
+
+    def layers_over(self, context: int) -> int:
+        """The layers that attend to so many tokens."""
+        return self.layers - (self.window.layers if self.window is not None and self.window.tokens < context else 0)
 
 
 def read_architecture(path: Path) -> Architecture:
@@ -152,6 +184,8 @@ def _architecture(name: str, values: Values) -> Architecture:
         biases=kind.biases(values),
         dtype=dtypes.get(said),
         attention=kind.attention,
+        window=window_of(values, layers, kind.windowed) if kind.attention else None,
+        soft_cap=whole_value(values, "attn_logit_softcapping") if kind.soft_cap else 0,
         mixture=mixture_of(name, layers, values) if name in NAMES else None,
         quantized=bool(values.get("quantization_config")),
     )

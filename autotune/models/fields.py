@@ -26,6 +26,14 @@ def whole_number(
     return found
 
 
+def whole_value(values: Mapping[str, Any], name: str) -> int:
+    """The same, also written as ``50.0``; 0 where it is absent or null."""
+    found = values.get(name)
+    if isinstance(found, float) and found.is_integer():
+        return whole_number({name: int(found)}, name)
+    return whole_number(values, name, 0)
+
+
 def flag(values: Mapping[str, Any], name: str) -> bool:
     """False where it is absent. Raises InputError that names the field."""
     found = values.get(name)

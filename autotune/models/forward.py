@@ -140,7 +140,8 @@ def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
         yield Call(layer, kind(**common, n=model.hidden, k=depth, bias=bias), count)
     if model.attention and not gathered:
         for context in plan.contexts:
-            yield Call(f"attention, {context} tokens", _flash_decode(model, plan, tokens, context), model.layers)
+            if count := model.layers_over(context):
+                yield Call(f"attention, {context} tokens", _flash_decode(model, plan, tokens, context), count)
     if model.mixture is not None:
         named = model.mixture.problems(
             model.hidden, tokens, plan.ranks, plan.dtype, plan.scales, plan.zipf, plan.experts_by_width
@@ -153,7 +154,7 @@ def _flash_decode(model: Architecture, plan: Plan, tokens: int, context: int) ->
         raise InputError(f"--context {context}: {plan.ranks} ranks must divide it")
     return FlashDecode(
         batch=tokens, q_heads=model.heads, kv_heads=model.kv_heads, head_dim=model.head_dim,
-        kv_len=context // plan.ranks, page_size=16, world_size=plan.ranks,
+        kv_len=context // plan.ranks, page_size=16, soft_cap=model.soft_cap, world_size=plan.ranks,
         dtype="fp16" if plan.dtype == "fp16" else "bf16",
     )  # fmt: skip
 

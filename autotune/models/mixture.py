@@ -21,12 +21,14 @@ class Names:
 
     experts: str
     width: str = "moe_intermediate_size"
+    experts_since: str = ""
+    """The experts' name in configs that newer versions of transformers have written."""
 
 
 NAMES: Mapping[str, Names] = {
     "mixtral": Names("num_local_experts", width="intermediate_size"),
     "qwen2_moe": Names("num_experts"),
-    "qwen3_moe": Names("num_experts"),
+    "qwen3_moe": Names("num_experts", experts_since="num_local_experts"),
     "deepseek_v3": Names("n_routed_experts"),
 }
 """By ``model_type``. All have SwiGLU and no biases in their experts."""
@@ -68,13 +70,18 @@ def mixture_of(kind: str, layers: int, values: Mapping[str, Any]) -> Mixture:
         whole_number(values, "first_k_dense_replace", 0, least=0),
         whole_number(values, "decoder_sparse_step", 1),
     )
+    frequency = whole_number(values, "moe_layer_freq", 1)
     dense = layer_numbers(values, "mlp_only_layers")
-    sparse = [each for each in range(first, layers) if each not in dense and (each + 1) % step == 0]
+    sparse = [
+        each
+        for each in range(first, layers)
+        if each not in dense and (each + 1) % step == 0 and each % frequency == 0
+    ]  # fmt: skip
     width = whole_number(values, names.width)
     shared = whole_number(values, "n_shared_experts", 0, least=0) * width
     return Mixture(
         layers=len(sparse),
-        experts=whole_number(values, names.experts),
+        experts=whole_number(values, names.experts_since if names.experts_since in values else names.experts),
         top_k=whole_number(values, "num_experts_per_tok"),
         width=width,
         shared=whole_number(values, "shared_expert_intermediate_size", 0, least=0) or shared,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from autotune.runtime.context import Context
-from autotune.runtime.gradients import autocast, reduced
+from autotune.runtime.gradients import autocast, reduced, taken_by_all
 from autotune.runtime.operator import aligned
 from autotune.runtime.operators import all_gather_gemm, gemm_all_reduce, gemm_reduce_scatter
 
@@ -75,5 +75,5 @@ class _Replicated(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         rows = torch.atleast_2d(grad).flatten(0, -2).contiguous()
         of_x = reduced(ctx.context, rows, weight).view(ctx.shape)
-        of_weight = None if x is None else rows.t() @ torch.atleast_2d(x).flatten(0, -2)
+        of_weight = None if x is None else rows.t() @ torch.atleast_2d(taken_by_all(ctx.context, x)).flatten(0, -2)
         return None, of_x, of_weight, rows.sum(0) if ctx.needs_input_grad[3] else None

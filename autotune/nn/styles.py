@@ -52,11 +52,16 @@ class Layouts:
         return made.to_local() if self.use_local_output else made
 
     def distributed(self, x: Tensor) -> DTensor:
-        """An input as a DTensor."""
-        return x if isinstance(x, DTensor) else DTensor.from_local(x, self.mesh, (self.input,), run_check=False)
+        """An input as a DTensor. Raises InputError where it is one of another mesh."""
+        if not isinstance(x, DTensor):
+            return DTensor.from_local(x, self.mesh, (self.input,), run_check=False)
+        if x.device_mesh != self.mesh:
+            raise InputError(f"the input is a DTensor of the mesh {x.device_mesh}, the layer is one of {self.mesh}")
+        return x
 
     def layout_of(self, x: Tensor) -> Placement:
-        return x.placements[0] if isinstance(x, DTensor) else self.input
+        """Raises what ``distributed`` raises."""
+        return self.distributed(x).placements[0] if isinstance(x, DTensor) else self.input
 
     def divide(self, x: Tensor, dim: int, whole: bool = False) -> bool:
         """True if the ranks have equal parts of a dimension; ``whole``: of a local ``x``, which is a part otherwise."""
@@ -69,14 +74,17 @@ class Gathered:
     def __init__(self) -> None:
         self._input: Tensor | None = None
         self._whole: Tensor | None = None
+        self._graded = False
+        """True if the whole leads gradients back to the input."""
 
     def column_parallel(self, context: Context, input: Tensor, dim: int, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``nn.functional.column_parallel``; ``input`` is compared by identity."""
-        if self._input is input and self._whole is not None:
+        graded = torch.is_grad_enabled()
+        if self._input is input and self._whole is not None and self._graded >= graded:
             return F.linear(self._whole, weight, bias)
         x, weight, bias = readable(local(input), weight, bias)
         result, whole = all_gather_gemm(context, x, weight.t(), bias, gather_dim=dim, return_gathered=True)
-        self._input, self._whole = input, whole
+        self._input, self._whole, self._graded = input, whole, graded
         return result
 
     def forget(self, *_: Any) -> None:
@@ -258,9 +266,13 @@ def check_mesh(mesh: DeviceMesh, context: Context) -> None:
 def takes(module: nn.Module, features: str, mesh: DeviceMesh, context: Context) -> bool:
     """True if our kernels take a layer. Raises InputError where the context is not that of the mesh."""
     check_mesh(mesh, context)
-    if type(module) is nn.Linear and getattr(module, features) % mesh.size() == 0:
+    plain = type(module) is nn.Linear and "forward" not in vars(module)  # a forward of its own calls the one of before
+    if plain and getattr(module, features) % mesh.size() == 0:
         return True
-    LOG.info("%s is left to torch: %d ranks do not divide it evenly, or it is not an nn.Linear", module, mesh.size())
+    LOG.info(
+        "%s is left to torch: %d ranks do not divide it evenly, it is not an nn.Linear, or it has a forward of its own",
+        module, mesh.size(),
+    )  # fmt: skip
     return False
 
 

@@ -110,16 +110,32 @@ def _left(experts: Any) -> str:
 
 
 def shared_out(model: Any, mesh: DeviceMesh) -> Any:
-    """The same by the styles that are in transformers' registry now; outside of ``tuned`` these are its own."""
-    api = _their_api()
-    if not hasattr(model, "_resolve_parallel_plans"):  # before 5.18 the plan was read off the model
-        return api.apply_tensor_parallelism(model, mesh)
-    from transformers.distributed.configuration_utils import DistributedConfig
+    """The same by the styles that are in transformers' registry now; outside of ``tuned`` these are its own.
 
-    plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh.size()))
-    ours = [name for name, module in model.named_modules() if isinstance(module, ExpertParallel)]
-    plan = {name: style for name, style in plan.items() if not any(f"{name}.".startswith(f"{own}.") for own in ours)}
-    return api.apply_tensor_parallelism(model, mesh, plan)
+    A tied weight is shared out by its first name, and stays tied.
+    """
+    api, tied = _their_api(), _tied(model)
+    if not hasattr(model, "_resolve_parallel_plans"):  # before 5.18 the plan was read off the model
+        model = api.apply_tensor_parallelism(model, mesh)
+    else:
+        from transformers.distributed.configuration_utils import DistributedConfig
+
+        plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh.size()))
+        ours = [f"{name}." for name, module in model.named_modules() if isinstance(module, ExpertParallel)]
+        left = {name for name in plan if name in tied or f"{name}.".startswith(tuple(ours))}
+        plan = {name: style for name, style in plan.items() if name not in left}
+        model = api.apply_tensor_parallelism(model, mesh, plan)
+    for name, first in tied.items():
+        holder, _, own = name.rpartition(".")
+        setattr(model.get_submodule(holder), own, model.get_parameter(first))
+    return model
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """The first name of each parameter that has several, by each other one."""
+    first: dict[nn.Parameter, str] = {}
+    named = list(model.named_parameters(remove_duplicate=False))
+    return {name: first[each] for name, each in named if first.setdefault(each, name) != name}
 
 
 def _layouts(style: Any) -> dict[str, Any]:

@@ -120,6 +120,7 @@ class OfGemmAllReduce(GemmBackward):
 
     def of_matrices(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Matrices:
         a, b = call.saved
+        grad = taken_by_all(call.handle, grad)
         of_b = None if a is None else stored_as(call.strides[1], a.t(), grad)
         return None if b is None else grad @ b.t(), of_b
 
@@ -172,6 +173,43 @@ def reduce_scattered(context: int, parts: Tensor) -> Tensor:
     return made
 
 
+def taken_by_all(context: int, tensor: Tensor) -> Tensor:
+    """A tensor that all ranks have, where each computes its own part from it: its gradient is the sum of theirs. In a
+    backward this is one of second order.
+    """
+    if not needs_gradient((tensor,)):
+        return tensor
+    made: Tensor = _TakenByAll.apply(context, tensor)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _TakenByAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, context: int, tensor: Tensor) -> Tensor:
+        ctx.context = context
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, _Summed.apply(ctx.context, grad)  # type: ignore[no-untyped-call]
+
+
+class _Summed(torch.autograd.Function):
+    """The reverse: the sum is what all ranks have."""
+
+    @staticmethod
+    def forward(ctx: Any, context: int, part: Tensor) -> Tensor:
+        ctx.context = context
+        collectives = torch.ops._c10d_functional
+        started = collectives.all_reduce(part.contiguous(), "sum", open_context(context).group_name)
+        made: Tensor = collectives.wait_tensor(started)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, taken_by_all(ctx.context, grad)
+
+
 def own_part(context: Context, vector: Tensor) -> Tensor:
     """This rank's part of a vector that all ranks have; its gradient is that of all parts, on every rank."""
     ranks, rank = context.heap.world_size, context.heap.rank
@@ -186,14 +224,28 @@ def own_part(context: Context, vector: Tensor) -> Tensor:
 class _OwnPart(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vector: Tensor, ranks: int, rank: int, group: str) -> Tensor:
-        ctx.ranks, ctx.group = ranks, group
+        ctx.place = ranks, rank, group
         return vector.chunk(ranks)[rank].clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _AllParts.apply(grad, *ctx.place), None, None, None  # type: ignore[no-untyped-call]
+
+
+class _AllParts(torch.autograd.Function):
+    """The reverse: all ranks have the whole, so a rank's part has its own part of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, ranks: int, rank: int, group: str) -> Tensor:
+        ctx.place = ranks, rank, group
         collectives = torch.ops._c10d_functional
-        started = collectives.all_gather_into_tensor(grad.contiguous(), ctx.ranks, ctx.group)
-        return collectives.wait_tensor(started), None, None, None
+        started = collectives.all_gather_into_tensor(part.contiguous(), ranks, group)
+        made: Tensor = collectives.wait_tensor(started)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _OwnPart.apply(grad, *ctx.place), None, None, None  # type: ignore[no-untyped-call]
 
 
 def turned(matrix: Tensor) -> Tensor:

@@ -104,6 +104,12 @@ GATHERS = {
     "gather and give back a matrix": Case(
         lambda x, b: (y := gather(x, 0), y @ b), ((8, K), (K, 2 * N)), "all_gather_gemm_gathered"
     ),
+    "gather, multiply and be multiplied": Case(
+        lambda x, b, g: ((y := gather(x, 0)) @ b, g.t() @ y),
+        ((8, K), (K, 2 * N), (16, 8)),
+        "all_gather_gemm_gathered",
+        "gathered=true",
+    ),
     "gather, use and multiply": Case(
         lambda x, b: (y := gather(x, 0), (z := y * 2), y @ (z[:8, :8] @ b)),
         ((8, 8), (8, 2 * N)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ def llama(given: tuple[str, str]) -> dict[str, Any]:
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.distributed.configuration_utils import DistributedConfig
 
-    config = LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=40, max_position_embeddings=64, use_cache=True, attention_bias=True, eos_token_id=None,
-    )  # fmt: skip
+    sizes: dict[str, Any] = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 40, "max_position_embeddings": 64, "use_cache": True,
+        "attention_bias": True, "eos_token_id": None,
+    }  # fmt: skip
+    config = LlamaConfig(**sizes)
     found: dict[str, Any] = {}
     with autotune.Context(HEAP, url=url) as context:
         device, ranks = context.heap.device, dist.get_world_size()
@@ -63,12 +66,32 @@ def llama(given: tuple[str, str]) -> dict[str, Any]:
             {type(each).__name__ for each in loaded.modules() if "Linear" in type(each).__name__}
         )
         found["shards"] = sorted({tuple(whole(p).shape) == tuple(p.shape) for p in loaded.parameters()})
+        found["tied"] = tied(
+            LlamaConfig(**sizes, tie_word_embeddings=True),
+            tokens,
+            lambda model: autotune.nn.transformers.parallelize(model, mesh, context),
+        )
         found["theirs again"] = type(_registry()["colwise"]).__module__
         try:
             autotune.nn.transformers.parallelize(_Planless(), mesh, context)
         except InputError as error:
             found["no plan"] = str(error)
     return found
+
+
+def tied(config: Any, tokens: torch.Tensor, parallelized: Callable[[Any], Any]) -> float:
+    """The largest difference of logits and gradients where the head has the embedding's weight."""
+    from transformers import LlamaForCausalLM
+
+    found = []
+    for change in (lambda model: model, parallelized):
+        torch.manual_seed(5)
+        model = change(LlamaForCausalLM(config).to(tokens.device))
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+        result = model(tokens, labels=tokens)
+        result.loss.backward()
+        found.append([result.logits, *(each.grad for each in model.parameters())])
+    return max(difference(mine, other) for mine, other in zip(found[1], found[0], strict=True))
 
 
 def kinds(model: torch.nn.Module) -> list[str]:

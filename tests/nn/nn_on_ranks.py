@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from shares import HEAP, difference, part
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as theirs
 from torch.distributed.tensor.parallel import parallelize_module
@@ -28,7 +28,7 @@ def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
     url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
         return {"modules": modules(context), "styles": styles(context, sample), "corners": corners(context),
-            "under way": under_way(context)}  # fmt: skip
+            "under way": under_way(context), "second order": second_order(context)}  # fmt: skip
 
 
 class Mlp(nn.Module):
@@ -75,6 +75,37 @@ def modules(context: autotune.Context) -> dict[str, float]:
         found[f"{dim} x"] = difference(mine.grad, x.grad if dim is None else part(x.grad, dim))
         with torch.no_grad():
             found[f"{dim} without gradients"] = difference(copy.deepcopy(ours)(mine), result)
+    return found
+
+
+def second_order(context: autotune.Context) -> dict[str, float]:
+    """Differences from the whole MLP in the gradients of a sum over its gradients, each with a weight of its own: of
+    our modules, where all ranks have the input, or a part of it, and where they share out the columns of the result.
+    """
+    torch.manual_seed(6)
+    plain = Mlp().to(context.heap.device)
+    x = torch.randn(BATCH, TOKENS, HIDDEN, device=context.heap.device)
+    weights = [torch.randn_like(each) for each in (x, *plain.parameters())]
+    found = {}
+
+    def twice(model: nn.Module, x: Tensor, dims: list[int | None]) -> list[Tensor]:
+        taken = [x.requires_grad_(), *model.parameters()]
+        first = torch.autograd.grad(model(x).sin().sum(), taken, create_graph=True)
+        mine = [each if dim is None else part(each, dim) for each, dim in zip(weights, dims, strict=True)]
+        total = sum((one * other).sum() for one, other in zip(first, mine, strict=True))
+        return list(torch.autograd.grad(total, taken))  # type: ignore[arg-type]
+
+    right = twice(plain, x.clone(), [None] * 7)
+    for gathered, scattered in ((None, None), (1, 1), (None, 2)):
+        options: list[dict[str, Any]] = [{"sequence_dim": each} for each in (gathered, scattered)]
+        ours = Mlp()
+        ours.gate = autotune.nn.ColumnParallelLinear.from_linear(plain.gate, context, **options[0])  # type: ignore[assignment]
+        ours.up = autotune.nn.ColumnParallelLinear.from_linear(plain.up, context, **options[0])  # type: ignore[assignment]
+        ours.down = autotune.nn.RowParallelLinear.from_linear(plain.down, context, **options[1])  # type: ignore[assignment]
+        dims = [gathered, 0, 0, 0, 0, 1, None]
+        made = twice(ours, x.clone() if gathered is None else part(x, gathered), dims)
+        for place, (one, other, dim) in enumerate(zip(made, right, dims, strict=True)):
+            found[f"{gathered} {scattered} {place}"] = difference(one, other if dim is None else part(other, dim))
     return found
 
 
@@ -207,6 +238,8 @@ def corners(context: autotune.Context) -> dict[str, Any]:
                     found[f"{kind} {given} {wanted} {size}"] = difference(results[1], results[0])
                     bias, ours = (layer.bias.grad.to_local() for layer in layers)
                     found[f"{kind} {given} {wanted} {size} bias"] = difference(ours, bias)
+    found["wrapped"] = difference(*wrapped(context, mesh))
+    found["shared gather without gradients first"] = difference(*partly_without_gradients(context, mesh))
     linear, vector = nn.Linear(16, 16).to(device), torch.randn(16, device=device, requires_grad=True)
     ours = autotune.nn.ColumnParallelLinear.from_linear(linear, context)
     of_vector = [torch.autograd.grad(each(vector).sin().sum(), vector)[0] for each in (ours, linear)]
@@ -216,6 +249,50 @@ def corners(context: autotune.Context) -> dict[str, Any]:
     flat = init_device_mesh(device.type, (1, ranks))
     style = autotune.nn.ColwiseParallel(context)
     found["mesh"] = said(lambda: style._apply(nn.Linear(16, 16), flat))
+    layer = parallelize_module(nn.Linear(16, 16).to(device), mesh, style)
+    found["input's mesh"] = said(lambda: layer(DTensor.from_local(x, flat, (Shard(0), Shard(1)), run_check=False)))
+    return found
+
+
+def wrapped(context: autotune.Context, mesh: DeviceMesh) -> list[Tensor]:
+    """Results of a linear layer whose forward an adapter replaced, by our style and by torch's."""
+    results, whole = [], nn.Linear(16, 16).to(context.heap.device)
+    for style in (autotune.nn.ColwiseParallel(context), theirs.ColwiseParallel()):
+        linear = copy.deepcopy(whole)
+        before = linear.forward
+        linear.forward = lambda x, before=before: before(x) * 2  # type: ignore[method-assign, misc]
+        results.append(parallelize_module(linear, mesh, style)(torch.ones(4, 16, device=context.heap.device)))
+    return results
+
+
+class Chosen(nn.Module):
+    """A layer's result by the signs of another one's, which has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choice, self.value = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            signs = self.choice(x).sign()
+        out: Tensor = self.value(x) * signs
+        return out
+
+
+def partly_without_gradients(context: autotune.Context, mesh: DeviceMesh) -> list[Tensor]:
+    """The input's gradients, where the first of two layers that share a gather has none: by our styles, by torch's."""
+    torch.manual_seed(4)
+    plain, found = Chosen().to(context.heap.device), list[Tensor]()
+    plan: dict[str, theirs.ParallelStyle] = {
+        "": theirs.PrepareModuleInput(input_layouts=(Shard(0),), desired_input_layouts=(Replicate(),)),
+        "choice": theirs.ColwiseParallel(), "value": theirs.ColwiseParallel(),
+    }  # fmt: skip
+    whole = torch.randn(8, 16, device=context.heap.device)
+    for chosen in (autotune.nn.tuned(plan, context, share_gather=True), plan):
+        x = part(whole, 0)
+        parallelize_module(copy.deepcopy(plain), mesh, chosen)(x).sin().sum().backward()
+        assert x.grad is not None
+        found.append(x.grad)
     return found
 
 

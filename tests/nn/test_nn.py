@@ -31,6 +31,12 @@ def test_an_mlp_of_our_modules_is_the_whole_one_with_its_gradients(pair: Pair) -
         assert max(found.values()) < FP32, found
 
 
+def test_gradients_of_gradients_are_the_whole_ones(pair: Pair) -> None:
+    for found in pair["second order"]:
+        assert len(found) == 3 * 7
+        assert max(found.values()) < FP32, found
+
+
 def test_a_block_by_our_styles_is_the_one_by_torchs_with_its_gradients(pair: Pair) -> None:
     for found in pair["styles"]:
         assert len(found) == 5 * 8 + 4
@@ -39,11 +45,12 @@ def test_a_block_by_our_styles_is_the_one_by_torchs_with_its_gradients(pair: Pai
 
 def test_every_layout_and_layers_that_ranks_do_not_divide_are_as_in_torch(pair: Pair) -> None:
     for found in pair["corners"]:
-        said = found.pop("repr"), found.pop("uneven"), found.pop("mesh")
+        said = [found.pop(name) for name in ("repr", "uneven", "mesh", "input's mesh")]
         assert said[0] == "RowParallelLinear(in_features=16, out_features=8, bias=True, ranks=2, sequence_dim=1)"
         assert said[1] == "InvalidProblem: out_features=15: 2 ranks do not divide it"
         assert said[2].startswith("InputError: the mesh has the ranks (0, 1) in 2 dimensions, the context (0, 1)")
-        assert len(found) == 2 * 2 * (16 + 1) + 1
+        assert said[3].startswith("InputError: the input is a DTensor of the mesh DeviceMesh(")
+        assert len(found) == 2 * 2 * (16 + 1) + 3
         assert max(found.values()) < FP32, found
 
 

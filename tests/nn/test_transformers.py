@@ -19,7 +19,7 @@ def test_a_llama_by_its_own_plan_is_the_whole_one(gpu: str, tmp_path: Path) -> N
     for found in run_ranks(ON_RANKS, "llama", 2, tmp_path, gpu=gpu, argument=argument):
         for name in ("kinds", "loaded kinds"):
             assert found[name] == ["ColwiseLinear", "RowwiseLinear"]
-        for name in ("logits", "gradients", "inference", "loaded"):
+        for name in ("logits", "gradients", "inference", "loaded", "tied"):
             assert found[name] < 2e-5, found
         assert found["generated"] and found["shards"] == [True]
         assert found["theirs again"].startswith("transformers.")

@@ -226,6 +226,11 @@ def _forwards(
     found, plan = _read(config, tp, dtype, scales, separate, sharded, context, zipf, by_width, machine)
     if not found.attention:
         output.say(f"model_type {found.kind}: its attention (MLA) is left out, since none of our operators computes it")
+    if found.window is not None and any(each > found.window.tokens for each in plan.contexts):
+        output.say(
+            f"model_type {found.kind}: {found.window.layers} of its {found.layers} layers attend to the last "
+            f"{found.window.tokens} tokens alone: of longer contexts they are left out, as flash decode has no window"
+        )
     if found.quantized and dtype is None:
         output.say(
             f"quantization_config is not read: GEMMs are tuned in {plan.dtype}; for a model in fp8 give --dtype fp8 "

@@ -108,6 +108,34 @@ def test_options_change_the_problems(gpus: Bench, tmp_path: Path) -> None:
     assert (decode["batch"], decode["q_heads"], decode["kv_len"], decode["calls"]) == (4, 8, 2048, 3)
 
 
+SLIDING = ["sliding_attention", "full_attention", "full_attention"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "layers", "soft_cap"),
+    [
+        ({"model_type": "llama", "sliding_window": 4096}, 3, 0),
+        ({"model_type": "gemma2"}, 1, 50),
+        ({"model_type": "gemma2", "attn_logit_softcapping": 30.0, "sliding_window": 8192}, 3, 30),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 3}, 1, 0),
+        ({"model_type": "gemma3_text", "layer_types": SLIDING}, 2, 0),
+        ({"model_type": "qwen2", "sliding_window": 4096, "max_window_layers": 1}, 3, 0),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, 1, 0),
+        ({"model_type": "mistral"}, 0, 0),
+    ],
+)
+def test_a_layer_decodes_over_the_tokens_that_it_attends_to(
+    gpus: Bench, tmp_path: Path, changed: dict[str, Any], layers: int, soft_cap: int
+) -> None:
+    file, words = config(tmp_path, **changed), ("--tp", "2", "--tokens", "4", "--context", "8192")
+    decodes = [each for each in listed(gpus, file, *words).values() if "kv_len" in each]
+    assert [(each["calls"], each["soft_cap"]) for each in decodes] == ([(layers, soft_cap)] if layers else [])
+    said = gpus.tune("model", file, "--list", *words).stderr
+    assert (f"{3 - layers} of its 3 layers attend to the last 4096 tokens alone: of longer" in said) == (layers < 3)
+    (near,) = [each for each in listed(gpus, file, *words[:-1], "4096").values() if "kv_len" in each]
+    assert near["calls"] == 3, "no window is shorter"
+
+
 def test_fields_that_a_model_of_images_and_text_leaves_out_are_known(gpus: Bench, tmp_path: Path) -> None:
     text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
     file = config(tmp_path, **{**dict.fromkeys(LLAMA), "model_type": "gemma3", "dtype": "float16", "text_config": text})
@@ -154,6 +182,26 @@ def test_a_mixtures_dense_and_shared_layers_are_counted(gpus: Bench, tmp_path: P
     less = listed(gpus, config(tmp_path, **QWEN, decoder_sparse_step=2, qkv_bias=False), "--tp", "2", "--tokens", "256")
     assert found["all_gather_gemm (256, 768, 512)"]["bias"] and not less["all_gather_gemm (256, 768, 512)"]["bias"]
     assert less["moe_gemm_combine (128, 512, 16, 4, 128)"]["calls"] == 1
+
+
+def test_experts_are_read_as_transformers_writes_them(gpus: Bench, tmp_path: Path) -> None:
+    """Its newer versions write Qwen3-MoE's experts by another name, and leave defaults out of a text part."""
+    qwen = {"model_type": "qwen3_moe", "num_experts_per_tok": 4, "moe_intermediate_size": 128}
+    for name in ("num_experts", "num_local_experts"):
+        found = listed(gpus, config(tmp_path, **qwen, **{name: 16}), "--tp", "2", "--tokens", "256")
+        assert found["moe_gemm_combine (128, 512, 16, 4, 128)"]["calls"] == 3
+    text = {**LLAMA, **DEEPSEEK, "num_hidden_layers": 9}
+    for changed, experts, shared in (
+        ({"first_k_dense_replace": None, "n_shared_experts": None}, 6, 128),
+        ({"moe_layer_freq": 2}, 4, 256),
+    ):
+        values = {name: value for name, value in {**text, **changed}.items() if value is not None}
+        file = config(tmp_path, **{**dict.fromkeys(LLAMA), "model_type": "of_images", "text_config": values})
+        found = listed(gpus, file, "--tp", "2", "--tokens", "8")
+        assert {name: each["calls"] for name, each in found.items()} == {
+            "gemm_all_reduce (8, 512, 2048)": 9 - experts, f"gemm_all_reduce (8, 512, {shared})": experts,
+            "moe_dispatch_gemm (4, 512, 64, 8, 128)": experts, "moe_gemm_combine (4, 512, 64, 8, 128)": experts,
+        }  # fmt: skip
 
 
 def test_of_deepseek_attention_is_left_out_and_said(gpus: Bench, tmp_path: Path) -> None:
