@@ -16,7 +16,7 @@ from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfig
 from autotune.heap import open_heap
-from autotune.kernels.launching.streams import capturing
+from autotune.kernels.launching.streams import capturing, on_device
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
@@ -212,7 +212,7 @@ class Context:
         context is closed or a CUDA graph is being captured.
         """
         self._demand_open(problem.workload)
-        with self._lock:
+        with self._lock, on_device(self.heap.device):
             known = self._known(problem, config)
             if known is not None and known.bound:
                 return _prepared(known, first)

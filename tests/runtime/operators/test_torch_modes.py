@@ -1,5 +1,5 @@
-"""Operators in a program that has switched modes of torch's on: inference mode, a default device, forward-mode AD, a
-change of sign that is put off.
+"""Operators in a program that has switched modes of torch's on: inference mode, a default or another current device,
+forward-mode AD, a change of sign that is put off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from two_ranks import TWO_GPUS
 
 ON_RANKS = str(Path(__file__).with_name("torch_modes_on_ranks.py"))
 
-NAMES = ["inference_mode", "default_device", "tangents", "negated", "negated_parts"]
+NAMES = ["inference_mode", "default_device", "current_device", "tangents", "negated", "negated_parts"]
 
 
 @pytest.fixture(scope="module", params=TWO_GPUS)
@@ -33,6 +33,11 @@ def test_what_an_inference_has_called_is_right_outside_of_its_mode(pair: dict[st
 
 def test_calls_are_right_wherever_tensors_lie_by_default(pair: dict[str, list[Any]]) -> None:
     for errors in pair["default_device"]:
+        assert max(errors.values()) < WORST, errors
+
+
+def test_calls_of_a_thread_are_right_whatever_its_current_device(pair: dict[str, list[Any]]) -> None:
+    for errors in pair["current_device"]:
         assert max(errors.values()) < WORST, errors
 
 

@@ -4,6 +4,7 @@ its tensors.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -54,6 +55,26 @@ def default_device(url: str) -> dict[str, float]:
                 out = call(context, problem, operands, config=config)
                 errors[f"{problem.workload} {config['mode']}"] = error(out, reference)
         context.release()
+    return errors
+
+
+def current_device(url: str) -> dict[str, float]:
+    """The errors of a thread's calls, first ones and later ones, while its current GPU is another one."""
+    errors: dict[str, float] = {}
+
+    def calls() -> None:
+        if context.heap.device.type == "cuda":
+            torch.cuda.set_device((context.heap.device.index + 1) % torch.cuda.device_count())
+        for problem in problems(context.heap.device)[:4]:
+            operands, reference = drawn(problem, 1, context.heap.device)
+            for config in configs(problem, context.machine):
+                for turn in range(4 if context.heap.device.type == "cuda" else 1):  # direct, captured, replayed
+                    out = call(context, problem, operands, config=config)
+                    errors[f"{problem.workload} {config['mode']} {turn}"] = error(out, reference)
+        context.check()
+
+    with autotune.Context(HEAP, url=url) as context, ThreadPoolExecutor(1) as pool:
+        pool.submit(calls).result()
     return errors
 
 
