@@ -33,6 +33,8 @@ class Agreement:
     """The meaning of a collective that fails."""
     disagree = "the ranks differ ({seen}); every rank has to make the same call"
     """The meaning of a difference; ``seen`` holds each rank's value."""
+    interrupted = "this rank was interrupted in the midst of what all ranks do together, and has left the others"
+    """The meaning of a call after that, see ``in_step``."""
 
     def __init__(self, group: Any = None, device_group: Any = None) -> None:
         """``group`` is a gloo group, None for one rank alone; ``device_group`` is the user's own."""
@@ -40,6 +42,7 @@ class Agreement:
         self.device_group = device_group
         self.rank = dist.get_rank(group) if group is not None else 0
         self.world_size = dist.get_world_size(group) if group is not None else 1
+        self._left = False
 
     @classmethod
     def among(cls, ranks: Any = None, timeout: timedelta | None = None) -> Self:
@@ -56,8 +59,23 @@ class Agreement:
 
     def close(self) -> None:
         """Leave the group without waiting; ranks that still wait for this one get an error."""
+        if self._left:
+            return
+        self._left = True
         if self.group is not None and dist.is_initialized():  # else the program has destroyed all groups itself
             dist.destroy_process_group(self.group)
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Around calls that all ranks make in the same order. A rank that is interrupted in their midst leaves, or its
+        next call would be taken for this one: the others, and that call, get a GangError at once.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception) and self.world_size > 1:
+                self.close()
+            raise
 
     def gather(self, action: Callable[[], T]) -> list[T]:
         """Run ``action`` on every rank; the results by rank, on all of them."""
@@ -65,7 +83,7 @@ class Agreement:
             return [action()]
         mine = _attempt(action, self.rank)
         everyone: list[Any] = [None] * self.world_size
-        with self.collective():
+        with self._exchange():
             dist.all_gather_object(everyone, mine.portable(), group=self.group)
         everyone[self.rank] = mine if mine.error is None else everyone[self.rank]
         for answer in sorted(everyone, key=lambda answer: isinstance(answer.error, Released)):
@@ -78,7 +96,7 @@ class Agreement:
             return action()
         mine = _attempt(action, 0) if self.rank == 0 else _Answer(0)
         told: list[Any] = [mine.portable()]
-        with self.collective():
+        with self._exchange():
             dist.broadcast_object_list(told, group_src=0, group=self.group)
         told[0].check(mine)
         value: T = mine.value if self.rank == 0 else told[0].value
@@ -101,7 +119,7 @@ class Agreement:
         if self.group is None:
             return mine
         said = torch.tensor([mine], dtype=torch.uint8, device="cpu")  # wherever tensors lie by default
-        with self.collective():
+        with self._exchange():
             dist.all_reduce(said, dist.ReduceOp.MAX, group=self.group)
         return bool(said.item())
 
@@ -136,6 +154,13 @@ class Agreement:
         else:
             self.barrier()
         return value
+
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        if self._left:
+            raise GangError(self.interrupted)
+        with self.collective():
+            yield
 
     @classmethod
     @contextmanager

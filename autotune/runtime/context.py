@@ -61,6 +61,7 @@ class FirstCallAgreement(Agreement):
         "call"
     )
     disagree = "the ranks call an operator with different problems or configs ({seen})"
+    interrupted = f"{Agreement.interrupted}; leave the context on every rank, and open another"
 
 
 class Context:
@@ -157,7 +158,7 @@ class Context:
         That call also looks its config up again: after ``forget_lookups`` it gets a winner found since. Whatever was
         allocated on ``heap``, the tensors of ``all_gather_shard``, and captured graphs are void then.
         """
-        with self._lock:
+        with self._lock, self._agreement.in_step():
             self.heap.barrier()
             self._forget()
             self._choices.clear()
@@ -212,7 +213,7 @@ class Context:
         context is closed or a CUDA graph is being captured.
         """
         self._demand_open(problem.workload)
-        with self._lock, on_device(self.heap.device):
+        with self._lock, on_device(self.heap.device), self._agreement.in_step():
             known = self._known(problem, config)
             if known is not None and known.bound:
                 return _prepared(known, first)
@@ -255,7 +256,7 @@ class Context:
         Collective. Raises what ``call`` raises on any rank, and InputError where the context is closed.
         """
         self._demand_open(name)
-        with self._lock:
+        with self._lock, self._agreement.in_step():
             self._agreement.same(call)
 
     def agree_once(self, name: str, *call: object) -> None:
@@ -278,12 +279,13 @@ class Context:
         if config is not None:
             return self._given(problem, config, workload)
         if problem not in self._choices:
-            self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
-            self._choices[problem] = self._agreement.broadcast(
-                lambda: lookup(
-                    workload or problem.workload, problem, machine=self.machine, url=self._url, regime=self.regime
+            with self._agreement.in_step():
+                self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
+                self._choices[problem] = self._agreement.broadcast(
+                    lambda: lookup(
+                        workload or problem.workload, problem, machine=self.machine, url=self._url, regime=self.regime
+                    )
                 )
-            )
         return self._choices[problem]
 
     def tuned(self, name: str) -> Entries:
@@ -292,7 +294,8 @@ class Context:
         Raises what ``lookup`` raises.
         """
         url = self._url or default_database_url()
-        return Entries(self._agreement.broadcast(lambda: read_entries(url, name, self.machine.device).all))
+        with self._agreement.in_step():
+            return Entries(self._agreement.broadcast(lambda: read_entries(url, name, self.machine.device).all))
 
     def _given(self, problem: Problem, config: Config, workload: Workload | None) -> Found:
         if (problem, config) not in self._workspaces:
