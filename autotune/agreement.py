@@ -6,6 +6,7 @@ The one place for it: heap, operators, decorated kernels and tuning within a pro
 from __future__ import annotations
 
 import pickle
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -59,11 +60,9 @@ class Agreement:
 
     def close(self) -> None:
         """Leave the group without waiting; ranks that still wait for this one get an error."""
-        if self._left:
-            return
-        self._left = True
-        if self.group is not None and dist.is_initialized():  # else the program has destroyed all groups itself
-            dist.destroy_process_group(self.group)
+        group, self.group, self._left = self.group, None, True
+        if group is not None and dist.is_initialized():  # else the program has destroyed all groups itself
+            dist.destroy_process_group(group)  # whose connections close once nobody holds it
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
@@ -75,15 +74,16 @@ class Agreement:
         except BaseException as error:
             if not isinstance(error, Exception) and self.world_size > 1:
                 self.close()
+                traceback.clear_frames(error.__traceback__)  # they may hold the group
             raise
 
     def gather(self, action: Callable[[], T]) -> list[T]:
         """Run ``action`` on every rank; the results by rank, on all of them."""
-        if self.group is None:
+        if self._alone():
             return [action()]
         mine = _attempt(action, self.rank)
         everyone: list[Any] = [None] * self.world_size
-        with self._exchange():
+        with self.collective():
             dist.all_gather_object(everyone, mine.portable(), group=self.group)
         everyone[self.rank] = mine if mine.error is None else everyone[self.rank]
         for answer in sorted(everyone, key=lambda answer: isinstance(answer.error, Released)):
@@ -92,11 +92,11 @@ class Agreement:
 
     def broadcast(self, action: Callable[[], T]) -> T:
         """Run ``action`` on rank 0 alone; its result, on all ranks."""
-        if self.group is None:
+        if self._alone():
             return action()
         mine = _attempt(action, 0) if self.rank == 0 else _Answer(0)
         told: list[Any] = [mine.portable()]
-        with self._exchange():
+        with self.collective():
             dist.broadcast_object_list(told, group_src=0, group=self.group)
         told[0].check(mine)
         value: T = mine.value if self.rank == 0 else told[0].value
@@ -116,10 +116,10 @@ class Agreement:
 
     def any(self, mine: bool) -> bool:
         """True on all ranks if any rank says so. Waits for all of them."""
-        if self.group is None:
+        if self._alone():
             return mine
         said = torch.tensor([mine], dtype=torch.uint8, device="cpu")  # wherever tensors lie by default
-        with self._exchange():
+        with self.collective():
             dist.all_reduce(said, dist.ReduceOp.MAX, group=self.group)
         return bool(said.item())
 
@@ -155,12 +155,11 @@ class Agreement:
             self.barrier()
         return value
 
-    @contextmanager
-    def _exchange(self) -> Iterator[None]:
+    def _alone(self) -> bool:
+        """True where there is no other rank. Raises GangError where this one has left the others."""
         if self._left:
             raise GangError(self.interrupted)
-        with self.collective():
-            yield
+        return self.group is None
 
     @classmethod
     @contextmanager

@@ -98,6 +98,7 @@ class Context:
             self._leave_group()
             raise
         self.heap.host_barrier = self._agreement.barrier
+        self.heap.group = None  # the agreement alone holds it, and so can leave it at once
         self.heap.library_group = group
         self.spin_limit = SPIN_LIMITS[self._interpreted]
         self.calls: dict[Any, Prepared] = {}
@@ -188,7 +189,7 @@ class Context:
     @property
     def group(self) -> Any:
         """A gloo group of the ranks; None once the context is closed."""
-        return self.heap.group
+        return self._agreement.group
 
     @property
     def capturing(self) -> bool:

@@ -151,6 +151,7 @@ def interrupted_alone(url: str) -> list[str]:
                 except (KeyboardInterrupt, GangError) as error:
                     found.append(f"{type(error).__name__}: {error}")
                 here = False
+            dist.barrier()  # the others do not wait for the end of the context
     return found
 
 
