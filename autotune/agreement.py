@@ -6,6 +6,7 @@ The one place for it: heap, operators, decorated kernels and tuning within a pro
 from __future__ import annotations
 
 import pickle
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -33,6 +34,8 @@ class Agreement:
     """The meaning of a collective that fails."""
     disagree = "the ranks differ ({seen}); every rank has to make the same call"
     """The meaning of a difference; ``seen`` holds each rank's value."""
+    interrupted = "this rank was interrupted in the midst of what all ranks do together, and has left the others"
+    """The meaning of a call after that, see ``in_step``."""
 
     def __init__(self, group: Any = None, device_group: Any = None) -> None:
         """``group`` is a gloo group, None for one rank alone; ``device_group`` is the user's own."""
@@ -40,6 +43,7 @@ class Agreement:
         self.device_group = device_group
         self.rank = dist.get_rank(group) if group is not None else 0
         self.world_size = dist.get_world_size(group) if group is not None else 1
+        self._left = False
 
     @classmethod
     def among(cls, ranks: Any = None, timeout: timedelta | None = None) -> Self:
@@ -56,12 +60,26 @@ class Agreement:
 
     def close(self) -> None:
         """Leave the group without waiting; ranks that still wait for this one get an error."""
-        if self.group is not None and dist.is_initialized():  # else the program has destroyed all groups itself
-            dist.destroy_process_group(self.group)
+        group, self.group, self._left = self.group, None, True
+        if group is not None and dist.is_initialized():  # else the program has destroyed all groups itself
+            dist.destroy_process_group(group)  # whose connections close once nobody holds it
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Around calls that all ranks make in the same order. A rank that is interrupted in their midst leaves, or its
+        next call would be taken for this one: the others, and that call, get a GangError at once.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception) and self.world_size > 1:
+                self.close()
+                traceback.clear_frames(error.__traceback__)  # they may hold the group
+            raise
 
     def gather(self, action: Callable[[], T]) -> list[T]:
         """Run ``action`` on every rank; the results by rank, on all of them."""
-        if self.group is None:
+        if self._alone():
             return [action()]
         mine = _attempt(action, self.rank)
         everyone: list[Any] = [None] * self.world_size
@@ -74,7 +92,7 @@ class Agreement:
 
     def broadcast(self, action: Callable[[], T]) -> T:
         """Run ``action`` on rank 0 alone; its result, on all ranks."""
-        if self.group is None:
+        if self._alone():
             return action()
         mine = _attempt(action, 0) if self.rank == 0 else _Answer(0)
         told: list[Any] = [mine.portable()]
@@ -98,7 +116,7 @@ class Agreement:
 
     def any(self, mine: bool) -> bool:
         """True on all ranks if any rank says so. Waits for all of them."""
-        if self.group is None:
+        if self._alone():
             return mine
         said = torch.tensor([mine], dtype=torch.uint8, device="cpu")  # wherever tensors lie by default
         with self.collective():
@@ -136,6 +154,12 @@ class Agreement:
         else:
             self.barrier()
         return value
+
+    def _alone(self) -> bool:
+        """True where there is no other rank. Raises GangError where this one has left the others."""
+        if self._left:
+            raise GangError(self.interrupted)
+        return self.group is None
 
     @classmethod
     @contextmanager

@@ -132,19 +132,22 @@ class Decider:
 
     def decide(self, key: TuningKey, launch: Arguments) -> Found:
         """The config for a key that is new here. Raises NotTuned, and the errors of look-up and tuning."""
-        question = self._ask_together(launch)
-        return self._logged(question, question.exact or self._missed(key, question, launch))
+        agreement = agreement_of(self._options.ranks)
+        with agreement.in_step():
+            question = self._ask_together(agreement, launch)
+            return self._logged(question, question.exact or self._missed(key, question, launch))
 
     def tune(self, key: TuningKey, launch: Arguments) -> Found:
         """Tune now in any case. Raises NotTuned when offline."""
-        question = self._ask_together(launch)
-        if question.offline:
-            raise NotTuned(f"{self._tuner.kernel_name}: AUTOTUNE_OFFLINE forbids tuning on some rank; unset it")
-        return self._logged(question, self._tuned(key, question, launch, anew=True))
-
-    def _ask_together(self, launch: Arguments) -> Question:
-        """Raises RanksDisagree on every rank unless all ask the same."""
         agreement = agreement_of(self._options.ranks)
+        with agreement.in_step():
+            question = self._ask_together(agreement, launch)
+            if question.offline:
+                raise NotTuned(f"{self._tuner.kernel_name}: AUTOTUNE_OFFLINE forbids tuning on some rank; unset it")
+            return self._logged(question, self._tuned(key, question, launch, anew=True))
+
+    def _ask_together(self, agreement: LaunchAgreement, launch: Arguments) -> Question:
+        """Raises RanksDisagree on every rank unless all ask the same."""
         asked = agreement.gather(lambda: self._ask(launch, agreement.world_size))
         agreement.check_same([each.identity for each in asked])
         first, offers = asked[0], [each.offer for each in asked if each.offer is not None]

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autotune.errors import AutotuneError, InputError
+from autotune.files import text_of
 from autotune.machine import INTERPRETED
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
@@ -94,11 +95,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 def read_list(path: Path) -> list[Asked]:
     """Every problem that a file asks for. Raises InputError that names the entry and what is allowed."""
     try:
-        return parse_list(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+        return parse_list(text_of(path))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 

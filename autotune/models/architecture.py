@@ -10,6 +10,7 @@ from typing import Any
 
 from autotune.dtypes import DTYPES
 from autotune.errors import InputError
+from autotune.files import text_of
 from autotune.models.fields import flag, whole_number, whole_value
 from autotune.models.mixture import FIELDS, NAMES, Mixture, mixture_of
 from autotune.models.windows import Rule, Window, between_others, every_layer, late_layers, window_of
@@ -137,9 +138,7 @@ class Architecture:
 def read_architecture(path: Path) -> Architecture:
     """Raises InputError that names the file, the field and what is allowed."""
     try:
-        return architecture_of(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+        return architecture_of(json.loads(text_of(path)))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except (ValueError, RecursionError) as error:

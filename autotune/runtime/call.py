@@ -33,9 +33,10 @@ class Form:
     def fitting(self, given: torch.Tensor) -> torch.Tensor:
         """The tensor that is given. Raises InvalidProblem where it is not of this form."""
         fits = given.shape == self.shape and given.dtype == self.dtype and given.device == self.device
-        if not fits or not given.is_contiguous():
+        if not fits or not given.is_contiguous() or given.is_neg():
+            negated = ", negated when it is read" if given.is_neg() else ""
             raise InvalidProblem(
-                f"out is {list(given.shape)} {given.dtype} on {given.device}, strides {given.stride()}; "
+                f"out is {list(given.shape)} {given.dtype} on {given.device}, strides {given.stride()}{negated}; "
                 f"{list(self.shape)} {self.dtype} on {self.device}, contiguous, expected"
             )
         if given.requires_grad:
@@ -76,7 +77,7 @@ class Prepared:
     """None where the results are empty, and nothing runs."""
     outs: tuple[Form, ...]
     copies: bool
-    """True if the launches cannot go by the strides of some operand, so that each call copies it."""
+    """True if the launches cannot read some operand as it lies, so that each call copies it."""
     bindings: Bindings
     """Its launches by addresses."""
 

@@ -16,7 +16,7 @@ from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfig
 from autotune.heap import open_heap
-from autotune.kernels.launching.streams import capturing
+from autotune.kernels.launching.streams import capturing, on_device
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
@@ -61,6 +61,7 @@ class FirstCallAgreement(Agreement):
         "call"
     )
     disagree = "the ranks call an operator with different problems or configs ({seen})"
+    interrupted = f"{Agreement.interrupted}; leave the context on every rank, and open another"
 
 
 class Context:
@@ -97,6 +98,7 @@ class Context:
             self._leave_group()
             raise
         self.heap.host_barrier = self._agreement.barrier
+        self.heap.group = None  # the agreement alone holds it, and so can leave it at once
         self.heap.library_group = group
         self.spin_limit = SPIN_LIMITS[self._interpreted]
         self.calls: dict[Any, Prepared] = {}
@@ -157,7 +159,7 @@ class Context:
         That call also looks its config up again: after ``forget_lookups`` it gets a winner found since. Whatever was
         allocated on ``heap``, the tensors of ``all_gather_shard``, and captured graphs are void then.
         """
-        with self._lock:
+        with self._lock, self._agreement.in_step():
             self.heap.barrier()
             self._forget()
             self._choices.clear()
@@ -187,7 +189,7 @@ class Context:
     @property
     def group(self) -> Any:
         """A gloo group of the ranks; None once the context is closed."""
-        return self.heap.group
+        return self._agreement.group
 
     @property
     def capturing(self) -> bool:
@@ -212,7 +214,7 @@ class Context:
         context is closed or a CUDA graph is being captured.
         """
         self._demand_open(problem.workload)
-        with self._lock:
+        with self._lock, on_device(self.heap.device), self._agreement.in_step():
             known = self._known(problem, config)
             if known is not None and known.bound:
                 return _prepared(known, first)
@@ -255,7 +257,7 @@ class Context:
         Collective. Raises what ``call`` raises on any rank, and InputError where the context is closed.
         """
         self._demand_open(name)
-        with self._lock:
+        with self._lock, self._agreement.in_step():
             self._agreement.same(call)
 
     def agree_once(self, name: str, *call: object) -> None:
@@ -278,12 +280,13 @@ class Context:
         if config is not None:
             return self._given(problem, config, workload)
         if problem not in self._choices:
-            self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
-            self._choices[problem] = self._agreement.broadcast(
-                lambda: lookup(
-                    workload or problem.workload, problem, machine=self.machine, url=self._url, regime=self.regime
+            with self._agreement.in_step():
+                self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
+                self._choices[problem] = self._agreement.broadcast(
+                    lambda: lookup(
+                        workload or problem.workload, problem, machine=self.machine, url=self._url, regime=self.regime
+                    )
                 )
-            )
         return self._choices[problem]
 
     def tuned(self, name: str) -> Entries:
@@ -292,7 +295,8 @@ class Context:
         Raises what ``lookup`` raises.
         """
         url = self._url or default_database_url()
-        return Entries(self._agreement.broadcast(lambda: read_entries(url, name, self.machine.device).all))
+        with self._agreement.in_step():
+            return Entries(self._agreement.broadcast(lambda: read_entries(url, name, self.machine.device).all))
 
     def _given(self, problem: Problem, config: Config, workload: Workload | None) -> Found:
         if (problem, config) not in self._workspaces:

@@ -155,8 +155,9 @@ class Operator:
         config: Config | None, needs: bool,
     ) -> Results:  # fmt: skip
         # The operands' forms with their strides, and none of our objects: every call comes through here. Addresses say
-        # on which device an operand lies: a workspace checks that when it meets new ones.
-        forms = [x if x is None else (x.shape, x.stride(), x.dtype) for x in operands]
+        # on which device an operand lies: a workspace checks that when it meets new ones. They do not say that torch
+        # has put a change of sign off, as in the imaginary part of a conjugate.
+        forms = [x if x is None else (x.shape, x.stride(), x.dtype, x.is_neg()) for x in operands]
         key = (self, options, config, needs, *forms)
         prepared = context.calls.get(key)
         if prepared is None:

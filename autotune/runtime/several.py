@@ -64,7 +64,8 @@ def lie_side_by_side(bs: Sequence[torch.Tensor]) -> bool:
     """True if matrices are the columns of one, one after the other."""
     first, place = bs[0], bs[0].data_ptr()
     for b in bs:
-        if b.stride() != first.stride() or b.data_ptr() != place or not _same_memory(b, first):
+        alike = b.stride() == first.stride() and b.is_neg() == first.is_neg()
+        if not alike or b.data_ptr() != place or not _same_memory(b, first):
             return False
         place += b.shape[1] * b.stride(1) * b.element_size()
     return True

@@ -13,6 +13,8 @@ from typing import TypeVarTuple
 import torch
 from triton.runtime import driver
 
+from autotune.kernels.launching.streams import on_device
+
 Arguments = TypeVarTuple("Arguments")
 
 
@@ -25,8 +27,8 @@ class Turns:
         self._raw_stream: int | None = None
 
     def take(self, device: torch.device, call: Callable[[*Arguments], object], *arguments: *Arguments) -> None:
-        """Make a call whose stream follows the call before, and keep other calls out as long as it lasts."""
-        with self._lock:
+        """Make a call on ``device``, its stream after the call before; other calls are kept out as long as it lasts."""
+        with self._lock, on_device(device):
             self._follow(device)
             call(*arguments)
 

@@ -51,10 +51,15 @@ class Workspace:
             raise HeapExhausted(f"{error}; or free other problems' workspaces with context.release()") from error
 
     def readable(self, operands: Operands) -> Operands:
-        """The operands as the launches read them; those with strides that they cannot go by are copied."""
+        """The operands as the launches read them; copied where these cannot go by their strides, or where torch has yet
+        to change their sign.
+        """
         kernels, knobs = self._kernels, self._setup.knobs
         named = zip(kernels.operands, operands, strict=True)
-        return [None if each is None else kernels.readable(self.problem, knobs, name, each) for name, each in named]
+        return [
+            None if each is None else kernels.readable(self.problem, knobs, name, each.resolve_neg())
+            for name, each in named
+        ]
 
     def bindings(self, operands: Operands) -> Bindings:
         """Those of operands with these shapes and strides: memory that was freed comes back as another tensor."""

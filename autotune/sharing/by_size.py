@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from autotune.config import Value
 from autotune.db import Entry
 from autotune.errors import InputError
+from autotune.files import text_of
 from autotune.search_spaces import COMPILER_OPTIONS
 from autotune.text import json_text
 
@@ -69,9 +69,9 @@ def configs_by_size(file: str | os.PathLike[str]) -> ConfigsBySize:
     Raises InputError that names the size and the value that are wrong.
     """
     try:
-        values = json.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from error
+        values = json.loads(text_of(file))
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: not JSON: {error}") from error
     if not isinstance(values, dict):

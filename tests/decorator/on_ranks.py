@@ -47,7 +47,7 @@ def by_rank(*values: Any) -> Any:
     return values[dist.get_rank()]
 
 
-def raising(error: Exception, at: int) -> Callable[..., list[float]]:
+def raising(error: BaseException, at: int) -> Callable[..., list[float]]:
     """A bench that raises on rank 1 at one config."""
     calls = []
 
@@ -124,3 +124,14 @@ def left_alone(how: str) -> Answer:
     if how == "later":
         launch(Clock(1, 2, 3))
     return launch(Clock(), 300) if dist.get_rank() == 0 else {}
+
+
+def interrupted(folder: str) -> list[Answer]:
+    """Ctrl-C interrupts rank 1 while both tune; both launch again."""
+    answers = []
+    for own in (raising(KeyboardInterrupt(), 2), Clock(1, 2, 3)):
+        try:
+            answers.append(launch(own, 300, db=f"sqlite:///{folder}/cache.db"))
+        except KeyboardInterrupt:
+            answers.append({"error": "KeyboardInterrupt"})
+    return answers

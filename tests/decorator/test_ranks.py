@@ -100,3 +100,10 @@ def test_our_bench_runs_a_kernel_equally_often_on_all_ranks(tmp_path: Path) -> N
 def test_a_rank_that_launches_alone_is_told_so(tmp_path: Path, how: str) -> None:
     answer, _ = run_ranks(ON_RANKS, "left_alone", 2, tmp_path, argument=how)
     assert answer["error"] == "GangError" and 'ranks="each"' in answer["told"]
+
+
+def test_a_rank_that_is_interrupted_leaves_none_waiting(tmp_path: Path) -> None:
+    other, interrupted = run_ranks(ON_RANKS, "interrupted", 2, tmp_path, argument=str(tmp_path), seconds=270)
+    assert [answer["error"] for answer in interrupted] == ["KeyboardInterrupt", "GangError"]
+    assert "this rank was interrupted in the midst of what all ranks do together" in interrupted[1]["told"]
+    assert all(answer["error"] == "GangError" and "left alone" in answer["told"] for answer in other)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from autotune.cli import output, session
 from autotune.cli.options import Json, Output
 from autotune.db import Entry, TrialRecord
 from autotune.errors import InputError
+from autotune.files import text_of
 from autotune.settings import default_database_url
 
 if TYPE_CHECKING:
@@ -73,13 +74,7 @@ def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
 
     pairs = [_pair(each) for each in conditions]
     if "://" not in place and not _is_database(Path(place)):
-        from autotune.sharing import read
-
-        try:
-            entries = read(Path(place).read_text(encoding="utf-8"))
-        except (InputError, UnicodeDecodeError) as error:
-            raise InputError(f"{place}: {error}") from error
-        return Side(place, _newest_first(chosen(entries, pairs)))
+        return Side(place, _newest_first(chosen(_exported(place), pairs)))
     store = stack.enter_context(session.open_store(place, create=False))
 
     def trials(entry: Entry) -> list[TrialRecord]:
@@ -94,12 +89,25 @@ def _newest_first(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def _is_database(path: Path) -> bool:
-    """True for a SQLite file; raises InputError if the path cannot be read."""
-    try:
-        with path.open("rb") as file:
+    """True for a SQLite file. A pipe is none, and its beginning stays for its reader."""
+    if path.is_file():
+        with suppress(OSError), path.open("rb") as file:
             return file.read(len(SQLITE)) == SQLITE
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; give a database or a file of tune export") from error
+    return False
+
+
+def _exported(place: str) -> list[Entry]:
+    """The entries in a file of tune export. Raises InputError."""
+    from autotune.sharing import read
+
+    try:
+        text = text_of(place)
+    except InputError as error:
+        raise InputError(f"{place}: {error}; give a database or a file of tune export") from error
+    try:
+        return read(text)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error
 
 
 def _pair(text: str) -> tuple[str, str]:

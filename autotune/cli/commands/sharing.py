@@ -16,6 +16,7 @@ from autotune.cli.options import Database, Json, Output, Request, one_of
 from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry
 from autotune.errors import InputError, NoDatabase
+from autotune.files import text_of
 from autotune.outcome import Regime
 from autotune.report.figures import dashed, microseconds, problem_text
 from autotune.report.order import fields_in_order
@@ -155,10 +156,12 @@ def _only(entries: Sequence[Entry]) -> Entry:
 
 
 def _text(file: Path) -> str:
-    if str(file) == "-" and sys.stdin is None:
+    if str(file) != "-":
+        return text_of(file)
+    if sys.stdin is None:
         raise InputError("stdin is closed; name a file")
     try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        return sys.stdin.read()
     except OSError as error:
         raise InputError(str(error.strerror)) from error
     except UnicodeDecodeError as error:

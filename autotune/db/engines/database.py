@@ -68,7 +68,8 @@ class Database:
         writer = self._writer if alone else self._among_writers
 
         def attempt() -> T:
-            with Session(writer, expire_on_commit=False) as session, session.begin():
+            # A session that took the connection itself would lose it where Ctrl-C comes between.
+            with writer.connect() as held, Session(held, expire_on_commit=False) as session, session.begin():
                 return work(session)
 
         if patient:

@@ -149,7 +149,13 @@ def _engine(path: Path) -> Engine:
         poolclass=QueuePool if file_is_writable(path) else NullPool,
     )
     event.listen(engine, "begin", _begin)
+    event.listen(engine, "close", _roll_back)
     return engine
+
+
+def _roll_back(connection: sqlite3.Connection, record: object) -> None:
+    """A connection that SQLAlchemy closes because of Ctrl-C would hold the lock as long as one of its cursors lives."""
+    connection.rollback()
 
 
 def _begin(connection: Connection) -> None:

@@ -1,4 +1,6 @@
-"""Streams of a launcher that uses several: run on one, let one wait for others. On CPUs a stream is None."""
+"""Streams of a launcher that uses several, and their device: run on one, let one wait for others. On CPUs a stream is
+None.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +43,19 @@ def wait(waiting: Iterable[Any], for_these: Iterable[Any]) -> None:
             stream.wait_stream(other)
 
 
+def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """While it lasts, ``device`` is this thread's current one: Triton launches there, and there torch looks for the
+    current stream. A new thread's is the first GPU, whatever the program's rank.
+    """
+    if device.type != "cuda" or torch.cuda.current_device() == device.index:
+        return _AS_IT_IS  # torch's own manager would cost every call a microsecond
+    return torch.cuda.device(device)
+
+
+_AS_IT_IS = contextlib.nullcontext()
+
+
 def capturing(device: torch.device) -> bool:
     """True while the current stream is captured into a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    with on_device(device):
+        return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -187,11 +188,22 @@ def test_decorated_kernels_are_compared_too(gpus: Bench, tmp_path: Path) -> None
     assert result.exit_code == 0 and "multiply-tile on 1 × GPU" in result.stdout and "faster" in result.stdout
 
 
+def test_a_side_may_be_a_pipe(gpus: Bench, tmp_path: Path) -> None:
+    db = str(stored(tmp_path / "a.db", 64, 100.0))
+    reading, writing = os.pipe()
+    os.write(writing, gpus.tune("export", "--db", db).stdout.encode())
+    os.close(writing)
+    result = gpus.tune("compare", f"/dev/fd/{reading}", db)
+    os.close(reading)
+    assert result.exit_code == 0 and "1 the same" in result.stdout, result.output
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["nowhere.db"], "nowhere.db: No such file or directory; give a database or a file of tune export"),
         (["."], "Is a directory"),
+        (["/dev/null", "A"], "/dev/null: a device; name a file or a pipe; give a database or a file of tune export"),
         (["A", "A", "--a", "until"], "'until': write it like until=2026-11-01"),
         (["A", "A", "--a", "until=soon"], "until=soon: write a date like 2026-11-20"),
         (["A", "A", "--b", "colour=red"], "colour=red: allowed: since, until, workload, device"),

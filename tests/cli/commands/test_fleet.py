@@ -136,6 +136,7 @@ def test_without_a_fleet_there_is_nothing_to_show(gpus: Bench, tunings: Tunings)
     ("words", "told"),
     [
         (("none.yaml",), "tune: error: none.yaml: No such file or directory"),
+        (("/dev/null",), "tune: error: /dev/null: a device; name a file or a pipe"),
         (("problems.yaml", "--engine", "slurm"), "tune: error: engine 'slurm': allowed: local, ray"),
         (("problems.yaml", "--exclusive"), "--address and --exclusive are for --engine ray"),
         (("wide.yaml",), "no host can take these; nothing was started:\nall_gather_gemm dtype=bf16 world_size=8 "),

@@ -424,6 +424,7 @@ def test_files_that_are_none(gpus: Bench, tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     assert "not JSON" in gpus.tune("model", str(tmp_path / "broken.json"), "--list").stderr
     assert "No such file" in gpus.tune("model", str(tmp_path / "none.json"), "--list").stderr
+    assert "/dev/null: a device" in gpus.tune("model", "/dev/null", "--list").stderr
     assert "--output is for --list" in gpus.tune("model", config(tmp_path), "-o", "x.yaml").stderr
 
 

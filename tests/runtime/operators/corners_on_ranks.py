@@ -21,7 +21,7 @@ from ranks_of_functions import held
 from triton.runtime.errors import OutOfResources
 
 import autotune
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, GangError
 from autotune.heap import open_heap
 from autotune.kernels.launching import scratch
 from autotune.machine import machine as this_machine
@@ -130,11 +130,36 @@ def one_ranks_errors(url: str) -> dict[str, str]:
     return found
 
 
-class out_of_memory:
-    """Within it this rank gets no ordinary memory for a scratch."""
+def interrupted_alone(url: str) -> list[str]:
+    """Every rank's errors where Ctrl-C interrupts a first call of the last one, at the call after it, and in another
+    context.
+    """
+    last, found = dist.get_rank() == dist.get_world_size() - 1, []
 
-    def __init__(self, here: bool) -> None:
-        self._here, self._real = here, scratch._zeros
+    def calls(context: autotune.Context, here: bool) -> str:
+        a, b = torch.ones(8, 32, device=context.heap.device), torch.ones(32, 16, device=context.heap.device)
+        problem = autotune.GemmAllReduce(m=8, n=16, k=32, dtype="fp32", world_size=dist.get_world_size())
+        config = next(c for c in configs(problem, context.machine) if c["mode"] == "two_shot")
+        with out_of_memory(here, KeyboardInterrupt):
+            return str(float(autotune.gemm_all_reduce(context, a, b, config=config).mean()))
+
+    for here in (last, False):
+        with contextlib.suppress(GangError), autotune.Context(HEAP, url=url) as context:
+            for _ in range(2):
+                try:
+                    found.append(calls(context, here))
+                except (KeyboardInterrupt, GangError) as error:
+                    found.append(f"{type(error).__name__}: {error}")
+                here = False
+            dist.barrier()  # the others do not wait for the end of the context
+    return found
+
+
+class out_of_memory:
+    """Within it this rank gets no ordinary memory for a scratch, but an error of that kind."""
+
+    def __init__(self, here: bool, kind: type[BaseException] = torch.OutOfMemoryError) -> None:
+        self._here, self._real, self._kind = here, scratch._zeros, kind
 
     def __enter__(self) -> None:
         if self._here:
@@ -143,9 +168,8 @@ class out_of_memory:
     def __exit__(self, *_: object) -> None:
         scratch._zeros = self._real
 
-    @staticmethod
-    def _raise(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        raise torch.OutOfMemoryError(f"out of memory: planted for {list(shape)}")
+    def _raise(self, device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        raise self._kind(f"out of memory: planted for {list(shape)}")
 
 
 def gradients(url: str) -> dict[str, Any]:

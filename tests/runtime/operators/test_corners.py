@@ -16,7 +16,7 @@ Pair = dict[str, list[Any]]
 
 NAMES = [
     "used_memory", "words_after_release", "scratch_is_clear", "one_ranks_errors", "gradients", "overlaps",
-    "empty_caches", "closed_again_and_again", "left_by_an_error",
+    "empty_caches", "closed_again_and_again", "left_by_an_error", "interrupted_alone",
 ]  # fmt: skip
 
 
@@ -114,3 +114,11 @@ def test_a_closed_context_gives_the_gpus_memory_back(tmp_path: Path, gpu: str) -
         assert found["taken"] < 64 << 20
         first, last = found["held"]
         assert first == last
+
+
+def test_a_rank_that_is_interrupted_in_a_first_call_leaves_none_waiting(pair: Pair) -> None:
+    others, last = pair["interrupted_alone"]
+    assert last[0].startswith("KeyboardInterrupt")
+    assert last[1].startswith("GangError: this rank was interrupted in the midst of what all ranks do together")
+    assert all(told.startswith("GangError: this rank was left alone in a first call") for told in others[:2])
+    assert last[2:] == others[2:] == ["64.0", "64.0"], "another context"

@@ -1,4 +1,6 @@
-"""Operators in a program that has switched modes of torch's on: inference mode, a default device, forward-mode AD."""
+"""Operators in a program that has switched modes of torch's on: inference mode, a default or another current device,
+forward-mode AD, a change of sign that is put off.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from two_ranks import TWO_GPUS
 
 ON_RANKS = str(Path(__file__).with_name("torch_modes_on_ranks.py"))
 
-NAMES = ["inference_mode", "default_device", "tangents"]
+NAMES = ["inference_mode", "default_device", "current_device", "tangents", "negated", "negated_parts"]
 
 
 @pytest.fixture(scope="module", params=TWO_GPUS)
@@ -34,9 +36,25 @@ def test_calls_are_right_wherever_tensors_lie_by_default(pair: dict[str, list[An
         assert max(errors.values()) < WORST, errors
 
 
+def test_calls_of_a_thread_are_right_whatever_its_current_device(pair: dict[str, list[Any]]) -> None:
+    for errors in pair["current_device"]:
+        assert max(errors.values()) < WORST, errors
+
+
 def test_a_call_with_a_tangent_is_refused(pair: dict[str, list[Any]]) -> None:
     for said in pair["tangents"]:
         assert all(
             told == "no error" if "without" in name else told.startswith("InvalidProblem: a tensor has a tangent")
             for name, told in said.items()
         ), said
+
+
+def test_operands_have_the_sign_that_torch_reads(pair: dict[str, list[Any]]) -> None:
+    for worst in pair["negated"]:
+        assert set(worst) == {f"{workload} {mode}" for workload, modes in MODES.items() for mode in modes}
+        assert max(worst.values()) < WORST, worst
+    for found in pair["negated_parts"]:
+        assert found.pop("out").startswith("InvalidProblem: out is [8, 40] torch.float32")
+        assert found.pop("no matrix of two").startswith("InvalidProblem: the Bs do not lie side by side")
+        assert len(found) == 3
+        assert max(found.values()) < WORST, found

@@ -1,7 +1,10 @@
-"""Functions that the tests of torch's modes run on every rank: what a program may have switched on around a call."""
+"""Functions that the tests of torch's modes run on every rank: what a program may have switched on around a call, or on
+its tensors.
+"""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -55,6 +58,26 @@ def default_device(url: str) -> dict[str, float]:
     return errors
 
 
+def current_device(url: str) -> dict[str, float]:
+    """The errors of a thread's calls, first ones and later ones, while its current GPU is another one."""
+    errors: dict[str, float] = {}
+
+    def calls() -> None:
+        if context.heap.device.type == "cuda":
+            torch.cuda.set_device((context.heap.device.index + 1) % torch.cuda.device_count())
+        for problem in problems(context.heap.device)[:4]:
+            operands, reference = drawn(problem, 1, context.heap.device)
+            for config in configs(problem, context.machine):
+                for turn in range(4 if context.heap.device.type == "cuda" else 1):  # direct, captured, replayed
+                    out = call(context, problem, operands, config=config)
+                    errors[f"{problem.workload} {config['mode']} {turn}"] = error(out, reference)
+        context.check()
+
+    with autotune.Context(HEAP, url=url) as context, ThreadPoolExecutor(1) as pool:
+        pool.submit(calls).result()
+    return errors
+
+
 def tangents(url: str) -> dict[str, str]:
     """The errors of calls through which forward-mode AD would have to go, after such calls without it."""
     found = {}
@@ -70,4 +93,43 @@ def tangents(url: str) -> dict[str, str]:
             with forward_ad.dual_level():
                 found[f"{name} dual"] = said(lambda each=each: each(forward_ad.make_dual(a, a)))
                 found[f"{name} without"] = said(lambda each=each: each(a))
+    return found
+
+
+def negated(url: str) -> dict[str, float]:
+    """The worst errors of calls whose operands lie in memory with the other sign, in turns with calls on that memory
+    as it is.
+    """
+    worst: dict[str, float] = {}
+    with autotune.Context(HEAP, url=url) as context:
+        for problem in problems(context.heap.device)[:4]:
+            operands, reference = drawn(problem, 1, context.heap.device)
+            numbers = [x for x in operands if x is not None and x.is_floating_point()]
+            views = tuple(torch._neg_view(x) if any(x is number for number in numbers) else x for x in operands)
+            for config in configs(problem, context.machine):
+                name = f"{problem.workload} {config['mode']}"
+                for given in (views, operands, views):
+                    for x in numbers if given is views else ():
+                        x.neg_()
+                    worst[name] = max(
+                        worst.get(name, 0.0), error(call(context, problem, given, config=config), reference)
+                    )
+                    for x in numbers if given is views else ():
+                        x.neg_()
+    return worst
+
+
+def negated_parts(url: str) -> dict[str, Any]:
+    """The errors of calls with such operands that are parts of larger tensors; what is said of such an ``out``."""
+    with autotune.Context(HEAP, url=url) as context:
+        whole = torch.rand(40, 72, device=context.heap.device)
+        a, b = torch._neg_view(whole)[:8, :32], torch._neg_view(whole)[:32, 8:48]
+        called = {"both": (a, b), "columns": (a, torch._neg_view(whole).t()[:32]), "one": (whole[:8, :32], b)}
+        found: dict[str, Any] = {
+            name: error(autotune.gemm_all_reduce(context, *each), each[0] @ each[1] * context.heap.world_size)
+            for name, each in called.items()
+        }
+        weights = whole[:32, :16], torch._neg_view(whole)[:32, 16:32]
+        found["no matrix of two"] = said(lambda: autotune.all_gather_gemm(context, a, weights))
+        found["out"] = said(lambda: autotune.gemm_all_reduce(context, a, b, out=torch._neg_view(a @ b)))
     return found

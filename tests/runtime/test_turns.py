@@ -1,0 +1,55 @@
+"""The turns of a process's calls, with a stand-in for the GPUs' driver."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from autotune.runtime import turns
+
+
+class Current(threading.local):
+    """As torch and CUDA have it: each thread begins with the first GPU."""
+
+    index = 0
+
+
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> Current:
+    found = Current()
+
+    @contextlib.contextmanager
+    def device(wanted: torch.device) -> Iterator[None]:
+        before, found.index = found.index, wanted.index
+        yield
+        found.index = before
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: found.index)
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda of: SimpleNamespace(wait_stream=lambda other: None))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    driver = SimpleNamespace(active=SimpleNamespace(get_current_stream=lambda index: 100 + index))
+    monkeypatch.setattr(turns, "driver", driver)
+    return found
+
+
+def test_a_call_is_made_on_its_device_by_any_thread(current: Current) -> None:
+    own, seen = turns.Turns(), []
+
+    def calls() -> None:
+        for _ in range(2):
+            own.take(torch.device("cuda", 1), lambda: seen.append(current.index))
+        seen.append(current.index)
+
+    current.index = 1
+    calls()
+    assert seen == [1, 1, 1]
+    thread = threading.Thread(target=calls)
+    thread.start()
+    thread.join()
+    assert seen[3:] == [1, 1, 0], "the launches on the heap's device, the thread as it was"
