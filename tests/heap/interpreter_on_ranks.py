@@ -83,13 +83,16 @@ def _tensor(element: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _made(make: Any, *arguments: Any) -> Any:
-    """Types, shapes and values of the two operands; the error's type where it refuses."""
+    """Types, shapes and values of the two operands, spread as NumPy's operations spread them; the error's type where it
+    refuses.
+    """
     try:
         with np.errstate(all="ignore"):
             pair = make(*arguments)
     except Exception as error:  # noqa: BLE001  to be compared
         return type(error).__name__
-    return [(str(x.type), [int(n) for n in x.shape], x.handle.data.dtype.str, x.handle.data.tolist()) for x in pair]
+    spread = zip(pair, np.broadcast_arrays(*(each.handle.data for each in pair)), strict=True)
+    return [(str(x.type), [int(n) for n in x.shape], data.dtype.str, data.tolist()) for x, data in spread]
 
 
 @triton.jit
