@@ -190,14 +190,13 @@ def _remember_shapes(core: Any) -> None:
     shapes: dict[Any, tuple[Any, Any]] = {}
 
     def block_type(self: Any, element_ty: Any, shape: Any) -> None:
-        key = None if element_ty.is_ptr() else (element_ty.name, *[getattr(size, "value", size) for size in shape])
-        if key in types:
-            self.__dict__.update(types[key])
-            return
-        make_type(self, element_ty, shape)
-        if key is not None:
+        sizes = [getattr(size, "value", size) for size in shape]
+        key = element_ty.name, getattr(element_ty, "address_space", None), *sizes
+        if key not in types:
+            make_type(self, element_ty, shape)
             self.of_tensors = described(self)
             types[key] = dict(self.__dict__)
+        self.__dict__.update(types[key])
 
     def described(type: Any) -> tuple[Any, Any]:
         key = tuple(type.shape) if type.is_block() else ()
@@ -217,46 +216,63 @@ def _remember_shapes(core: Any) -> None:
 def _pass_what_is_alike(semantic: Any, core: Any) -> None:
     """An operation's two operands need no promotion if they are of one type, and a number beside a tensor of its kind
     becomes one at once: half the interpreter's time went into finding that out, and a tenth into unpacking constants
-    that are none.
+    that are none. Nor are their elements spread over their joint shape: NumPy does that as it computes.
     """
-    make_alike, unwrap, tensor = semantic.binary_op_type_checking_impl, core._unwrap_if_constexpr, core.tensor
+    make_alike, spread = semantic.binary_op_type_checking_impl, semantic.broadcast_impl_value
+    unwrap, tensor = core._unwrap_if_constexpr, core.tensor
     plain = {tensor, int, float, bool, type(None)}
     joint: dict[tuple[int, int], list[int] | None] = {}
 
     def alike(lhs: Any, rhs: Any, *flags: bool, **named: bool) -> Any:
-        pair = None
-        if type(lhs) is tensor and not named and not any(flags[3:]):  # no division
-            is_pointer = lhs.dtype.is_ptr()
-            if type(rhs) is tensor:
-                offset = is_pointer and any(flags[:1]) and rhs.dtype.is_int()
-                if offset or lhs.dtype is rhs.dtype and not is_pointer:
-                    pair = of_one_shape(lhs, rhs)
-            elif not is_pointer and all(flags[2:3]) and _holds(lhs.dtype.name, rhs):  # the operation is arithmetic
-                pair = of_one_shape(lhs, semantic.scalar_constant(rhs, dtype=lhs.dtype))
+        arithmetic = all(flags[2:3]) and not named
+        pair = at_once(lhs, rhs, any(flags[:1]), any(flags[3:])) if arithmetic else None
         return pair or make_alike(lhs, rhs, *flags, **named)
+
+    def at_once(lhs: Any, rhs: Any, may_point: bool, divides: bool) -> tuple[Any, Any] | None:
+        points = may_point and type(lhs) is tensor and lhs.dtype.is_ptr()
+        if type(lhs) is tensor is type(rhs):
+            names = lhs.dtype.name, rhs.dtype.name
+            if names == ("int64", "int32"):
+                rhs = semantic.cast(rhs, lhs.dtype)
+            elif names == ("int32", "int64"):
+                lhs = semantic.cast(lhs, rhs.dtype)
+            elif points:
+                return of_one_shape(lhs, rhs) if rhs.dtype.is_int() and not divides else None
+            elif lhs.dtype is not rhs.dtype or lhs.dtype.is_ptr() or divides and not lhs.dtype.is_int():
+                return None
+        elif type(lhs) is tensor and _holds("int32" if points else lhs.dtype.name, rhs):
+            rhs = constant(rhs, core.int32 if points else lhs.dtype)
+        elif type(rhs) is tensor and _holds(rhs.dtype.name, lhs):
+            lhs = constant(lhs, rhs.dtype)
+        else:
+            return None
+        return of_one_shape(lhs, rhs)
 
     def of_one_shape(lhs: Any, rhs: Any) -> tuple[Any, Any] | None:
         if lhs.shape is rhs.shape:
             return lhs, rhs
         if lhs.type.is_block() and not rhs.type.is_block():
-            return lhs, splat(rhs, lhs.type)
+            return lhs, tensor(rhs.handle, of_element(lhs.type, rhs.dtype))
         if rhs.type.is_block() and not lhs.type.is_block():
-            return splat(lhs, rhs.type), rhs
+            return tensor(lhs.handle, of_element(rhs.type, lhs.dtype)), rhs
         pair = id(lhs.shape), id(rhs.shape)  # each shape is described once, for good
         if pair not in joint:
             joint[pair] = _joint_shape([*lhs.type.shape], [*rhs.type.shape])
         shape = joint[pair]
-        return None if shape is None else (widened(lhs, shape), widened(rhs, shape))
+        if shape is None:
+            return None
+        return tuple(tensor(each.handle, core.block_type(each.dtype, shape)) for each in (lhs, rhs))
 
-    def widened(value: Any, shape: list[int]) -> Any:
-        kind = core.block_type(value.dtype, shape)
-        return tensor(semantic.builder.create_broadcast(value.handle, shape), kind)
+    def of_element(like: Any, element: Any) -> Any:
+        return like if like.scalar is element else like.with_element_ty(element)
 
-    def splat(scalar: Any, like: Any) -> Any:
-        kind = like if like.scalar is scalar.dtype else like.with_element_ty(scalar.dtype)
-        return tensor(semantic.builder.create_splat(kind.to_ir(semantic.builder), scalar.handle), kind)
+    def constant(number: Any, element: Any) -> Any:
+        return integer(number, element) if type(number) is int else semantic.scalar_constant(number, element)
+
+    integer = functools.lru_cache(1 << 12)(semantic.scalar_constant)  # not for floats: -0.0 is 0.0 there
 
     semantic.binary_op_type_checking_impl = alike
+    semantic.broadcast_impl_value = lambda lhs, rhs: (lhs, rhs) if lhs.shape is rhs.shape else spread(lhs, rhs)
     core._unwrap_if_constexpr = lambda value: value if type(value) in plain else unwrap(value)
 
 

@@ -29,11 +29,13 @@ def main() -> None:
     driver's process id and the module that imports what is to be there.
     """
     requests, driver, module = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
+    gc.disable()  # a collection amid imports frees nothing
     importlib.import_module(module)
     for name in [name for name in sys.modules if name.partition(".")[0] == module.partition(".")[0]]:
         del sys.modules[name]
     gc.collect()
     gc.freeze()  # else the first collection in each process would look at all that torch has made
+    gc.enable()
     _Server(requests, driver).serve()
 
 

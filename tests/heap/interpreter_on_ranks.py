@@ -64,7 +64,7 @@ def operands_made_alike(argument: Any) -> dict[str, int]:
     kinds = (tl.int1, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16, tl.float32, tl.float8e4nv)
     tensors = [_tensor(kind, shape) for kind in kinds for shape in ((), (2, 4), (4,), (2, 1), (1, 4), (4, 4))]
     tensors += [_tensor(tl.pointer_type(tl.float32), shape) for shape in ((), (2, 4), (2, 1), (4, 4))]
-    numbers = [0, 1, -1, 2**31 - 1, 2**31, -(2**40), True, 0.0, -2.5, 1e300, float("inf")]
+    numbers = [0, 1, -1, 2**31 - 1, 2**31, -(2**40), True, 0.0, -0.0, -2.5, 1e300, float("inf")]
     flags = [(), (True, True), (False, False, False), (False, False, True, True)]
     found = {"the same": 0, "refused": 0, "others": 0}
     pairs = [*itertools.product(tensors, tensors), *itertools.product(tensors, numbers)]
@@ -83,13 +83,16 @@ def _tensor(element: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _made(make: Any, *arguments: Any) -> Any:
-    """Types, shapes and values of the two operands; the error's type where it refuses."""
+    """Types, shapes and values of the two operands, spread as NumPy's operations spread them; the error's type where it
+    refuses.
+    """
     try:
         with np.errstate(all="ignore"):
             pair = make(*arguments)
     except Exception as error:  # noqa: BLE001  to be compared
         return type(error).__name__
-    return [(str(x.type), [int(n) for n in x.shape], x.handle.data.dtype.str, x.handle.data.tolist()) for x in pair]
+    spread = zip(pair, np.broadcast_arrays(*(each.handle.data for each in pair)), strict=True)
+    return [(str(x.type), [int(n) for n in x.shape], data.dtype.str, str(data.tolist())) for x, data in spread]
 
 
 @triton.jit

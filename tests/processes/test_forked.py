@@ -16,7 +16,7 @@ from process_ends import gone
 from autotune.processes.python import PACKAGE_ROOT, Process, start_python
 
 WORKER = """
-import os, sys
+import gc, os, sys
 from multiprocessing.connection import Connection
 from autotune.processes.lifeline import die_with_parent
 from grown.value import VALUE
@@ -26,7 +26,7 @@ connection.send(
     {
         "value": VALUE, "slow": "slow_to_import" in sys.modules, "parent": parent, "folder": os.getcwd(),
         "setting": os.environ.get("SETTING"), "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
-        "leads": os.getsid(0) == os.getpid(),
+        "leads": os.getsid(0) == os.getpid(), "collects": gc.isenabled(),
     }
 )
 exec(connection.recv())
@@ -93,7 +93,7 @@ def test_processes_share_the_imports_and_nothing_else(
     assert (one["setting"], other["setting"]) == ("a", None)
     assert one["folder"] != other["folder"] == str(package)
     assert len(one["descriptors"]) == len(other["descriptors"]) == 4, "the standard ones, and the connection"
-    assert one["leads"] and other["leads"]
+    assert one["leads"] and other["leads"] and one["collects"] and other["collects"]
     assert [ended(*each) for each in (first, second)] == [0, 0]
 
 
