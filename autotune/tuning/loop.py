@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from autotune.config import Config, in_turns
+from autotune.config import Config
 from autotune.db import CacheKey, Entry, Lease, Provenance, Routed, Store, StudyRecord, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
@@ -37,7 +37,7 @@ from autotune.tuning.progress import Progress
 from autotune.tuning.routings import WAYS, under_other_routings
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
-from autotune.tuning.warm_start import previous_winner, warm_starts
+from autotune.tuning.warm_start import beginning, previous_winner
 from autotune.workloads import Workload, origin_of, provenance_of
 from autotune.workloads.roofline import roofline
 
@@ -120,9 +120,7 @@ class _Run:
         self._baselines = workload.baselines(problem, machine)
         self._history = [replace(each, config=workload.space.ordered(each.config)) for each in store.trials(study.id)]
         self._live = live.study(study, workload.space, self._history) if live is not None else None
-        default = workload.default_config(problem, machine)
-        own = [config for config in workload.first_configs(problem, machine) if config != default]
-        first = [default, *in_turns([own, warm_starts(workload, problem, machine, store, regime)])]
+        first = beginning(workload, problem, machine, store, regime)
         reserved = self._baselines.values()
         self._search = Search(
             workload.space,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from autotune.config import Config
+from autotune.config import Config, in_turns
 from autotune.db import CacheKey, Entry, Store
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime
@@ -30,6 +30,17 @@ had won with 16 and 128 took 8 and 3 times as long as the default's (dispatch + 
 
 ANOTHER_REGIME = 0.5
 """Distance of two problems tuned for different regimes: less than that of a size twice as large."""
+
+
+def beginning(
+    workload: Workload, problem: Problem, machine: Machine, store: Store, regime: Regime = DEFAULT_REGIME
+) -> list[Config]:
+    """The configs with which a search begins: the default, then the workload's own first ones and warm starts in turns,
+    so that a short search has seen both.
+    """
+    default = workload.default_config(problem, machine)
+    own = [config for config in workload.first_configs(problem, machine) if config != default]
+    return [default, *in_turns([own, warm_starts(workload, problem, machine, store, regime)])]
 
 
 def warm_starts(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes import Bench
+from model_configs import BY_WIDTH, LLAMA, MIXTRAL, QWEN, config, listed
 
 from autotune.cli import session
 from autotune.errors import WrongResult
@@ -17,42 +17,6 @@ from autotune.fleet.problem_list import parse_list
 from autotune.machine import Machine, machine
 from autotune.model_runs.comparison import row
 from autotune.model_runs.measuring import Order
-
-LLAMA = {
-    "model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 3,
-    "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000, "torch_dtype": "float16",
-}  # fmt: skip
-MIXTRAL: dict[str, Any] = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-QWEN: dict[str, Any] = {
-    "model_type": "qwen2_moe", "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 128,
-    "shared_expert_intermediate_size": 256, "mlp_only_layers": [0],
-}  # fmt: skip
-BY_WIDTH = ("--experts-by-width",)
-DEEPSEEK: dict[str, Any] = {
-    "model_type": "deepseek_v3", "n_routed_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 128,
-    "n_shared_experts": 2, "first_k_dense_replace": 1, "num_attention_heads": 7,
-}  # fmt: skip
-
-
-def config(folder: Path, **changed: Any) -> str:
-    """A config.json, with these fields changed; None leaves one out."""
-    values = {name: value for name, value in {**LLAMA, **changed}.items() if value is not None}
-    file = folder / "config.json"
-    file.write_text(json.dumps(values))
-    return str(file)
-
-
-def listed(bench: Bench, file: str, *words: str) -> dict[str, dict[str, Any]]:
-    """The problems of ``--list``, by workload and sizes."""
-    result = bench.tune("model", file, "--list", *words)
-    assert result.exit_code == 0, result.output
-    found = {}
-    for asked in parse_list(result.stdout):
-        fields = asked.problem.as_dict()
-        names = ("tokens", "hidden", "experts", "top_k", "width") if "experts" in fields else ("m", "n", "k")
-        sizes = tuple(fields[name] for name in names if name in fields)
-        found[f"{asked.workload.name} {sizes}"] = {**fields, "calls": asked.calls}
-    return found
 
 
 def test_the_list_has_every_collective_with_its_gemm(gpus: Bench, tmp_path: Path) -> None:
@@ -150,77 +114,6 @@ def test_a_quantization_that_is_not_read_is_said(gpus: Bench, tmp_path: Path) ->
     said = "quantization_config is not read: GEMMs are tuned in fp16; for a model in fp8 give --dtype fp8 and --scales"
     assert gpus.tune(*words).stderr == f"{said} tensor, row or block\n"
     assert gpus.tune(*words, "--dtype", "fp8").stderr == ""
-
-
-def test_a_mixture_has_its_experts_in_the_list(gpus: Bench, tmp_path: Path) -> None:
-    file = config(tmp_path, **MIXTRAL)
-    found = listed(gpus, file, "--tp", "2", "--tokens", "5,256")
-    assert {name: each["calls"] for name, each in found.items()} == {
-        "gemm_all_reduce (5, 512, 512)": 3, "all_gather_gemm (256, 768, 512)": 3,
-        "gemm_reduce_scatter (256, 512, 512)": 3,
-        "moe_dispatch_gemm (3, 512, 8, 2, 2048)": 3, "moe_gemm_combine (3, 512, 8, 2, 2048)": 3,
-        "moe_dispatch_gemm (128, 512, 8, 2, 2048)": 3, "moe_gemm_combine (128, 512, 8, 2, 2048)": 3,
-    }  # fmt: skip
-    experts = [each for name, each in found.items() if name.startswith("moe")]
-    assert {(each["dtype"], each["routing"], each["b_order"]) for each in experts} == {("fp16", "uniform", "nk")}
-    *_, skewed = listed(gpus, file, "--tp", "2", "--tokens", "4", "--zipf", "1.2", "--dtype", "fp8").values()
-    fields = ("routing", "exponent", "dtype", "scales")
-    assert [skewed[name] for name in fields] == ["zipf", 1.2, "fp8", "row"]
-    assert "moe_gemm_combine (2, 512, 16, 4, 1024)" in listed(
-        gpus, file, "--tp", "2", "--tokens", "4", "--experts-by-width"
-    )
-
-
-def test_a_mixtures_dense_and_shared_layers_are_counted(gpus: Bench, tmp_path: Path) -> None:
-    found = listed(gpus, config(tmp_path, **QWEN), "--tp", "2", "--tokens", "256")
-    assert {name: each["calls"] for name, each in found.items()} == {
-        "all_gather_gemm (256, 768, 512)": 3, "gemm_reduce_scatter (256, 512, 512)": 3,
-        "all_gather_gemm (256, 4096, 512)": 1, "gemm_reduce_scatter (256, 512, 2048)": 1,
-        "all_gather_gemm (256, 512, 512)": 2, "gemm_reduce_scatter (256, 512, 256)": 2,
-        "moe_dispatch_gemm (128, 512, 16, 4, 128)": 2, "moe_gemm_combine (128, 512, 16, 4, 128)": 2,
-    }  # fmt: skip
-    less = listed(gpus, config(tmp_path, **QWEN, decoder_sparse_step=2, qkv_bias=False), "--tp", "2", "--tokens", "256")
-    assert found["all_gather_gemm (256, 768, 512)"]["bias"] and not less["all_gather_gemm (256, 768, 512)"]["bias"]
-    assert less["moe_gemm_combine (128, 512, 16, 4, 128)"]["calls"] == 1
-
-
-def test_experts_are_read_as_transformers_writes_them(gpus: Bench, tmp_path: Path) -> None:
-    """Its newer versions write Qwen3-MoE's experts by another name, and leave defaults out of a text part."""
-    qwen = {"model_type": "qwen3_moe", "num_experts_per_tok": 4, "moe_intermediate_size": 128}
-    for name in ("num_experts", "num_local_experts"):
-        found = listed(gpus, config(tmp_path, **qwen, **{name: 16}), "--tp", "2", "--tokens", "256")
-        assert found["moe_gemm_combine (128, 512, 16, 4, 128)"]["calls"] == 3
-    text = {**LLAMA, **DEEPSEEK, "num_hidden_layers": 9}
-    for changed, experts, shared in (
-        ({"first_k_dense_replace": None, "n_shared_experts": None}, 6, 128),
-        ({"moe_layer_freq": 2}, 4, 256),
-    ):
-        values = {name: value for name, value in {**text, **changed}.items() if value is not None}
-        file = config(tmp_path, **{**dict.fromkeys(LLAMA), "model_type": "of_images", "text_config": values})
-        found = listed(gpus, file, "--tp", "2", "--tokens", "8")
-        assert {name: each["calls"] for name, each in found.items()} == {
-            "gemm_all_reduce (8, 512, 2048)": 9 - experts, f"gemm_all_reduce (8, 512, {shared})": experts,
-            "moe_dispatch_gemm (4, 512, 64, 8, 128)": experts, "moe_gemm_combine (4, 512, 64, 8, 128)": experts,
-        }  # fmt: skip
-
-
-def test_of_deepseek_attention_is_left_out_and_said(gpus: Bench, tmp_path: Path) -> None:
-    file = config(tmp_path, **DEEPSEEK)
-    found = listed(gpus, file, "--tp", "2", "--tokens", "8", "--context", "4096")
-    assert {name: each["calls"] for name, each in found.items()} == {
-        "gemm_all_reduce (8, 512, 2048)": 1, "gemm_all_reduce (8, 512, 256)": 2,
-        "moe_dispatch_gemm (4, 512, 64, 8, 128)": 2, "moe_gemm_combine (4, 512, 64, 8, 128)": 2,
-    }  # fmt: skip
-    said = gpus.tune("model", file, "--tp", "2", "--tokens", "8", "--list").stderr
-    assert said == "model_type deepseek_v3: its attention (MLA) is left out, since none of our operators computes it\n"
-
-
-def test_a_mixtures_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None:
-    words = ("--tp", "2", "--tokens", "4", "--trials", "6", "--effort", "quick")
-    result = gpus.tune("model", config(tmp_path, **MIXTRAL), *words)
-    assert result.exit_code == 0, result.output
-    told = "experts, gate, up +moe-dispatch-gemm +tokens=2 hidden=512 experts=8 top_k=2 width=2048"
-    assert re.search(told, result.stdout) and "4 tokens: predicted " in result.stdout
 
 
 def test_a_budget_is_shared_out_by_what_is_to_be_gained(gpus: Bench, tmp_path: Path) -> None:
