@@ -114,11 +114,11 @@ LIST = (
         {"batch": (1,), "kv_len": (16,)},
     ),
     Sizes(
-        "moe-dispatch", DISPATCH, "bf16, SwiGLU", EXPERTS, {"tokens": (1, 16, 128, 1024, 4096)}, 6,
+        "moe-dispatch", DISPATCH, "bf16, SwiGLU", EXPERTS, {"tokens": (1, 16, 128, 1024, 4096)}, 15,
         TOY_EXPERTS, {"tokens": (4,)},
     ),
     Sizes(
-        "moe-combine", COMBINE, "bf16", EXPERTS, {"tokens": (1, 16, 128, 1024, 4096)}, 6,
+        "moe-combine", COMBINE, "bf16", EXPERTS, {"tokens": (1, 16, 128, 1024, 4096)}, 15,
         TOY_EXPERTS, {"tokens": (4,)},
     ),
 )  # fmt: skip
