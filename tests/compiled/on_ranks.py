@@ -177,8 +177,8 @@ def explained(url: str) -> list[Any]:
 
 
 def later(file: str) -> list[Any]:
-    """What is explained before and after a database is there, and in how many ways a compiler's cache knows the pass:
-    before, after, and by the same database on a machine with other links.
+    """Explanations before and after a database is there; and the number of keys that a compiler's cache has for the
+    pass then, and with the same database on a machine with other links.
     """
     case, found, said = CASES["gather"], list[Any](), list[str]()
     with autotune.Context(HEAP, url=f"sqlite:///{file}.later") as context, torch.no_grad():
