@@ -113,11 +113,11 @@ def test_configs_are_timed_on_routings_that_differ_little_from_seed_to_seed(toke
 
     def spread(draw: Callable[..., Routing]) -> float:
         """Of the most experts that a rank reads, from seed to seed."""
-        every = [draw(problem, torch.device("cpu"), seed).ids.unique() for seed in range(60)]
+        every = [draw(problem, torch.device("cpu"), seed).ids.unique() for seed in range(200)]
         busiest = [float(torch.bincount(ids // 32).max()) for ids in every]
         return max(busiest) / min(busiest)
 
-    assert spread(typical_routing) <= 1.15 < 1.4 < spread(drawn_routing)
+    assert spread(typical_routing) == 1.0 and spread(drawn_routing) > 1.4
     kept = [typical_routing(problem, torch.device("cpu"), seed).ids for seed in (1, 1, 2)]
     assert torch.equal(kept[0], kept[1]) and not torch.equal(kept[0], kept[2]), "a seed has one, each its own"
 

@@ -122,7 +122,8 @@ def negated(url: str) -> dict[str, float]:
 def negated_parts(url: str) -> dict[str, Any]:
     """The errors of calls with such operands that are parts of larger tensors; what is said of such an ``out``."""
     with autotune.Context(HEAP, url=url) as context:
-        whole = torch.rand(40, 72, device=context.heap.device)
+        alike = torch.Generator().manual_seed(0)  # a GPU's own generator begins anywhere, on each rank elsewhere
+        whole = torch.rand(40, 72, generator=alike).to(context.heap.device)
         a, b = torch._neg_view(whole)[:8, :32], torch._neg_view(whole)[:32, 8:48]
         called = {"both": (a, b), "columns": (a, torch._neg_view(whole).t()[:32]), "one": (whole[:8, :32], b)}
         found: dict[str, Any] = {
