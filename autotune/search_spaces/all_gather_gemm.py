@@ -9,12 +9,12 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
-    fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
     scales_of_chunks,
     split_constraints,
     split_dimension,
+    tiles_beside_default,
     tma_aligned,
     with_fitting_tile,
 )
@@ -284,7 +284,7 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
     tile = {d.name: default[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
     staged = {d.name: default[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
     persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
-    tiles = fp8_tiles(problem, machine)
+    tiles = tiles_beside_default(problem, machine)
     gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
     rows, most = problem.shard[0], min(32, machine.compute_units // 4)
     unit = max((v for v in SPACE.dimensions["transfer_rows"].values if int(v) <= rows), default=16)

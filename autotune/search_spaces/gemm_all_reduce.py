@@ -11,11 +11,11 @@ from autotune.search_spaces import Constraint, Setting, Space, choices, numbers,
 from autotune.search_spaces.dimension import Dimension
 from autotune.search_spaces.gemm import (
     default_tile,
-    fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
     split_constraints,
     split_dimension,
+    tiles_beside_default,
     tma_aligned,
     wire_constraint,
     with_fitting_tile,
@@ -223,7 +223,7 @@ def first_configs(problem: GemmAllReduce, machine: Machine) -> list[Config]:
     """The default, then each mode as one would write it down, as it is and with its words and splits changed."""
     found = [default_config(problem, machine)]
     for base in filter(None, (untuned(mode, problem, machine) for mode in KERNELS)):
-        found += [base, *(base.replace(**each) for each in fp8_tiles(problem, machine))]
+        found += [base, *(base.replace(**each) for each in tiles_beside_default(problem, machine))]
         found += [base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
         for protocol in ("sentinel", "ll"):
             found += [base.replace(protocol=protocol), base.replace(protocol=protocol, split_k=2)]

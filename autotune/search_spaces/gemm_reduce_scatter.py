@@ -8,12 +8,12 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
-    fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
     scales_of_chunks,
     split_constraints,
     split_dimension,
+    tiles_beside_default,
     tma_aligned,
     wire_constraint,
     with_fitting_tile,
@@ -134,7 +134,7 @@ def first_configs(problem: GemmReduceScatter, machine: Machine) -> list[Config]:
     default = default_config(problem, machine)
     found = [
         default,
-        *(default.replace(**each) for each in fp8_tiles(problem, machine)),
+        *(default.replace(**each) for each in tiles_beside_default(problem, machine)),
         default.replace(schedule="persistent", signals="next_turn"),
         default.replace(schedule="flattened", transfer_tiles=2),
         default.replace(peer_order="interleaved"),
