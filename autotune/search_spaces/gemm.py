@@ -76,10 +76,6 @@ def split_constraints() -> tuple[Constraint, ...]:
 def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
     """Tile and pipeline that one would write down without measuring: few rows read B as fast as they can, many compute.
 
-    Between the two, on CUDA, the wide tile where it gives the compute units less to do: of a GEMM + reduce-scatter with
-    M=512 N=8192 K=28672 on 2 H100 the square tile makes 256 programs, nearly two for each, and takes 217 µs, the wide
-    one 128 and 174 (2026-11-24).
-
     Without ``loads``; the caller makes it smaller where it does not fit (fp32, odd shapes).
     """
     rows, columns, depth = problem.gemm
@@ -92,7 +88,7 @@ def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
     elif machine.kind == "hip":
         tile = {**SQUARE, "num_stages": 2}
     else:
-        tile = dict(WIDE if rows > 512 or _wide_is_sooner(rows, columns, machine.compute_units) else SQUARE)
+        tile = dict(_soonest_tiles(rows, columns, machine.compute_units)[0])
     if problem.scaled and not machine.is_interpreter:
         tile["block_k"] = 128  # as many bytes
         if rows > FEW_ROWS and _promotes(problem, machine):
@@ -119,31 +115,42 @@ def with_fitting_tile(space: Space, config: Config, problem: GemmProblem, machin
 FEW_ROWS = 64
 """Up to so many rows a GEMM reads B as fast as it can, and its tile matters little."""
 
+FLAT = {"block_m": 64, "block_n": 128, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": 4}
 SQUARE = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 4}
 WIDE = {"block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4}
 
-WIDE_OVER_SQUARE = 1.75
-"""How many times as long a program of the wide tile takes: 1.6 to 2 on H100 and H200."""
+TURNS = ((FLAT, 0.65), (SQUARE, 1.0), (WIDE, 1.7))
+"""Tiles for many rows on CUDA, and the time that a program of each takes, in that of the square one: on H200 and H100
+0.6 to 0.73, and 1.6 to 2.
+"""
 
 
-def _wide_is_sooner(rows: int, columns: int, units: int) -> bool:
-    """True if the wide tile's programs, so many for each unit, take less time than the square one's."""
+def _soonest_tiles(rows: int, columns: int, units: int) -> list[dict[str, int]]:
+    """The tiles of ``TURNS``, that one first whose programs, so many for each compute unit, end first.
 
-    def turns(tile: dict[str, int]) -> int:
-        return -(-(-(-rows // tile["block_m"]) * -(-columns // tile["block_n"])) // units)
+    GEMM + reduce-scatter with M=512 N=8192 K=28672 on 2 H100: the square tile makes two programs for nearly each unit,
+    and takes 217 µs, the wide one 128 programs and 174 (2026-11-24). All-gather by K + GEMM with M=256 N=14336 K=8192
+    on 4 H200: square 56 programs, 64.8 µs; flat 112 and 47.1 (the recording ag-k-256).
+    """
 
-    return WIDE_OVER_SQUARE * turns(WIDE) < turns(SQUARE)
+    def time(turn: tuple[dict[str, int], float]) -> float:
+        tile, each = turn
+        programs = -(-rows // tile["block_m"]) * -(-columns // tile["block_n"])
+        return each * -(-programs // units)
+
+    return [tile for tile, _ in sorted(TURNS, key=time)]
 
 
 def tiles_beside_default(problem: GemmProblem, machine: Machine) -> list[dict[str, int]]:
-    """Tiles to try first beside the default's on CUDA: the other one of the square and the wide tile.
+    """Tiles to try first beside the default's on CUDA: the next one.
 
     Those of fp8 read as many bytes in a step as bf16 at 64; where sums are promoted, see ``_promoted_tile``.
     """
-    if machine.kind != "cuda" or problem.gemm[0] <= FEW_ROWS:
+    rows, columns, _ = problem.gemm
+    if machine.kind != "cuda" or rows <= FEW_ROWS:
         return []
     if not problem.scaled:
-        return [SQUARE if default_tile(problem, machine)["block_n"] == WIDE["block_n"] else WIDE]
+        return [_soonest_tiles(rows, columns, machine.compute_units)[1]]
     wide = {"block_m": 128, "block_n": 256, "block_k": 128, "num_warps": 8}
     if problem.fast_accum:
         return [{**wide, "num_stages": 3}, {**wide, "num_stages": 4}, {**wide, "block_k": 64, "num_stages": 6}]

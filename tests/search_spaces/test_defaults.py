@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from every_mode import whole
 
 from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.recordings import read
 from autotune.workloads import workload
 
 LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
@@ -76,3 +78,34 @@ def test_the_default_of_a_narrow_b_in_fp32_is_valid(machine: Machine) -> None:
         found = workload(name)
         problem = found.problem_type(m=64, n=columns, k=2 * 4096, dtype="fp32", world_size=2)
         found.space.check(found.default_config(problem, machine), problem, machine)
+
+
+RECORDED = Path(__file__).parents[2] / "bench/recordings"
+
+
+@pytest.mark.parametrize(("table", "over"), [("ag-k-256", 1.0), ("ag-rows-256", 1.06), ("ag-rows-1024", 1.1)])
+def test_the_untuned_config_is_near_the_optimum_that_was_recorded(table: str, over: float) -> None:
+    """On 4 H200. A square tile took 1.38 times the optimum of ag-k-256: it has programs for every second unit alone."""
+    recorded = read(RECORDED / f"{table}.json.gz")
+    found = workload(recorded.workload)
+    fitted = recorded.fitted(found)
+    default = found.default_config(fitted.problem_of(found), recorded.machine)
+    latency = fitted.evaluations[default].latency
+    assert latency is not None and latency.median <= over * fitted.optimum
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "tile", "beside"),
+    [
+        ("gemm_all_reduce", 128, (64, 128), (128, 128)), ("gemm_all_reduce", 256, (128, 128), (64, 128)),
+        ("gemm_reduce_scatter", 512, (128, 256), (128, 128)), ("gemm_reduce_scatter", 8192, (128, 256), (128, 128)),
+    ],
+)  # fmt: skip
+def test_the_tile_is_the_one_whose_programs_end_first_and_the_next_one_is_tried_too(
+    name: str, rows: int, tile: tuple[int, int], beside: tuple[int, int]
+) -> None:
+    found = workload(name)
+    problem = found.problem_type(m=rows, n=8192, k=28672, dtype="bf16", world_size=2)
+    configs = [config for config in found.first_configs(problem, H200) if "block_m" in config]
+    first = [(config["block_m"], config["block_n"]) for config in configs]
+    assert first[0] == tile and beside in first
