@@ -142,13 +142,16 @@ def _soonest_tiles(rows: int, columns: int, units: int) -> list[dict[str, int]]:
 
 
 def tiles_beside_default(problem: GemmProblem, machine: Machine) -> list[dict[str, int]]:
-    """Tiles to try first beside the default's on CUDA: the next one.
+    """Tiles to try first beside the default's: on CUDA the next one; on AMD a wider one of Triton's tutorial on matrix
+    multiplication, which we have only compiled.
 
     Those of fp8 read as many bytes in a step as bf16 at 64; where sums are promoted, see ``_promoted_tile``.
     """
     rows, columns, _ = problem.gemm
-    if machine.kind != "cuda" or rows <= FEW_ROWS:
+    if machine.is_interpreter or rows <= FEW_ROWS:
         return []
+    if machine.kind == "hip":
+        return [{**WIDE, "num_warps": 4, "num_stages": 2}]
     if not problem.scaled:
         return [_soonest_tiles(rows, columns, machine.compute_units)[1]]
     wide = {"block_m": 128, "block_n": 256, "block_k": 128, "num_warps": 8}
@@ -213,7 +216,7 @@ def _no_larger_than_problem(s: Setting, block_m: int, block_n: int, block_k: int
 
 
 def _fits_registers(s: Setting, block_m: int, block_n: int, num_warps: int) -> bool:
-    return block_m * block_n <= 128 * 32 * num_warps
+    return bool(block_m * block_n <= 128 * s.machine.warp_size * num_warps)
 
 
 def _feeds_every_warp(s: Setting, block_m: int, block_n: int, num_warps: int) -> bool:

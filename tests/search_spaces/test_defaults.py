@@ -109,3 +109,17 @@ def test_the_tile_is_the_one_whose_programs_end_first_and_the_next_one_is_tried_
     configs = [config for config in found.first_configs(problem, H200) if "block_m" in config]
     first = [(config["block_m"], config["block_n"]) for config in configs]
     assert first[0] == tile and beside in first
+
+
+def test_a_thread_holds_as_much_of_a_tile_on_amd_whose_warps_are_twice_as_wide() -> None:
+    """128 numbers of 128 x 256, in 4 warps of 64 threads, or of 256 x 256 in 8."""
+    found = workload("gemm_reduce_scatter")
+    problem = found.problem_type(m=8192, n=8192, k=28672, dtype="bf16", world_size=2)
+    for tile in ({"block_m": 128, "num_warps": 4}, {"block_m": 256, "num_warps": 8}):
+        wide = {**tile, "block_n": 256, "num_stages": 2}
+        for machine in (MI300X, MI350X):
+            assert (
+                found.space.violation(found.default_config(problem, machine).replace(**wide), problem, machine) is None
+            )
+        told = found.space.violation(found.default_config(problem, H100).replace(**wide), problem, H100)
+        assert told is not None and told.startswith("registers")
