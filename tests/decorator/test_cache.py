@@ -48,6 +48,7 @@ def test_a_second_process_finds_what_the_first_tuned() -> None:
     assert (found(first).source, found(first).reason) == ("tuned", "")
     again = tuned(copy(), NEVER)
     assert found(again).source == "exact" and again.best_config is SIZES[1]
+    assert again.configs_timings == {SIZES[1]: [1.0] * 3}
     entry = found(again).entry
     assert json.loads(entry.key.problem) == {"n": 200, "out.dtype": "torch.float32", "x.dtype": "torch.float32"}
     assert (entry.key.workload, entry.key.world_size, entry.key.device) == ("copy", 1, INTERPRETER)
@@ -111,6 +112,15 @@ def test_another_source_another_list_or_another_dtype_is_tuned_anew() -> None:
     other = autotune.autotune(SIZES, key=["n"], on_miss="default", do_bench=NEVER)(copy())
     other[grid](out.half(), x, 200)
     assert found(other).source == "default" and "nothing tuned" in found(other).reason
+
+
+def test_a_list_that_is_set_later_has_results_of_its_own() -> None:
+    tuned(copy(), Clock(3, 1, 2))
+    kernel = autotune.autotune(SIZES, key=["n"], do_bench=Clock(2, 1))(copy())
+    kernel.configs = [SIZES[0], SIZES[2]]
+    kernel[grid](*tensors(), 200)
+    assert found(kernel).source == "tuned" and kernel.best_config is SIZES[2]
+    assert tuned(copy(), NEVER).best_config is SIZES[1]
 
 
 HELPERS = """
