@@ -161,7 +161,8 @@ class Decider:
             read_entries(self._url, name, self.machine.device), key, provenance, self._options.free,
             self._refusal(call, launch),
         )  # fmt: skip
-        identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}"
+        bench = "our bench" if self._tuner.given_bench is None else "a do_bench of its own"  # they meet unequally often
+        identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}, {bench}"
         return Asked(identity, call, key, Found.of(served), served.reason, offline())
 
     def _refusal(self, call: Call, launch: Arguments) -> Callable[[Config], str | None]:

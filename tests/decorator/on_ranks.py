@@ -89,6 +89,7 @@ def agreement(folder: str) -> dict[str, Answer]:
     os.environ["AUTOTUNE_OFFLINE"] = "0"
     own = by_rank(Clock(1, 2, 3, 1, 2, 3), Clock(3, 2, 1, 3, 2, 1))
     answers["each for itself"] = launch(own, by_rank(208, 209), db=mine, ranks="each")
+    answers["bench on rank 0"] = launch(by_rank(Clock(1, 2, 3), None), 212, db=shared)
     alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
     answers["a group of one"] = launch(own, 210, db=mine, ranks=lambda: alone)
     answers["a group of all"] = launch(Clock(3, 2, 1), 211, db=shared, ranks=lambda: dist.group.WORLD)

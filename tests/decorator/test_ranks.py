@@ -43,7 +43,12 @@ def test_the_nearest_of_any_rank_serves_all(ranks: Answers) -> None:
 
 @pytest.mark.parametrize(
     ("case", "told"),
-    [("other keys", ("n=200", "n=100")), ("other lists", ("rank 0", "rank 1")), ("other pruning", ("BLOCK=128",))],
+    [
+        ("other keys", ("n=200", "n=100")),
+        ("other lists", ("rank 0", "rank 1")),
+        ("other pruning", ("BLOCK=128",)),
+        ("bench on rank 0", ("a do_bench of its own", "our bench")),
+    ],
 )
 def test_ranks_that_disagree_all_raise(ranks: Answers, case: str, told: tuple[str, ...]) -> None:
     answer = same(ranks, case)
