@@ -130,12 +130,12 @@ class Decider:
     def _provenance(self) -> Provenance:
         return provenance_of(self._tuner.fn, self._candidates.fingerprint)
 
-    def decide(self, key: TuningKey, launch: Arguments) -> Found:
+    def decide(self, key: TuningKey, launch: Arguments, may_tune: bool = True) -> Found:
         """The config for a key that is new here. Raises NotTuned, and the errors of look-up and tuning."""
         agreement = agreement_of(self._options.ranks)
         with agreement.in_step():
             question = self._ask_together(agreement, launch)
-            return self._logged(question, question.exact or self._missed(key, question, launch))
+            return self._logged(question, question.exact or self._missed(key, question, launch, may_tune))
 
     def tune(self, key: TuningKey, launch: Arguments) -> Found:
         """Tune now in any case. Raises NotTuned when offline."""
@@ -184,9 +184,11 @@ class Decider:
 
         return refusal
 
-    def _missed(self, key: TuningKey, question: Question, launch: Arguments) -> Found:
+    def _missed(self, key: TuningKey, question: Question, launch: Arguments, may_tune: bool) -> Found:
         """The config if no database has the exact one."""
-        on_miss = "nearest" if question.offline and self.on_miss == "tune" else self.on_miss
+        on_miss = self.on_miss
+        if on_miss == "tune" and (question.offline or not may_tune):
+            on_miss = "nearest"
         if on_miss == "tune":
             return self._tuned(key, question, launch)
         if on_miss == "error":

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from triton.runtime.jit import MockTensor
+
 from autotune.decorator.candidates import Candidates, Listed, Spaced
 from autotune.decorator.decision import Decider
 from autotune.decorator.key import Reader, TuningKey, key_reader, tuning_key
@@ -85,8 +87,13 @@ class TunedKernel(TritonTuner):
         """Compile without launching: all configs of a list; of a space the one that a launch would take."""
         if isinstance(self._candidates, Listed):
             return super().warmup(*args, **kwargs)
-        chosen = self._choose(args, kwargs)
-        return [self.fn.warmup(*args, **kwargs, **chosen.options)]
+        tensors = tuple(MockTensor.wrap_dtype(arg) for arg in args)  # a dtype may stand for a tensor
+        with self._lock, self.launched_with(tensors, kwargs) as launch:
+            key = tuning_key(launch.named, self.keys)
+            best = self.cache.get(key)  # not kept: a launch may tune
+            if best is None:
+                best = self._candidates.form(self._decider.decide(key, launch, may_tune=False).config)
+        return [self.fn.warmup(*args, **kwargs, **best.all_kwargs())]
 
     def tune(self, *args: Any, grid: Any, **kwargs: Any) -> Found:
         """Tune for these arguments now in any case. Collective. Raises NotTuned when offline."""
