@@ -22,6 +22,9 @@ from autotune.outcome import Regime
 TuningKey = tuple[Any, ...]
 """Triton's own key: the key arguments' values, then the dtype of every argument that has one."""
 
+PLAIN = (bool, int, float, str)
+"""Types of a constant that is only annotated as ``tl.constexpr``."""
+
 Reader = Callable[[tuple[Any, ...]], TuningKey]
 
 VERSIONS = versions()
@@ -129,7 +132,9 @@ def _sources(kernel: Any) -> Iterator[str]:
             yield _heuristic_source(heuristic)
         kernel = kernel.fn
     if isinstance(kernel, JITFunction):
-        yield kernel.cache_key  # of its helpers too
+        yield kernel.cache_key  # of its helpers too, and of constants that are a ``tl.constexpr``
+        constants = [(name, value) for (name, _), (value, _) in kernel.used_global_vals.items()]
+        yield from sorted(f"{name}={value!r}" for name, value in constants if isinstance(value, PLAIN))
     else:
         yield from _interpreted_sources(kernel, set())
 
@@ -151,6 +156,8 @@ def _interpreted_sources(function: Any, seen: set[Any]) -> Iterator[str]:
     for name, value in sorted(_referenced(function), key=lambda pair: pair[0]):
         if isinstance(value, triton.language.constexpr):
             yield f"{name}={value.value!r}"
+        elif isinstance(value, PLAIN):
+            yield f"{name}={value!r}"
         elif inspect.isfunction(getattr(value, "fn", None)) and hasattr(value, "rewrite"):
             yield from _interpreted_sources(value.fn, seen)
 

@@ -179,6 +179,35 @@ def test_helpers_are_part_of_the_source(
     assert hashes[0] == hashes[2] != hashes[1]
 
 
+CONSTANT = """
+import triton
+import triton.language as tl
+
+AMOUNT
+
+@triton.jit
+def inner(x):
+    return x + FACTOR
+
+@triton.jit
+def kernel(out, x, n, BLOCK: tl.constexpr):
+    tl.store(out, inner(tl.load(x)))
+"""
+
+
+@pytest.mark.parametrize("interpret", ["1", "0"])
+@pytest.mark.parametrize("amount", ["FACTOR = tl.constexpr({})", "FACTOR: tl.constexpr = {}"])
+def test_constants_are_part_of_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: str, interpret: str
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", interpret)
+    hashes = []
+    for number, value in enumerate((2, 3, 2)):
+        text = CONSTANT.replace("AMOUNT", amount.format(value))
+        hashes.append(source_hash(load(tmp_path / str(number), "constant_of_a_test", text).kernel))
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
 def test_heuristics_are_part_of_the_source() -> None:
     hashes = [source_hash(heuristic(factor)) for factor in (2, 3, 2)]
     assert hashes[0] == hashes[2] != hashes[1]
