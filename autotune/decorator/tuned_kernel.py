@@ -147,8 +147,7 @@ class TunedKernel(TritonTuner):
         self.cache[key] = self.best_config = best = self._candidates.form(found.config)
         self.decisions[key] = found
         if found.source == "exact" and found.entry is not None:  # what Triton's own cache on disk would give
-            latency = found.entry.winner.latency
-            self.configs_timings = {best: [time / 1e3 for time in (latency.median, latency.low, latency.high)]}
+            self.configs_timings = {best: found.entry.winner.latency.milliseconds}
 
 
 def _refuse_conflicts(options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
