@@ -51,10 +51,15 @@ _AGREEMENTS: dict[Any, LaunchAgreement] = {}
 
 
 def agreement_of(ranks: Ranks) -> LaunchAgreement:
-    """The ranks that choose a kernel's config together now. Collective on a group's first use."""
+    """The ranks that choose a kernel's config together now. Collective on a group's first use.
+
+    Raises InputError where this rank is not one of them.
+    """
     if ranks == "each" or not dist.is_available() or not dist.is_initialized():
         return ALONE
-    group = ranks() if callable(ranks) else dist.group.WORLD
+    from autotune.runtime.groups import process_group  # needs torch's distributed part
+
+    group = process_group(ranks()) if callable(ranks) else dist.group.WORLD
     if dist.get_world_size(group) == 1:
         return ALONE
     if group not in _AGREEMENTS:

@@ -91,6 +91,8 @@ def agreement(folder: str) -> dict[str, Answer]:
     answers["each for itself"] = launch(own, by_rank(208, 209), db=mine, ranks="each")
     answers["bench on rank 0"] = launch(by_rank(Clock(1, 2, 3), None), 212, db=shared)
     alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+    first = dist.new_group([0])
+    answers["a group without rank 1"] = launch(Clock(1, 2, 3), 213, db=mine, ranks=lambda: first)
     answers["a group of one"] = launch(own, 210, db=mine, ranks=lambda: alone)
     answers["a group of all"] = launch(Clock(3, 2, 1), 211, db=shared, ranks=lambda: dist.group.WORLD)
     return answers

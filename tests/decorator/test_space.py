@@ -220,6 +220,7 @@ def test_warmup_compiles_what_a_launch_would_take() -> None:
         ({"space": BLOCKS, "on_miss": "guess"}, "on_miss names guess; the words are default, nearest, tune, error"),
         ({"space": BLOCKS, "free": ["m"]}, "free names m; the key arguments are n"),
         ({"space": BLOCKS, "trials": 0}, "trials=0"),
+        ({"space": BLOCKS, "ranks": "some"}, "ranks='some': allowed: all, each, or a function that returns the group"),
     ],
 )
 def test_what_does_not_fit_is_refused_where_it_is_written(options: dict[str, Any], told: str) -> None:
