@@ -59,12 +59,15 @@ def agreement_of(ranks: Ranks) -> LaunchAgreement:
         return ALONE
     from autotune.runtime.groups import process_group  # needs torch's distributed part
 
-    group = process_group(ranks()) if callable(ranks) else dist.group.WORLD
+    group = process_group(ranks()) if callable(ranks) else None
+    if group is dist.group.WORLD:
+        group = None  # torch names a new group of listed ranks by how many groups a rank is in: some may be in more
     if dist.get_world_size(group) == 1:
         return ALONE
-    if group not in _AGREEMENTS:
-        _AGREEMENTS[group] = LaunchAgreement.among(group, PATIENCE)
-    return _AGREEMENTS[group]
+    whole = dist.group.WORLD if group is None else group  # another one once a program has begun anew
+    if whole not in _AGREEMENTS:
+        _AGREEMENTS[whole] = LaunchAgreement.among(group, PATIENCE)
+    return _AGREEMENTS[whole]
 
 
 def _check_driver(kernel: str) -> None:
