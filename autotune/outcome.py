@@ -92,6 +92,11 @@ class Latency:
         if counts - {len(self.rounds)}:
             raise ValueError(f"rounds: {len(self.rounds)} of the device, {counts} of the host or of isolated calls")
 
+    @property
+    def milliseconds(self) -> list[float]:
+        """Median, low and high, as Triton's benches give them."""
+        return [time / 1e3 for time in (self.median, self.low, self.high)]
+
     def through(self, door: Door | None) -> Latency:
         """That of the operator's call which ends in this bound call, if its door is known. The device's time stays."""
         if door is None:

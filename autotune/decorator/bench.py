@@ -72,7 +72,7 @@ class Bench:
         else:
             latency = combine(self._agreement.gather(lambda: self._device_times(kernel_call, iterations)))
         self.evaluation = Evaluation(Outcome.MEASURED, latency=latency)
-        return [latency.median / 1e3, latency.low / 1e3, latency.high / 1e3]
+        return latency.milliseconds
 
     def _on_all(self, action: Callable[[], Any]) -> list[Any] | None:
         """Every rank's result; None, with the outcome kept, if one of them refused the config."""

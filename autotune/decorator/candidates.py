@@ -29,20 +29,34 @@ class Listed:
 
     def __init__(self, configs: Sequence[Any]) -> None:
         """``configs`` are ``triton.Config``."""
+        self.given = list(configs)
         described = [_description(config) for config in configs]
         self._names = dict.fromkeys(name for values in described for name in values)
         self._forms: dict[Config, Any] = {}
+        self._by_form: dict[Any, Config] = {}
         self.fingerprint = hashlib.sha256("\n".join(c.to_json() for c in self.add(configs)).encode()).hexdigest()[:16]
 
     def add(self, configs: Iterable[Any]) -> list[Config]:
         """The configs in our form, in order; pruning may have made configs that are not in the list."""
         found = []
+        hooks: dict[Config, list[Any]] = {}
         for form in configs:
-            values = {**dict.fromkeys(self._names, "none"), **_description(form)}
-            config = Config({**values, "mode": str(values.get("mode", "kernel"))})
-            self._forms.setdefault(config, form)
+            config = self._by_form.get(form)
+            if config is None:
+                config = self._described(form)
+                others = hooks.setdefault(config, [])
+                if form.pre_hook not in others:
+                    others.append(form.pre_hook)
+                if number := others.index(form.pre_hook):  # closures and partials have one name, not one effect
+                    config = config.replace(pre_hook=f"{config['pre_hook']} {number + 1}")
+                self._forms.setdefault(config, form)
+                self._by_form[form] = config
             found.append(config)
         return list(dict.fromkeys(found))
+
+    def _described(self, form: Any) -> Config:
+        values = {**dict.fromkeys(self._names, "none"), **_description(form)}
+        return Config({**values, "mode": str(values.get("mode", "kernel"))})
 
     def form(self, config: Config) -> Any:
         """The ``triton.Config`` of the list."""

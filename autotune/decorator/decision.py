@@ -51,15 +51,23 @@ _AGREEMENTS: dict[Any, LaunchAgreement] = {}
 
 
 def agreement_of(ranks: Ranks) -> LaunchAgreement:
-    """The ranks that choose a kernel's config together now. Collective on a group's first use."""
+    """The ranks that choose a kernel's config together now. Collective on a group's first use.
+
+    Raises InputError where this rank is not one of them.
+    """
     if ranks == "each" or not dist.is_available() or not dist.is_initialized():
         return ALONE
-    group = ranks() if callable(ranks) else dist.group.WORLD
+    from autotune.runtime.groups import process_group  # needs torch's distributed part
+
+    group = process_group(ranks()) if callable(ranks) else None
+    if group is dist.group.WORLD:
+        group = None  # torch names a new group of listed ranks by how many groups a rank is in: some may be in more
     if dist.get_world_size(group) == 1:
         return ALONE
-    if group not in _AGREEMENTS:
-        _AGREEMENTS[group] = LaunchAgreement.among(group, PATIENCE)
-    return _AGREEMENTS[group]
+    whole = dist.group.WORLD if group is None else group  # another one once a program has begun anew
+    if whole not in _AGREEMENTS:
+        _AGREEMENTS[whole] = LaunchAgreement.among(group, PATIENCE)
+    return _AGREEMENTS[whole]
 
 
 def _check_driver(kernel: str) -> None:
@@ -130,12 +138,12 @@ class Decider:
     def _provenance(self) -> Provenance:
         return provenance_of(self._tuner.fn, self._candidates.fingerprint)
 
-    def decide(self, key: TuningKey, launch: Arguments) -> Found:
+    def decide(self, key: TuningKey, launch: Arguments, may_tune: bool = True) -> Found:
         """The config for a key that is new here. Raises NotTuned, and the errors of look-up and tuning."""
         agreement = agreement_of(self._options.ranks)
         with agreement.in_step():
             question = self._ask_together(agreement, launch)
-            return self._logged(question, question.exact or self._missed(key, question, launch))
+            return self._logged(question, question.exact or self._missed(key, question, launch, may_tune))
 
     def tune(self, key: TuningKey, launch: Arguments) -> Found:
         """Tune now in any case. Raises NotTuned when offline."""
@@ -161,7 +169,8 @@ class Decider:
             read_entries(self._url, name, self.machine.device), key, provenance, self._options.free,
             self._refusal(call, launch),
         )  # fmt: skip
-        identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}"
+        bench = "our bench" if self._tuner.given_bench is None else "a do_bench of its own"  # they meet unequally often
+        identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}, {bench}"
         return Asked(identity, call, key, Found.of(served), served.reason, offline())
 
     def _refusal(self, call: Call, launch: Arguments) -> Callable[[Config], str | None]:
@@ -183,9 +192,11 @@ class Decider:
 
         return refusal
 
-    def _missed(self, key: TuningKey, question: Question, launch: Arguments) -> Found:
+    def _missed(self, key: TuningKey, question: Question, launch: Arguments, may_tune: bool) -> Found:
         """The config if no database has the exact one."""
-        on_miss = "nearest" if question.offline and self.on_miss == "tune" else self.on_miss
+        on_miss = self.on_miss
+        if on_miss == "tune" and (question.offline or not may_tune):
+            on_miss = "nearest"
         if on_miss == "tune":
             return self._tuned(key, question, launch)
         if on_miss == "error":

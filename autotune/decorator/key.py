@@ -22,6 +22,9 @@ from autotune.outcome import Regime
 TuningKey = tuple[Any, ...]
 """Triton's own key: the key arguments' values, then the dtype of every argument that has one."""
 
+PLAIN = (bool, int, float, str)
+"""Types of a constant that is only annotated as ``tl.constexpr``."""
+
 Reader = Callable[[tuple[Any, ...]], TuningKey]
 
 VERSIONS = versions()
@@ -128,10 +131,17 @@ def _sources(kernel: Any) -> Iterator[str]:
         for heuristic in getattr(kernel, "values", {}).values():
             yield _heuristic_source(heuristic)
         kernel = kernel.fn
-    if isinstance(kernel, JITFunction):
-        yield kernel.cache_key  # of its helpers too
-    else:
-        yield from _interpreted_sources(kernel, set())
+    compiled = isinstance(kernel, JITFunction)
+    if compiled:
+        yield kernel.cache_key  # of its helpers too, and of constants that are a ``tl.constexpr``
+    for function in _called(kernel.fn if compiled else kernel, set()):
+        if not compiled:
+            yield inspect.getsource(function)
+        for name, value in _referenced(function):
+            if isinstance(value, triton.language.constexpr) and not compiled:
+                yield f"{name}={value.value!r}"
+            elif isinstance(value, PLAIN):
+                yield f"{name}={value!r}"
 
 
 def _heuristic_source(heuristic: Callable[..., Any]) -> str:
@@ -142,23 +152,22 @@ def _heuristic_source(heuristic: Callable[..., Any]) -> str:
         return getattr(heuristic, "__qualname__", type(heuristic).__qualname__)
 
 
-def _interpreted_sources(function: Any, seen: set[Any]) -> Iterator[str]:
-    """Sources of all called functions. Under the interpreter nothing is compiled, and Triton keeps no hash."""
+def _called(function: Any, seen: set[Any]) -> Iterator[Any]:
+    """The function and all device functions that it calls, each once."""
     if function in seen:
         return
     seen.add(function)
-    yield inspect.getsource(function)
-    for name, value in sorted(_referenced(function), key=lambda pair: pair[0]):
-        if isinstance(value, triton.language.constexpr):
-            yield f"{name}={value.value!r}"
-        elif inspect.isfunction(getattr(value, "fn", None)) and hasattr(value, "rewrite"):
-            yield from _interpreted_sources(value.fn, seen)
+    yield function
+    for _, value in _referenced(function):
+        is_kernel = isinstance(value, JITFunction) or hasattr(value, "rewrite")  # the interpreter's
+        if is_kernel and inspect.isfunction(getattr(value, "fn", None)):
+            yield from _called(value.fn, seen)
 
 
 def _referenced(function: Any) -> list[tuple[str, Any]]:
-    """The globals and free variables that a function names, including names in modules."""
+    """The globals and free variables that a function names, including names in modules, by name."""
     scope = inspect.getclosurevars(function)
     found = [*scope.globals.items(), *scope.nonlocals.items()]
     for module in [value for _, value in found if isinstance(value, ModuleType)]:
         found += [(name, getattr(module, name)) for name in function.__code__.co_names if hasattr(module, name)]
-    return found
+    return sorted(found, key=lambda pair: pair[0])

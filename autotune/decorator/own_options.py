@@ -39,6 +39,8 @@ class Options:
         """Raise InvalidArguments if the options contradict Triton's arguments or each other."""
         check_names("free", self.free, "the key arguments", key)
         check_names("on_miss", [self.what_on_miss], "the words", MISSES)
+        if not callable(self.ranks) and self.ranks not in ("all", "each"):
+            raise InvalidArguments(f"ranks={self.ranks!r}: allowed: all, each, or a function that returns the group")
         if self.trials is not None and self.trials < 1:
             raise InvalidArguments(f"trials={self.trials}: must be at least 1, or None")
         if self.space is not None and (configs or (prune or {}).get("perf_model")):

@@ -86,6 +86,12 @@ class Proposals:
         winner = self._study.winner if self._study is not None else None
         return winner.config if winner is not None and self._accepts(winner.config) else None
 
+    @property
+    def timings(self) -> dict[Config, list[float]]:
+        """Of all configs that ran, here or in an earlier run, in Triton's form: infinite where one failed."""
+        ran = [(config, each) for config, each in self._evaluations.items() if each.outcome is not Outcome.INVALID]
+        return {config: each.latency.milliseconds if each.latency else [math.inf] * 3 for config, each in ran}
+
     def adopt(self, config: Config, evaluation: Evaluation) -> None:
         """Adopt and store a measurement from elsewhere."""
         self._asked = Candidate(config, "adopted")

@@ -31,6 +31,8 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
     do_bench: Any
     bench_time: float
     configs_timings: dict[Any, Any]
+    _signatures: dict[Any, Any]
+    """The configs of calls that were made before."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -40,6 +42,15 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
             self.pre_hook = self._reset
         if self.restore_value and not self.user_defined_post_hook:
             self.post_hook = self._restore
+
+    @property
+    def configs(self) -> Sequence[Any]:
+        """The list, which a program may replace later, as in Triton."""
+        return self._configs
+
+    @configs.setter
+    def configs(self, configs: Sequence[Any]) -> None:
+        self._configs, self._signatures = configs, {}
 
     @property
     def kernel_name(self) -> str:
@@ -65,7 +76,7 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
 
     def early_pruned(self, kwargs: dict[str, Any]) -> list[Any]:
         """The configs that early pruning leaves for this call."""
-        left: list[Any] = self.configs
+        left = list(self.configs)
         if self.early_config_prune:
             left = self.early_config_prune(self.configs, self.nargs, **kwargs)
             if not left:

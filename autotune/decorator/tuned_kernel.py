@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from triton.runtime.jit import MockTensor
+
 from autotune.decorator.candidates import Candidates, Listed, Spaced
 from autotune.decorator.decision import Decider
 from autotune.decorator.key import Reader, TuningKey, key_reader, tuning_key
@@ -43,6 +45,8 @@ class TunedKernel(TritonTuner):
     ``decisions`` holds the source of each config in use, by Triton's tuning key: ``found.source``, ``found.reason``.
     """
 
+    _signatures: dict[Any, Signature]
+
     def __init__(
         self, fn: Any, arg_names: Sequence[str], configs: Sequence[Any] | None, key: Sequence[str],
         reset_to_zero: Sequence[str] | None, restore_value: Sequence[str] | None, *,
@@ -53,12 +57,12 @@ class TunedKernel(TritonTuner):
             check_names(what, names or (), "the kernel's arguments", arg_names)
         options.check(key, configs, named.get("prune_configs_by"))
         super().__init__(fn, arg_names, configs, key, reset_to_zero, restore_value, **named)
+        self._options = options
         self._candidates: Candidates = Listed(self.configs)
         if options.space is not None:
             self._candidates = Spaced(options.space, options.default, self.arg_names, options.config_hook)
         self._decider = Decider(self, self._candidates, options)
         self.decisions: dict[TuningKey, Found] = {}
-        self._signatures: dict[Any, Signature] = {}
         self._lock = threading.RLock()
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
@@ -83,13 +87,19 @@ class TunedKernel(TritonTuner):
         """Compile without launching: all configs of a list; of a space the one that a launch would take."""
         if isinstance(self._candidates, Listed):
             return super().warmup(*args, **kwargs)
-        chosen = self._choose(args, kwargs)
-        return [self.fn.warmup(*args, **kwargs, **chosen.options)]
+        tensors = tuple(MockTensor.wrap_dtype(arg) for arg in args)  # a dtype may stand for a tensor
+        with self._lock, self.launched_with(tensors, kwargs) as launch:
+            key = tuning_key(launch.named, self.keys)
+            best = self.cache.get(key)  # not kept: a launch may tune
+            if best is None:
+                best = self._candidates.form(self._decider.decide(key, launch, may_tune=False).config)
+        return [self.fn.warmup(*args, **kwargs, **best.all_kwargs())]
 
     def tune(self, *args: Any, grid: Any, **kwargs: Any) -> Found:
         """Tune for these arguments now in any case. Collective. Raises NotTuned when offline."""
         kwargs = {"grid": grid, "warmup": False, **kwargs}
         with self._lock, self.launched_with(args, kwargs) as launch:
+            self._follow_configs()
             key = tuning_key(launch.named, self.keys)
             self._keep(key, self._decider.tune(key, launch))
             self._signatures.clear()
@@ -106,6 +116,7 @@ class TunedKernel(TritonTuner):
     def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Chosen:
         """The config for arguments new to this signature."""
         with self._lock, self.launched_with(args, kwargs) as launch:
+            self._follow_configs()
             passed = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
             signature = self._signature(args, passed)
             if isinstance(self._candidates, Listed) and len(self.configs) == 1:
@@ -119,6 +130,12 @@ class TunedKernel(TritonTuner):
             signature.chosen[signature.read_key((*args, *passed.values()))] = chosen
             return chosen
 
+    def _follow_configs(self) -> None:
+        """Results of another list than the one that now applies are neither served nor stored under its name."""
+        if isinstance(self._candidates, Listed) and self._candidates.given != list(self.configs):
+            self._candidates = Listed(self.configs)
+            self._decider = Decider(self, self._candidates, self._options)
+
     def _signature(self, args: tuple[Any, ...], passed: Mapping[str, Any]) -> Signature:
         names, values = [*self.arg_names[: len(args)], *passed], [*args, *passed.values()]
         way = (len(args), *passed) if passed else len(args)
@@ -127,8 +144,10 @@ class TunedKernel(TritonTuner):
         return self._signatures[way]
 
     def _keep(self, key: TuningKey, found: Found) -> None:
-        self.cache[key] = self.best_config = self._candidates.form(found.config)
+        self.cache[key] = self.best_config = best = self._candidates.form(found.config)
         self.decisions[key] = found
+        if found.source == "exact" and found.entry is not None:  # what Triton's own cache on disk would give
+            self.configs_timings = {best: found.entry.winner.latency.milliseconds}
 
 
 def _refuse_conflicts(options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:

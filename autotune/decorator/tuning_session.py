@@ -38,7 +38,9 @@ class Session:
         if len(listed) == 1:
             return Found(listed[0], "given", None, "pruning left one config")
         with ExitStack() as stack:
-            finished = self._agreement.broadcast(lambda: self._begin(listed, stack))
+            finished, earlier = self._agreement.broadcast(lambda: self._begin(listed, stack))
+            # Those of an interrupted run too: Triton's cache on disk keeps them, and its best is the best of them all.
+            self._tuner.configs_timings = {self._candidates.form(config): earlier[config] for config in earlier}
             if finished is not None and self._allows(finished):
                 return Found(finished, "exact", None, "")
             ran = self._measure(listed)
@@ -58,26 +60,25 @@ class Session:
             return []
         return self._candidates.add(self._tuner.prune_configs(self._launch.kwargs))
 
-    def _begin(self, listed: list[Config], stack: ExitStack) -> Config | None:
-        """On rank 0: open the proposals; returns the study's winner if it is finished."""
+    def _begin(self, listed: list[Config], stack: ExitStack) -> tuple[Config | None, dict[Config, list[float]]]:
+        """On rank 0: open the proposals; returns the study's winner if it is finished, and what earlier runs timed."""
         if isinstance(self._candidates, Spaced):
             proposals = Proposals.of_space(self._task, self._candidates, self._survives)
         else:
             proposals = Proposals.of_list(self._task, listed)
         self._proposals = stack.enter_context(closing(proposals))
-        return proposals.finished()
+        return proposals.finished(), proposals.timings
 
     def _measure(self, listed: list[Config]) -> bool:
         """Time the proposed configs; True if anything ran."""
-        begin = time.perf_counter()
-        self._tuner.configs_timings = {}
+        begin, before = time.perf_counter(), len(self._tuner.configs_timings)
         known = False
         if isinstance(self._candidates, Listed) and self._tuner.cache_results and self._agreement.world_size == 1:
             known = self._search_unless_cached(self._candidates, listed)
         else:
             self._search()
         self._tuner.bench_time = time.perf_counter() - begin
-        return bool(self._tuner.configs_timings) and not known
+        return len(self._tuner.configs_timings) > before and not known
 
     def _search_unless_cached(self, candidates: Listed, listed: list[Config]) -> bool:
         """Adopt the result of Triton's own cache on disk if there is one, else search."""

@@ -21,7 +21,7 @@ def process_group(given: Any) -> Any:
     if isinstance(given, str):
         return _named(given)
     if given == dist.GroupMember.NON_GROUP_MEMBER:
-        raise InputError("this rank is not in the group: only its ranks open a context for it")
+        raise InputError("this rank is not in the group; name one that it is in, or leave the call to the others")
     return given
 
 

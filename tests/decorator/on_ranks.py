@@ -65,6 +65,7 @@ def agreement(folder: str) -> dict[str, Answer]:
     """Everything in one go: processes take longer to start than all of it to run."""
     shared, mine = f"sqlite:///{folder}/shared.db", f"sqlite:///{folder}/of_rank{dist.get_rank()}.db"
     never = Clock()
+    first = dist.new_group([0])  # rank 0 is in more groups than rank 1
     answers = {"slowest counts": launch(by_rank(Clock(1, 5, 3), Clock(4, 2, 3)), db=shared)}
     with Store.open(shared) as store:
         answers["kept"] = {"studies": len(store.studies()), "world": store.studies()[0].key.world_size}
@@ -89,7 +90,9 @@ def agreement(folder: str) -> dict[str, Answer]:
     os.environ["AUTOTUNE_OFFLINE"] = "0"
     own = by_rank(Clock(1, 2, 3, 1, 2, 3), Clock(3, 2, 1, 3, 2, 1))
     answers["each for itself"] = launch(own, by_rank(208, 209), db=mine, ranks="each")
+    answers["bench on rank 0"] = launch(by_rank(Clock(1, 2, 3), None), 212, db=shared)
     alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+    answers["a group without rank 1"] = launch(Clock(1, 2, 3), 213, db=mine, ranks=lambda: first)
     answers["a group of one"] = launch(own, 210, db=mine, ranks=lambda: alone)
     answers["a group of all"] = launch(Clock(3, 2, 1), 211, db=shared, ranks=lambda: dist.group.WORLD)
     return answers

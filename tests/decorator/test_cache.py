@@ -48,6 +48,7 @@ def test_a_second_process_finds_what_the_first_tuned() -> None:
     assert (found(first).source, found(first).reason) == ("tuned", "")
     again = tuned(copy(), NEVER)
     assert found(again).source == "exact" and again.best_config is SIZES[1]
+    assert again.configs_timings == {SIZES[1]: [1.0] * 3}
     entry = found(again).entry
     assert json.loads(entry.key.problem) == {"n": 200, "out.dtype": "torch.float32", "x.dtype": "torch.float32"}
     assert (entry.key.workload, entry.key.world_size, entry.key.device) == ("copy", 1, INTERPRETER)
@@ -113,6 +114,15 @@ def test_another_source_another_list_or_another_dtype_is_tuned_anew() -> None:
     assert found(other).source == "default" and "nothing tuned" in found(other).reason
 
 
+def test_a_list_that_is_set_later_has_results_of_its_own() -> None:
+    tuned(copy(), Clock(3, 1, 2))
+    kernel = autotune.autotune(SIZES, key=["n"], do_bench=Clock(2, 1))(copy())
+    kernel.configs = [SIZES[0], SIZES[2]]
+    kernel[grid](*tensors(), 200)
+    assert found(kernel).source == "tuned" and kernel.best_config is SIZES[2]
+    assert tuned(copy(), NEVER).best_config is SIZES[1]
+
+
 HELPERS = """
 import triton
 
@@ -166,6 +176,35 @@ def test_helpers_are_part_of_the_source(
     for number, amount in enumerate(("1", "2", "1")):
         load(tmp_path / f"{number} helpers", "helpers_of_a_test", HELPERS.replace("AMOUNT", amount))
         hashes.append(source_hash(getattr(load(tmp_path / str(number), "caller_of_a_test", CALLER), name)))
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+CONSTANT = """
+import triton
+import triton.language as tl
+
+AMOUNT
+
+@triton.jit
+def inner(x):
+    return x + FACTOR
+
+@triton.jit
+def kernel(out, x, n, BLOCK: tl.constexpr):
+    tl.store(out, inner(tl.load(x)))
+"""
+
+
+@pytest.mark.parametrize("interpret", ["1", "0"])
+@pytest.mark.parametrize("amount", ["FACTOR = tl.constexpr({})", "FACTOR: tl.constexpr = {}"])
+def test_constants_are_part_of_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: str, interpret: str
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", interpret)
+    hashes = []
+    for number, value in enumerate((2, 3, 2)):
+        text = CONSTANT.replace("AMOUNT", amount.format(value))
+        hashes.append(source_hash(load(tmp_path / str(number), "constant_of_a_test", text).kernel))
     assert hashes[0] == hashes[2] != hashes[1]
 
 

@@ -63,6 +63,15 @@ def test_what_ours_has_timed_triton_takes_over() -> None:
     assert launched(triton.autotune, Clock()).best_config == SIZES[1]
 
 
+def test_after_an_interrupt_triton_takes_over_the_timings_from_before_it_too() -> None:
+    with pytest.raises(IndexError, match="pop from empty list"):
+        launched(autotune.autotune, Clock(3, 1))
+    ours = launched(autotune.autotune, Clock(2))
+    assert ours.best_config is SIZES[1]
+    assert list(ours.configs_timings.items()) == [(SIZES[0], [3] * 3), (SIZES[1], [1] * 3), (SIZES[2], [2] * 3)]
+    assert launched(triton.autotune, Clock()).best_config == SIZES[1]
+
+
 @pytest.mark.skipif(not hasattr(triton.knobs.autotuning, "listener"), reason="listeners came with Triton 3.8")
 @pytest.mark.parametrize("decorate", [triton.autotune, autotune.autotune], ids=["triton", "ours"])
 def test_a_listener_hears_of_a_tuning(monkeypatch: pytest.MonkeyPatch, decorate: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -144,6 +145,30 @@ def test_a_configs_own_hook_runs_in_the_bench_and_before_every_launch(decorate: 
     kernel[grid](out, x=x, n=200)
     assert [named["BLOCK"] for named in seen] == [32, 64, 32, 32]
     assert all(named["out"] is out and named["x"] is x and named["num_warps"] == 4 for named in seen)
+
+
+@pytest.mark.parametrize("bind", [functools.partial, lambda note, number: lambda named: note(number, named)])
+def test_configs_that_differ_in_what_their_hooks_are_bound_to_are_all_timed(decorate: Any, bind: Any) -> None:
+    seen: list[int] = []
+
+    def note(number: int, named: dict[str, Any]) -> None:
+        seen.append(number)
+
+    configs = [triton.Config({"BLOCK": 64}, pre_hook=bind(note, number)) for number in range(3)]
+    kernel = decorate(configs, key=["n"], do_bench=Clock(3, 1, 2))(copy())
+    kernel[grid](*tensors(), 200)
+    assert seen == [0, 1, 2, 1] and kernel.best_config is configs[1] and len(kernel.configs_timings) == 3
+
+
+def test_another_list_may_be_set_later(decorate: Any) -> None:
+    kernel = decorate(SIZES, key=["n"], do_bench=Clock(3, 1, 2, 2, 1))(copy())
+    kernel[grid](*tensors(), 200)
+    kernel.configs = [SIZES[0], SIZES[2]]
+    kernel[grid](*tensors(), 100)
+    assert kernel.best_config is SIZES[2] and list(kernel.configs_timings) == kernel.configs
+    kernel.configs = SIZES[:1]
+    kernel[grid](*tensors(), 100)
+    assert kernel.best_config is SIZES[0]
 
 
 def test_early_pruning_sees_the_call(decorate: Any) -> None:

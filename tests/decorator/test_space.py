@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 from small_kernels import SIZES, copy, grid, tensors
+from triton.runtime.jit import KernelInterface
 
 import autotune
 from autotune.db import Store
@@ -183,8 +184,32 @@ def test_pruning_refuses_single_configs_of_a_space() -> None:
 
 
 def test_warmup_compiles_what_a_launch_would_take() -> None:
-    kernel = autotune.autotune(space=BLOCKS, key=["n"])(copy())
-    assert kernel.warmup(*tensors(), 200, grid=(1,)) == [None]
+    compiled: list[tuple[int, int]] = []
+
+    class Compiler(KernelInterface[Any]):
+        """Before a kernel that is tuned and launched as ever."""
+
+        def __init__(self) -> None:
+            self.fn = copy()
+            self.arg_names = self.fn.arg_names
+
+        def run(self, *args: Any, warmup: bool, **kwargs: Any) -> None:
+            compiled.append((kwargs["BLOCK"], kwargs["num_warps"]))
+            if not warmup:
+                self.fn.run(*args, warmup=warmup, **kwargs)
+
+    bench = Formula(lambda named: abs(named["BLOCK"] - 60) + named["num_warps"])
+    options = {"space": BLOCKS, "key": ["n"], "config_hook": bench.hook, "on_miss": "tune", "do_bench": bench}
+    kernel = autotune.autotune(**options)(Compiler())
+    dtypes = (torch.float32, torch.float32)
+    kernel.warmup(*dtypes, 200, grid=(1,))
+    assert compiled == [(16, 1)] and not bench.launched, "it tunes nothing"
+    kernel[grid](*tensors(), 200)
+    assert len(bench.launched) == 20 + 1
+    for each in (kernel, autotune.autotune(**options)(Compiler())):
+        each.warmup(*dtypes, 200, grid=(1,))
+        each.warmup(*tensors(), 200, grid=(1,))
+    assert compiled[-4:] == [(64, 1)] * 4
 
 
 @pytest.mark.parametrize(
@@ -195,6 +220,7 @@ def test_warmup_compiles_what_a_launch_would_take() -> None:
         ({"space": BLOCKS, "on_miss": "guess"}, "on_miss names guess; the words are default, nearest, tune, error"),
         ({"space": BLOCKS, "free": ["m"]}, "free names m; the key arguments are n"),
         ({"space": BLOCKS, "trials": 0}, "trials=0"),
+        ({"space": BLOCKS, "ranks": "some"}, "ranks='some': allowed: all, each, or a function that returns the group"),
     ],
 )
 def test_what_does_not_fit_is_refused_where_it_is_written(options: dict[str, Any], told: str) -> None:

@@ -135,13 +135,14 @@ class JointSampler(BaseSampler):
     def catch_up(self, study: Study) -> None:
         """Learn what has ended in the study since the last time."""
         with self._lock:
-            if study.study_name != self._study:
+            trials = study.get_trials(deepcopy=False)
+            # A study of the same name, in another storage or made anew, has fewer trials than were seen here.
+            if study.study_name != self._study or len(trials) < self._settled:
                 if len(study.directions) > 1:
                     raise ValueError(f"{self} is for one objective; the study {study.study_name} has several")
                 if self._study is not None:
                     self._begin()
                 self._study = study.study_name
-            trials = study.get_trials(deepcopy=False)
             for trial in trials[self._settled :]:
                 if trial.state.is_finished() and trial.number not in self._seen:
                     self._take_in(study, trial, trial.state, trial.values)
@@ -186,9 +187,14 @@ class JointSampler(BaseSampler):
         """The number to minimise; None where there is none."""
         if state is not TrialState.COMPLETE or values is None or _violated(trial):
             return None
-        value = values[0] if study.direction is StudyDirection.MINIMIZE else -values[0]
-        value = math.log(value) if self._logarithmic else value
-        return value if math.isfinite(value) else None
+        value = values[0]
+        if not math.isfinite(value):
+            return None
+        if self._logarithmic:
+            if value <= 0:
+                raise ValueError(f"{self}(logarithmic=True) takes positive values; trial {trial.number} has {value}")
+            value = math.log(value)
+        return value if study.direction is StudyDirection.MINIMIZE else -value
 
     def _elsewhere(self, study: Study, number: int) -> list[Config]:
         """Configs under way that were not proposed here: enqueued ones, those of other processes."""

@@ -49,7 +49,8 @@ class Grid:
         numbers = (math.exp(place) if dist.log else place for place in places)
         within = (min(max(number, dist.low), dist.high) for number in numbers)
         if step is not None:
-            within = (dist.low + round((number - dist.low) / step) * step for number in within)
+            stepped = (dist.low + round((number - dist.low) / step) * step for number in within)
+            within = (min(number, dist.high) for number in stepped)  # 3 * 0.1 is more than 0.3
         return tuple(dict.fromkeys(int(n) if isinstance(dist, IntDistribution) else float(n) for n in within))
 
     @property

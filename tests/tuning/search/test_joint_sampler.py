@@ -54,6 +54,33 @@ def test_the_same_seed_gives_the_same_trials_and_a_sampler_goes_from_study_to_st
     assert trials[0] == trials[1] != [trial.params for trial in other.trials]
 
 
+def test_a_study_made_anew_under_its_name_is_another_study() -> None:
+    sampler, trials = JointSampler(3), []
+    for _ in range(2):
+        study = optuna.create_study(study_name="sort", sampler=sampler)
+        study.optimize(sort, n_trials=25)
+        trials.append([trial.params for trial in study.trials])
+    assert trials[0] == trials[1]
+
+
+def test_the_end_of_a_range_in_steps_is_proposed() -> None:
+    study = optuna.create_study(sampler=JointSampler(0))
+    study.optimize(lambda trial: trial.suggest_int("x", 0, 30) - 100 * trial.suggest_float("y", 0, 0.3, step=0.1), 40)
+    assert sum(trial.params["y"] == pytest.approx(0.3) for trial in study.trials[10:]) > 12
+
+
+def test_logarithms_are_of_positive_values_minimised_or_maximised() -> None:
+    proposed = []
+    for sign, direction in ((1, "minimize"), (-1, "maximize")):
+        study = optuna.create_study(sampler=JointSampler(0, logarithmic=True), direction=direction)
+        study.optimize(lambda trial, power=sign: sort(trial) ** power, n_trials=30)  # type: ignore[misc]
+        proposed.append([trial.params for trial in study.trials])
+    assert proposed[0] == proposed[1]
+    study = optuna.create_study(sampler=JointSampler(0, logarithmic=True))
+    with pytest.raises(ValueError, match=r"JointSampler\(logarithmic=True\) takes positive values; trial 0 has 0.0"):
+        study.optimize(lambda trial: 0 * trial.suggest_int("x", 0, 9), n_trials=8)
+
+
 def test_another_sampler_goes_on_with_a_study_in_a_storage() -> None:
     """What it proposes is near what was good, and new: all it knows is what the storage has."""
     storage = InMemoryStorage()
