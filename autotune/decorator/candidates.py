@@ -34,17 +34,18 @@ class Listed:
         self._names = dict.fromkeys(name for values in described for name in values)
         self._forms: dict[Config, Any] = {}
         self._by_form: dict[Any, Config] = {}
+        self._hooks: dict[Config, list[Any]] = {}
+        """Of configs that are otherwise alike."""
         self.fingerprint = hashlib.sha256("\n".join(c.to_json() for c in self.add(configs)).encode()).hexdigest()[:16]
 
     def add(self, configs: Iterable[Any]) -> list[Config]:
         """The configs in our form, in order; pruning may have made configs that are not in the list."""
         found = []
-        hooks: dict[Config, list[Any]] = {}
         for form in configs:
             config = self._by_form.get(form)
             if config is None:
                 config = self._described(form)
-                others = hooks.setdefault(config, [])
+                others = self._hooks.setdefault(config, [])
                 if form.pre_hook not in others:
                     others.append(form.pre_hook)
                 if number := others.index(form.pre_hook):  # closures and partials have one name, not one effect
