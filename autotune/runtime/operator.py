@@ -38,6 +38,9 @@ AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.
     torch._C.DispatchKey.AutocastCUDA
 )
 
+_MODES, _TRANSFORM = torch._C._len_torch_dispatch_stack, torch._C._functorch.maybe_current_level
+"""The number of modes around a call, and the level of ``torch.func``."""
+
 SCHEMA_TYPES = {
     torch.Tensor: "Tensor", torch.Tensor | None: "Tensor?", int: "int", float: "float", bool: "bool", str: "str",
 }  # fmt: skip
@@ -135,6 +138,8 @@ class Operator:
             return self._into_graph(context, operands, options, outs, config)
         if forward_ad._current_level >= 0:
             demand_no_tangent(operands)
+        if dispatched():
+            return self._into_graph(context, operands, options, outs, config)
         needs = needs_gradient(operands)
         if (needs or torch._C._is_any_autocast_enabled()) and self.differentiable(operands, options, outs):
             if needs:
@@ -313,6 +318,13 @@ def _parameters(workload: LaunchedWorkload) -> Iterator[str]:
 
 def _returns_nothing(*_: Any, **outs: torch.Tensor) -> None:
     """An operator with an ``out`` has no result to describe."""
+
+
+def dispatched() -> bool:
+    """True within a transform of ``torch.func``, and in a mode such as ``FakeTensorMode``: there tensors may have no
+    memory, and torch's dispatcher knows what stands behind them.
+    """
+    return _MODES() > 0 or _TRANSFORM() is not None
 
 
 def aligned(tensor: torch.Tensor | None) -> torch.Tensor | None:
