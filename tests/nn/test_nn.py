@@ -50,7 +50,7 @@ def test_every_layout_and_layers_that_ranks_do_not_divide_are_as_in_torch(pair: 
         assert said[1] == "InvalidProblem: out_features=15: 2 ranks do not divide it"
         assert said[2].startswith("InputError: the mesh has the ranks (0, 1) in 2 dimensions, the context (0, 1)")
         assert said[3].startswith("InputError: the input is a DTensor of the mesh DeviceMesh(")
-        assert len(found) == 2 * 2 * (16 + 1) + 3
+        assert len(found) == 2 * 2 * (16 + 1) + 5
         assert max(found.values()) < FP32, found
 
 
