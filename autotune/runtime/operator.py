@@ -141,9 +141,10 @@ class Operator:
         if dispatched():
             return self._into_graph(context, operands, options, outs, config)
         needs = needs_gradient(operands)
-        if (needs or torch._C._is_any_autocast_enabled()) and self.differentiable(operands, options, outs):
-            if needs:
-                self._agree(context, operands)
+        if needs and self.differentiable(operands, options, outs):
+            self._agree(context, operands)
+            return self._by_torch(context, operands, options, _text(config))
+        if torch._C._is_any_autocast_enabled() and self._backward is not None and outs is None and not needs:
             return self._by_torch(context, operands, options, _text(config))
         return self._enqueue(context, operands, options, outs, config, needs)
 
@@ -220,7 +221,7 @@ class Operator:
         return made if isinstance(made, tuple) else (made,)
 
     def differentiable(self, operands: Operands, options: tuple[Any, ...], outs: object) -> bool:
-        """True if autograd and autocast go through such a call."""
+        """True if autograd goes through such a call."""
         if self._backward is None or outs is not None:
             return False
         named = dict(zip(self._names, operands, strict=True))
