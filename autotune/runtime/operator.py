@@ -296,6 +296,9 @@ class Operator:
 
     def _fake(self, handle: int, *arguments: Any) -> Any:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]
+        devices = {str(each.device) for each in operands if each is not None}
+        if len(devices) > 1:  # of a call without a compiler, too, if one of them is meta
+            raise InvalidProblem(f"operands are on {' and '.join(sorted(devices))}: they must be on one device")
         shapes = self.workload.out_shapes(open_context(handle).heap.world_size, operands, options)
         dtypes = self.workload.out_dtypes(operands, options)
         made = tuple(operands[0].new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
