@@ -23,6 +23,9 @@ Share = Literal["experts", "width"]
 """A rank's part: whole experts, or a part of the width of every expert."""
 
 
+PARAMETERS = ("gate_up_proj", "down_proj")
+
+
 class Experts(Protocol):
     """Stacked experts, as mixtures of Hugging Face transformers hold them."""
 
@@ -177,7 +180,9 @@ class ExpertParallel(nn.Module):
         ranks = context.heap.world_size
         times = (1, ranks) if options.get("share") == "width" else (ranks, 1)
         made = cls._like(shard, context, times, options, "meta")
-        made.gate_up_proj, made.down_proj = nn.Parameter(shard.gate_up_proj), nn.Parameter(shard.down_proj)
+        for name in PARAMETERS:
+            given = getattr(shard, name)
+            setattr(made, name, nn.Parameter(given, given.requires_grad))
         return made
 
     @classmethod
@@ -187,7 +192,10 @@ class ExpertParallel(nn.Module):
         """A layer with ``times`` as many experts and as much width."""
         like, (count, hidden, width) = experts.gate_up_proj, experts.down_proj.shape
         form: dict[str, Any] = {"device": device or like.device, "dtype": like.dtype}
-        return cls(context, count * times[0], hidden, width * times[1], **form, **options)
+        made = cls(context, count * times[0], hidden, width * times[1], **form, **options)
+        for name in PARAMETERS:
+            getattr(made, name).requires_grad_(getattr(experts, name).requires_grad)
+        return made
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew, as ``nn.Linear`` does."""

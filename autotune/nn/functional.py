@@ -10,7 +10,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from autotune.runtime.context import Context
 from autotune.runtime.gradients import autocast, reduced, taken_by_all
-from autotune.runtime.operator import aligned
+from autotune.runtime.operator import aligned, dispatched
 from autotune.runtime.operators import all_gather_gemm, gemm_all_reduce, gemm_reduce_scatter
 
 Tensor = torch.Tensor
@@ -25,6 +25,8 @@ def column_parallel(
     ``x`` is the same on every rank, and its gradient is reduced over ranks within the GEMM that makes it; or, with
     ``gather_dim``, it is this rank's part of that dimension, and is gathered within the GEMM.
     """
+    if gather_dim in (0, -1) and x.dim() == 1:  # the columns of a matrix with one row
+        return column_parallel(context, x[None], weight, bias, -1, keep_gathered)[0]
     if gather_dim is not None:
         x, weight, bias = readable(x, weight, bias)
         return all_gather_gemm(context, x, weight.t(), bias, gather_dim=gather_dim, keep_gathered=keep_gathered)
@@ -41,6 +43,8 @@ def row_parallel(
 
     ``bias`` is the same on every rank, and so is its gradient.
     """
+    if x.dim() == 1 and scatter_dim in (None, 0, -1):  # a matrix with one row
+        return row_parallel(context, x[None], weight, bias, None if scatter_dim is None else -1)[0]
     x, weight, bias = readable(x, weight, bias)
     if scatter_dim is None:
         return gemm_all_reduce(context, x, weight.t(), bias)
@@ -51,7 +55,9 @@ def readable(*tensors: Any) -> tuple[Any, ...]:
     """The operands where kernels can read them: weights that are mapped from a file may lie anywhere, and what torch's
     styles hand on may still be under way.
     """
-    return tensors if torch.compiler.is_compiling() else tuple(aligned(_arrived(tensor)) for tensor in tensors)
+    if torch.compiler.is_compiling() or dispatched():
+        return tensors
+    return tuple(aligned(_arrived(tensor)) for tensor in tensors)
 
 
 def _arrived(tensor: Any) -> Any:

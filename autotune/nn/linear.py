@@ -54,7 +54,10 @@ class ParallelLinear(nn.Module):
         ranks = context.heap.world_size
         times = (1, ranks) if cls.sharded_dim == 0 else (ranks, 1)
         made = cls._like(shard, context, shard.in_features * times[0], shard.out_features * times[1], options, "meta")
-        for name, parameter in shard.named_parameters(recurse=False):
+        own = dict(shard.named_parameters(recurse=False))
+        if "weight" not in own:
+            raise InvalidProblem(f"{shard} has no parameter of its own named weight; from_linear copies a computed one")
+        for name, parameter in own.items():
             made.register_parameter(name, parameter)
         return made
 
@@ -69,6 +72,8 @@ class ParallelLinear(nn.Module):
         )
         made.train(linear.training)
         for name, parameter in linear.named_parameters(recurse=False):
+            if name not in ("weight", "bias"):
+                raise InvalidProblem(f"{linear} has a parameter {name}; this layer has weight and bias alone")
             getattr(made, name).requires_grad_(parameter.requires_grad)
         return made
 

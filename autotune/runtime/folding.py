@@ -169,6 +169,10 @@ def columns_scattered(
     if residual is not None and (residual.shape != shape or residual.device != a.device):
         raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} expected")
     swapped = b.t(), rows.t(), None, scale_a, scale_b, None
+    if out is not None:
+        (dtype,) = operator.workload.out_dtypes(swapped, options)
+        if (out.dtype, out.device) != (dtype, a.device):  # a copy into it would convert in silence
+            raise InvalidProblem(f"out is {out.dtype} on {out.device}; {dtype} on {a.device} expected")
     transposed = None if out is None else out.movedim(-1, 0)
     place = None
     if transposed is not None and transposed.is_contiguous() and residual is None:  # which may be ``out`` itself

@@ -38,6 +38,9 @@ AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.
     torch._C.DispatchKey.AutocastCUDA
 )
 
+_MODES, _TRANSFORM = torch._C._len_torch_dispatch_stack, torch._C._functorch.maybe_current_level
+"""The number of modes around a call, and the level of ``torch.func``."""
+
 SCHEMA_TYPES = {
     torch.Tensor: "Tensor", torch.Tensor | None: "Tensor?", int: "int", float: "float", bool: "bool", str: "str",
 }  # fmt: skip
@@ -135,10 +138,13 @@ class Operator:
             return self._into_graph(context, operands, options, outs, config)
         if forward_ad._current_level >= 0:
             demand_no_tangent(operands)
+        if dispatched():
+            return self._into_graph(context, operands, options, outs, config)
         needs = needs_gradient(operands)
-        if (needs or torch._C._is_any_autocast_enabled()) and self.differentiable(operands, options, outs):
-            if needs:
-                self._agree(context, operands)
+        if needs and self.differentiable(operands, options, outs):
+            self._agree(context, operands)
+            return self._by_torch(context, operands, options, _text(config))
+        if torch._C._is_any_autocast_enabled() and self._backward is not None and outs is None and not needs:
             return self._by_torch(context, operands, options, _text(config))
         return self._enqueue(context, operands, options, outs, config, needs)
 
@@ -215,7 +221,7 @@ class Operator:
         return made if isinstance(made, tuple) else (made,)
 
     def differentiable(self, operands: Operands, options: tuple[Any, ...], outs: object) -> bool:
-        """True if autograd and autocast go through such a call."""
+        """True if autograd goes through such a call."""
         if self._backward is None or outs is not None:
             return False
         named = dict(zip(self._names, operands, strict=True))
@@ -290,6 +296,9 @@ class Operator:
 
     def _fake(self, handle: int, *arguments: Any) -> Any:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]
+        devices = {str(each.device) for each in operands if each is not None}
+        if len(devices) > 1:  # of a call without a compiler, too, if one of them is meta
+            raise InvalidProblem(f"operands are on {' and '.join(sorted(devices))}: they must be on one device")
         shapes = self.workload.out_shapes(open_context(handle).heap.world_size, operands, options)
         dtypes = self.workload.out_dtypes(operands, options)
         made = tuple(operands[0].new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
@@ -313,6 +322,13 @@ def _parameters(workload: LaunchedWorkload) -> Iterator[str]:
 
 def _returns_nothing(*_: Any, **outs: torch.Tensor) -> None:
     """An operator with an ``out`` has no result to describe."""
+
+
+def dispatched() -> bool:
+    """True within a transform of ``torch.func``, and in a mode such as ``FakeTensorMode``: there tensors may have no
+    memory, and torch's dispatcher knows what stands behind them.
+    """
+    return _MODES() > 0 or _TRANSFORM() is not None
 
 
 def aligned(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -109,7 +109,8 @@ def everything(url: str) -> dict[str, Any]:
             "choices": said(lambda: narrow(x, ids.repeat(1, 3), gates.repeat(1, 3))),
         }
         with torch.enable_grad():
-            found["refused"]["gradient"] = said(lambda: layer(*own))
+            found["frozen"] = max(difference(each(*own), whole(*own)) for each in (layer, shard))
+            found["refused"]["gradient"] = said(lambda: layer.requires_grad_()(*own))
         return found
 
 

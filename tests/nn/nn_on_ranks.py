@@ -244,7 +244,21 @@ def corners(context: autotune.Context) -> dict[str, Any]:
     ours = autotune.nn.ColumnParallelLinear.from_linear(linear, context)
     of_vector = [torch.autograd.grad(each(vector).sin().sum(), vector)[0] for each in (ours, linear)]
     found["vector"] = difference(*of_vector)
+    for kind, given, wanted in (("ColwiseParallel", Shard(0), Shard(-1)), ("RowwiseParallel", Shard(-1), Replicate())):
+        of_vector, mine = [], vector.detach().chunk(ranks)[dist.get_rank()].requires_grad_()
+        for style in (getattr(theirs, kind)(**(layouts := {"input_layouts": given, "output_layouts": wanted})),
+                      getattr(autotune.nn, kind)(context, **layouts)):  # fmt: skip
+            result = parallelize_module(copy.deepcopy(linear), mesh, style)(mine)
+            of_vector.append(torch.cat([result, *torch.autograd.grad(result.sin().sum(), mine)]))
+        found[f"{kind} of a vector"] = difference(*of_vector)
     found["repr"] = repr(autotune.nn.RowParallelLinear(context, 16, 8, sequence_dim=1))
+    weightless = autotune.nn.RowParallelLinear(context, 16 * ranks, 8, device="meta")
+    found["no weights yet"] = said(lambda: weightless(x))
+    scaled = nn.utils.parametrizations.weight_norm(nn.Linear(16, 16))
+    found["computed weight"] = said(lambda: autotune.nn.RowParallelLinear.from_shard(scaled, context))
+    scaled = nn.Linear(16, 16)
+    scaled.scale = nn.Parameter(torch.ones(()))
+    found["more parameters"] = said(lambda: autotune.nn.RowParallelLinear.from_linear(scaled, context))
     found["uneven"] = said(lambda: autotune.nn.ColumnParallelLinear(context, 16, 15))
     flat = init_device_mesh(device.type, (1, ranks))
     style = autotune.nn.ColwiseParallel(context)

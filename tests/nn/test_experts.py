@@ -14,7 +14,7 @@ import autotune
 
 ON_RANKS = str(Path(__file__).with_name("experts_on_ranks.py"))
 WAYS = {"eager", "batch", "compiled", "shard", "fewer", "none", "replicated", "one token", "holes", "width", "part"}
-WAYS |= {"by recorded experts", "by recorded width"}
+WAYS |= {"by recorded experts", "by recorded width", "frozen"}
 FP32 = 1e-5
 REFUSED = {
     "tokens": "x has 10 tokens, more than tokens=5",

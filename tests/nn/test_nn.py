@@ -45,12 +45,16 @@ def test_a_block_by_our_styles_is_the_one_by_torchs_with_its_gradients(pair: Pai
 
 def test_every_layout_and_layers_that_ranks_do_not_divide_are_as_in_torch(pair: Pair) -> None:
     for found in pair["corners"]:
+        weights = [found.pop(name) for name in ("no weights yet", "computed weight", "more parameters")]
+        assert "and meta: they must be on one device" in weights[0]
+        assert weights[1].endswith("no parameter of its own named weight; from_linear copies a computed one")
+        assert weights[2].endswith("has a parameter scale; this layer has weight and bias alone")
         said = [found.pop(name) for name in ("repr", "uneven", "mesh", "input's mesh")]
         assert said[0] == "RowParallelLinear(in_features=16, out_features=8, bias=True, ranks=2, sequence_dim=1)"
         assert said[1] == "InvalidProblem: out_features=15: 2 ranks do not divide it"
         assert said[2].startswith("InputError: the mesh has the ranks (0, 1) in 2 dimensions, the context (0, 1)")
         assert said[3].startswith("InputError: the input is a DTensor of the mesh DeviceMesh(")
-        assert len(found) == 2 * 2 * (16 + 1) + 3
+        assert len(found) == 2 * 2 * (16 + 1) + 5
         assert max(found.values()) < FP32, found
 
 

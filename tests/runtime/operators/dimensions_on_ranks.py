@@ -249,6 +249,7 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "own rows": said(lambda: gather(context, a, b, rows=[3] * world)),
         "reduce_op": said(lambda: scatter(context, a, b, reduce_op="max")),
         "out": said(lambda: gather(context, a, b, gather_dim=1, out=like)),
+        "out of columns": said(lambda: scatter(context, a, b, scatter_dim=2, out=like[:, :4, ::world].float())),
         "blocks": said(lambda: scatter(
             context, torch.ones(128, 128).to(torch.float8_e4m3fn), torch.ones(128, 128).to(torch.float8_e4m3fn).t(),
             scale_a=torch.ones(128, 1)[:, :1].expand(128, 2), scale_b=torch.ones(1, 1), scatter_dim=1,

@@ -349,6 +349,21 @@ def autocast(context: autotune.Context) -> dict[str, float]:
             own_loss(problem, result.float()).backward()
             key = f"{problem.workload} {name}"
             found[key] = max(found.get(key, 0.0), worst(own, expected(problem, everyone)))
+    generator = torch.Generator().manual_seed(5)
+    a, b, residual = (torch.randn(*shape, generator=generator).to(kind) for shape in ((8, 32), (32, 16), (8, 16)))
+    total = a @ b * dist.get_world_size() + residual
+
+    def without_backward(a: Tensor, b: Tensor, residual: Tensor) -> Tensor:
+        with torch.autocast(kind, dtype=torch.bfloat16):
+            return autotune.gemm_all_reduce(context, a, b, residual=residual)
+
+    for name, function in {
+        "eager": without_backward,
+        "compiled": torch.compile(without_backward, backend=backend),
+    }.items():
+        result = function(a.bfloat16(), b, residual)
+        assert result.dtype == torch.bfloat16
+        found[f"residual {name}"] = float((result.float() - total).norm() / total.norm())
     return found
 
 

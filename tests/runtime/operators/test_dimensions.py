@@ -97,6 +97,7 @@ def test_dimensions_that_cannot_be_are_refused(pair: Pair) -> None:
         "own rows": "InvalidProblem: rows=[3, 3], a [2, 4, 64] on rank",
         "reduce_op": "InvalidProblem: reduce_op='max': allowed: sum, avg",
         "out": "InvalidProblem: out is [2, 8, 32], strides (256, 32, 1); [2, 8, 'columns']",
+        "out of columns": "InvalidProblem: out is torch.float32 on cpu; torch.bfloat16 on ",
         "blocks": "InvalidProblem: the columns of C are scattered",
     }
     for told in (answer["refused"] for answer in pair):

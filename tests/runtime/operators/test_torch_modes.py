@@ -1,5 +1,5 @@
 """Operators in a program that has switched modes of torch's on: inference mode, a default or another current device,
-forward-mode AD, a change of sign that is put off.
+forward-mode AD, transforms and tracers, a change of sign that is put off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from two_ranks import TWO_GPUS
 
 ON_RANKS = str(Path(__file__).with_name("torch_modes_on_ranks.py"))
 
-NAMES = ["inference_mode", "default_device", "current_device", "tangents", "negated", "negated_parts"]
+NAMES = ["inference_mode", "default_device", "current_device", "tangents", "dispatched", "negated", "negated_parts"]
 
 
 @pytest.fixture(scope="module", params=TWO_GPUS)
@@ -47,6 +47,13 @@ def test_a_call_with_a_tangent_is_refused(pair: dict[str, list[Any]]) -> None:
             told == "no error" if "without" in name else told.startswith("InvalidProblem: a tensor has a tangent")
             for name, told in said.items()
         ), said
+
+
+def test_transforms_tracers_and_modes_see_calls_as_they_see_torchs(pair: dict[str, list[Any]]) -> None:
+    for found in pair["dispatched"]:
+        assert found.pop("fake") == [2, 8, 32]
+        assert len(found) == 2 * 4 + 1
+        assert max(found.values()) < 1e-5, found
 
 
 def test_operands_have_the_sign_that_torch_reads(pair: dict[str, list[Any]]) -> None:

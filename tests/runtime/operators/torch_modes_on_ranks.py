@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from calls import HEAP, call, configs, drawn, error, problems, said
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import autotune
 
@@ -94,6 +96,38 @@ def tangents(url: str) -> dict[str, str]:
                 found[f"{name} dual"] = said(lambda each=each: each(forward_ad.make_dual(a, a)))
                 found[f"{name} without"] = said(lambda each=each: each(a))
     return found
+
+
+def dispatched(url: str) -> dict[str, Any]:
+    """Errors of calls within transforms of ``torch.func`` and in a traced graph, each beside a plain call; the shapes
+    of calls without memory.
+    """
+    with autotune.Context(HEAP, url=url) as context:
+        device, ranks = context.heap.device, context.heap.world_size
+        a = torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(0)).to(device)
+        b = torch.eye(32, device=device)
+
+        def sums(a: torch.Tensor) -> torch.Tensor:
+            return autotune.gemm_all_reduce(context, a, b)
+
+        def norms(a: torch.Tensor) -> torch.Tensor:
+            return autotune.all_reduce_norm(context, a, a, b[0])[1]
+
+        found: dict[str, Any] = {}
+        for name, call, factor in (("sums", sums, ranks), ("norms", norms, ranks + 1)):
+            traced = make_fx(call)(a[0])
+            made = {"vmap": torch.func.vmap(call)(a), "functionalize": torch.func.functionalize(call)(a[0])[None],
+                "traced": traced(a[1])[None], "plain": call(a[1])[None]}  # fmt: skip
+            wanted = {"vmap": a, "functionalize": a[:1]}
+            for way, result in made.items():
+                found[f"{name} {way}"] = error(result, factor * wanted.get(way, a[1:]))
+        layer = autotune.nn.RowParallelLinear.from_shard(torch.nn.Linear(32, 8).to(device), context)
+        with torch.no_grad():
+            found["layer"] = error(torch.func.vmap(layer)(a), layer(a))
+        with FakeTensorMode() as mode:
+            fake = mode.from_tensor(a), mode.from_tensor(b)
+            found["fake"] = list(autotune.gemm_all_reduce(context, *fake).shape)
+        return found
 
 
 def negated(url: str) -> dict[str, float]:
