@@ -70,14 +70,15 @@ def overview(reports: Sequence[Report]) -> str:
             [
                 dashed(each.key.workload),
                 asked_text(each.key, each.problem),
+                f"{each.key.world_size} × {each.key.device}",
                 plain(each.config.get("mode", "")),
                 latency_text(each.latency, each.regime),
                 f"{first.ratio} {first.baseline}" if first is not None else "",
                 f"{each.limit.share.value:.2f}" if each.limit is not None else "",
             ]
         )
-    header = ["workload", "problem", "mode", "latency", "times as fast as", "of the limit"]
-    return f"# {len(reports)} tuned problems\n\n{table(header, rows, 'lllrlr')}"
+    header = ["workload", "problem", "device", "mode", "latency", "times as fast as", "of the limit"]
+    return f"# {len(reports)} tuned problems\n\n{table(header, rows, 'llllrlr')}"
 
 
 def to_dict(report: Report) -> dict[str, Any]:

@@ -95,8 +95,9 @@ def to_sizes(entries: Sequence[Entry], by: str | None = None) -> tuple[str, int]
         by_size.setdefault(size, entry)
         others = entry.key.differences(current[0].key).keys() - {field}
         if others:
-            named = ", ".join(sorted(others))
-            raise InputError(f"the entries differ in {named} too; choose with --{min(others)} VALUE")
+            chosen = [name for name in sorted(others) if name in (*entry.key.fields, "device", "regime")]
+            advice = f"choose with --{chosen[0]} VALUE" if chosen else "export them from databases of their own"
+            raise InputError(f"the entries differ in {', '.join(sorted(others))} too; {advice}")
     configs = {str(size): _plain(by_size[size]) for size in sorted(by_size)}
     return json_text({TRITON_VERSION: current[0].provenance.triton, **configs}) + "\n", len(entries) - len(current)
 
