@@ -15,7 +15,7 @@ from autotune.db import Entry
 from autotune.errors import InputError
 from autotune.files import text_of
 from autotune.search_spaces import COMPILER_OPTIONS
-from autotune.text import json_text
+from autotune.text import json_text, named_once
 
 TRITON_VERSION = "triton_version"
 """The one name beside the sizes; vLLM writes it and does not read it."""
@@ -69,7 +69,7 @@ def configs_by_size(file: str | os.PathLike[str]) -> ConfigsBySize:
     Raises InputError that names the size and the value that are wrong.
     """
     try:
-        values = json.loads(text_of(file))
+        values = json.loads(text_of(file), object_pairs_hook=named_once)
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
     except (ValueError, RecursionError) as error:
