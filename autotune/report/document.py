@@ -11,7 +11,6 @@ from typing import Any
 from autotune.config import Config
 from autotune.outcome import Regime
 from autotune.report import waterfall
-from autotune.report.copies import copies
 from autotune.report.figures import (
     BEYOND_LIMIT,
     asked_text,
@@ -128,7 +127,7 @@ def _verdict(report: Report) -> str:
     lines += ["", f"Tuned {_date(report.finished_at)} for {tuned_for(report.key)}."]
     lines += [f"\n> {markdown(note)}" for note in report.notes]
     lines += ["", markdown(in_words(report.key.workload, report.config))] if has_words(report.key) else []
-    for name, text in copies(report.key, report.config, report.origin).items():
+    for name, text in report.copies.items():
         lines += ["", f"```{LANGUAGES[name]}", text, "```"]
     return "\n".join(lines)
 
