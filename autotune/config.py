@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from autotune.errors import InvalidConfig
+from autotune.errors import InputError, InvalidConfig
+from autotune.text import named_once
 
 Value = str | int | bool
 
@@ -37,7 +38,9 @@ class Config(Mapping[str, Value]):
     def from_json(cls, text: str) -> Config:
         """Parse the canonical form; raises InvalidConfig with the text's type or error."""
         try:
-            values: Any = json.loads(text, object_pairs_hook=_once)
+            values: Any = json.loads(text, object_pairs_hook=named_once)
+        except InputError as error:
+            raise InvalidConfig(f"config {error}; name each dimension once") from error
         except (ValueError, RecursionError) as error:
             raise InvalidConfig(f'config is not JSON ({error}); write it as {{"mode": "push", …}}') from error
         if not isinstance(values, dict):
@@ -75,16 +78,6 @@ class Config(Mapping[str, Value]):
 
     def __repr__(self) -> str:
         return "Config(" + ", ".join(f"{name}={value}" for name, value in self._values.items()) + ")"
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose names all differ; Python takes the last of two equal ones."""
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise InvalidConfig(f"config names {name} twice; name each dimension once")
-        values[name] = value
-    return values
 
 
 def in_turns(ways: Iterable[Sequence[Config]]) -> list[Config]:

@@ -7,6 +7,8 @@ import json
 import re
 from typing import Any
 
+from autotune.errors import InputError
+
 _HIDDEN = (
     "\x00-\x1f\x7f-\x9f"  # control characters: they move the cursor, set the title, clear the screen
     "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"  # unseen ones, and those that turn text around
@@ -56,6 +58,16 @@ def json_text(value: Any, indent: int | None = 2) -> str:
 def visible_json(text: str) -> str:
     """JSON text with hidden characters as JSON escapes."""
     return _OF_LINES.sub(_escape_in_json, text)
+
+
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object from its pairs, for ``json.loads``, which takes the last of two of one name. Raises InputError."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise InputError(f"names {visible(name)} twice")
+        values[name] = value
+    return values
 
 
 def microseconds(value: float) -> str:

@@ -12,6 +12,7 @@ import pytest
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.report.copies import copies
 from autotune.report.figures import ratio
 from autotune.report.model import Limit, Report, Speedup
 from autotune.runtime.lookup import Found
@@ -36,6 +37,7 @@ def report(text: str) -> Report:
         limit=Limit({text: LATENCY}, {text: ratio(LATENCY, LATENCY)}, text), roofline=None, in_regimes={}, verdicts=(),
         routings=(), taxes=(), ladder=None, best=(), endings=(), disqualified=(), knobs=(), searched=9, remeasured=0,
         seconds=1.0, measuring=1.0, notes=(text,), repeat=text,
+        copies=copies(of.key, of.winner.config),
     )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.config import Config
 from autotune.db import CacheKey, Entry, Winner
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.report.copies import copies
@@ -34,6 +33,7 @@ from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, door_tex
 from autotune.report.routings import line, under_routings
 from autotune.report.staleness import why_stale
 from autotune.report.words import has_words, in_words
+from autotune.workloads import Workload
 
 Lines = list[tuple[str, str]]
 
@@ -163,7 +163,7 @@ def _limit_lines(winner: Winner) -> Lines:
     return lines
 
 
-def entry_lines(entry: Entry) -> Lines:
+def entry_lines(entry: Entry, workload: Workload | None = None) -> Lines:
     provenance = ", ".join(f"{name} {value or 'none'}" for name, value in dataclasses.asdict(entry.provenance).items())
     lines = [("device", device_text(entry.key)), *winner_lines(entry.key, entry.winner)]
     lines += [
@@ -179,7 +179,7 @@ def entry_lines(entry: Entry) -> Lines:
     stale = why_stale(entry.key, entry.provenance)
     if stale:
         lines.append(("stale", stale))
-    lines += copy_lines(entry.key, entry.winner.config, entry.origin)
+    lines += copy_lines(entry, workload)
     if entry.key.is_interpreted:
         lines.append(("note", INTERPRETER_NOTE))
     if not entry.winner.latency.rounds and not entry.key.is_kernel:
@@ -187,9 +187,10 @@ def entry_lines(entry: Entry) -> Lines:
     return lines
 
 
-def copy_lines(key: CacheKey, config: Config, origin: str = "") -> Lines:
+def copy_lines(entry: Entry, workload: Workload | None) -> Lines:
     """The winner to paste: as Python, for the command line, as JSON."""
-    return [(f"as {name}", text) for name, text in copies(key, config, origin).items()]
+    found = copies(entry.key, entry.winner.config, entry.origin, workload)
+    return [(f"as {name}", text) for name, text in found.items()]
 
 
 def speedup_text(winner: Winner, regime: Regime) -> str:

@@ -19,6 +19,7 @@ from autotune.text import counted
 from autotune.tuning import Result
 from autotune.tuning.finals import FINAL, last_finals
 from autotune.tuning.progress import Spent
+from autotune.workloads import Workload
 
 
 def present(
@@ -32,7 +33,7 @@ def present(
     if json:
         output.data_json(_values(result, searched, failed, store))
     else:
-        output.data(_text(result, problem.as_dict(), searched, failed, store, note))
+        output.data(_text(result, request.workload, problem.as_dict(), searched, failed, store, note))
     tell = output.say if json else output.data
     for line in _next(result, request, [*searched, *failed], db) if steps is None else steps:
         tell(line)
@@ -62,8 +63,8 @@ def _best(result: Result) -> Winner | None:
 
 
 def _text(
-    result: Result, problem: Mapping[str, Any], searched: list[TrialRecord], failed: list[TrialRecord], store: Store,
-    note: str,
+    result: Result, workload: Workload, problem: Mapping[str, Any], searched: list[TrialRecord],
+    failed: list[TrialRecord], store: Store, note: str,
 ) -> str:  # fmt: skip
     key, best = result.study.key, _best(result)
     lines = [("device", device_text(key))]
@@ -83,7 +84,7 @@ def _text(
     if result.entry is not None:
         when = f"tuned {result.entry.finished_at:%Y-%m-%d %H:%M} UTC"
         lines.append(("stored", f"{store.place} (study {result.study.id}, {when})"))
-        lines += copy_lines(key, result.entry.winner.config, result.entry.origin)
+        lines += copy_lines(result.entry, workload)
     lines += [("note", each) for each in (INTERPRETER_NOTE if key.is_interpreted else "", note) if each]
     origin = " (from the cache)" if result.from_cache else ""
     return f"{title(key.workload, problem)}{origin}\n\n{output.named(lines)}"

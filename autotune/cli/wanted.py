@@ -1,4 +1,4 @@
-"""The entries that a command is asked for: of one name or of all, with some of a problem's fields, on one device."""
+"""The entries that a command is asked for: of a name or of all, with some fields, of one device, of one regime."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ class Wanted:
     given: Mapping[str, Any] = field(default_factory=dict)
     """Fields by name; those of a stored name are words, as the user wrote them."""
     device: str | None = None
+    regime: str | None = None
     workload: Workload | None = None
     """The workload of the name, where it is known here."""
 
     @classmethod
-    def of(cls, request: Request, device: str | None = None) -> Self:
-        return cls(request.workload.name, request.given, device, request.workload)
+    def of(cls, request: Request, device: str | None = None, regime: str | None = None) -> Self:
+        return cls(request.workload.name, request.given, device, regime, request.workload)
 
     def takes(self, key: CacheKey) -> bool:
-        """True for a key of this name, with these fields, on this device."""
+        """True for a key of this name, with these fields, on this device, in this regime."""
         if self.name is not None and dashed(key.workload) != dashed(self.name):
             return False
         if self.device is not None and key.device != self.device:
+            return False
+        if self.regime is not None and key.regime != self.regime:
             return False
         late = {} if self.workload is None else self.workload.problem_type.late_defaults()
         fields = {**late, **key.fields}
@@ -51,7 +54,7 @@ class Wanted:
         if not found:
             self.check_fields(entries)
             wanted = f"{dashed(self.name)} {options_text(self.given)}".strip() if self.name else "any workload"
-            where = f" on {self.device}" if self.device else ""
+            where = (f" on {self.device}" if self.device else "") + (f" for {self.regime}" if self.regime else "")
             raise AutotuneError(f"no finished study of {wanted}{where} in {store.place}; tune list shows all entries")
         return found
 

@@ -14,6 +14,7 @@ from autotune.db import Entry, Store, TrialRecord, Winner
 from autotune.errors import InputError
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
+from autotune.report.copies import copies
 from autotune.report.figures import INTERPRETER_NOTE, fastest, overlap_efficiency, ratio, slowest
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
@@ -100,6 +101,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         notes=tuple(notes),
         knob_notes=warned,
         origin=entry.origin,
+        copies=copies(entry.key, entry.winner.config, entry.origin, workload),
         repeat=repeat_text(entry, workload),
     )
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -141,7 +141,7 @@ def _moment(name: str, value: str) -> datetime:
         raise InputError(f"{name}={value}: write a date like 2026-11-20, or 2026-11-20T18:30, in UTC") from None
     if name == "until" and len(value) <= len("2026-11-20"):
         return moment.replace(hour=23, minute=59, second=59, microsecond=999_999)
-    return moment.replace(tzinfo=None)
+    return (moment.astimezone(UTC) if moment.tzinfo else moment).replace(tzinfo=None)
 
 
 def _across(a: Side, b: Side) -> bool:

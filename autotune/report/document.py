@@ -11,7 +11,6 @@ from typing import Any
 from autotune.config import Config
 from autotune.outcome import Regime
 from autotune.report import waterfall
-from autotune.report.copies import copies
 from autotune.report.figures import (
     BEYOND_LIMIT,
     asked_text,
@@ -70,14 +69,15 @@ def overview(reports: Sequence[Report]) -> str:
             [
                 dashed(each.key.workload),
                 asked_text(each.key, each.problem),
+                f"{each.key.world_size} × {each.key.device}",
                 plain(each.config.get("mode", "")),
                 latency_text(each.latency, each.regime),
                 f"{first.ratio} {first.baseline}" if first is not None else "",
                 f"{each.limit.share.value:.2f}" if each.limit is not None else "",
             ]
         )
-    header = ["workload", "problem", "mode", "latency", "times as fast as", "of the limit"]
-    return f"# {len(reports)} tuned problems\n\n{table(header, rows, 'lllrlr')}"
+    header = ["workload", "problem", "device", "mode", "latency", "times as fast as", "of the limit"]
+    return f"# {len(reports)} tuned problems\n\n{table(header, rows, 'llllrlr')}"
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _verdict(report: Report) -> str:
     lines += ["", f"Tuned {_date(report.finished_at)} for {tuned_for(report.key)}."]
     lines += [f"\n> {markdown(note)}" for note in report.notes]
     lines += ["", markdown(in_words(report.key.workload, report.config))] if has_words(report.key) else []
-    for name, text in copies(report.key, report.config, report.origin).items():
+    for name, text in report.copies.items():
         lines += ["", f"```{LANGUAGES[name]}", text, "```"]
     return "\n".join(lines)
 

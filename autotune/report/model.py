@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +10,6 @@ from autotune.config import Config, Value
 from autotune.db.records import CacheKey, Provenance, Roofline
 from autotune.notebook import html_table
 from autotune.outcome import Latency, Outcome, Regime
-from autotune.report.copies import copies
 from autotune.report.figures import (
     BEYOND_LIMIT,
     Ratio,
@@ -155,6 +154,8 @@ class Report:
     """Optuna's warnings about its importances."""
     origin: str = ""
     """``FILE:NAME`` of a decorated kernel or of a workload of one's own."""
+    copies: dict[str, str] = field(default_factory=dict)
+    """The config to paste, by the place where it is needed."""
     repeat: str = ""
     """The command that tunes it again; for a decorated kernel, the call in its program."""
 
@@ -181,7 +182,7 @@ class Report:
         lines.append(("config", config_text(self.config)))
         if has_words(key):
             lines.append(("in words", in_words(key.workload, self.config)))
-        lines += [(f"as {name}", text) for name, text in copies(key, self.config, self.origin).items()]
+        lines += [(f"as {name}", text) for name, text in self.copies.items()]
         lines += [("note", note) for note in self.notes]
         return [*lines, ("again", self.repeat)]
 

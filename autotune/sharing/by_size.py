@@ -15,7 +15,7 @@ from autotune.db import Entry
 from autotune.errors import InputError
 from autotune.files import text_of
 from autotune.search_spaces import COMPILER_OPTIONS
-from autotune.text import json_text
+from autotune.text import json_text, named_once
 
 TRITON_VERSION = "triton_version"
 """The one name beside the sizes; vLLM writes it and does not read it."""
@@ -69,7 +69,7 @@ def configs_by_size(file: str | os.PathLike[str]) -> ConfigsBySize:
     Raises InputError that names the size and the value that are wrong.
     """
     try:
-        values = json.loads(text_of(file))
+        values = json.loads(text_of(file), object_pairs_hook=named_once)
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
     except (ValueError, RecursionError) as error:
@@ -95,8 +95,9 @@ def to_sizes(entries: Sequence[Entry], by: str | None = None) -> tuple[str, int]
         by_size.setdefault(size, entry)
         others = entry.key.differences(current[0].key).keys() - {field}
         if others:
-            named = ", ".join(sorted(others))
-            raise InputError(f"the entries differ in {named} too; choose with --{min(others)} VALUE")
+            chosen = [name for name in sorted(others) if name in (*entry.key.fields, "device", "regime")]
+            advice = f"choose with --{chosen[0]} VALUE" if chosen else "export them from databases of their own"
+            raise InputError(f"the entries differ in {', '.join(sorted(others))} too; {advice}")
     configs = {str(size): _plain(by_size[size]) for size in sorted(by_size)}
     return json_text({TRITON_VERSION: current[0].provenance.triton, **configs}) + "\n", len(entries) - len(current)
 

@@ -32,7 +32,7 @@ from autotune.db import CacheKey, Entry, Provenance, Roofline, Routed, Winner
 from autotune.db.records import LONGEST, SHORTEST
 from autotune.errors import InputError
 from autotune.outcome import Latency
-from autotune.text import HIDDEN, json_text, visible
+from autotune.text import HIDDEN, json_text, named_once, visible
 
 LOG = logging.getLogger("autotune")
 
@@ -327,7 +327,9 @@ def _block(entry: Entry) -> EntryBlock | None:
 def _loaded(text: str) -> Mapping[str, Any]:
     """The JSON object, format and version checked. Raises InputError."""
     try:
-        values = json.loads(text)
+        values = json.loads(text, object_pairs_hook=named_once)
+    except InputError as error:
+        raise InputError(f"an object in it {error}; keep one") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {error}; use a file written by tune export") from error
     if isinstance(values, dict) and values and all(name.isdigit() for name in values if name != "triton_version"):

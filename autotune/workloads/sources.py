@@ -19,6 +19,7 @@ STOPWATCH = "autotune.ranks.measure"
 DECIDES_NOTHING = {
     "agreement": "how ranks wait for each other, and share their errors",
     "config": "a dictionary",
+    "db": "where results lie",
     "errors": "words",
     "machine": "the machine and the versions are part of the key and of the provenance",
     "outcome": "dataclasses",
@@ -29,6 +30,7 @@ DECIDES_NOTHING = {
     "text": "words and numbers as people read them",
     "workloads.guard": "messages",
     "workloads.interface": "the contract; a workload's own file can override its defaults",
+    "workloads.provenance": "names this hash and the versions",
     "workloads.roofline": "orders the first trials; every one is measured",
     "workloads.sources": "this file",
     "workloads.tolerance": "dataclasses; a workload's own file says how much is allowed",

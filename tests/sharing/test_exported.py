@@ -218,5 +218,12 @@ def test_the_same_key_twice_is_refused(make_entry: MakeEntry) -> None:
     assert refusal(json.dumps(values)).startswith("entries 1 and 3 have the same problem, machine and provenance")
 
 
+def test_a_value_given_twice_is_refused(make_entry: MakeEntry) -> None:
+    """As a merge leaves it; Python takes the last one."""
+    text = write([make_entry()]).replace('"seed":', '"seed": 7,\n      "seed":')
+    with pytest.raises(InputError, match="an object in it names seed twice; keep one"):
+        read(text)
+
+
 def test_the_documented_schema_is_the_one_that_is_checked() -> None:
     assert (ROOT / "docs/configs.schema.json").read_text() == schema()

@@ -14,7 +14,7 @@ import pytest
 from every_mode import whole
 
 from autotune.errors import InputError
-from autotune.workloads import workload
+from autotune.workloads import sources, workload
 from autotune.workloads.registry import BUILT_IN
 from autotune.workloads.sources import DECIDES_NOTHING, NAMES, source_hash
 
@@ -104,6 +104,19 @@ def test_a_change_in_any_module_that_a_built_in_workload_comes_to_makes_its_resu
     command = [sys.executable, "-c", CHANGES, json.dumps(files), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.splitlines() == ["done True"], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_only_what_runs_checks_and_times_a_workload_makes_its_results_stale(name: str) -> None:
+    counted = sources.closure([PACKAGE / f"workloads/built_in/{name}.py", *sources.files_of([sources.STOPWATCH])])
+    assert {Path(file).parts[0] for file in counted} <= {
+        "dtypes.py",
+        "heap",
+        "kernels",
+        "ranks",
+        "sizes.py",
+        "workloads",
+    }
 
 
 def test_what_lies_beside_a_users_file_counts_where_it_is_imported(tmp_path: Path) -> None:

@@ -128,7 +128,9 @@ def stop(db: Database = None) -> None:
     """Interrupt what is running and hand out nothing more; measurements are kept, tune fleet resumes."""
     from autotune.db import Store
 
-    with Store.open(_url(db)) as store:
+    url = _url(db)
+    Store.open(url, create=False).close()  # a mistyped one is not made: the fleet would go on
+    with Store.open(url) as store:
         store.fleet.stop()
         counts = store.fleet.counts()
     output.say(f"{counts.stopped} stopped, {counts.stopping} stopping; next: tune fleet resumes")

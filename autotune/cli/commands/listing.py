@@ -40,7 +40,8 @@ def show_entry(
         if json:
             output.data_json({"found": True, **entry_dict(entry)})
         else:
-            output.data(f"{title(request.workload.name, problem.as_dict())}\n\n{output.named(entry_lines(entry))}")
+            lines = output.named(entry_lines(entry, request.workload))
+            output.data(f"{title(request.workload.name, problem.as_dict())}\n\n{lines}")
         return
     differences = nearest.key.differences(key) if nearest else {}
     stale = nearest.provenance.differences(provenance) if nearest else {}

@@ -17,7 +17,7 @@ from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry
 from autotune.errors import InputError, NoDatabase
 from autotune.files import text_of
-from autotune.outcome import Regime
+from autotune.outcome import Regime, regime_of
 from autotune.report.figures import dashed, microseconds, problem_text
 from autotune.report.order import fields_in_order
 from autotune.suggestion import did_you_mean
@@ -43,25 +43,26 @@ By = Annotated[
     str | None, typer.Option("--by", metavar="FIELD", help="For --format vllm: the size; needed if several vary.")
 ]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Only results of this device.")]
+InRegime = Annotated[str | None, typer.Option("--regime", **one_of(Regime), help="Only results of this regime.")]
 
 
 def export(
-    context: typer.Context, format: Format = "json", output: Output = None, device: Device = None, by: By = None,
-    db: Database = None,
+    context: typer.Context, format: Format = "json", output: Output = None, device: Device = None,
+    regime: InRegime = None, by: By = None, db: Database = None,
 ) -> None:  # fmt: skip
     """Export tuned configs to a file for tune import; of all workloads if none is named."""
     if context.invoked_subcommand is None:
-        write(Wanted(device=device), format, output, by, db)
-    elif (format, output, device, by, db) != ("json", None, None, None, None):
+        write(Wanted(device=device, regime=known(regime)), format, output, by, db)
+    elif (format, output, device, regime, by, db) != ("json", None, None, None, None, None):
         raise InputError("options of tune export go after the workload's name")
 
 
 def export_workload(
-    request: Request, format: Format = "json", output: Output = None, device: Device = None, by: By = None,
-    db: Database = None,
+    request: Request, format: Format = "json", output: Output = None, device: Device = None,
+    regime: InRegime = None, by: By = None, db: Database = None,
 ) -> None:  # fmt: skip
     """Exports every tuned problem that has the given dimensions; without any, all of them."""
-    write(Wanted.of(request, device), format, output, by, db)
+    write(Wanted.of(request, device, known(regime)), format, output, by, db)
 
 
 def import_configs(
@@ -127,6 +128,11 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
     output.write(sharing.to_t4(entry, trials), file, counted(len(trials), "trial"))
 
 
+def known(regime: str | None) -> str | None:
+    """The regime, if one is named. Raises InputError."""
+    return None if regime is None else regime_of(regime).value
+
+
 def _thresholds(store: Store, entries: Sequence[Entry], wanted: Wanted) -> str:
     from autotune.report.order import known_workload
     from autotune.report.page import finished, thresholds
@@ -147,12 +153,11 @@ def _to_optuna(store: Store, entries: Sequence[Entry], file: Path | None) -> Non
 
 
 def _only(entries: Sequence[Entry]) -> Entry:
-    if len(entries) == 1:
-        return entries[0]
+    if len({entry.key for entry in entries}) == 1:
+        return entries[0]  # the newest, where others are of other sources, space or versions
     titles = [f"{entry_title(entry)} on {entry.key.device}, study {entry.study_id}" for entry in entries]
-    raise InputError(
-        "\n".join(["a T4 file holds one study; name its workload, dimensions and --device. Matching studies:", *titles])
-    )
+    needed = "a T4 file holds one study; name its workload, dimensions, --device and --regime. Matching studies:"
+    raise InputError("\n".join([needed, *titles]))
 
 
 def _text(file: Path) -> str:

@@ -75,16 +75,16 @@ def report(
 
 def export(
     context: typer.Context, format: sharing.Format = "json", output: Output = None, device: sharing.Device = None,
-    by: sharing.By = None, db: Database = None,
+    regime: sharing.InRegime = None, by: sharing.By = None, db: Database = None,
 ) -> None:  # fmt: skip
     """Write the results that are stored under this name to a file."""
-    sharing.write(_wanted(context, db, device), format, output, by, db)
+    sharing.write(_wanted(context, db, device, sharing.known(regime)), format, output, by, db)
 
 
-def _wanted(context: typer.Context, db: str | None, device: str | None = None) -> Wanted:
+def _wanted(context: typer.Context, db: str | None, device: str | None = None, regime: str | None = None) -> Wanted:
     """Raises UnknownWorkload for a name that nothing is stored under, InputError for words that are no fields."""
     name = str(context.info_name)
-    wanted = Wanted(name, fields(context.args), device)
+    wanted = Wanted(name, fields(context.args), device, regime)
     try:
         with session.open_store(db, create=False) as store:
             known = {study.key.workload for study in store.studies()}

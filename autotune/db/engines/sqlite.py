@@ -148,20 +148,36 @@ def _engine(path: Path) -> Engine:
         creator=lambda: _connect(path),
         poolclass=QueuePool if file_is_writable(path) else NullPool,
     )
-    event.listen(engine, "begin", _begin)
+    opened = _identity(path)
+
+    def begin(connection: Connection) -> None:
+        """Writers take the lock at once: an upgrade from a read lock is refused without waiting."""
+        writes = connection.get_execution_options().get(WRITING, False)
+        if writes and (now := _identity(path)) != opened:  # SQLite would write on into the file that nobody finds
+            journals = f"delete {path.name}-wal and {path.name}-shm, which would damage the file there now, then "
+            raise StoreError(
+                f"database {path} was deleted, moved or replaced while this process had it open, so nothing more is "
+                f"stored; {journals if now else ''}run the same command again"
+            )
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    event.listen(engine, "begin", begin)
     event.listen(engine, "close", _roll_back)
     return engine
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The file now at the path, as SQLite tells files apart; None without one."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _roll_back(connection: sqlite3.Connection, record: object) -> None:
     """A connection that SQLAlchemy closes because of Ctrl-C would hold the lock as long as one of its cursors lives."""
     connection.rollback()
-
-
-def _begin(connection: Connection) -> None:
-    """Writers take the lock at once: an upgrade from a read lock is refused without waiting."""
-    immediate = connection.get_execution_options().get(WRITING, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,10 @@ def test_dates_and_versions_of_one_database(gpus: Bench, tmp_path: Path) -> None
     assert none.exit_code == 2 and "no problem is on both sides" in none.stderr
     both = gpus.tune("compare", str(file), str(file), "--a", "until=2999-12-31", "--a", "world-size=8")
     assert both.exit_code == 0
+    soon = (datetime.now(UTC) + timedelta(hours=1)).astimezone(timezone(-timedelta(hours=12)))
+    for side, name, code in (("--a", "until", 0), ("--b", "since", 2)):
+        result = gpus.tune("compare", str(file), str(file), side, f"{name}={soon.isoformat()}")
+        assert result.exit_code == code, "in an hour, where clocks show another day's"
 
 
 def test_another_machine(gpus: Bench, tmp_path: Path) -> None:

@@ -43,6 +43,14 @@ def test_a_hint_can_be_typed_as_it_is(laptop: Bench, monkeypatch: pytest.MonkeyP
     assert missed.stderr.splitlines()[-1] == "next: tune run toy_workload.py:ToyWorkload --width 32"
 
 
+def test_the_command_for_a_config_can_be_typed_where_it_is_shown(
+    laptop: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    for words in (("run", TOY, "--width", "32", "--trials", "3"), ("show", TOY, "--width", "32"), ("report", TOY)):
+        assert "tune run cli/toy_workload.py:ToyWorkload --width 32 " in laptop.tune(*words).stdout, words
+
+
 def test_how_an_interrupted_one_continues_can_be_typed_too(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[1])
     laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 1)

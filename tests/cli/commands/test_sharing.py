@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,25 +10,29 @@ from typer.testing import CliRunner
 
 from autotune.cli import app
 from autotune.db import CacheKey, Store, TrialRecord, Winner
+from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.workloads import provenance_of, workload
 
 PROBLEMS = (4096, 1024)
 
 
+def store_result(store: Store, m: int, regime: Regime = DEFAULT_REGIME, **versions: str) -> None:
+    found = workload("all_gather_gemm")
+    problem = found.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": 8})
+    key, provenance = CacheKey.of(problem, EIGHT_GPUS, regime), dataclasses.replace(provenance_of(found), **versions)
+    study = store.study(key, provenance, seed=0, space_size=1000)
+    for config in [*found.first_configs(problem, EIGHT_GPUS), *found.baselines(problem, EIGHT_GPUS).values()]:
+        store.record(study.id, TrialRecord(config, evaluation_of(config, 8)))
+    winner = found.default_config(problem, EIGHT_GPUS)
+    store.finish(study.id, Winner(winner, latency_of(400.0, 8), {"bsp graph": latency_of(530.0, 8)}))
+
+
 @pytest.fixture
 def exported(gpus: Bench, tmp_path: Path) -> Path:
     """The file of two tuned problems."""
-    found = workload("all_gather_gemm")
     with Store.open() as store:
         for m in PROBLEMS:
-            problem = found.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": 8})
-            key = CacheKey.of(problem, EIGHT_GPUS)
-            study = store.study(key, provenance_of(found), seed=0, space_size=1000)
-            configs = [*found.first_configs(problem, EIGHT_GPUS), *found.baselines(problem, EIGHT_GPUS).values()]
-            for config in configs:
-                store.record(study.id, TrialRecord(config, evaluation_of(config, 8)))
-            winner = found.default_config(problem, EIGHT_GPUS)
-            store.finish(study.id, Winner(winner, latency_of(400.0, 8), {"bsp graph": latency_of(530.0, 8)}))
+            store_result(store, m)
     file = tmp_path / "configs.json"
     result = gpus.tune("export", "-o", str(file))
     assert result.exit_code == 0 and result.stderr == f"wrote 2 configs to {file}\n" and result.stdout == ""
@@ -139,7 +144,7 @@ def test_export_says_what_it_cannot_do(gpus: Bench, tmp_path: Path, exported: Pa
         (["--format", "xml"], "format 'xml': allowed: json, t4"),
         (["-o", str(tmp_path / "no" / "such")], "No such file or directory"),
         (["--device", "x", "all-gather-gemm"], "options of tune export go after the workload's name"),
-        (["--format", "t4"], "a T4 file holds one study; name its workload, dimensions and --device"),
+        (["--format", "t4"], "a T4 file holds one study; name its workload, dimensions, --device"),
     ):
         result = gpus.tune("export", *words)
         assert result.exit_code == 2 and told in result.stderr, words
@@ -155,6 +160,28 @@ def test_export_of_one_study_as_t4(gpus: Bench, tmp_path: Path, exported: Path) 
         "export", "all-gather-gemm", "--m", "1024", "--format", "t4", "--db", str(tmp_path / "there.db")
     )
     assert elsewhere.exit_code == 2 and "its trials are in the database it was tuned in" in elsewhere.stderr
+
+
+def test_export_of_one_regime(gpus: Bench) -> None:
+    with Store.open() as store:
+        for regime in (Regime.GRAPH, Regime.PIPELINED):
+            store_result(store, 1024, regime)
+    for format in ("t4", "vllm"):
+        several = gpus.tune("export", "all-gather-gemm", "--format", format)
+        assert several.exit_code == 2 and "--regime" in several.stderr
+        assert gpus.tune("export", "all-gather-gemm", "--format", format, "--regime", "graph").exit_code == 0
+    [entry] = json.loads(gpus.tune("export", "--regime", "graph").stdout)["entries"]
+    assert entry["regime"] == "graph"
+    for name, code, told in (("isolated", 1, "any workload for isolated"), ("grap", 2, "did you mean graph?")):
+        result = gpus.tune("export", "--regime", name)
+        assert result.exit_code == code and told in result.stderr
+
+
+def test_export_as_t4_takes_the_newest_of_one_problem(gpus: Bench) -> None:
+    with Store.open() as store:
+        for version in ("3.6.0", "3.7.0"):
+            store_result(store, 1024, triton=version)
+    assert gpus.tune("export", "all-gather-gemm", "--format", "t4").exit_code == 0
 
 
 def test_export_of_the_sizes_at_which_a_mode_wins(gpus: Bench, exported: Path) -> None:

@@ -229,6 +229,24 @@ def test_a_database_deleted_underneath_is_not_made_again(path: Path, key: CacheK
     assert not path.exists()
 
 
+def test_what_is_measured_is_not_written_into_a_file_that_nobody_finds(
+    path: Path, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
+) -> None:
+    with Store.open(path.with_name("other.db")) as other:
+        other.study(key, provenance, seed=1, space_size=1)
+    with Store.open(path) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+        path.rename(path.with_name("moved.db"))
+        with pytest.raises(StoreError, match="was deleted, moved or replaced .* is stored; run the same command again"):
+            store.record(study.id, trial)
+        path.with_name("other.db").rename(path)
+        with pytest.raises(StoreError, match="delete cache.db-wal and cache.db-shm, .* run the same command again"):
+            store.finish(study.id, winner)
+        path.with_name("moved.db").rename(path)
+        store.record(study.id, trial)
+        assert store.trials(study.id) == [trial]
+
+
 def test_a_lookup_in_the_same_process_does_not_drop_the_writers_locks(
     path: Path, key: CacheKey, provenance: Provenance, trial: TrialRecord
 ) -> None:
