@@ -35,6 +35,11 @@ def write_pages(
 
     studies, running = _studies(wanted, db, load)
     if all or len(studies) > 1:
+        if target is not None and target.suffix.lower() == ".html":
+            raise InputError(
+                f"{target}: several pages and their index take a folder; name one with --output, or one study by its "
+                "dimensions"
+            )
         _write_folder(studies, running, target or (FOLDER if all else None), open=open)
         return
     text = to_html(studies[0])

@@ -19,7 +19,13 @@ from autotune.workloads import Workload, installed_workload, names
 
 FORMATS = ("md", "json", "html")
 
-Format = Annotated[str, typer.Option("--format", **one_of(FORMATS), help="Markdown, JSON, or a web page in one file.")]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format", **one_of(FORMATS),
+        help="Markdown, JSON, or a web page in one file; by default as --output's name ends, else md.",
+    ),
+]  # fmt: skip
 All = Annotated[
     bool,
     typer.Option("--all", help="Web pages of all matching studies, with an index, in a folder (tune-report, or -o)."),
@@ -27,25 +33,30 @@ All = Annotated[
 Open = Annotated[bool, typer.Option("--open", help="Show the web page in a browser; implies --format html.")]
 
 
-def report(context: typer.Context, format: Format = "md", output: Output = None, all: All = False, open: Open = False,
+def report(context: typer.Context, format: Format = None, output: Output = None, all: All = False, open: Open = False,
            db: Database = None) -> None:  # fmt: skip
     """Report on finished studies; on all workloads if none is named."""
     if context.invoked_subcommand is None:
         write(Wanted(), format, output, db, open, all)
-    elif (format, output, all, open, db) != ("md", None, False, False, None):
+    elif (format, output, all, open, db) != (None, None, False, False, None):
         raise InputError("options of tune report go after the workload's name")
 
 
 def report_workload(
-    request: Request, format: Format = "md", output: Output = None, all: All = False, open: Open = False,
+    request: Request, format: Format = None, output: Output = None, all: All = False, open: Open = False,
     db: Database = None,
 ) -> None:  # fmt: skip
     """Reports on every finished study that has the given dimensions; without any, on all of them."""
     write(Wanted.of(request), format, output, db, open, all)
 
 
-def write(wanted: Wanted, format: str, file: Path | None, db: str | None, open: bool, all: bool = False) -> None:
+def write(
+    wanted: Wanted, format: str | None, file: Path | None, db: str | None, open: bool, all: bool = False
+) -> None:  # fmt: skip
     """Build the reports and write them, the newest first."""
+    if format is None:
+        ending = file.suffix.lower()[1:] if file is not None else ""
+        format = ending if ending in FORMATS else "md"
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
     if format == "html" or open or all:

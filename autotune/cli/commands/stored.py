@@ -66,7 +66,7 @@ def show(
 
 
 def report(
-    context: typer.Context, format: reports.Format = "md", output: Output = None, all: reports.All = False,
+    context: typer.Context, format: reports.Format = None, output: Output = None, all: reports.All = False,
     open: reports.Open = False, db: Database = None,
 ) -> None:  # fmt: skip
     """Report the results that are stored under this name."""

@@ -38,6 +38,18 @@ def test_into_a_file(tuned: Bench, tmp_path: Path) -> None:
     assert file.read_text().startswith("# all-gather-gemm: m=1024")
 
 
+def test_a_file_gets_the_format_that_its_name_ends_in(tuned: Bench, tmp_path: Path) -> None:
+    one, page = ("report", "all-gather-gemm", "--m", "1024"), tmp_path / "page.html"
+    begins = {page: "<!DOCTYPE html>", tmp_path / "found.json": "[", tmp_path / "text.txt": "# all-gather-gemm: m=1024"}
+    for file, begin in begins.items():
+        assert tuned.tune(*one, "-o", str(file)).exit_code == 0
+        assert file.read_text().startswith(begin)
+    assert tuned.tune(*one, "--format", "md", "-o", str(page)).exit_code == 0
+    assert page.read_text().startswith("# all-gather-gemm: m=1024")
+    several = tuned.tune("report", "-o", str(page))
+    assert several.exit_code == 2 and "several pages and their index take a folder" in several.stderr
+
+
 def test_bad_input(tuned: Bench) -> None:
     for words, code, told in (
         (["--format", "pdf"], 2, "allowed: md, json, html"),
