@@ -83,9 +83,17 @@ def test_the_default_of_a_narrow_b_in_fp32_is_valid(machine: Machine) -> None:
 RECORDED = Path(__file__).parents[2] / "bench/recordings"
 
 
-@pytest.mark.parametrize(("table", "over"), [("ag-k-256", 1.0), ("ag-rows-256", 1.06), ("ag-rows-1024", 1.1)])
+@pytest.mark.parametrize(
+    ("table", "over"),
+    [
+        ("ag-rows-256", 1.06), ("ag-rows-1024", 1.1), ("ag-k-256", 1.0),
+        ("two_gpus/ag-rows-64", 1.04), ("two_gpus/rs-512", 1.0),
+    ],
+)  # fmt: skip
 def test_the_untuned_config_is_near_the_optimum_that_was_recorded(table: str, over: float) -> None:
-    """On 4 H200. A square tile took 1.38 times the optimum of ag-k-256: it has programs for every second unit alone."""
+    """On 4 H200 and 2 H100. A square tile took 1.38 times the optimum of ag-k-256: it has programs for every second
+    unit alone; one with too many programs 1.08 times that of ag-rows-64 on 2 H100.
+    """
     recorded = read(RECORDED / f"{table}.json.gz")
     found = workload(recorded.workload)
     fitted = recorded.fitted(found)
@@ -97,6 +105,7 @@ def test_the_untuned_config_is_near_the_optimum_that_was_recorded(table: str, ov
 @pytest.mark.parametrize(
     ("name", "rows", "tile", "beside"),
     [
+        ("gemm_all_reduce", 16, (16, 64), (16, 128)), ("gemm_all_reduce", 64, (64, 64), (64, 128)),
         ("gemm_all_reduce", 128, (64, 128), (128, 128)), ("gemm_all_reduce", 256, (128, 128), (64, 128)),
         ("gemm_reduce_scatter", 512, (128, 256), (128, 128)), ("gemm_reduce_scatter", 8192, (128, 256), (128, 128)),
     ],
