@@ -3,9 +3,9 @@
     python bench/winners.py all-gather-gemm --m 16,64,256,1024,4096,8192 --n 28672 --k 8192 --world-size 8 \\
         --budget 60s --db winners.db --json winners.json
 
-Everything but --json and --no-rivals goes to ``tune grid``; what is in the database already is answered from it. The
-rivals (see rivals.py) are measured on the same machine right after, in turns with the winner and for as long as in the
-finals: a burst from rest is up to a tenth faster than what lasts. The table has how many times as long they take.
+Everything but --db, --json and --no-rivals goes to ``tune grid``; what is in the database is answered from it. Then the
+rivals (see rivals.py) are measured on the same machine, in turns with the winner and for as long as in the finals: a
+burst from rest is up to a tenth faster than what lasts. The table has how many times as long they take.
 """
 
 from __future__ import annotations
@@ -161,7 +161,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--json", type=output_file, help="write all rows to this file")
     parser.add_argument("--no-rivals", action="store_true")
+    parser.add_argument("--db", help="database: a path or a URL; default: the user's")
     options, arguments = parser.parse_known_args()
+    if options.db is not None:
+        os.environ["AUTOTUNE_DB"] = options.db  # for the rivals' ranks, too, which look the winner up
     rows = [{**row, "nvls": nvls()} for row in tune(arguments)]
     if not options.no_rivals:
         measure_rivals([row for row in rows if row["latency"] is not None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,21 @@ def test_the_sizes_that_were_measured_count_where_another_one_failed(monkeypatch
     rows = [{"latency": None}, {"latency": {"median": 5.0}}]
     answering(monkeypatch, rows, winners.SOME_FAILED)
     assert winners.tune(list(GRID)) == rows
+
+
+def test_ranks_of_rivals_look_the_winner_up_in_the_database_that_the_search_wrote(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without it each rival stood there alone, without its ratio to the winner."""
+    database, seen = str(tmp_path / "winners.db"), []
+    rows = [{"latency": {"median": 5.0}}]
+    answering(monkeypatch, rows, 0)
+    monkeypatch.setattr(winners, "measure_rivals", lambda rows: seen.append(os.environ["AUTOTUNE_DB"]))
+    monkeypatch.setattr(winners, "table", lambda rows: "")
+    monkeypatch.setattr("sys.argv", ["winners.py", *GRID, "--db", database])
+    monkeypatch.setenv("AUTOTUNE_DB", "another.db")
+    winners.main()
+    assert seen == [database]
 
 
 def test_every_baseline_that_a_ratio_may_be_of_has_a_column() -> None:
