@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from autotune.config import Config, Value
-from autotune.dtypes import SCALE_BLOCK, multiplies
+from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
+    fits_shared_memory,
     gemm_constraints,
     gemm_dimensions,
     scales_of_chunks,
@@ -72,6 +73,15 @@ def _preload_has_a_step(s: Setting, preload_b: bool, split_k: int, block_k: int)
 
 def _preload_is_unscaled(s: Setting, preload_b: bool) -> bool:
     return not preload_b or s.problem.scales != "block"
+
+
+def _preload_fits(
+    s: Setting, preload_b: bool, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str
+) -> bool:
+    # For sm_90's wgmma of 16 bits Triton 3.6 and 3.9 keep what was loaded before in a further stage, of A and B.
+    wgmma = s.machine.kind == "cuda" and s.problem.element_size == 2 and block_m >= WGMMA_ROWS
+    further = preload_b and num_stages > 1 and wgmma
+    return not further or fits_shared_memory(s, block_m, block_n, block_k, num_stages + 1, loads)
 
 
 def _chunks_are_even(s: Setting, k_chunks: int, block_k: int) -> bool:
@@ -209,6 +219,8 @@ SPACE = Space(
                    "every split needs a first step to preload"),
         Constraint("preload", ("preload_b",), _preload_is_unscaled,
                    "with scales per block a preloaded step would need its own scaling"),
+        Constraint("preload", ("preload_b", "block_m", "block_n", "block_k", "num_stages", "loads"), _preload_fits,
+                   "the preloaded step takes a stage more, which does not fit into a program's shared memory"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
                    "the programs of a split tile join at its end, so its loop cannot run on into the next tile"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
@@ -314,12 +326,12 @@ def _streaming(default: Config, machine: Machine) -> list[Config]:
         block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
         comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
     )  # fmt: skip
-    # What is loaded before takes a stage of its own: on sm_90 a fifth one of 48 KiB does not fit with 128 rows.
-    stages = 4 if int(default["block_m"]) < 128 else 3
+    # A preload may take a stage more, see _preload_fits: of 48 KiB a fifth one does not fit.
+    rows = default.integer("block_m")
     return [
         deep,
         deep.replace(block_k=256, comm_programs=4),
-        deep.replace(block_k=128, split_k=8, num_stages=stages, num_warps=4),
+        deep.replace(block_k=128, split_k=8, num_stages=4 if rows < 128 else 3, num_warps=4),
         deep.replace(block_n=32, num_warps=4),
-        deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4),
+        deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4 if rows < WGMMA_ROWS else 3),
     ]

@@ -51,7 +51,7 @@ def gemm_constraints() -> tuple[Constraint, ...]:
                    "a warp gets less than 128 elements of the tile"),
         Constraint("TMA exists", ("loads",), _tma_available, "only NVIDIA GPUs from sm_90 on have TMA"),
         Constraint("TMA alignment", ("loads",), tma_aligned, "TMA needs rows that are multiples of 16 bytes"),
-        Constraint("shared memory", ("block_m", "block_n", "block_k", "num_stages", "loads"), _fits_shared_memory,
+        Constraint("shared memory", ("block_m", "block_n", "block_k", "num_stages", "loads"), fits_shared_memory,
                    "the pipeline's stages do not fit into a program's shared memory"),
     )  # fmt: skip
 
@@ -243,7 +243,8 @@ def _tma_available(s: Setting, loads: str) -> bool:
     return loads != "tma" or bool(s.machine.has_tma)
 
 
-def _fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str) -> bool:
+def fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str) -> bool:
+    """True if the stages of a pipeline and the tile of C that TMA stores fit into a program's shared memory."""
     # One stage less where the oldest is in registers: on gfx942 on its way in; below 64 rows, too few for sm_90's
     # wgmma, as operand, but not in fp32, which tensor cores do not take. On gfx950 Triton 3.9 copies every stage
     # straight into LDS, with a sixteenth of padding at most (3.6 as on gfx942).

@@ -218,6 +218,21 @@ def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
         assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
 
 
+def test_a_preload_takes_the_shared_memory_of_a_stage_more(compilers: Compilers) -> None:
+    """So the space of sm_90 leaves out six stages of this tile with a preload: 229 of 227 KiB."""
+    each = problem("all_gather_gemm", m=64, n=28672, k=8192, world_size=2)
+    tile = {"block_m": 64, "block_n": 64, "block_k": 128, "num_stages": 3, "preload_b": True}
+    preloads = workload("all_gather_gemm").default_config(each, H100).replace(**tile)
+    jobs = [(each, preloads), (each, preloads.replace(num_stages=4, preload_b=False))]
+    (preloading, other) = (kernels[-1] for _, kernels in compilers.compiled(H100, jobs))
+    assert (
+        preloading.shared_memory >= 4 * (64 + 64) * 128 * 2 and abs(preloading.shared_memory - other.shared_memory) < 64
+    )
+    space = workload("all_gather_gemm").space
+    assert str(space.violation(preloads.replace(num_stages=6), each, H100)).startswith("preload")
+    assert space.violation(preloads.replace(num_stages=5), each, H100) is None
+
+
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [

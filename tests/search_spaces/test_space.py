@@ -117,6 +117,7 @@ SENTINEL = {
     "mode": "own_collective", "comm_programs": 8, "copy_kib": 2, "peer_order": "fanout", "protocol": "sentinel",
 }  # fmt: skip
 FEW = {"m": 64}
+PRELOAD = {**PUSH, "block_m": 64, "block_n": 64, "block_k": 128, "loads": "tma", "transfer_rows": 16, "preload_b": True}
 PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[name].belongs_to("pull")}
 
 
@@ -142,6 +143,7 @@ PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[na
             {"m": 64, "k": 64 * 9},
             H100,
         ),
+        ("preload", {**PRELOAD, "num_stages": 6}, FEW, H100),
         ("shared memory", {**PUSH, "num_stages": 6, "block_k": 128}, {}, H100),
         ("shared memory", {**PUSH, "num_stages": 4}, {}, MI300X),
         ("transfer within the shard", {**PUSH, "transfer_rows": 2048}, {}, H100),
