@@ -32,8 +32,8 @@ MOST_ROWS_ONE_SHOT = 32
 """Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
 
 MOST_ROWS_IN_WORDS = 256
-"""Beyond, searches do not begin with tiles that travel as words: with 512 rows they take 202.5 µs at best, those by signal
-184.9, of 958 configs with N=8192 K=28672 on 2 H100 (2026-11-25).
+"""Beyond, searches do not begin with tiles that travel as words: with 512 rows they take 202.5 µs at best, those by
+signal 184.9, of 958 configs with N=8192 K=28672 on 2 H100 (2026-11-25).
 """
 
 MOST_LL_WORDS = 64
