@@ -24,7 +24,7 @@ from typing import Any
 from arguments import output_file, positive, whole
 from latencies import TUNED_FOR, microseconds, speedup, time_in
 from listed import REPEATED, Sizes
-from steps import FOLDER, JSON, Folder, Step, here, run_all
+from steps import FOLDER, JSON, Folder, Step, here, run_all, run_to_end
 
 from autotune.model_runs.clock import Ratio
 
@@ -197,4 +197,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_to_end(main)

@@ -26,7 +26,7 @@ from arguments import positive, whole
 from results_table import Setting, Stored, Table
 from results_tables import TABLES, Picture, Undrawn
 from results_text import NoMarkers, replaced
-from steps import Folder, Step, here, run_all
+from steps import Folder, Step, here, run_all, run_to_end
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/results.md")
@@ -140,8 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("interrupted; what is done is kept, and the same command again continues", file=sys.stderr)
-        sys.exit(130)
+    run_to_end(main)

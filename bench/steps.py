@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -158,3 +158,12 @@ def exits_at_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def run_to_end(main: Callable[[], None]) -> None:
+    """Run a command made of steps; where it is interrupted, it says so and exits with 130."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("interrupted; what is done is kept, and the same command again continues", file=sys.stderr)
+        sys.exit(130)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from listed import REPEATED
 from repeatability import AIMS, comparison, summary, summed_up, tuning
+from steps import run_to_end
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "bench/repeatability.py"
@@ -64,3 +65,14 @@ def test_a_run_resumes_and_ends_with_a_spread(tmp_path: Path) -> None:
     assert [row["seed"] for row in found["rows"]] == [0, 1] and found["spread"] >= 0
     again = subprocess.run(words, capture_output=True, text=True)
     assert again.returncode == 0 and again.stdout == done.stdout and "[1/" not in again.stderr
+
+
+def test_an_interrupt_ends_a_command_of_steps_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as end:
+        run_to_end(interrupted)
+    assert end.value.code == 130 and "continues" in capsys.readouterr().err
