@@ -178,7 +178,15 @@ def test_where_nothing_can_be_measured_it_fails_with_the_reason(gpus: Bench) -> 
     result = gpus.tune(*SMALL)
     assert result.exit_code == 1
     assert "No config could be measured. The last one: crashed, rank 1 died in phase compile: SIGSEGV" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith(" --force")
     assert gpus.json(*SMALL)["finished"] is False
+
+
+def test_where_nothing_can_be_measured_anew_it_fails_and_the_old_result_stays(gpus: Bench) -> None:
+    old = gpus.json(*SMALL)
+    gpus.prepare = lambda gang: setattr(gang, "broken", True)
+    assert gpus.tune(*SMALL, "--force").exit_code == 1
+    assert gpus.json("lookup", *SMALL[: SMALL.index("--trials")])["entry"]["study"] == old["study"]
 
 
 def test_a_finalist_that_timed_out_is_named_with_its_reason(gpus: Bench) -> None:
