@@ -368,6 +368,20 @@ def test_a_run_is_written_into_an_optuna_storage_too(
     assert all(study.n_trials >= 12 and study.best_trial is not None for study in studies)
 
 
+def test_an_export_adds_what_an_optuna_storage_has_missed(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LAST_SECONDS", 600.0)
+    file = tmp_path / "optuna.db"
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 6)
+    assert gpus.tune(*SMALL, "--optuna-storage", f"sqlite:///{file}").exit_code == 130
+    gpus.prepare = lambda gang: None
+    assert gpus.tune(*SMALL).exit_code == 0, "without the storage"
+    assert gpus.tune("export", SMALL[0], "--format", "optuna", "-o", str(file)).exit_code == 0
+    [study] = optuna.get_all_study_summaries(f"sqlite:///{file}")
+    assert study.n_trials == 12 and "winner" in study.user_attrs
+
+
 @pytest.mark.parametrize("words", [SMALL, ("grid", *SMALL, "--m", "64,128")])
 def test_an_optuna_storage_that_cannot_be_opened_ends_the_command_before_it_starts(
     gpus: Bench, tmp_path: Path, words: tuple[str, ...]
