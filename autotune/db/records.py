@@ -254,6 +254,18 @@ class Entry:
         return html_table("Cache entry", [*self.told, *config])
 
 
+def plausible(latency: Latency) -> Latency:
+    """The latency. Raises ValueError for one that no measurement gives."""
+    times = (
+        latency.median, latency.low, latency.high, latency.host or 0.0, latency.isolated or 0.0,
+        latency.host_door or 0.0, latency.isolated_door or 0.0, *latency.by_rank,
+        *latency.rounds, *latency.host_rounds, *latency.isolated_rounds,
+    )  # fmt: skip
+    if not (latency.median > 0 and all(0 <= time <= LONGEST for time in times) and latency.low <= latency.high):
+        raise ValueError(f"{latency} is not a latency")
+    return latency
+
+
 @dataclass(frozen=True)
 class StudyRecord:
     """One tuning of one key with one provenance, running or finished."""

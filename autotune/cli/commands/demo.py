@@ -57,14 +57,14 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
     where = f"{ranks} × {recorded.machine.device}, recorded {recorded.recorded_at:%Y-%m-%d}"
     output.say(f"replaying {len(recorded.evaluations)} configs measured on {where}; nothing runs on a GPU here")
     result, place = _replayed(recorded, table, where, trials, seed)
-    if result.interrupted:
-        raise typer.Exit(exit_code())
+    if result.entry is None:
+        raise typer.Exit(exit_code() if result.interrupted else 1)
     if open:
         from autotune.cli.commands.pages import write_pages
         from autotune.cli.wanted import Wanted
-        from autotune.workloads import workload
+        from autotune.workloads import installed_workload
 
-        write_pages(Wanted(), None, str(place), open=True, load=lambda key: workload(recorded.workload))
+        write_pages(Wanted(), None, str(place), open=True, load=lambda key: installed_workload(recorded.workload))
 
 
 def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: int) -> tuple[Result, Path]:
@@ -77,10 +77,10 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
     from autotune.recordings import Replay
     from autotune.tuning import EFFORTS, limits_of, tune
     from autotune.tuning.screening import Screen
-    from autotune.workloads import workload
+    from autotune.workloads import installed_workload
 
     effort, budget = limits_of(recorded.machine, None, trials, None, seed)
-    found = workload(recorded.workload)
+    found = installed_workload(recorded.workload)
     recording = recorded.fitted(found)
     problem, reduced, replay = recording.problem_of(found), recording.reduced(found), Replay(recording)
     place, provenance = _emptied(table), recording.provenance.as_replay(recording.recorded_at)
@@ -130,7 +130,8 @@ def _emptied(table: str) -> Path:
 def _steps(result: Result, replay: Replay, place: Path) -> list[str]:
     """The time of the trials when they were measured, and the next commands."""
     if result.entry is None:
-        return ["", "Interrupted. Next:  tune demo"]
+        told = "Interrupted. Next:  tune demo" if result.interrupted else "No config could be measured in these trials."
+        return ["", told]
     from autotune.recordings.tables import names
 
     evaluations = replay.recording.evaluations
