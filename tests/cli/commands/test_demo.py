@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from fakes import Bench
+from typer.testing import Result
 
 from autotune.cli import session
 from autotune.db import CacheKey, Store
 from autotune.outcome import Evaluation, Outcome
-from autotune.recordings import read, tables
+from autotune.recordings import Replay, read, tables
 from autotune.runtime.lookup import lookup
 from autotune.workloads import provenance_of, workload
 
@@ -59,6 +60,25 @@ def test_an_earlier_demo_gives_the_search_no_start(laptop: Bench, database: Path
     with Store.open(database) as store:
         (study,) = store.studies()
         assert not any(trial.source == "warm" for trial in store.trials(study.id))
+
+
+def test_a_second_demo_leaves_the_first_one_its_database(
+    laptop: Bench, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Replay] = []
+    second: list[Result] = []
+
+    def start(self: Replay) -> None:
+        started.append(self)
+        if len(started) == 1:
+            second.append(laptop.tune("demo", "ar-64", "--trials", "4"))
+
+    monkeypatch.setattr(Replay, "start", start)
+    found = laptop.tune("demo", "ar-64", "--trials", "8")
+    assert found.exit_code == 0 and f"{database} (study 1" in found.stdout, found.output
+    elsewhere = re.search(r"another demo of this table is running; this one's database is in (.+)", second[0].stderr)
+    assert second[0].exit_code == 0 and elsewhere is not None
+    shutil.rmtree(elsewhere[1])
 
 
 def test_no_look_up_serves_it_even_on_that_very_machine(
