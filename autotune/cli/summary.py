@@ -119,16 +119,17 @@ def _next(result: Result, request: Request, searched: list[TrialRecord], db: str
     """The next steps; the last line is a command."""
     if result.interrupted:
         return ["", "Interrupted. All measurements are kept; the same command continues the run."]
+    again = f"Tune again: {request.command(db=db)}{regime_options(result.study.key.regime)} --force"
     if result.entry is None:
         failed = next((r.evaluation for r in reversed(searched) if r.evaluation.reason), None)
         why = f" The last one: {failed.outcome}, {failed.reason}" if failed is not None else ""
-        return ["", f"No config could be measured.{why}"]
+        return ["", f"No config could be measured.{why}", again]
     name = request.word if request.is_of_a_file else request.workload.name
     regime = result.study.key.regime
     named = f', regime="{regime}"' if regime_options(regime) else ""
     lines = ["", f'In Python:  autotune.lookup("{name}", problem{named}).config']
     if result.from_cache:
-        lines.append(f"Tune again: {request.command(db=db)}{regime_options(regime)} --force")
+        lines.append(again)
     return [*lines, f"Next:       {request.command('report', db=db)}"]
 
 

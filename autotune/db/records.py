@@ -30,6 +30,9 @@ HASHED = {"source_hash": "the kernels' sources have changed", "space": "the sear
 REPLAY = ", replay of "
 """In a space, before the date of the table that is replayed."""
 
+RECORDED = " recorded"
+"""At the end of a space, where a table of all its configs is measured."""
+
 ABSENT = "absent"
 """Shown for a field that one side of a comparison lacks."""
 
@@ -121,6 +124,15 @@ class Provenance:
     def as_replay(self, recorded: datetime) -> Provenance:
         """That of a replay: of no space that a look-up asks for."""
         return dataclasses.replace(self, space=f"{self.space}{REPLAY}{recorded:%Y-%m-%d}")
+
+    @property
+    def is_recording(self) -> bool:
+        """True for what ``tune record`` measures: it ends in a table, not in a winner."""
+        return self.space.endswith(RECORDED)
+
+    def as_recording(self) -> Provenance:
+        """That of a recording: of no space that is searched."""
+        return dataclasses.replace(self, space=f"{self.space}{RECORDED}")
 
     def differences(self, other: Provenance) -> Differences:
         return _differences(dataclasses.asdict(self), dataclasses.asdict(other))
@@ -242,6 +254,18 @@ class Entry:
         return html_table("Cache entry", [*self.told, *config])
 
 
+def plausible(latency: Latency) -> Latency:
+    """The latency. Raises ValueError for one that no measurement gives."""
+    times = (
+        latency.median, latency.low, latency.high, latency.host or 0.0, latency.isolated or 0.0,
+        latency.host_door or 0.0, latency.isolated_door or 0.0, *latency.by_rank,
+        *latency.rounds, *latency.host_rounds, *latency.isolated_rounds,
+    )  # fmt: skip
+    if not (latency.median > 0 and all(0 <= time <= LONGEST for time in times) and latency.low <= latency.high):
+        raise ValueError(f"{latency} is not a latency")
+    return latency
+
+
 @dataclass(frozen=True)
 class StudyRecord:
     """One tuning of one key with one provenance, running or finished."""
@@ -256,6 +280,11 @@ class StudyRecord:
     """UTC."""
     winner: Winner | None = None
     origin: str = ""
+
+    @property
+    def is_begun(self) -> bool:
+        """True for an unfinished search. The study of a recording has no end."""
+        return self.state == "running" and not self.provenance.is_recording
 
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Differences:

@@ -24,6 +24,7 @@ from autotune.db.records import (
     StudyRecord,
     TrialRecord,
     Winner,
+    plausible,
 )
 from autotune.outcome import Evaluation, Latency, Outcome
 
@@ -233,14 +234,7 @@ def _latency(values: dict[str, Any]) -> Latency:
         host_door=None if (host_door := values.get("host_door")) is None else float(host_door),
         isolated_door=None if (isolated_door := values.get("isolated_door")) is None else float(isolated_door),
     )
-    times = (
-        latency.median, latency.low, latency.high, latency.host or 0.0, latency.isolated or 0.0,
-        latency.host_door or 0.0, latency.isolated_door or 0.0, *latency.by_rank,
-        *latency.rounds, *latency.host_rounds, *latency.isolated_rounds,
-    )  # fmt: skip
-    if not (latency.median > 0 and all(0 <= time <= LONGEST for time in times) and latency.low <= latency.high):
-        raise ValueError(f"{latency} is not a latency")
-    return latency
+    return plausible(latency)
 
 
 def _numbers(values: Iterable[Any]) -> tuple[float, ...]:

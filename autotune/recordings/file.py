@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from autotune.config import Config, Value
-from autotune.db.records import Provenance
+from autotune.db.records import Provenance, plausible
 from autotune.errors import InputError
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
@@ -161,8 +161,10 @@ def _check(content: RecordingFile) -> None:
     unknown = sorted(content.restriction.keys() - content.dimensions.keys())
     if unknown:
         raise ValueError(f"restriction of {', '.join(unknown)}; dimensions: {', '.join(content.dimensions)}")
-    if not content.columns.outcome:
-        raise ValueError("no configs")
+    if not any(content.columns.median):
+        raise ValueError("no config that was measured")
+    for latency in content.parts.values():
+        plausible(latency)
 
 
 def _recording(content: RecordingFile) -> Recording:
@@ -209,7 +211,7 @@ def _evaluation(content: RecordingFile, row: int) -> Evaluation:
     missing = [name for name, value in values.items() if value is None]
     if 0 < len(missing) < len(names):
         raise ValueError(f"row {row} lacks {', '.join(missing)}")
-    latency = None if missing else Latency(**values)
+    latency = None if missing else plausible(Latency(**values))
     reason = _at(content.reasons, columns.reason[row], "reason")
     return Evaluation(outcome, reason, latency, seconds={"total": columns.seconds[row]})
 

@@ -46,8 +46,8 @@ def record(
             raise InputError(f"the reduced space has {size} valid configs: allow fewer (the limit is {limit})")
         why = _emptied_by(workload.space, allowed, lifted, problem, machine)
         raise InputError(f"the reduced space has no valid config{why}: allow other values")
-    provenance = dataclasses.replace(provenance_of(workload), space=f"{space.fingerprint()} {SOURCE}")
-    study = store.study(CacheKey.of(problem, machine), provenance, seed=0, space_size=size)
+    provenance = dataclasses.replace(provenance_of(workload), space=space.fingerprint())
+    study = store.study(CacheKey.of(problem, machine), provenance.as_recording(), seed=0, space_size=size)
     evaluations = {trial.config: trial.evaluation for trial in store.trials(study.id)}
     configs = list(space.enumerate(problem, machine))
     waiting = iter(random.Random(study.seed).sample(configs, size))
@@ -72,7 +72,7 @@ def record(
         workload=workload.name,
         problem=problem.as_dict(),
         machine=machine,
-        provenance=dataclasses.replace(provenance, space=space.fingerprint()),
+        provenance=provenance,
         recorded_at=datetime.now(UTC),
         origin="measured",
         restriction={name: tuple(values) for name, values in allowed.items()},

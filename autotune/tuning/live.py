@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import optuna
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import OptunaError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -127,7 +127,10 @@ class LiveStudy:
 
     def __init__(self, storage: DirectStorage, study: StudyRecord, space: Space) -> None:
         """Nothing is written yet."""
-        self._storage, self._record, self._space = storage, study, space
+        self._storage, self._record, self._dimensions = storage, study, space.dimensions
+        self._categories: dict[str, BaseDistribution] = {
+            name: CategoricalDistribution(dimension.values) for name, dimension in space.dimensions.items()
+        }
         self._regime = Regime(study.key.regime)
         self._study: optuna.Study | None = None
 
@@ -160,13 +163,15 @@ class LiveStudy:
     def _begin(self, history: list[TrialRecord]) -> None:
         self._study = self._storage.open_study(study_name(self._record))
         trials = self._study.get_trials(deepcopy=False)
+        for trial in trials:
+            self._categories |= trial.distributions  # Optuna takes no others; an export knows those that occur alone
         there = {(trial.user_attrs.get("source"), frozenset(trial.params.items())) for trial in trials}
         if not there:
             for name, value in dataclasses.asdict(self._record.key).items():
                 self._study.set_user_attr(name, value)
-        for trial in history:
-            frozen = self._frozen(trial, trial.created_at or datetime.now())
-            if trial.source != FINAL and (trial.source, frozenset(frozen.params.items())) not in there:
+        for record in history:
+            frozen = self._frozen(record, record.created_at or datetime.now())
+            if record.source != FINAL and (record.source, frozenset(frozen.params.items())) not in there:
                 self._study.add_trial(frozen)
 
     def _frozen(self, record: TrialRecord, ended: datetime) -> FrozenTrial:
@@ -174,13 +179,13 @@ class LiveStudy:
         evaluation = record.evaluation
         value = evaluation.latency.of(self._regime) if evaluation.latency is not None else None
         state = TrialState.PRUNED if evaluation.outcome in REFUSED else TrialState.FAIL
-        dimensions = self._space.dimensions
+        dimensions = self._dimensions
         names = [n for n, v in record.config.items() if n in dimensions and dimensions[n].holds(v)]
         trial = create_trial(
             state=TrialState.COMPLETE if value is not None else state,
             value=value,
             params={name: record.config[name] for name in names},
-            distributions={name: CategoricalDistribution(dimensions[name].values) for name in names},
+            distributions={name: self._categories[name] for name in names},
             user_attrs=_attributes(record),
         )
         trial.datetime_complete = ended.astimezone().replace(tzinfo=None)

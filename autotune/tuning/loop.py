@@ -91,11 +91,11 @@ def tune(
         run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, lease, watch, regime, live)
         try:
             run.search_space()
-            run.finish(extra_finalists)
+            finished = run.finish(extra_finalists)
         except KeyboardInterrupt:
             gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
             return Result(study, run.progress, None, interrupted=True)
-        return Result(study, run.progress, store.entry(key, provenance))
+        return Result(study, run.progress, store.entry(key, provenance) if finished else None)  # not an earlier study's
 
 
 class _Run:
@@ -173,8 +173,8 @@ class _Run:
             spent.total = time.monotonic() - begin
             self._show("searching")
 
-    def finish(self, extra_finalists: Sequence[Config] = ()) -> None:
-        """Run the finals, measure the limits, store the winner."""
+    def finish(self, extra_finalists: Sequence[Config] = ()) -> bool:
+        """Run the finals, measure the limits, store the winner; False if no config could be measured."""
         self._show("finals")
         baselines, regime = list(self._baselines.values()), self._regime
         incumbents = previous_winner(self._workload, self._problem, self._machine, self._store, regime)
@@ -211,7 +211,7 @@ class _Run:
         self.progress.finals = (0, 0)
         if proven is None:
             self._show("no config could be measured")
-            return
+            return False
         best, routings = proven
         measured = {config: merge(latencies) for config, latencies in rounds.items()}
         door = self._gang.measure_door()  # the same for all configs: it changes a claim, never the order
@@ -228,6 +228,7 @@ class _Run:
             self._live.finish(found)
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
+        return True
 
     def _refused(self, finalists: Sequence[Config]) -> dict[Config, Evaluation]:
         """The screen's verdicts on finalists that must not run; the search may not have come to them."""

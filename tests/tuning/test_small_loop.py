@@ -195,6 +195,14 @@ def test_force_that_is_interrupted_leaves_the_old_winner_in_the_cache(path: Path
         assert store.entries("small") == [old]
 
 
+def test_force_that_measures_nothing_has_no_result_and_leaves_the_old_winner_in_the_cache(path: Path) -> None:
+    old = run(path, Ranks()).entry
+    result = run(path, Ranks(fails=dict.fromkeys(EVERYTHING, Outcome.CRASHED)), force=True)
+    assert result.entry is None and not result.interrupted
+    with Store.open(path) as store:
+        assert store.entries("small") == [old]
+
+
 def noisy(time: Callable[[Config], float]) -> Callable[[Config], float]:
     """Times that change by 0.5 % from call to call."""
     rng = random.Random(1)

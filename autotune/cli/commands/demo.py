@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,14 +60,14 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
     where = f"{ranks} × {recorded.machine.device}, recorded {recorded.recorded_at:%Y-%m-%d}"
     output.say(f"replaying {len(recorded.evaluations)} configs measured on {where}; nothing runs on a GPU here")
     result, place = _replayed(recorded, table, where, trials, seed)
-    if result.interrupted:
-        raise typer.Exit(exit_code())
+    if result.entry is None:
+        raise typer.Exit(exit_code() if result.interrupted else 1)
     if open:
         from autotune.cli.commands.pages import write_pages
         from autotune.cli.wanted import Wanted
-        from autotune.workloads import workload
+        from autotune.workloads import installed_workload
 
-        write_pages(Wanted(), None, str(place), open=True, load=lambda key: workload(recorded.workload))
+        write_pages(Wanted(), None, str(place), open=True, load=lambda key: installed_workload(recorded.workload))
 
 
 def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: int) -> tuple[Result, Path]:
@@ -77,14 +80,14 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
     from autotune.recordings import Replay
     from autotune.tuning import EFFORTS, limits_of, tune
     from autotune.tuning.screening import Screen
-    from autotune.workloads import workload
+    from autotune.workloads import installed_workload
 
     effort, budget = limits_of(recorded.machine, None, trials, None, seed)
-    found = workload(recorded.workload)
+    found = installed_workload(recorded.workload)
     recording = recorded.fitted(found)
     problem, reduced, replay = recording.problem_of(found), recording.reduced(found), Replay(recording)
-    place, provenance = _emptied(table), recording.provenance.as_replay(recording.recorded_at)
-    with Store.open(place) as store:
+    provenance = recording.provenance.as_replay(recording.recorded_at)
+    with _emptied(table) as place, Store.open(place) as store:
         # Nothing is compiled, as under the interpreter; and one round: a table answers the same each time.
         with Screen(reduced, problem, INTERPRETED) as screen, watching(problem, where) as watch:
             result = tune(
@@ -117,20 +120,30 @@ def _folder() -> Path:
     return instead
 
 
-def _emptied(table: str) -> Path:
-    """The demo's database, without an earlier run's results: the search would start from them."""
+@contextmanager
+def _emptied(table: str) -> Iterator[Path]:
+    """The demo's database, without an earlier run's results: the search would start from them. While another demo of
+    the table runs, one elsewhere.
+    """
     from autotune.recordings.tables import ENDING
 
     place = _folder() / f"{Path(table).name.removesuffix(ENDING)}.db"
-    for file in (place, Path(f"{place}-wal"), Path(f"{place}-shm")):
-        file.unlink(missing_ok=True)
-    return place
+    with open(f"{place}.busy", "ab") as busy:
+        try:
+            fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            place = Path(tempfile.mkdtemp(prefix="tune-demo-")) / place.name
+            output.say(f"another demo of this table is running; this one's database is in {place.parent}")
+        for file in (place, Path(f"{place}-wal"), Path(f"{place}-shm")):
+            file.unlink(missing_ok=True)
+        yield place
 
 
 def _steps(result: Result, replay: Replay, place: Path) -> list[str]:
     """The time of the trials when they were measured, and the next commands."""
     if result.entry is None:
-        return ["", "Interrupted. Next:  tune demo"]
+        told = "Interrupted. Next:  tune demo" if result.interrupted else "No config could be measured in these trials."
+        return ["", told]
     from autotune.recordings.tables import names
 
     evaluations = replay.recording.evaluations

@@ -56,10 +56,12 @@ def write(
     """Build the reports and write them, the newest first."""
     if format is None:
         ending = file.suffix.lower()[1:] if file is not None else ""
-        format = ending if ending in FORMATS else "md"
+        format = ending if ending in FORMATS else "html" if open or all else "md"
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
-    if format == "html" or open or all:
+    if format != "html" and (open or all):
+        raise InputError(f"--all and --open are web pages; leave them out for {format}, which has every report in one")
+    if format == "html":
         pages.write_pages(wanted, file, db, open=open, all=all, load=_loaded)
         return
     from autotune.report import build, overview, to_dict, to_markdown

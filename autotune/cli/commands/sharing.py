@@ -14,7 +14,7 @@ from autotune.cli import output, session
 from autotune.cli.entry_text import entry_title
 from autotune.cli.options import Database, Json, Output, Request, one_of
 from autotune.cli.wanted import Wanted
-from autotune.db import CacheKey, Entry
+from autotune.db import CacheKey, Entry, Provenance
 from autotune.errors import InputError, NoDatabase
 from autotune.files import text_of
 from autotune.outcome import Regime, regime_of
@@ -113,13 +113,14 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
             _to_optuna(store, entries, file)
             return
         if format == "thresholds":
-            output.write(_thresholds(store, entries, wanted), file, "the winning modes")
+            current = _current(entries)
+            output.write(_thresholds(store, current, wanted), file, "the winning modes")
+            _say_left_out(len(entries) - len(current))
             return
         if format == "vllm":
             text, left_out = sharing.to_sizes(entries, by)
             output.write(text, file, "configs by size")
-            if left_out:
-                output.say(f"left out, for their other sources, configs or versions: {left_out}")
+            _say_left_out(left_out)
             return
         entry = _only(entries)
         trials = store.trials(entry.study_id)
@@ -131,6 +132,23 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
 def known(regime: str | None) -> str | None:
     """The regime, if one is named. Raises InputError."""
     return None if regime is None else regime_of(regime).value
+
+
+def _current(entries: Sequence[Entry]) -> list[Entry]:
+    """Those of each device and workload that have the newest one's sources, space and versions: where a look-up finds
+    that one, it finds no other.
+    """
+    newest: dict[tuple[str, ...], Provenance] = {}
+
+    def is_current(key: CacheKey, own: Provenance) -> bool:
+        return newest.setdefault((key.workload, key.device, key.arch, key.interconnect), own) == own
+
+    return [entry for entry in entries if is_current(entry.key, entry.provenance)]
+
+
+def _say_left_out(count: int) -> None:
+    if count:
+        output.say(f"left out, for their other sources, configs or versions: {count}")
 
 
 def _thresholds(store: Store, entries: Sequence[Entry], wanted: Wanted) -> str:

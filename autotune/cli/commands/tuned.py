@@ -57,15 +57,17 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
         keys = [*(study.key for study, _ in begun), *(entry.key for entry in entries)]
         stale = [why_stale(entry.key, entry.provenance) for entry in entries]
         alike = Counter(entry.key for entry in entries)
+        going_on = [study for study, _ in begun if not why_stale(study.key, study.provenance)]
         rows = [_cells(entry, why, alike[entry.key]) for entry, why in zip(entries, stale, strict=True)]
-        output.data(_table(keys, [*(_begun_cells(*each) for each in begun), *rows]))
+        first = [_begun_cells(study, trials, study in going_on) for study, trials in begun]
+        output.data(_table(keys, [*first, *rows]))
         for why, count in Counter(filter(None, stale)).most_common():
             output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
         kernels = [entry for entry in entries if entry.key.is_kernel and alike[entry.key] > 1]
         if kernels:
             output.say(f"{ALIKE}: tune show {dashed(kernels[0].key.workload)} --study {kernels[0].study_id}")
-        if begun:
-            output.say(_continuing(begun[0][0], db))
+        if going_on:
+            output.say(_continuing(going_on[0], db))
     elif words:
         output.say(f"nothing of {' '.join(words)} is tuned yet; tune list shows everything")
     else:
@@ -81,7 +83,7 @@ def _found(wanted: Wanted, db: str | None) -> tuple[list[tuple[StudyRecord, int]
     try:
         with session.open_store(db, create=False) as store:
             studies = store.studies()
-            running = [study for study in reversed(studies) if study.state == "running" and wanted.takes(study.key)]
+            running = [study for study in reversed(studies) if study.is_begun and wanted.takes(study.key)]
             begun = [(study, len(store.trials(study.id))) for study in running]
             every = store.entries()
             entries = [entry for entry in every if wanted.takes(entry.key)]
@@ -126,8 +128,10 @@ def _cells(entry: Entry, stale: str, alike: int) -> Cells:
     )
 
 
-def _begun_cells(study: StudyRecord, trials: int) -> Cells:
-    return (_problem(study.key), "", "", "", f"unfinished, {counted(trials, 'trial')}")
+def _begun_cells(study: StudyRecord, trials: int, goes_on: bool) -> Cells:
+    """``goes_on``: with today's sources and versions; with others a command begins anew."""
+    told = f"unfinished, {counted(trials, 'trial')}" + ("" if goes_on else ", stale")
+    return (_problem(study.key), "", "", "", told)
 
 
 def _unfinished_dict(study: StudyRecord, trials: int) -> dict[str, Any]:

@@ -106,7 +106,8 @@ def explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
             if code.startswith(beginning):
                 return explanation
     if isinstance(cause, OSError) and cause.strerror:
-        return f"cannot be used ({cause.strerror}: {cause.filename}); {ANOTHER}"
+        where = f": {cause.filename}" if cause.filename else ""  # a lock's failure, as on NFS, names no file
+        return f"cannot be used ({cause.strerror}{where}); {ANOTHER}"
     first_line = str(cause).strip().partition("\n")[0].rstrip(":")
     instead = ANOTHER if isinstance(cause, sqlite3.Error) else "set AUTOTUNE_DB to another one"
     return f"cannot be used ({first_line}); check it, or {instead}"

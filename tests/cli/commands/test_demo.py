@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
+import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 from fakes import Bench
+from typer.testing import Result
 
 from autotune.cli import session
 from autotune.db import CacheKey, Store
-from autotune.recordings import read, tables
+from autotune.outcome import Evaluation, Outcome
+from autotune.recordings import Replay, read, tables
 from autotune.runtime.lookup import lookup
 from autotune.workloads import provenance_of, workload
 
@@ -57,6 +62,25 @@ def test_an_earlier_demo_gives_the_search_no_start(laptop: Bench, database: Path
         assert not any(trial.source == "warm" for trial in store.trials(study.id))
 
 
+def test_a_second_demo_leaves_the_first_one_its_database(
+    laptop: Bench, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Replay] = []
+    second: list[Result] = []
+
+    def start(self: Replay) -> None:
+        started.append(self)
+        if len(started) == 1:
+            second.append(laptop.tune("demo", "ar-64", "--trials", "4"))
+
+    monkeypatch.setattr(Replay, "start", start)
+    found = laptop.tune("demo", "ar-64", "--trials", "8")
+    assert found.exit_code == 0 and f"{database} (study 1" in found.stdout, found.output
+    elsewhere = re.search(r"another demo of this table is running; this one's database is in (.+)", second[0].stderr)
+    assert second[0].exit_code == 0 and elsewhere is not None
+    shutil.rmtree(elsewhere[1])
+
+
 def test_no_look_up_serves_it_even_on_that_very_machine(
     laptop: Bench, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,3 +110,26 @@ def test_no_look_up_serves_it_even_on_that_very_machine(
 def test_what_cannot_be_replayed_is_said(laptop: Bench, words: tuple[str, ...], said: str) -> None:
     result = laptop.tune("demo", *words)
     assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")
+
+
+def of_workload(name: str, file: Path) -> Path:
+    """A table of the package as if it were of another workload."""
+    values = json.loads(gzip.decompress(tables.file_of("ar-64").read_bytes()))
+    file.write_bytes(gzip.compress(json.dumps({**values, "workload": name}).encode()))
+    return file
+
+
+def test_a_table_loads_no_file_that_it_names(laptop: Bench, tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    result = laptop.tune("demo", str(of_workload(f"{tmp_path}/evil.py:It", tmp_path / "table.json.gz")))
+    assert result.exit_code == 2 and "stored names load no files" in " ".join(result.stderr.split())
+    assert not (tmp_path / "ran").exists()
+
+
+def test_where_no_trial_could_be_measured_it_fails_and_was_not_interrupted(
+    laptop: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed = {config: Evaluation(Outcome.CRASHED, "made to") for config in RECORDED.evaluations}
+    monkeypatch.setattr("autotune.recordings.read", lambda file: dataclasses.replace(RECORDED, evaluations=crashed))
+    result = laptop.tune("demo", "ar-64", "--trials", "3")
+    assert result.exit_code == 1 and result.stdout.endswith("No config could be measured in these trials.\n")

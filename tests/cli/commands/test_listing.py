@@ -96,6 +96,21 @@ def test_an_interrupted_study_is_listed_and_shown(gpus: Bench) -> None:
     assert [each["finished"] for each in gpus.json("list")] == [True]
 
 
+def test_no_command_continues_what_was_begun_with_another_version(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 6)
+    assert gpus.tune(*SMALL, "--m", "512").exit_code == 130
+    with Store.open() as store:
+        (study,) = store.studies()
+        other = dataclasses.replace(study.provenance, triton="another version")
+        store.study(dataclasses.replace(study.key, device="another GPU"), other, seed=0, space_size=3)
+    listed = gpus.tune("list", "--m", "512")
+    assert re.findall(r"another GPU +unfinished, 0 trials, stale\n", listed.stdout)
+    assert "continues it, as tune all-gather-gemm" in listed.stderr and "--m 512" in listed.stderr
+    with Store.open() as store:
+        store.forget(study.id)
+    assert "continues it" not in gpus.tune("list").stderr
+
+
 def test_show(gpus: Bench) -> None:
     gpus.tune(*SMALL)
     result = gpus.tune("show", "all-gather-gemm")

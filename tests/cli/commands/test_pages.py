@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import webbrowser
 from pathlib import Path
@@ -84,6 +85,19 @@ def test_all_are_a_folder_even_if_there_is_one(
     assert gpus.tune("report", "all-gather-gemm", "--all", "-o", "other").exit_code == 0
     assert (tmp_path / "other" / "all-gather-gemm-1.html").exists()
     assert gpus.tune("report", "--all", "all-gather-gemm").exit_code == 2
+
+
+@pytest.mark.parametrize("words", [("--format", "json"), ("--format", "md"), ("-o", "all.json")])
+def test_all_and_open_are_pages_and_take_no_other_format(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str], words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 0
+    for option in ("--all", "--open"):
+        result = gpus.tune("report", option, *words)
+        assert result.exit_code == 2 and "--all and --open are web pages; leave them out for" in result.stderr
+    assert {file.suffix for file in tmp_path.iterdir()} <= {".db", ".lock"} and shown == []
+    assert len(json.loads(gpus.tune("report", "--format", "json").stdout)) == 1
 
 
 def test_where_nothing_is_finished_the_last_study_is_shown(gpus: Bench, tmp_path: Path) -> None:

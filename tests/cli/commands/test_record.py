@@ -26,6 +26,10 @@ def test_a_space_is_recorded(gpus: Bench, tmp_path: Path) -> None:
     assert found["best"]["median"] == pytest.approx(recording.optimum, abs=1e-3)
     assert recording.restriction["loads"] == ["tma"] and recording.dimensions["preload_b"] == (False,)
     assert gpus.gangs[0].closed
+    listed = gpus.tune("list")
+    assert listed.stdout == "" and "nothing is tuned yet" in listed.stderr, "no command continues it"
+    pages = gpus.tune("report", "--all", "-o", str(tmp_path / "pages"))
+    assert pages.exit_code == 1 and "no finished study" in pages.stderr
 
 
 def test_interrupted_it_goes_on(gpus: Bench, tmp_path: Path) -> None:

@@ -191,3 +191,15 @@ def test_export_of_the_sizes_at_which_a_mode_wins(gpus: Bench, exported: Path) -
     sizes = [each["size"] for each in found["measured"]]
     assert len(sizes) == 2 and found["ranges"][0]["from"] == -(-sizes[0] // 2)
     assert {each["mode"] for each in found["ranges"]} == {each["mode"] for each in found["measured"]}
+
+
+def test_sizes_at_which_a_mode_wins_are_of_one_version_as_for_look_ups(gpus: Bench) -> None:
+    with Store.open() as store:
+        store_result(store, 2048, triton="another version")
+        for m in PROBLEMS:
+            store_result(store, m)
+    assert gpus.json("lookup", "all-gather-gemm", "--m", "2048")["entry"]["problem"]["m"] in PROBLEMS
+    result = gpus.tune("export", "--format", "thresholds")
+    (found,) = json.loads(result.stdout)["maps"]
+    assert [each["size"] for each in found["measured"]] == sorted(PROBLEMS)
+    assert result.stderr == "left out, for their other sources, configs or versions: 1\n"

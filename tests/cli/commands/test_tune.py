@@ -178,7 +178,15 @@ def test_where_nothing_can_be_measured_it_fails_with_the_reason(gpus: Bench) -> 
     result = gpus.tune(*SMALL)
     assert result.exit_code == 1
     assert "No config could be measured. The last one: crashed, rank 1 died in phase compile: SIGSEGV" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith(" --force")
     assert gpus.json(*SMALL)["finished"] is False
+
+
+def test_where_nothing_can_be_measured_anew_it_fails_and_the_old_result_stays(gpus: Bench) -> None:
+    old = gpus.json(*SMALL)
+    gpus.prepare = lambda gang: setattr(gang, "broken", True)
+    assert gpus.tune(*SMALL, "--force").exit_code == 1
+    assert gpus.json("lookup", *SMALL[: SMALL.index("--trials")])["entry"]["study"] == old["study"]
 
 
 def test_a_finalist_that_timed_out_is_named_with_its_reason(gpus: Bench) -> None:
@@ -358,6 +366,20 @@ def test_a_run_is_written_into_an_optuna_storage_too(
     studies = sorted(optuna.get_all_study_summaries(url), key=lambda summary: summary.datetime_start or datetime.max)
     assert [re.findall(r" m=\d+", study.study_name) for study in studies] == [[" m=4096"], [" m=64"], [" m=128"]]
     assert all(study.n_trials >= 12 and study.best_trial is not None for study in studies)
+
+
+def test_an_export_adds_what_an_optuna_storage_has_missed(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LAST_SECONDS", 600.0)
+    file = tmp_path / "optuna.db"
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 6)
+    assert gpus.tune(*SMALL, "--optuna-storage", f"sqlite:///{file}").exit_code == 130
+    gpus.prepare = lambda gang: None
+    assert gpus.tune(*SMALL).exit_code == 0, "without the storage"
+    assert gpus.tune("export", SMALL[0], "--format", "optuna", "-o", str(file)).exit_code == 0
+    [study] = optuna.get_all_study_summaries(f"sqlite:///{file}")
+    assert study.n_trials == 12 and "winner" in study.user_attrs
 
 
 @pytest.mark.parametrize("words", [SMALL, ("grid", *SMALL, "--m", "64,128")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -296,6 +298,15 @@ def test_waiting_for_another_process_has_an_end(
             store.study(key, provenance, seed=1, space_size=1)
         other.execute("COMMIT")
         store.study(key, provenance, seed=1, space_size=1)
+
+
+def test_a_folder_without_locks_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("autotune.db.engines.sqlite.fcntl.flock", no_locks)
+    with pytest.raises(StoreError, match=r"cannot be used \(No locks available\); name another file"):
+        Store.open(path)
 
 
 @pytest.mark.parametrize(
