@@ -9,7 +9,7 @@ import importlib
 import alembic.context  # noqa: F401
 import torch._dynamo.backends.debugging
 import torch._dynamo.guards
-import torch._inductor.compile_fx  # noqa: F401
+import torch._inductor.compile_fx
 from triton.runtime.interpreter import InterpretedFunction
 
 import autotune.db.migrations

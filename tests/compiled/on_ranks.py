@@ -151,8 +151,8 @@ def layer(context: autotune.Context, kind: str) -> dict[str, Any]:
 
 
 def explained(url: str) -> list[Any]:
-    """Collectives found in a model, once more often than a program may compile a code; graphs that are left with its own
-    code; collectives found once it is compiled in place, and in one whose graph breaks, as often each.
+    """Collectives found in a model, once more often than a program may compile a code; graphs that are left with its
+    own code; collectives found once it is compiled in place, and in one whose graph breaks, as often each.
     """
     times = 3
 
