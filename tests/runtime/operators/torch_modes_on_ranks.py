@@ -15,25 +15,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import autotune
 
-SAMPLE = False
-"""True where ``several`` was asked for a sample."""
 
-
-def several(arguments: tuple[str, list[str], bool]) -> dict[str, Any]:
-    """The answers of functions of this module, called one after the other: to start ranks takes longer than most; or of
-    a sample of their calls.
-    """
-    global SAMPLE
-    url, names, SAMPLE = arguments
+def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
+    """The answers of functions of this module, called one after the other: to start ranks takes longer than most."""
+    url, names = arguments
     return {name: globals()[name](url) for name in names}
-
-
-def some(problem: Any, machine: Any) -> list[autotune.Config]:
-    """A config of each mode; in a sample the library's and one of ours, for what is done before any mode's kernel."""
-    found = configs(problem, machine)
-    if SAMPLE:
-        found = [next(each for each in found if (each["mode"] == "bsp") is library) for library in (True, False)]
-    return found
 
 
 def inference_mode(url: str) -> dict[str, float]:
@@ -83,7 +69,7 @@ def current_device(url: str) -> dict[str, float]:
             torch.cuda.set_device((context.heap.device.index + 1) % torch.cuda.device_count())
         for problem in problems(context.heap.device)[:4]:
             operands, reference = drawn(problem, 1, context.heap.device)
-            for config in some(problem, context.machine):
+            for config in configs(problem, context.machine):
                 for turn in range(4 if context.heap.device.type == "cuda" else 1):  # direct, captured, replayed
                     out = call(context, problem, operands, config=config)
                     errors[f"{problem.workload} {config['mode']} {turn}"] = error(out, reference)
@@ -154,7 +140,7 @@ def negated(url: str) -> dict[str, float]:
             operands, reference = drawn(problem, 1, context.heap.device)
             numbers = [x for x in operands if x is not None and x.is_floating_point()]
             views = tuple(torch._neg_view(x) if any(x is number for number in numbers) else x for x in operands)
-            for config in some(problem, context.machine):
+            for config in configs(problem, context.machine):
                 name = f"{problem.workload} {config['mode']}"
                 for given in (views, operands, views):
                     for x in numbers if given is views else ():
