@@ -139,9 +139,13 @@ def evaluate(mutant: Mutant | None, case: Case, seed: int, gpu: bool) -> dict[st
     """The same in a process of its own, on a copy of the package, with a mutant's edits."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "autotune")
-        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        # Compiled files, too: to compile the package takes each process a second.
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("assets", "data"))
         if mutant is not None:
-            (copy / mutant.file).write_text(applied(mutant))
+            changed = copy / mutant.file
+            changed.write_text(applied(mutant))
+            for compiled in changed.parent.glob(f"__pycache__/{changed.stem}.*"):
+                compiled.unlink()  # it would pass for the mutant's if that were as long and as old
         answer, begun = Path(folder, "answer"), time.monotonic()
         pid = os.fork()
         if pid == 0:

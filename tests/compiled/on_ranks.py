@@ -30,8 +30,9 @@ def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
     if torch.distributed.get_rank():
         url = f"{url}.of-another-rank"  # it has nothing tuned; the first rank's counts
     with autotune.Context(HEAP, url=url) as context:
+        tables = {replicated: Table(context, replicated=replicated) for replicated in (False, True)}
         return {
-            "cases": {name: fused(context, name) for name in CASES},
+            "cases": {name: fused(context, name, tables[CASES[name].replicated]) for name in CASES},
             "grown": grown(context),
             "free": {name: free(context, name) for name in FREE},
             "layers": {kind: layer(context, kind) for kind in kinds},
@@ -43,8 +44,8 @@ def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
 class Look:
     """The pass, and the graphs before and after it."""
 
-    def __init__(self, context: autotune.Context, replicated: bool = False) -> None:
-        self.fusing = Fusing(Table(context, replicated=replicated))
+    def __init__(self, context: autotune.Context, replicated: bool = False, table: Table | None = None) -> None:
+        self.fusing = Fusing(table or Table(context, replicated=replicated))
         self.graphs: list[tuple[str, str]] = []
 
     def __call__(self, graph: Graph) -> None:
@@ -75,10 +76,10 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).norm() / other.norm()) if one.shape == other.shape else 9.0
 
 
-def fused(context: autotune.Context, name: str) -> dict[str, Any]:
+def fused(context: autotune.Context, name: str, table: Table) -> dict[str, Any]:
     """A case traced by itself, which takes a tenth of a compiler's time."""
     case = CASES[name]
-    look = Look(context, case.replicated)
+    look = Look(context, table=table)
     arguments = drawn(case)
     with torch.no_grad():
         table = select_decomp_table() if case.decomposed else None
@@ -151,9 +152,10 @@ def layer(context: autotune.Context, kind: str) -> dict[str, Any]:
 
 
 def explained(url: str) -> list[Any]:
-    """Collectives found in a model, nine times; graphs that are left with its own code; collectives found once it is
-    compiled in place, and in one whose graph breaks, nine times each.
+    """Collectives found in a model, once more often than a program may compile a code; graphs that are left with its
+    own code; collectives found once it is compiled in place, and in one whose graph breaks, as often each.
     """
+    times = 3
 
     class Whole(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -165,14 +167,15 @@ def explained(url: str) -> list[Any]:
             return super().forward(x)
 
     torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = times - 1  # eight by default
     with autotune.Context(HEAP, url=url) as context, torch.no_grad():
         x, models = torch.randn(8, 64), (Whole(64, 32), Broken(64, 32))
-        found: list[Any] = [len(autotune.explain(context, models[0], x).lines) for _ in range(9)]
+        found: list[Any] = [len(autotune.explain(context, models[0], x).lines) for _ in range(times)]
         found.append(len(_debug_get_cache_entry_list(Whole.forward.__code__)))
         for model in models:
             model.compile(backend="aot_eager")
             model(x)
-            found += [len(autotune.explain(context, model, x).lines) for _ in range(9)]
+            found += [len(autotune.explain(context, model, x).lines) for _ in range(times)]
         return found
 
 

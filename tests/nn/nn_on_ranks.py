@@ -164,7 +164,9 @@ def plans() -> dict[str, dict[str, theirs.ParallelStyle]]:
 
 
 def styles(context: autotune.Context, sample: bool) -> dict[str, float]:
-    """Differences of a block by our styles from the same by torch's: results and all gradients, eager and compiled."""
+    """Differences of a block by our styles from the same by torch's: results and all gradients, eager and compiled; in
+    a sample compiled with a shared gather alone.
+    """
     device = context.heap.device
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     torch.manual_seed(2)
@@ -185,7 +187,7 @@ def styles(context: autotune.Context, sample: bool) -> dict[str, float]:
             assert {n: (type(p), p.placements) for n, p in ours.named_parameters() if isinstance(p, DTensor)} == {
                 n: (type(p), p.placements) for n, p in right.named_parameters() if isinstance(p, DTensor)
             }
-            for way in ("eager", "compiled")[: 1 + in_sequence]:
+            for way in ("eager", "compiled")[: 1 + (in_sequence and (share or not sample))]:
                 if way == "compiled":
                     compile_it(ours)
                 ours.zero_grad()

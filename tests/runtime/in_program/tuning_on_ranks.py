@@ -20,12 +20,16 @@ from ranks_of_functions import held
 import autotune
 from autotune.db import CacheKey, Lease, Store
 from autotune.machine import machine
+from autotune.tuning.effort import EFFORTS, Effort
 from autotune.workloads import provenance_of
 
 HERE = Path(__file__).parent
 TIMEOUT = 1.5
 PATIENCE = 10.0
 """Of ranks that wait for another process, which takes longer."""
+
+LITTLE = Effort(trials=24, screen=1, iterations=1, finalists=1, rounds=1)
+"""Each config is measured once, and each of the finals: how well is the matter of other tests."""
 
 Answer = dict[str, Any]
 
@@ -52,6 +56,7 @@ def tune(folder: str, width: int = 256, trouble: str = "none", **options: Any) -
     ranks = options.pop("world", dist.get_world_size())
     problem = flawed().problem_type(width=width, trouble=trouble, world_size=ranks)
     options = {"trials": 7, "effort": "quick", "url": f"sqlite:///{folder}/cache.db", **options}
+    EFFORTS["quick"] = LITTLE  # type: ignore[index]
     return answer_of(lambda: autotune.tune("flawed_sum", problem, **options))
 
 
@@ -188,6 +193,7 @@ def in_a_programs_settings(folder: str) -> list[Answer]:
     plain = autotune.GemmAllReduce(m=16, n=32, k=64, dtype="fp32", world_size=1)
     mixture = autotune.MoeDispatch(tokens=8, experts=4, top_k=2, hidden=32, routing="zipf", exponent=1.0, world_size=1)
     torch.set_default_dtype(torch.bfloat16)
+    EFFORTS["quick"] = LITTLE  # type: ignore[index]
     with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
         answers = [
             answer_of(lambda problem=each: autotune.tune(problem.workload, problem, trials=1, url=url))  # type: ignore[misc]
