@@ -82,8 +82,8 @@ def fused(context: autotune.Context, name: str, table: Table) -> dict[str, Any]:
     look = Look(context, table=table)
     arguments = drawn(case)
     with torch.no_grad():
-        table = select_decomp_table() if case.decomposed else None
-        traced = make_fx(case.function, decomposition_table=table, tracing_mode="fake")(*arguments)
+        decompositions = select_decomp_table() if case.decomposed else None
+        traced = make_fx(case.function, decomposition_table=decompositions, tracing_mode="fake")(*arguments)
         traced.graph.eliminate_dead_code()
         look(traced.graph)
         traced.recompile()
