@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import latency
+from fakes import latency_of
 from ranks_of_functions import run_ranks
 
 import autotune
@@ -87,7 +87,7 @@ def test_a_recording_of_its_problem_comes_back(found: Workload, tmp_path: Path) 
         workload=found.name, problem=problem.as_dict(), machine=H100, provenance=provenance_of(found),
         recorded_at=datetime.now(UTC), origin="synthetic", restriction={},
         dimensions={name: dimension.values for name, dimension in found.space.dimensions.items()},
-        evaluations={config: Evaluation(Outcome.MEASURED, latency=latency(5.0))},
+        evaluations={config: Evaluation(Outcome.MEASURED, latency=latency_of(5.0))},
     )  # fmt: skip
     recordings.write(recording, file)
     again = recordings.read(file)
