@@ -79,7 +79,7 @@ def _preload_fits(
     s: Setting, preload_b: bool, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str
 ) -> bool:
     # For sm_90's wgmma of 16 bits Triton 3.6 and 3.9 keep what was loaded before in a further stage, of A and B.
-    wgmma = s.machine.kind == "cuda" and s.problem.element_size == 2 and block_m >= WGMMA_ROWS
+    wgmma = s.machine.arch == "sm_90" and s.problem.element_size == 2 and block_m >= WGMMA_ROWS
     further = preload_b and num_stages > 1 and wgmma
     return not further or fits_shared_memory(s, block_m, block_n, block_k, num_stages + 1, loads)
 
