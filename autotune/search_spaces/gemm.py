@@ -82,7 +82,7 @@ def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
     if machine.is_interpreter:
         tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
     elif rows <= FEW_ROWS:
-        tile = _tiles_for_few_rows(rows, columns, machine)[0]
+        tile = _tiles_for_few_rows(problem, machine)[0]
     elif machine.kind == "hip":
         tile = {**SQUARE, "num_stages": 2}
     else:
@@ -126,17 +126,21 @@ TURNS = ((FLAT, 0.65), (SQUARE, 1.0), (WIDE, 1.7))
 """
 
 
-def _tiles_for_few_rows(rows: int, columns: int, machine: Machine) -> list[dict[str, int]]:
-    """A narrow tile; on CUDA also a flat one, first where narrow ones are more than the compute units.
+def _tiles_for_few_rows(problem: GemmProblem, machine: Machine) -> list[dict[str, int]]:
+    """A narrow tile; on CUDA also a flat one, first where the GPU does not hold a program for each narrow tile at once.
 
-    The narrow tile's six stages leave room for one program on a unit. All-gather + GEMM with M=64 N=28672 K=8192 on
-    2 H100: 224 narrow tiles take 97.7 µs, 112 flat ones 93.5, all else equal (2026-11-25).
+    With 64 rows of bf16 a narrow tile's stages leave no room for a second program on a unit. All-gather + GEMM with
+    M=64 N=28672 K=8192 on 2 H100: 224 narrow tiles take 97.7 µs, 112 flat ones 93.5, all else equal (2026-11-25).
     """
-    of_m = {"block_m": max(16, round_up(rows))}
+    rows, columns, _ = problem.gemm
+    block_m = max(16, round_up(rows))
     if machine.kind == "hip":
-        return [{**NARROW, **of_m, "num_stages": 2}]
-    tiles = [{**NARROW, **of_m}, {**FLAT, **of_m}]
-    return tiles if columns <= NARROW["block_n"] * machine.compute_units else tiles[::-1]
+        return [{**NARROW, "block_m": block_m, "num_stages": 2}]
+    narrow, flat = ({**tile, "block_m": block_m} for tile in (NARROW, FLAT))
+    stages = narrow["num_stages"] - (block_m < WGMMA_ROWS)
+    stage = (block_m + narrow["block_n"]) * narrow["block_k"] * problem.element_size
+    at_once = machine.compute_units * max(1, machine.shared_memory // (stages * stage))
+    return [narrow, flat] if -(-columns // narrow["block_n"]) <= at_once else [flat, narrow]
 
 
 def _soonest_tiles(rows: int, columns: int, units: int) -> list[dict[str, int]]:
@@ -165,7 +169,7 @@ def tiles_beside_default(problem: GemmProblem, machine: Machine) -> list[dict[st
     if machine.is_interpreter:
         return []
     if rows <= FEW_ROWS:
-        return _tiles_for_few_rows(rows, columns, machine)[1:]
+        return _tiles_for_few_rows(problem, machine)[1:]
     if machine.kind == "hip":
         return [{**WIDE, "num_warps": 4, "num_stages": 2}]
     if not problem.scaled:
