@@ -118,7 +118,7 @@ SQUARE = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warp
 WIDE = {"block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4}
 
 NARROW = {"block_n": 64, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": 6}
-"""The tile for few rows on CUDA, which take its ``block_m``; on AMD with two stages."""
+"""The tile for few rows, whose ``block_m`` follows from them; on AMD with two stages."""
 
 TURNS = ((FLAT, 0.65), (SQUARE, 1.0), (WIDE, 1.7))
 """Tiles for many rows on CUDA, and the time that a program of each takes, in that of the square one: on H200 and H100
@@ -137,9 +137,8 @@ def _tiles_for_few_rows(problem: GemmProblem, machine: Machine) -> list[dict[str
     if machine.kind == "hip":
         return [{**NARROW, "block_m": block_m, "num_stages": 2}]
     narrow, flat = ({**tile, "block_m": block_m} for tile in (NARROW, FLAT))
-    stages = narrow["num_stages"] - (block_m < WGMMA_ROWS)
-    stage = (block_m + narrow["block_n"]) * narrow["block_k"] * problem.element_size
-    at_once = machine.compute_units * max(1, machine.shared_memory // (stages * stage))
+    held = _pipeline_bytes(problem, machine, block_m, narrow["block_n"], narrow["block_k"], narrow["num_stages"])
+    at_once = machine.compute_units * max(1, machine.shared_memory // held)
     return [narrow, flat] if -(-columns // narrow["block_n"]) <= at_once else [flat, narrow]
 
 
@@ -249,15 +248,23 @@ def _tma_available(s: Setting, loads: str) -> bool:
 
 def fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str) -> bool:
     """True if the stages of a pipeline and the tile of C that TMA stores fit into a program's shared memory."""
+    held = _pipeline_bytes(s.problem, s.machine, block_m, block_n, block_k, num_stages)
+    output = block_m * min(block_n, max(32, block_n // 2)) * s.problem.result_size if loads == "tma" else 0
+    return bool(held + output <= s.machine.shared_memory)
+
+
+def _pipeline_bytes(
+    problem: GemmProblem, machine: Machine, block_m: int, block_n: int, block_k: int, num_stages: int
+) -> int:
+    """Bytes of shared memory that the stages of A and B take."""
     # One stage less where the oldest is in registers: on gfx942 on its way in; below 64 rows, too few for sm_90's
     # wgmma, as operand, but not in fp32, which tensor cores do not take. On gfx950 Triton 3.9 copies every stage
     # straight into LDS, with a sixteenth of padding at most (3.6 as on gfx942).
-    few_rows = s.machine.kind == "cuda" and block_m < WGMMA_ROWS and s.problem.dtype != "fp32"
-    stages = max(1, num_stages - (few_rows or s.machine.arch == "gfx942"))
-    operands = (block_m + block_n) * block_k * s.problem.element_size
-    operands += operands // 16 if s.machine.arch == "gfx950" else 0
-    output = block_m * min(block_n, max(32, block_n // 2)) * s.problem.result_size if loads == "tma" else 0
-    return bool(stages * operands + output <= s.machine.shared_memory)
+    few_rows = machine.kind == "cuda" and block_m < WGMMA_ROWS and problem.dtype != "fp32"
+    stages = max(1, num_stages - (few_rows or machine.arch == "gfx942"))
+    operands = (block_m + block_n) * block_k * problem.element_size
+    operands += operands // 16 if machine.arch == "gfx950" else 0
+    return stages * operands
 
 
 def _split_is_deep(s: Setting, split_k: int, block_k: int) -> bool:
