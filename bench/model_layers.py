@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 import math
 import os
@@ -299,9 +300,19 @@ def arguments() -> argparse.Namespace:
         parser.error("--ways: plain comes first, and is what others are compared with")
     if given.tune is not None and given.tune < SHORTEST:
         parser.error(f"--tune {given.tune:g}: a problem needs at least {SHORTEST:g} s")
+    if given.client == "mixture" and not expert_parallelism():
+        parser.error("--client mixture needs transformers >= 5.17: pip install 'iris-autotune[transformers]'")
     if not torch.cuda.is_available() and not given.tiny:
         parser.error("no GPU found; --tiny runs toy sizes under Triton's interpreter")
     return given
+
+
+def expert_parallelism() -> bool:
+    """Whether transformers has the way that ours is compared with."""
+    try:
+        return importlib.util.find_spec("transformers.distributed.expert_parallel") is not None
+    except ModuleNotFoundError:  # without transformers, or in one without that folder
+        return False
 
 
 def lead(given: argparse.Namespace, sizes: Sizes) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -75,3 +78,13 @@ def test_what_is_tuned_is_what_a_mixture_calls(tmp_path: Path) -> None:
     assert {each.problem for each in read_list(file)} == {
         call.problem for call in calls_of_mixture(TINY_MIXTURE, 2, 2, "fp32")
     }
+
+
+def test_a_mixture_without_expert_parallelism_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "transformers").mkdir()  # an old one, as far as that is asked for
+    (tmp_path / "transformers" / "__init__.py").touch()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    words = [sys.executable, str(BENCH), "--client", "mixture", "--tiny"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2
+    assert "needs transformers >= 5.17" in done.stderr and "Traceback" not in done.stderr
