@@ -7,6 +7,7 @@ rank runs its experts on all of them, and the sums are reduce-scattered; "styles
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,14 @@ SHARPER = 4.0
 """Routers' weights times this: logits as far apart as those of a trained router. Where rounding changes a token's last
 choice, that is one of little weight, and results can be compared.
 """
+
+
+def expert_parallelism() -> bool:
+    """transformers has the all-to-all that ours is compared with: 5.23 does, 5.20 does not."""
+    try:
+        return importlib.util.find_spec("transformers.distributed.expert_parallel") is not None
+    except ModuleNotFoundError:  # no transformers, or one without that folder
+        return False
 
 
 def mixture(

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import json
 import math
 import os
@@ -41,7 +40,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from arguments import output_file, positive, whole
-from mixture_client import MIXTURE, TINY_MIXTURE, mixture
+from mixture_client import MIXTURE, TINY_MIXTURE, expert_parallelism, mixture
 from mixture_client import calls as calls_of_mixture
 from model_clients import PHASES, TINY, Phase, Sizes, calls, pytorch, transformers
 from outside import start_ranks, where
@@ -301,18 +300,10 @@ def arguments() -> argparse.Namespace:
     if given.tune is not None and given.tune < SHORTEST:
         parser.error(f"--tune {given.tune:g}: a problem needs at least {SHORTEST:g} s")
     if given.client == "mixture" and not expert_parallelism():
-        parser.error("--client mixture needs transformers >= 5.17: pip install 'iris-autotune[transformers]'")
+        parser.error("--client mixture needs transformers' expert parallelism: pip install 'transformers>=5.23,<6'")
     if not torch.cuda.is_available() and not given.tiny:
         parser.error("no GPU found; --tiny runs toy sizes under Triton's interpreter")
     return given
-
-
-def expert_parallelism() -> bool:
-    """Whether transformers has the way that ours is compared with."""
-    try:
-        return importlib.util.find_spec("transformers.distributed.expert_parallel") is not None
-    except ModuleNotFoundError:  # without transformers, or in one without that folder
-        return False
 
 
 def lead(given: argparse.Namespace, sizes: Sizes) -> int:
