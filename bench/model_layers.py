@@ -48,11 +48,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import autotune
-from autotune.model_runs.comparison import PLAIN, RIVALS, WAYS, Comparison, Row, best, row
+from autotune.model_runs.comparison import PLAIN, RIVALS, WAYS, Comparison, Row, best, called_in, row
 from autotune.model_runs.ranks import ending_at_once
 from autotune.models.forward import Call
 from autotune.models.listed import write_list
 from autotune.models.promise import Promise, promised
+from autotune.outcome import Regime
 from autotune.tuning.effort import SHORTEST
 
 Tensor = torch.Tensor
@@ -108,8 +109,9 @@ class Bench:
             for m in left:
                 begun = time.monotonic()
                 found = self.training(phase, m) if phase.training else self.inference(models, phase, m)
-                promise = dataclasses.asdict(self.promise(phase, m))
-                yield {"phase": name, "tokens": m, **found, "promise": promise, "seconds": time.monotonic() - begun}
+                if not self.given.collect:
+                    found["promise"] = dataclasses.asdict(self.promise(phase, m, called_in(found, self.context.regime)))
+                yield {"phase": name, "tokens": m, **found, "seconds": time.monotonic() - begun}
             models.clear()
             self.comparison.forget()
 
@@ -153,12 +155,12 @@ class Bench:
         worst = self.comparison.check(errors, LOSS_TOLERANCE)
         return {**row(self.comparison.clock.busy(steps, 1), worst), "gradients": gradients, "losses": losses}
 
-    def promise(self, phase: Phase, count: int) -> Promise:
-        """What tuning measured of the operators of a forward or a step."""
+    def promise(self, phase: Phase, count: int, regime: Regime) -> Promise:
+        """What tuning measured of the operators of a forward or a step that calls them in a regime."""
         asked = wanted(self.given.client, phase, self.sizes, count, self.context.heap.world_size)
         chosen = {each.problem: self.context.choose(each.problem) for each in asked}
         exact = {problem: found.entry if found.source == "exact" else None for problem, found in chosen.items()}
-        return promised(asked, exact.__getitem__, self.context.regime)
+        return promised(asked, exact.__getitem__, regime)
 
     def _tokens(self, shape: tuple[int, int], own: bool = False) -> Tensor:
         """The same on every rank, or a rank's own."""

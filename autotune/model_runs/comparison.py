@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from autotune.compiled.fusing import fusing
 from autotune.errors import WrongResult
 from autotune.model_runs.clock import TOY, Clock, Plan, Ratio, captured
+from autotune.outcome import Regime
 from autotune.runtime.context import Context
 
 Tensor = torch.Tensor
@@ -154,6 +155,11 @@ def best(found: Row) -> tuple[str, Ratio]:
     """Of a row the fastest of our ways, and the fastest rival's time over its."""
     way = max(found["ratios"], key=lambda each: found["ratios"][each]["value"])
     return way, Ratio(**found["ratios"][way])
+
+
+def called_in(found: Row, eager: Regime) -> Regime:
+    """How a row's fastest rival calls its operators: ``eager``, the regime of eager calls, unless it was captured."""
+    return Regime.GRAPH if found["rival"].endswith(" graph") else eager
 
 
 def _nan_first(value: float) -> tuple[bool, float]:

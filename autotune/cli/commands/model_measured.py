@@ -13,7 +13,6 @@ from autotune.text import counted
 if TYPE_CHECKING:
     from autotune.model_runs.measuring import Order
     from autotune.models.forward import Forward
-    from autotune.models.promise import Promise
 
 HEADER = (
     "measured", "plain", "ours", "times as fast", "way", "predicted before", "after", "times as fast",
@@ -22,7 +21,9 @@ HEADER = (
 
 
 class MeasuredModel:
-    """The rows of an order, beside what the tuning of the same operators predicts for as many layers."""
+    """The rows of an order, beside what the tuning of the same operators predicts for as many layers, called as the
+    fastest plain forward calls them: in a graph where it was captured.
+    """
 
     def __init__(self, order: Order, result: ModelResult) -> None:
         self.order, self.result = order, result
@@ -55,11 +56,13 @@ class MeasuredModel:
         return [self._forward_dict(tokens, forward) for tokens, forward in by_tokens]
 
     def _forward_dict(self, tokens: int, forward: Forward) -> dict[str, Any]:
-        from autotune.model_runs.comparison import PLAIN, best
+        from autotune.model_runs.comparison import PLAIN, best, called_in
+        from autotune.models.promise import promised
 
         row = self._rows[tokens]
         way, ratio = best(row)
-        before, after, alone = self.result.predicted(forward)
+        alike = dataclasses.replace(self.result, regime=called_in(row, self.result.regime))
+        before, after, alone = alike.predicted(forward)
         return {
             "forward": forward.title,
             "layers": self.order.model.layers,
@@ -72,13 +75,8 @@ class MeasuredModel:
             "each_way": row["us"],
             "not_captured": row["not_captured"],
             "predicted": {"before": before, "after": after, "without_communication": alone},
-            "promise": dataclasses.asdict(self._promise(forward)),
+            "promise": dataclasses.asdict(promised(forward.calls, alike.entries.get, alike.regime)),
         }
-
-    def _promise(self, forward: Forward) -> Promise:
-        from autotune.models.promise import promised
-
-        return promised(forward.calls, self.result.entries.get, self.result.regime)
 
     def _cells(self, found: dict[str, Any]) -> list[str]:
         from autotune.models.promise import Promise

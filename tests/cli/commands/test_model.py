@@ -209,15 +209,19 @@ def test_more_ranks_than_there_are_anywhere_in_a_list_are_refused_first(gpus: Be
     assert result.exit_code == 2 and "world_size=16: this machine has 8 GPUs" in result.stderr and not gpus.gangs
 
 
+@pytest.mark.parametrize("captured", [True, False])
 def test_measured_forwards_stand_beside_their_prediction(
-    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+    captured: bool, gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is that of eager calls of the library only where plain was not faster in a graph."""
     orders = []
 
     def rows(order: Order, machine: Machine) -> Iterator[dict[str, Any]]:
         orders.append(order)
         for tokens in sorted(order.tokens):
-            times = {"plain eager": [900.0, 900.0], "plain graph": [600.0, 600.0], "styles graph": [500.0, 500.0]}
+            times = {"plain eager": [600.0, 600.0], "styles eager": [500.0, 500.0]}
+            if captured:
+                times |= {"plain eager": [900.0, 900.0], "plain graph": [600.0, 600.0]}
             yield {"tokens": tokens, **row(times, 1e-3), "not_captured": ""}
 
     monkeypatch.setattr(session, "measured_rows", rows)
@@ -225,15 +229,18 @@ def test_measured_forwards_stand_beside_their_prediction(
     result = gpus.tune(*words)
     assert result.exit_code == 0, result.output
     assert "2 of 3 layers with random weights" in result.stdout and "1.200 ± 0.000" in result.stdout
-    found = gpus.json(*words)
+    found, gains = gpus.json(*words), []
     assert [each["forward"] for each in found["measured"]] == ["256 tokens", "4 tokens"]
     for each, whole in zip(found["measured"], found["forwards"], strict=True):
-        assert (each["plain"], each["ours"]) == pytest.approx((600.0, 500.0)) and each["way"] == "styles graph"
+        assert (each["plain"], each["ours"]) == pytest.approx((600.0, 500.0)) and each["way"] == "styles eager"
         assert each["speedup"]["value"] == pytest.approx(1.2) and each["promise"]["untuned"] == 0
         told, promise = each["predicted"], each["promise"]
         assert told["before"] - told["after"] == pytest.approx(promise["library"] - promise["winners"])
-        gain = whole["predicted"]["before"] - whole["predicted"]["after"]
-        assert told["before"] - told["after"] == pytest.approx(gain * 2 / 3), "two layers of three"
+        gains.append((told["before"] - told["after"], whole["predicted"]["before"] - whole["predicted"]["after"]))
+    if captured:
+        assert 0 < sum(mine for mine, _ in gains) < 0.9 * sum(eager * 2 / 3 for _, eager in gains)
+    else:
+        assert all(mine == pytest.approx(eager * 2 / 3) for mine, eager in gains), "two layers of three"
     assert orders[0].plan.ranks == 2 and (orders[0].model.layers, orders[0].of_layers) == (2, 3)
 
 
