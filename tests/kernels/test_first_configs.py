@@ -1,4 +1,4 @@
-"""What a search begins with is right, of sizes as models have them: the default, and each mode as one would write it."""
+"""What a search begins with is right, for sizes of real models: the default, then each mode as one would write it."""
 
 from __future__ import annotations
 
