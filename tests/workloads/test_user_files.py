@@ -115,6 +115,31 @@ def test_a_module_that_is_imported_already_is_not_loaded_again(tmp_path: Path) -
         forget_lookups()
 
 
+def test_a_reloaded_module_and_a_variant_of_a_class_have_answers_of_their_own(tmp_path: Path) -> None:
+    """A notebook's next cell: the file has changed, or one class derives from another, with the same problem."""
+    smaller = "\nclass Smaller(Own):\n    space = Space(choices('mode', 'push'), numbers('block', 16))\n"
+    smaller += "    default_config = lambda self, problem, machine: Config({'mode': 'push', 'block': 16})\n"
+    file = write(tmp_path, after=smaller, name="my_reloaded_op.py")
+    module = imported(file)
+
+    def block(named: object) -> object:
+        problem = module.Rows(rows=8, world_size=2)
+        return autotune.lookup(named, problem, url=str(tmp_path / "none.db")).config["block"]  # type: ignore[arg-type]
+
+    forget_lookups()
+    try:
+        assert [block(named) for named in (module.Own(), module.Smaller(), f"{file}:Own")] == [32, 16, 32]
+        before = workload(f"{file}:Own")
+        file.write_text(file.read_text().replace('"block": 32', '"block": 16') + "# other bytes, so Python reads it\n")
+        module.__spec__.loader.exec_module(module)  # type: ignore[union-attr]  # as importlib.reload does
+        assert [block(named) for named in (module.Own(), f"{file}:Own")] == [16, 16]
+        after = workload(f"{file}:Own")
+        assert workload(f"{file}:Own") is after is not before
+    finally:
+        del sys.modules[file.stem]
+        forget_lookups()
+
+
 def test_a_main_script_looks_itself_up(tmp_path: Path) -> None:
     after = (
         "if __name__ == '__main__':\n"
