@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from scripts import run_script
@@ -138,6 +139,14 @@ def test_a_reloaded_module_and_a_variant_of_a_class_have_answers_of_their_own(tm
     finally:
         del sys.modules[file.stem]
         forget_lookups()
+
+
+def test_a_class_without_a_file_is_told_to_lie_in_one(tmp_path: Path) -> None:
+    """A notebook's cell, or what Ray pickles by value from another program's ``__main__``: no change would be seen."""
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(OWN.format(before="", after=""), cell)
+    with pytest.raises(InputError, match="workload Own has no source file here, .* put the class into a .py file"):
+        autotune.lookup(cell["Own"](), cell["Rows"](rows=8, world_size=2), url=str(tmp_path / "none.db"))
 
 
 def test_a_main_script_looks_itself_up(tmp_path: Path) -> None:
