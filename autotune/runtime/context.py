@@ -126,9 +126,20 @@ class Context:
         else:
             self._end()  # waits for nobody: the other ranks may not come
 
-    def __deepcopy__(self, memo: object) -> Context:
+    def __copy__(self) -> Context:
         """Itself: a copy of a module that has it calls the same kernels."""
         return self
+
+    def __deepcopy__(self, memo: object) -> Context:
+        """Itself, as ``copy`` has it."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Raises InputError: memory and process groups stay in their process."""
+        raise InputError(
+            "a Context, or a module that has one, cannot be pickled: save state_dict() and load it into a module made "
+            "with the other process's own context"
+        )
 
     def close(self) -> None:
         """Give everything back: memory, descriptors, threads. Collective; waits for what has been enqueued.

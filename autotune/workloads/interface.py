@@ -191,5 +191,6 @@ def _file_of(kind: type) -> Path:
             return Path(own)
     raise InputError(
         f"workload {kind.__qualname__} has no source file here, as of a notebook's cell, python -c or an object "
-        "pickled by value: results would be served after the code has changed; put the class into a .py file and import it"
+        "pickled by value: results would be served after the code has changed; put the class into a .py file, and "
+        "import it"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,3 +103,22 @@ def test_a_second_operator_of_one_name_is_refused_in_our_words() -> None:
     assert autotune.gemm_all_reduce, "named, it is loaded"
     with pytest.raises(InputError, match="an operator torch.ops.iris_autotune.gemm_all_reduce already"):
         Operator(OPERATORS["gemm_all_reduce"].workload)
+
+
+def test_a_context_stays_in_its_process(alone: None) -> None:
+    """A module that has one is saved whole, or sent to another process; a shallow copy closes what it is a copy of."""
+    with autotune.Context(1 << 20) as context:
+        layer = autotune.nn.ColumnParallelLinear(context, 4, 4)
+        with pytest.raises(InputError, match="a Context, or a module that has one, cannot be pickled"):
+            pickle.dumps(layer)
+        assert copy.copy(context) is context is copy.deepcopy(layer).context
+
+
+def test_a_context_closes_after_its_program_has_begun_anew(alone: None) -> None:
+    """With other process groups, as a notebook does."""
+    context = autotune.Context(1 << 20)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    context.close()
+    with pytest.raises(InputError, match="no context with handle"):
+        module.open_context(context.handle)
