@@ -61,7 +61,8 @@ class Agreement:
     def close(self) -> None:
         """Leave the group without waiting; ranks that still wait for this one get an error."""
         group, self.group, self._left = self.group, None, True
-        if group is not None and dist.is_initialized():  # else the program has destroyed all groups itself
+        # A program may have destroyed all groups itself, and made others since.
+        if group is not None and dist.is_initialized() and group in dist.distributed_c10d._world.pg_map:
             dist.destroy_process_group(group)  # whose connections close once nobody holds it
 
     @contextmanager

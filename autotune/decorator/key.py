@@ -136,12 +136,23 @@ def _sources(kernel: Any) -> Iterator[str]:
         yield kernel.cache_key  # of its helpers too, and of constants that are a ``tl.constexpr``
     for function in _called(kernel.fn if compiled else kernel, set()):
         if not compiled:
-            yield inspect.getsource(function)
+            yield _text(function)
         for name, value in _referenced(function):
             if isinstance(value, triton.language.constexpr) and not compiled:
                 yield f"{name}={value.value!r}"
             elif isinstance(value, PLAIN):
                 yield f"{name}={value!r}"
+
+
+def _text(function: Any) -> str:
+    """An interpreted kernel's source; Triton itself refuses to compile one without."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError) as error:
+        raise InvalidArguments(
+            f"{function.__qualname__}: {error}, and a tuned config would be served after the kernel has changed; "
+            "define it in a file or a notebook's cell, not by exec or python -c"
+        ) from error
 
 
 def _heuristic_source(heuristic: Callable[..., Any]) -> str:

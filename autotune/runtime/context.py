@@ -35,6 +35,9 @@ SPIN_LIMITS = {True: 1 << 14, False: 1 << 25}
 well be late.
 """
 
+_Key = tuple[LaunchedWorkload, Problem, Config]
+"""Of a workspace: several workloads may share a type of problem."""
+
 _HANDLES = itertools.count(1)
 _OPEN: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
 
@@ -105,8 +108,8 @@ class Context:
         """Forms of calls that have been checked, see ``Operator``."""
         self.handle = next(_HANDLES)
         _OPEN[self.handle] = self
-        self._workspaces: dict[tuple[Problem, Config], Workspace] = {}
-        self._choices: dict[Problem, Found] = {}
+        self._workspaces: dict[_Key, Workspace] = {}
+        self._choices: dict[tuple[Workload, Problem], Found] = {}
         self._agreed: set[tuple[object, ...]] = set()
         self._url = url
         self._lock = threading.RLock()
@@ -123,9 +126,20 @@ class Context:
         else:
             self._end()  # waits for nobody: the other ranks may not come
 
-    def __deepcopy__(self, memo: object) -> Context:
+    def __copy__(self) -> Context:
         """Itself: a copy of a module that has it calls the same kernels."""
         return self
+
+    def __deepcopy__(self, memo: object) -> Context:
+        """Itself, as ``copy`` has it."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Raises InputError: memory and process groups stay in their process."""
+        raise InputError(
+            "a Context, or a module that has one, cannot be pickled: save state_dict() and load it into a module made "
+            "with the other process's own context"
+        )
 
     def close(self) -> None:
         """Give everything back: memory, descriptors, threads. Collective; waits for what has been enqueued.
@@ -215,32 +229,32 @@ class Context:
         """
         self._demand_open(problem.workload)
         with self._lock, on_device(self.heap.device), self._agreement.in_step():
-            known = self._known(problem, config)
+            known = self._known(workload, problem, config)
             if known is not None and known.bound:
                 return _prepared(known, first)
             if self.capturing:
                 raise InputError(
                     f"first call of {problem.workload} ({problem}) within a CUDA graph; make one call before capturing"
                 )
-            key = problem, self.choose(problem, config, workload).config
+            key = workload, problem, self.choose(problem, config, workload).config
             mark = self.heap.mark()
             try:
-                made = self._agreement.all_or_none(lambda: _prepared(self._made(workload, key), first))
+                made = self._agreement.all_or_none(lambda: _prepared(self._made(key), first))
             except BaseException:
                 self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
                 raise
             self._workspaces[key] = made
             return made
 
-    def _known(self, problem: Problem, config: Config | None) -> Workspace | None:
+    def _known(self, workload: LaunchedWorkload, problem: Problem, config: Config | None) -> Workspace | None:
         if config is None:
-            found = self._choices.get(problem)
-            return None if found is None else self._workspaces.get((problem, found.config))
-        return self._workspaces.get((problem, config))
+            found = self._choices.get((workload, problem))
+            return None if found is None else self._workspaces.get((workload, problem, found.config))
+        return self._workspaces.get((workload, problem, config))
 
-    def _made(self, workload: LaunchedWorkload, key: tuple[Problem, Config]) -> Workspace:
-        known = self._workspaces.get(key)
-        return known or Workspace(workload.kernels, *key, self.machine, self.heap, self.spin_limit)
+    def _made(self, key: _Key) -> Workspace:
+        known, (workload, problem, config) = self._workspaces.get(key), key
+        return known or Workspace(workload.kernels, problem, config, self.machine, self.heap, self.spin_limit)
 
     def agree_without_rows(self, workload: LaunchedWorkload, problem: Problem, first: FirstCall) -> None:
         """A form's ``first`` call, whose results are empty. Collective. Raises what ``agree`` raises."""
@@ -277,17 +291,16 @@ class Context:
         checked against the space and has to be the same on all ranks: raises InvalidConfig, RanksDisagree. ``workload``
         is found by the problem's name where it is not given.
         """
+        found = workload_for(workload or problem.workload, problem)
         if config is not None:
-            return self._given(problem, config, workload)
-        if problem not in self._choices:
+            return self._given(found, problem, config)
+        if (found, problem) not in self._choices:
             with self._agreement.in_step():
                 self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
-                self._choices[problem] = self._agreement.broadcast(
-                    lambda: lookup(
-                        workload or problem.workload, problem, machine=self.machine, url=self._url, regime=self.regime
-                    )
+                self._choices[found, problem] = self._agreement.broadcast(
+                    lambda: lookup(found, problem, machine=self.machine, url=self._url, regime=self.regime)
                 )
-        return self._choices[problem]
+        return self._choices[found, problem]
 
     def tuned(self, name: str) -> Entries:
         """A workload's entries on this device, as rank 0 reads them, the same on every rank. Collective.
@@ -298,14 +311,13 @@ class Context:
         with self._agreement.in_step():
             return Entries(self._agreement.broadcast(lambda: read_entries(url, name, self.machine.device).all))
 
-    def _given(self, problem: Problem, config: Config, workload: Workload | None) -> Found:
-        if (problem, config) not in self._workspaces:
-            self._agreement.same(lambda: self._checked(problem, config, workload))
+    def _given(self, workload: Workload, problem: Problem, config: Config) -> Found:
+        if all(key != (workload, problem, config) for key in self._workspaces):
+            self._agreement.same(lambda: self._checked(workload, problem, config))
         return Found(config, "given", None, "given by the caller")
 
-    def _checked(self, problem: Problem, config: Config, workload: Workload | None) -> str:
-        space = workload_for(workload or problem.workload, problem).space
-        violation = space.violation(config, problem, self.machine)
+    def _checked(self, workload: Workload, problem: Problem, config: Config) -> str:
+        violation = workload.space.violation(config, problem, self.machine)
         if violation is not None:
             raise InvalidConfig(f"config not valid for {problem}: {violation}")
         return f"{problem.workload} {problem.to_json()} {config.to_json()}"

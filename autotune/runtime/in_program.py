@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
 
 from autotune.agreement import Agreement
 from autotune.db import Provenance, Store
@@ -81,14 +82,17 @@ def tune(
 
 @contextmanager
 def _as_the_commands_ranks() -> Iterator[None]:
-    """PyTorch's own default element type and device, and no autocast: a program's would change inputs, references and
-    parts.
+    """PyTorch's own default element type and device, no autocast and no dispatch modes: a program's would change
+    inputs, references and parts. The program's random numbers go on as if nothing had been tuned.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
+    on_gpu = torch.cuda.is_available()
+    drawing = torch.random.fork_rng([torch.cuda.current_device()] if on_gpu else [])
     try:
-        autocast = torch.autocast("cuda" if torch.cuda.is_available() else "cpu", enabled=False)
-        with autocast, torch._C.DisableTorchFunction():  # a default device is a torch function mode
+        autocast = torch.autocast("cuda" if on_gpu else "cpu", enabled=False)
+        # a default device is a torch function mode
+        with autocast, torch._C.DisableTorchFunction(), _disable_current_modes(), drawing:
             yield
     finally:
         torch.set_default_dtype(before)

@@ -98,18 +98,21 @@ class _Answers:
     """Answers already given. Threads may look up at once."""
 
     def __init__(self) -> None:
-        self._answers: dict[tuple[str, Machine, Problem, Regime], Found] = {}
+        self._answers: dict[tuple[object, ...], Found] = {}
 
     def clear(self) -> None:
         with GATE:
             self._answers.clear()
 
     def find(self, found: Workload, problem: Problem, machine: Machine, url: str, regime: Regime) -> Found:
-        answer = self._answers.get((url, machine, problem, regime))
+        # Several workloads may share a type of problem: variants of a class, or the class before a reload. A caller may
+        # make the workload anew for each look-up.
+        asked = (type(found), found.space, url, machine, problem, regime)
+        answer = self._answers.get(asked)
         if answer is None:
             with GATE:
                 answer = choose(found, problem, machine, read_entries(url, found.name, machine.device), regime)
-                self._answers[url, machine, problem, regime] = answer
+                self._answers[asked] = answer
         return answer
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 from autotune.config import Config
-from autotune.errors import InvalidProblem
+from autotune.errors import InputError, InvalidProblem
 from autotune.runtime.call import (
     NO_BACKWARD,
     FirstCall,
@@ -91,10 +91,18 @@ class Operator:
     """
 
     def __init__(self, workload: LaunchedWorkload, backward: Backward | None = None, *, name: str = "") -> None:
-        """Registers the operator with torch, and with ``OPERATORS``, by the workload's name unless one is given."""
+        """Registers the operator with torch, and with ``OPERATORS``, by the workload's name unless one is given.
+
+        Raises InputError for a name that there is already: torch takes none twice.
+        """
         self.workload = workload
         self._backward = backward
         name, arguments = name or workload.name, ", ".join(["int context", *_parameters(workload), "str config"])
+        if name in OPERATORS:
+            raise InputError(
+                f"this process has an operator torch.ops.iris_autotune.{name} already: keep it in a module that is "
+                "imported once; name= tells a variant apart; changed kernels need a new process"
+            )
         names = workload.kernels.results
         made = ", ".join("Tensor" for _ in names)
         taken = ", ".join(f"Tensor({chr(ord('a') + number)}!) {out}" for number, out in enumerate(_outs(workload)))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.config import Config
+from autotune.errors import InputError
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
@@ -172,5 +175,22 @@ class Workload(ABC):
 
     def source_hash(self) -> str:
         """A hash of the class's file, of what it imports, of ``sources``, and of the stopwatch."""
-        own = inspect.getsourcefile(type(self))
-        return source_hash(Path(own) if own else None, self.sources)
+        return source_hash(_file_of(type(self)), self.sources)
+
+
+def _file_of(kind: type) -> Path:
+    """A class's file. Raises InputError where it has none: its results could not be told from those of a changed one.
+
+    Of a class that was pickled by value, as Ray does, ``__main__`` is another program.
+    """
+    main = sys.modules.get("__main__")
+    elsewhere = kind.__module__ == "__main__" and not hasattr(main, kind.__qualname__.partition(".")[0])
+    with contextlib.suppress(OSError, TypeError):
+        own = inspect.getsourcefile(kind)
+        if own and not elsewhere:
+            return Path(own)
+    raise InputError(
+        f"workload {kind.__qualname__} has no source file here, as of a notebook's cell, python -c or an object "
+        "pickled by value: results would be served after the code has changed; put the class into a .py file, and "
+        "import it"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import importlib.util
 import inspect
@@ -29,6 +28,9 @@ USER = "autotune_user_"
 
 _REFERENCES: dict[Workload, str] = {}
 """Workloads loaded as FILE:CLASS, with the file's whole path."""
+
+_MADE: dict[tuple[Path, str], tuple[ModuleType, object, Workload]] = {}
+"""By file and name: the module, what has the name there, and the workload made of it."""
 
 
 def is_reference(name: str) -> bool:
@@ -116,9 +118,21 @@ def _line(error: BaseException, file: Path) -> str:
     return f", line {lines[-1]}" if lines else ""
 
 
-@functools.cache
 def _made(file: Path, name: str) -> Workload:
-    module, reference = _module(file), f"{file}:{name}"
+    """Once, until its module is reloaded: the new class's problems are of another type, its results of other code."""
+    known = _MADE.get((file, name))
+    if known is not None:
+        module, value, found = known
+        if sys.modules.get(module.__name__) is module and getattr(module, name, None) is value:
+            return found
+    module = _module(file)
+    found = _found(module, file, name)
+    _MADE[file, name] = module, getattr(module, name), found
+    return found
+
+
+def _found(module: ModuleType, file: Path, name: str) -> Workload:
+    reference = f"{file}:{name}"
     if not hasattr(module, name):
         classes = [value.__name__ for value in vars(module).values() if _is_class(value, module)]
         there = f"write {file.name}:{' or :'.join(classes)}" if classes else "it defines no class derived from Workload"

@@ -55,6 +55,14 @@ def test_a_second_process_finds_what_the_first_tuned() -> None:
     assert entry.winner.latency.median == 1000.0 and entry.trials == 3
 
 
+def test_a_kernel_without_a_source_is_told_where_to_lie() -> None:
+    """As ``python -c`` or exec define one: the interpreter runs it, Triton itself would not compile it."""
+    cell: dict[str, Any] = {"triton": triton, "tl": tl}
+    exec("@triton.jit\ndef nowhere(x, out, n, BLOCK: tl.constexpr):\n    tl.store(out, tl.load(x))\n", cell)
+    with pytest.raises(InvalidArguments, match="nowhere: could not get source code, .* define it in a file"):
+        tuned(cell["nowhere"], NEVER)
+
+
 class NoDriver:
     def get_current_target(self) -> None:
         raise RuntimeError("0 active drivers ([]). There should only be one.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from autotune.errors import HeapError, InputError
 from autotune.machine import INTERPRETED
 from autotune.runtime import context as module
 from autotune.runtime.lookup import forget_lookups
+from autotune.runtime.operator import OPERATORS, Operator
 from autotune.workloads import provenance_of, workload
 
 
@@ -73,3 +76,49 @@ def test_without_gpu_and_interpreter_it_says_what_to_set(alone: None, monkeypatc
 def test_a_regime_that_there_is_not_is_refused_before_anything_is_opened() -> None:
     with pytest.raises(InputError, match="regime 'eager': allowed: graph, pipelined, isolated"):
         autotune.Context(regime="eager")
+
+
+def test_workloads_with_one_type_of_problem_have_workspaces_and_configs_of_their_own(alone: None) -> None:
+    """Such as a class and its variant; they were set up with the kernels and the config of the first one called."""
+    plain: Any = workload("gemm_all_reduce")
+    problem = autotune.GemmAllReduce(m=16, n=32, k=32, dtype="fp32", world_size=1)
+    default = plain.default_config(problem, INTERPRETED)
+    other = next(each for each in plain.first_configs(problem, INTERPRETED) if each != default)
+
+    class Variant(type(plain)):  # type: ignore[misc]
+        def default_config(self, problem: Any, machine: Any) -> Any:
+            return other
+
+    variant = Variant()
+    with autotune.Context(1 << 20, url="sqlite:///there/is/none.db") as context:
+        made = [context.workspace(each, problem, None) for each in (plain, variant)]
+        assert made[0] is not made[1] is context.workspace(variant, problem, None)
+        assert context.choose(problem, workload=variant).config == other != context.choose(problem).config
+        given = [context.workspace(each, problem, other) for each in (plain, variant)]
+        assert given[0] is not given[1] is made[1]
+
+
+def test_a_second_operator_of_one_name_is_refused_in_our_words() -> None:
+    """A notebook's cell that is run again, or a module that is reloaded."""
+    assert autotune.gemm_all_reduce, "named, it is loaded"
+    with pytest.raises(InputError, match="an operator torch.ops.iris_autotune.gemm_all_reduce already"):
+        Operator(OPERATORS["gemm_all_reduce"].workload)
+
+
+def test_a_context_stays_in_its_process(alone: None) -> None:
+    """A module that has one is saved whole, or sent to another process; a shallow copy closes what it is a copy of."""
+    with autotune.Context(1 << 20) as context:
+        layer = autotune.nn.ColumnParallelLinear(context, 4, 4)
+        with pytest.raises(InputError, match="a Context, or a module that has one, cannot be pickled"):
+            pickle.dumps(layer)
+        assert copy.copy(context) is context is copy.deepcopy(layer).context
+
+
+def test_a_context_closes_after_its_program_has_begun_anew(alone: None) -> None:
+    """With other process groups, as a notebook does."""
+    context = autotune.Context(1 << 20)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    context.close()
+    with pytest.raises(InputError, match="no context with handle"):
+        module.open_context(context.handle)

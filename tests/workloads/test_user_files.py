@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from scripts import run_script
@@ -113,6 +114,39 @@ def test_a_module_that_is_imported_already_is_not_loaded_again(tmp_path: Path) -
     finally:
         del sys.modules[file.stem]
         forget_lookups()
+
+
+def test_a_reloaded_module_and_a_variant_of_a_class_have_answers_of_their_own(tmp_path: Path) -> None:
+    """A notebook's next cell: the file has changed, or one class derives from another, with the same problem."""
+    smaller = "\nclass Smaller(Own):\n    space = Space(choices('mode', 'push'), numbers('block', 16))\n"
+    smaller += "    default_config = lambda self, problem, machine: Config({'mode': 'push', 'block': 16})\n"
+    file = write(tmp_path, after=smaller, name="my_reloaded_op.py")
+    module = imported(file)
+
+    def block(named: object) -> object:
+        problem = module.Rows(rows=8, world_size=2)
+        return autotune.lookup(named, problem, url=str(tmp_path / "none.db")).config["block"]  # type: ignore[arg-type]
+
+    forget_lookups()
+    try:
+        assert [block(named) for named in (module.Own(), module.Smaller(), f"{file}:Own")] == [32, 16, 32]
+        before = workload(f"{file}:Own")
+        file.write_text(file.read_text().replace('"block": 32', '"block": 16') + "# other bytes, so Python reads it\n")
+        module.__spec__.loader.exec_module(module)  # type: ignore[union-attr]  # as importlib.reload does
+        assert [block(named) for named in (module.Own(), f"{file}:Own")] == [16, 16]
+        after = workload(f"{file}:Own")
+        assert workload(f"{file}:Own") is after is not before
+    finally:
+        del sys.modules[file.stem]
+        forget_lookups()
+
+
+def test_a_class_without_a_file_is_told_to_lie_in_one(tmp_path: Path) -> None:
+    """A notebook's cell, or what Ray pickles by value from another program's ``__main__``: no change would be seen."""
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(OWN.format(before="", after=""), cell)
+    with pytest.raises(InputError, match="workload Own has no source file here, .* put the class into a .py file"):
+        autotune.lookup(cell["Own"](), cell["Rows"](rows=8, world_size=2), url=str(tmp_path / "none.db"))
 
 
 def test_a_main_script_looks_itself_up(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_the_calling_functions_tensors_are_let_go(agreement: Answers) -> None:
     assert same(agreement, "let go")
 
 
-def test_a_programs_default_type_and_device_and_autocast_change_nothing(tmp_path: Path) -> None:
+def test_a_programs_settings_and_modes_change_nothing_and_stay(tmp_path: Path) -> None:
     ((*tuned, after),) = run_ranks(ON_RANKS, "in_a_programs_settings", 1, tmp_path, argument=str(tmp_path))
     assert [each.get("source") for each in tuned] == ["exact"] * 3, tuned
     assert after == {"still there": True}

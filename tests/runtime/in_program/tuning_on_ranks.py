@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ranks_of_functions import held
+from torch.utils.flop_counter import FlopCounterMode
 
 import autotune
 from autotune.db import CacheKey, Lease, Store
@@ -185,8 +186,8 @@ def left_alone(folder: str) -> dict[str, Answer]:
 
 
 def in_a_programs_settings(folder: str) -> list[Answer]:
-    """Tunings where bf16 is the default element type and tensors have no memory by default, under autocast; and whether
-    all that is so behind them.
+    """Tunings where bf16 is the default element type and tensors have no memory by default, under autocast and in a
+    dispatch mode; and whether all that is so behind them, and the next random number the same.
     """
     url = f"sqlite:///{folder}/cache.db"
     scaled = autotune.AllGatherGemm(m=16, n=32, k=128, dtype="fp8", scales="row", b_order="nk", world_size=1)
@@ -194,11 +195,14 @@ def in_a_programs_settings(folder: str) -> list[Answer]:
     mixture = autotune.MoeDispatch(tokens=8, experts=4, top_k=2, hidden=32, routing="zipf", exponent=1.0, world_size=1)
     torch.set_default_dtype(torch.bfloat16)
     EFFORTS["quick"] = LITTLE  # type: ignore[index]
-    with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+    drawn = torch.get_rng_state()
+    with torch.autocast("cpu", torch.bfloat16), torch.device("meta"), FlopCounterMode(display=False) as counter:
         answers = [
             answer_of(lambda problem=each: autotune.tune(problem.workload, problem, trials=1, url=url))  # type: ignore[misc]
             for each in (scaled, plain, mixture)
         ]
         still_there = torch.is_autocast_enabled("cpu") and torch.empty(0).dtype is torch.bfloat16
         still_there &= torch.empty(0).is_meta
+        torch.empty(1, 2) @ torch.empty(2, 3)
+    still_there &= torch.equal(torch.get_rng_state(), drawn) and counter.get_total_flops() == 12
     return [*answers, {"still there": still_there}]
