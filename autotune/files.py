@@ -1,12 +1,15 @@
-"""Files that people name: their text, or what is wrong with them."""
+"""Files that people name: their text, or what is wrong with them; and writing them without losing what was there."""
 
 from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from autotune.errors import InputError
+
+SQLITE = b"SQLite format 3\0"
 
 
 def text_of(file: str | os.PathLike[str]) -> str:
@@ -20,3 +23,51 @@ def text_of(file: str | os.PathLike[str]) -> str:
         raise InputError(str(error.strerror)) from error
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def is_database(file: Path) -> bool:
+    """True for a SQLite file. A pipe is none, and its beginning stays for its reader."""
+    if file.is_file():
+        with suppress(OSError), file.open("rb") as opened:
+            return opened.read(len(SQLITE)) == SQLITE
+    return False
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file so that the one which it replaces stays if that fails. Raises InputError that says why not.
+
+    Links, pipes, devices, and files in folders that take no other file are written in place.
+    """
+    try:
+        if is_database(file):
+            raise InputError(f"file {file}: it is a database, which this would destroy; name another file")
+        if not _is_replaced(file, content):
+            file.write_bytes(content)
+    except OSError as error:
+        raise InputError(f"file {file}: {error.strerror}") from error
+
+
+def _is_replaced(file: Path, content: bytes) -> bool:
+    """True once a draft beside the file has taken its place; False where that cannot be."""
+    there = file.stat() if file.exists() else None
+    if file.is_symlink() or (there is not None and not (stat.S_ISREG(there.st_mode) and os.access(file, os.W_OK))):
+        return False
+    draft = file.with_name(f".{os.urandom(8).hex()}.new")
+    try:
+        opened = draft.open("xb")
+    except PermissionError:
+        return False
+    try:
+        with opened:
+            opened.write(content)
+        if there is not None:
+            draft.chmod(stat.S_IMODE(there.st_mode))
+    except BaseException:  # Ctrl-C too: no draft is left behind
+        draft.unlink()
+        raise
+    try:
+        draft.replace(file)
+    except OSError:  # mounted by itself, or another user's in a folder such as /tmp
+        draft.unlink()
+        return False
+    return True

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import typer
 
 from autotune.errors import AutotuneError, InputError
+from autotune.files import is_database, write_whole
 from autotune.text import json_text, visible, visible_lines
 
 if TYPE_CHECKING:
@@ -63,10 +64,7 @@ def write(text: str, file: Path | None, what: str) -> None:
     if file is None:
         typer.echo(text, nl=False, file=stdout())
         return
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"file {file}: {error.strerror}") from error
+    write_whole(file, text.encode())
     say(f"wrote {what} to {file}")
 
 
@@ -77,6 +75,8 @@ def check_file(file: Path) -> None:
             raise InputError(f"file {file}: folder {file.parent} does not exist")
         if file.is_dir():
             raise InputError(f"file {file}: it is a folder; name a file in it")
+        if is_database(file):
+            raise InputError(f"file {file}: it is a database, which this would destroy; name another file")
         writable = os.access(file if file.exists() else file.parent, os.W_OK)
     except OSError as error:  # a folder that may not be looked into, too long a name
         raise InputError(f"file {file}: {error.strerror}") from error

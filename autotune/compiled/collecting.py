@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from autotune.files import write_whole
 from autotune.models.forward import Call
 from autotune.models.listed import write_list
 from autotune.problem import Problem
@@ -21,7 +22,7 @@ class Collected(Counter[Problem]):
         return write_list(Call("", problem, count) for problem, count in self.items())
 
     def write(self, file: str | Path) -> None:
-        Path(file).write_text(self.text(), encoding="utf-8")
+        write_whole(Path(file), self.text().encode())
 
 
 @contextmanager

@@ -19,6 +19,9 @@ from autotune.db.records import CacheKey, Entry, Provenance, StudyRecord, TrialR
 from autotune.errors import StoreError
 from autotune.settings import default_database_url
 
+LAST_IN_ORDER = 2**63 - 1
+"""The highest place in the order of finishing that a column holds."""
+
 
 class Store:
     """An open database. Every write is one transaction, on disk when the call returns; nothing measured is deleted.
@@ -174,7 +177,11 @@ class Store:
                     row.record_key: row for row in session.scalars(select(Study).where(Study.record_key.in_(keys)))
                 }
                 return [found[key] for key in keys]
-            return [self._adopted(session, *each, key) for each, key in zip(entries, keys, strict=True)]
+            first = _next_in_order(session)  # asked for once: it reads every study
+            return [
+                self._adopted(session, *each, key, min(first + place, LAST_IN_ORDER))
+                for place, (each, key) in enumerate(zip(entries, keys, strict=True))
+            ]
 
         return [rows.study_record(row) for row in self._database.write(adopt)]
 
@@ -238,7 +245,7 @@ class Store:
         query = update(Study).where(Study.id == study_id, Study.lease == lease.text).values(lease=None)
         self._database.write(lambda session: session.execute(query), patient=False)
 
-    def _adopted(self, session: Session, entry: Entry, replace: bool, record_key: str) -> Study:
+    def _adopted(self, session: Session, entry: Entry, replace: bool, record_key: str, order: int) -> Study:
         live = self._studies(session, *queries.live(CURRENT, entry.key, entry.provenance))
         if live is not None and not replace:
             raise StoreError(
@@ -246,7 +253,7 @@ class Store:
             )
         _supersede(session, entry.key, entry.provenance)
         row = rows.imported_row(entry)
-        row.record_key, row.finished_order = record_key, _next_in_order(session)
+        row.record_key, row.finished_order = record_key, order
         session.add(row)
         session.flush()
         return row
@@ -294,4 +301,4 @@ def _supersede(session: Session, key: CacheKey, provenance: Provenance) -> None:
 def _next_in_order(session: Session) -> int:
     """One more than the highest so far; writers take turns, so no two get the same."""
     highest = session.scalar(select(func.max(cast(Study.finished_order, BigInteger)))) or 0  # a damaged one may be text
-    return min(highest, 2**63 - 2) + 1
+    return min(highest + 1, LAST_IN_ORDER)

@@ -14,6 +14,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from autotune.config import Config, Value
 from autotune.db.records import Provenance, plausible
 from autotune.errors import InputError
+from autotune.files import write_whole
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.recordings.recording import Origin, Recording
@@ -113,10 +114,7 @@ def write(recording: Recording, file: Path) -> None:
         reasons=reasons,
         columns=columns,
     )
-    try:
-        file.write_bytes(gzip.compress(content.model_dump_json().encode(), mtime=0))
-    except OSError as error:
-        raise InputError(f"file {file}: {error.strerror}") from error
+    write_whole(file, gzip.compress(content.model_dump_json().encode(), mtime=0))
 
 
 def read(file: Path) -> Recording:

@@ -83,8 +83,11 @@ def overlap_efficiency(
 
 
 def efficiency_text(efficiency: float) -> str:
-    """The overlap efficiency in words."""
-    return f"{100 * efficiency:.0f} % of what the fastest baseline adds to the computation alone is hidden"
+    """The overlap efficiency in words; below zero the winner is a baseline, or of another regime than the device's."""
+    if efficiency < -0.005:
+        more = f"{-100 * efficiency:.0f} % more than the fastest baseline"
+        return f"nothing is hidden: the winner adds {more} to the computation alone"
+    return f"{100 * max(0.0, efficiency):.0f} % of what the fastest baseline adds to the computation alone is hidden"
 
 
 def difference_text(value: float, error: float) -> str:

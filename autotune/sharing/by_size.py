@@ -15,7 +15,7 @@ from autotune.db import Entry
 from autotune.errors import InputError
 from autotune.files import text_of
 from autotune.search_spaces import COMPILER_OPTIONS
-from autotune.text import json_text, named_once
+from autotune.text import json_text, named_once, visible
 
 TRITON_VERSION = "triton_version"
 """The one name beside the sizes; vLLM writes it and does not read it."""
@@ -83,8 +83,13 @@ def configs_by_size(file: str | os.PathLike[str]) -> ConfigsBySize:
 def to_sizes(entries: Sequence[Entry], by: str | None = None) -> tuple[str, int]:
     """The file's text, and the number of entries that are not of the newest one's sources, space and versions.
 
-    ``by`` is the size; by default the integer in which the entries differ. Raises InputError if they differ in more.
+    ``by`` is the size; by default the integer in which the entries differ. Raises InputError if they differ in more,
+    or are of several workloads.
     """
+    names = sorted({entry.key.workload for entry in entries})
+    if len(names) > 1:
+        told = visible(", ".join(names)).replace("_", "-")
+        raise InputError(f"such a file is of one workload: tune export NAME --format vllm; names: {told}")
     current = [entry for entry in entries if entry.provenance == entries[0].provenance]
     field = by or _varying(current)
     by_size: dict[int, Entry] = {}

@@ -6,9 +6,11 @@ import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy.orm import Session
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
+from autotune.db import store as store_module
 from autotune.errors import StoreError
 
 LONG_AGO = datetime(2025, 3, 4, 5, 6, 7, 890, tzinfo=UTC)
@@ -40,6 +42,24 @@ def test_a_moment_of_another_time_zone_is_kept_as_the_same_moment(store: Store, 
 def test_tuning_the_same_key_finds_the_adopted_study(store: Store, entry: Entry) -> None:
     adopted = store.adopt(entry)
     assert store.study(entry.key, entry.provenance, seed=0, space_size=1) == adopted
+
+
+def test_adopting_many_reads_all_studies_once_and_keeps_their_order(
+    store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Session] = []
+    ask = store_module._next_in_order
+
+    def note(session: Session) -> int:
+        asked.append(session)
+        return ask(session)
+
+    monkeypatch.setattr(store_module, "_next_in_order", note)
+    several = [dataclasses.replace(entry, key=dataclasses.replace(entry.key, device=f"gpu {n}")) for n in range(3)]
+    store.adopt(entry)
+    store.adopt_all([(each, False) for each in several])
+    assert len(asked) == 2
+    assert [each.key.device for each in store.entries()] == ["gpu 2", "gpu 1", "gpu 0", entry.key.device]
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -10,7 +10,7 @@ import pytest
 from fakes import latency_of
 
 from autotune.outcome import Latency, Regime
-from autotune.report.figures import Ratio, latency_text, overlap_efficiency, ratio
+from autotune.report.figures import Ratio, efficiency_text, latency_text, overlap_efficiency, ratio
 from autotune.tuning.finals import merge
 
 
@@ -83,3 +83,10 @@ def test_the_overlap_efficiency_is_the_share_of_exposed_communication_that_is_hi
     assert overlap_efficiency(half, bsp, {"all_gather": gemm}) is None, "no part computes"
     assert overlap_efficiency(half, {}, parts) is None
     assert overlap_efficiency(half, {"fast": latency_of(90.0)}, parts) is None, "nothing is exposed"
+
+
+def test_an_overlap_below_none_is_in_words() -> None:
+    assert efficiency_text(-0.104) == (
+        "nothing is hidden: the winner adds 10 % more than the fastest baseline to the computation alone"
+    )
+    assert efficiency_text(-0.004).startswith("0 % of what") and efficiency_text(0.5).startswith("50 % of what")

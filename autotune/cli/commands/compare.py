@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,13 +14,11 @@ from autotune.cli import output, session
 from autotune.cli.options import Json, Output
 from autotune.db import Entry, TrialRecord
 from autotune.errors import InputError
-from autotune.files import text_of
+from autotune.files import is_database, text_of
 from autotune.settings import default_database_url
 
 if TYPE_CHECKING:
     from autotune.report.changes import Side
-
-SQLITE = b"SQLite format 3\0"
 
 OF_A_SIDE = "Only results of A that match: until or since (a date), device, workload, triton, torch, … ; repeatable."
 
@@ -73,7 +71,7 @@ def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
     from autotune.report.changes import Side, chosen
 
     pairs = [_pair(each) for each in conditions]
-    if "://" not in place and not _is_database(Path(place)):
+    if "://" not in place and not is_database(Path(place)):
         return Side(place, _newest_first(chosen(_exported(place), pairs)))
     store = stack.enter_context(session.open_store(place, create=False))
 
@@ -86,14 +84,6 @@ def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
 def _newest_first(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """By the time of tuning, not of an import: a file and the database that took it in have the same order."""
     return tuple(sorted(entries, key=lambda entry: entry.finished_at, reverse=True))
-
-
-def _is_database(path: Path) -> bool:
-    """True for a SQLite file. A pipe is none, and its beginning stays for its reader."""
-    if path.is_file():
-        with suppress(OSError), path.open("rb") as file:
-            return file.read(len(SQLITE)) == SQLITE
-    return False
 
 
 def _exported(place: str) -> list[Entry]:

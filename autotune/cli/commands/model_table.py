@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.figures import dashed, microseconds
+from autotune.report.figures import dashed, microseconds, plain
+from autotune.text import shortened
 
 if TYPE_CHECKING:
     from autotune.db import Entry
@@ -24,7 +27,7 @@ SIZES = (
     "m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "kv_len", "tokens", "hidden",
     "experts", "top_k", "width",
 )  # fmt: skip
-"""Fields of the problems that tell them apart in one forward."""
+"""Fields that are always shown; others where they tell problems of one workload apart, as in a list."""
 
 
 @dataclass
@@ -58,17 +61,17 @@ class ModelResult:
         """The columns of ``TUNED``."""
         entry = self.entries.get(problem)
         if entry is None:
-            return [dashed(problem.workload), _sizes(problem), "none", "", ""]
+            return [dashed(problem.workload), self._sizes(problem), "none", "", ""]
         winner = entry.winner
         latency = microseconds(winner.latency.of(self.regime))
         mode = str(winner.config["mode"])
-        return [dashed(problem.workload), _sizes(problem), latency, speedup_text(winner, self.regime), mode]
+        return [dashed(problem.workload), self._sizes(problem), latency, speedup_text(winner, self.regime), mode]
 
     def lines(self) -> list[str]:
         """Each forward in a sentence, then what is left out and why."""
         found = [self._line(forward) for forward in self.forwards]
         if self.left_out:
-            named = ", ".join(f"{dashed(each.workload)} {_sizes(each)}" for each in self.left_out[:3])
+            named = ", ".join(f"{dashed(each.workload)} {self._sizes(each)}" for each in self.left_out[:3])
             more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
             found.append(f"not tuned, because there is little to gain within the budget: {named}{more}")
         if self.rates is None:
@@ -113,7 +116,7 @@ class ModelResult:
         return guessed, guessed
 
     def _cells(self, forward: Forward, call: Call) -> list[str]:
-        head = [forward.title, call.layer, dashed(call.problem.workload), _sizes(call.problem), str(call.count)]
+        head = [forward.title, call.layer, dashed(call.problem.workload), self._sizes(call.problem), str(call.count)]
         times, entry = self.times(call.problem), self.entries.get(call.problem)
         if times is None or entry is None:
             return [*head, "not tuned", "", "", "", self._share(forward, call)]
@@ -143,6 +146,28 @@ class ModelResult:
             "calls": [self._call_dict(call) for call in forward.calls],
         }
 
+    def _sizes(self, problem: Problem) -> str:
+        fields = problem.as_dict()
+        names = [name for name in SIZES if name in fields]
+        names += [name for name in self._varying[problem.workload] if name not in names]
+        return " ".join(f"{name}={shortened(plain(getattr(problem, name)))}" for name in names)
+
+    @cached_property
+    def _varying(self) -> dict[str, list[str]]:
+        """By workload, the fields in which its problems differ."""
+        found: dict[str, set[Problem]] = {}
+        for forward in self.forwards:
+            for call in forward.calls:
+                found.setdefault(call.problem.workload, set()).add(call.problem)
+        return {
+            workload: [
+                each.name
+                for each in dataclasses.fields(next(iter(problems)))
+                if len({getattr(problem, each.name) for problem in problems}) > 1
+            ]
+            for workload, problems in found.items()
+        }
+
     def _call_dict(self, call: Call) -> dict[str, Any]:
         times, entry = self.times(call.problem), self.entries.get(call.problem)
         return {
@@ -154,8 +179,3 @@ class ModelResult:
             "after": times and times[1],
             "entry": entry_dict(entry) if entry is not None else None,
         }
-
-
-def _sizes(problem: Problem) -> str:
-    values = problem.as_dict()
-    return " ".join(f"{name}={values[name]}" for name in SIZES if name in values)

@@ -13,6 +13,7 @@ from autotune.cli import output, session
 from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, StudyRecord
 from autotune.errors import AutotuneError, InputError
+from autotune.files import write_whole
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ def _write_folder(studies: Sequence[Study], running: Sequence[StudyRecord], fold
                          "more of the problem's dimensions")  # fmt: skip
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for study in studies:
-            (folder / file_name(study)).write_text(to_html(study), encoding="utf-8")
-        (folder / "index.html").write_text(to_index(studies, running), encoding="utf-8")
     except OSError as error:
         raise InputError(f"folder {folder}: {error.strerror}") from error
+    for study in studies:
+        write_whole(folder / file_name(study), to_html(study).encode())
+    write_whole(folder / "index.html", to_index(studies, running).encode())
     told = f"{len(studies)} pages and their index" if len(studies) > 1 else "1 page and its index"
     output.say(f"wrote {told} to {folder}")
     if open:

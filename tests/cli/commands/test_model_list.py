@@ -46,6 +46,16 @@ def test_a_lists_own_trials_effort_and_seed_are_kept(laptop: Bench, tmp_path: Pa
     assert {seed for _, seed, _ in searches("--seed", "0").values()} == {0}
 
 
+def test_problems_that_differ_in_no_size_are_told_apart(laptop: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "list.yaml"
+    entry = "{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, %s}"
+    file.write_text(f"problems: [{entry % 'dtype: bf16'}, {entry % 'dtype: fp16, bias: true'}]")
+    result = laptop.tune("model", str(file), "--trials", "2")
+    assert result.exit_code == 0
+    for fields in ("dtype=bf16 bias=false", "dtype=fp16 bias=true"):
+        assert result.stdout.count(f"m=4 n=64 k=64 {fields} ") == 1
+
+
 def test_a_list_for_another_device_is_refused(laptop: Bench, tmp_path: Path) -> None:
     file = tmp_path / "list.yaml"
     file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, device: NVIDIA H200}]")

@@ -16,8 +16,10 @@ from autotune.workloads import provenance_of, workload
 PROBLEMS = (4096, 1024)
 
 
-def store_result(store: Store, m: int, regime: Regime = DEFAULT_REGIME, **versions: str) -> None:
-    found = workload("all_gather_gemm")
+def store_result(
+    store: Store, m: int, regime: Regime = DEFAULT_REGIME, name: str = "all_gather_gemm", **versions: str
+) -> None:
+    found = workload(name)
     problem = found.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": 8})
     key, provenance = CacheKey.of(problem, EIGHT_GPUS, regime), dataclasses.replace(provenance_of(found), **versions)
     study = store.study(key, provenance, seed=0, space_size=1000)
@@ -175,6 +177,16 @@ def test_export_of_one_regime(gpus: Bench) -> None:
     for name, code, told in (("isolated", 1, "any workload for isolated"), ("grap", 2, "did you mean graph?")):
         result = gpus.tune("export", "--regime", name)
         assert result.exit_code == code and told in result.stderr
+
+
+@pytest.mark.parametrize("by", [(), ("--by", "m")])
+def test_configs_by_size_are_of_one_workload(gpus: Bench, by: tuple[str, ...]) -> None:
+    with Store.open() as store:
+        store_result(store, 1024)
+        store_result(store, 1024, name="gemm_all_reduce")
+    result = gpus.tune("export", "--format", "vllm", *by)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "of one workload: tune export NAME --format vllm; names: all-gather-gemm, gemm-all-reduce" in result.stderr
 
 
 def test_export_as_t4_takes_the_newest_of_one_problem(gpus: Bench) -> None:

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import resource
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.files import write_whole
+
+
+def test_a_write_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
+    file = tmp_path / "configs.json"
+    file.write_bytes(b"older")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # as a full disk: there is room for a part
+    try:
+        with pytest.raises(InputError, match="configs.json: File too large"):
+            write_whole(file, b"x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_bytes() == b"older" and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_keeps_its_permissions_and_a_link_its_target(tmp_path: Path) -> None:
+    file, link = tmp_path / "configs.json", tmp_path / "link"
+    write_whole(file, b"first")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    write_whole(file, b"second")
+    write_whole(link, b"third")
+    assert file.read_bytes() == b"third" and stat.S_IMODE(file.stat().st_mode) == 0o640 and link.is_symlink()
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(pipe, b"all of it")
+    assert os.read(reader, 100) == b"all of it" and stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(reader)
+
+
+def test_no_database_is_overwritten(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "cache.db")) as connection:
+        connection.execute("CREATE TABLE results (a)")
+    before = (tmp_path / "cache.db").read_bytes()
+    with pytest.raises(InputError, match="it is a database"):
+        write_whole(tmp_path / "cache.db", b"configs")
+    assert (tmp_path / "cache.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["", "missing/file", "."])
+def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^file .*: (Is a directory|No such file or directory)$"):
+        write_whole(Path(name), b"")
