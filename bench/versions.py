@@ -45,7 +45,7 @@ class Checkout:
         self.folder, self._scratch = folder, scratch
 
     def tune(self, *words: str) -> Any:
-        """What ``tune … --json`` prints. Raises Refused where it ends badly."""
+        """The output of ``tune … --json``. Raises Refused where it ends badly."""
         paths = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,

@@ -158,7 +158,7 @@ def best(found: Row) -> tuple[str, Ratio]:
 
 
 def called_in(found: Row, eager: Regime) -> Regime:
-    """How a row's fastest rival calls its operators: ``eager``, the regime of eager calls, unless it was captured."""
+    """The regime of a row's fastest rival: that of graphs where it was captured, else ``eager``."""
     return Regime.GRAPH if found["rival"].endswith(" graph") else eager
 
 

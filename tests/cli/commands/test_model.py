@@ -213,7 +213,7 @@ def test_more_ranks_than_there_are_anywhere_in_a_list_are_refused_first(gpus: Be
 def test_measured_forwards_stand_beside_their_prediction(
     captured: bool, gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which is that of eager calls of the library only where plain was not faster in a graph."""
+    """The prediction is of eager calls only where plain was not faster in a graph."""
     orders = []
 
     def rows(order: Order, machine: Machine) -> Iterator[dict[str, Any]]:
