@@ -35,6 +35,11 @@ class Sizes:
         varied = self.toy_varied if toy else self.varied
         return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
 
+    def command(self, fields: Mapping[str, Any]) -> list[str]:
+        """The words of ``tune`` for one of its problems."""
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
+        return [self.workload.replace("_", "-"), *options]
+
     def problems(self, world_size: int, toy: bool = False) -> Iterator[dict[str, Any]]:
         """All fields of every problem, but for those that keep their defaults."""
         for sizes in self.sizes(toy):

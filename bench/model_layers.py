@@ -156,7 +156,7 @@ class Bench:
         return {**row(self.comparison.clock.busy(steps, 1), worst), "gradients": gradients, "losses": losses}
 
     def promise(self, phase: Phase, count: int, regime: Regime) -> Promise:
-        """What tuning measured of the operators of a forward or a step that calls them in a regime."""
+        """The tuned operators' times in a forward or a step that calls them in a regime."""
         asked = wanted(self.given.client, phase, self.sizes, count, self.context.heap.world_size)
         chosen = {each.problem: self.context.choose(each.problem) for each in asked}
         exact = {problem: found.entry if found.source == "exact" else None for problem, found in chosen.items()}

@@ -28,6 +28,7 @@ import gc
 import json
 import math
 import os
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -245,7 +246,7 @@ def judged(
     table: str, fields: dict[str, Any], regime: str, times: dict[str, list[float]], found: autotune.Found
 ) -> Row:
     """The fastest plain way against ours."""
-    means = {name: math.exp(math.fsum(map(math.log, each)) / len(each)) for name, each in times.items()}
+    means = {name: statistics.geometric_mean(each) for name, each in times.items()}
     way = min((name for name in times if name != "ours"), key=means.__getitem__)
     ratio = Ratio.of_rounds(times[way], times["ours"])
     row = Row(

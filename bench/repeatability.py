@@ -47,9 +47,8 @@ HEADER = (
 
 def tuning(sizes: Sizes, fields: dict[str, Any], seed: int, seconds: int, toy: bool) -> Step:
     name = f"{sizes.name}-{seconds}s-{seed}"
-    options = [f"--{field.replace('_', '-')}={value}" for field, value in fields.items()]
     effort = ["--trials=2", "--effort=quick"] if toy else [f"--budget={seconds}s"]
-    words = ["-m", "autotune.cli", sizes.workload.replace("_", "-"), *options, *effort, f"--seed={seed}"]
+    words = ["-m", "autotune.cli", *sizes.command(fields), *effort, f"--seed={seed}"]
     return Step(name, (*words, f"--db={FOLDER}/{name}.db", "--json"), seconds + 60)
 
 

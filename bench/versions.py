@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -47,11 +48,8 @@ class Checkout:
     def tune(self, *words: str) -> Any:
         """The output of ``tune … --json``. Raises Refused where it ends badly."""
         paths = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "AUTOTUNE_DB": f"{self._scratch}/none.db",
-        }
+        database = f"{self._scratch}/none.db"
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "AUTOTUNE_DB": database}
         found = subprocess.run(
             [sys.executable, "-m", "autotune.cli", *words, "--json"],
             cwd=self._scratch, env=environment, capture_output=True, text=True,
@@ -72,10 +70,7 @@ class Checkout:
 
 def compared(sizes: Sizes, problem: dict[str, Any], before: Checkout, now: Checkout, turns: int) -> tuple[str, bool]:
     """A line of the table, and whether this checkout is fast enough. Raises Refused."""
-    asked = [
-        sizes.workload.replace("_", "-"),
-        *(f"--{name.replace('_', '-')}={value}" for name, value in problem.items()),
-    ]
+    asked = sizes.command(problem)
     old = before.default(asked)
     new = workload(sizes.workload).space.current(old)
     times: dict[Checkout, list[float]] = {before: [], now: []}
@@ -84,8 +79,8 @@ def compared(sizes: Sizes, problem: dict[str, Any], before: Checkout, now: Check
             times[checkout].append(checkout.microseconds(asked, old if checkout is before else new))
     ratio = Ratio.of_rounds(times[before], times[now])
     told = " ".join(f"{name}={value}" for name, value in problem.items() if name in sizes.varied)
-    medians = [f"{math.exp(math.fsum(map(math.log, each)) / turns):.1f}" for each in times.values()]
-    cells = [f"{sizes.name} {told}", *medians, str(ratio), " ".join(f"{name}={value}" for name, value in new.items())]
+    means = [f"{statistics.geometric_mean(each):.1f}" for each in times.values()]
+    cells = [f"{sizes.name} {told}", *means, str(ratio), " ".join(f"{name}={value}" for name, value in new.items())]
     return "| " + " | ".join(cells) + " |", ratio.value >= ALLOWED
 
 

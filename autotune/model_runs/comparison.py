@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from autotune.compiled.fusing import fusing
 from autotune.errors import WrongResult
 from autotune.model_runs.clock import TOY, Clock, Plan, Ratio, captured
 from autotune.outcome import Regime
+from autotune.report.regimes import is_captured
 from autotune.runtime.context import Context
 
 Tensor = torch.Tensor
@@ -139,7 +141,7 @@ class Comparison:
 
 def row(times: Mapping[str, list[float]], error: float) -> Row:
     """Of each way the fastest call, by the geometric mean of its rounds, and the fastest rival's time over that."""
-    means = {name: math.exp(math.fsum(map(math.log, each)) / len(each)) for name, each in times.items()}
+    means = {name: statistics.geometric_mean(each) for name, each in times.items()}
     fastest: dict[str, str] = {}
     for name in sorted(times, key=means.__getitem__):
         fastest.setdefault(name.split()[0], name)
@@ -159,7 +161,7 @@ def best(found: Row) -> tuple[str, Ratio]:
 
 def called_in(found: Row, eager: Regime) -> Regime:
     """The regime of a row's fastest rival: that of graphs where it was captured, else ``eager``."""
-    return Regime.GRAPH if found["rival"].endswith(" graph") else eager
+    return Regime.GRAPH if is_captured(found["rival"]) else eager
 
 
 def _nan_first(value: float) -> tuple[bool, float]:

@@ -49,7 +49,7 @@ def tuned_for(key: CacheKey) -> str:
 
 
 def is_captured(baseline: str) -> bool:
-    """True for the library's way as a captured graph."""
+    """True for a baseline or a model's way as a captured graph."""
     return baseline.endswith("graph")
 
 
