@@ -1,5 +1,5 @@
-"""Rivals: what PyTorch, Iris and the paper offer for the same operations, and what serving stacks do for them, as
-workloads whose parts are the rivals.
+"""Rivals: what PyTorch, FlashInfer, Iris and the paper offer for the same operations, and what serving stacks do for
+them, as workloads whose parts are the rivals.
 
 Beside them runs our operation with the config that was tuned for the problem, so that all are measured in turns in one
 process. A rival that cannot be set up here, or gives a wrong result, is left out; why, the ranks say on stderr.
@@ -17,6 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # a rank loads this file by its path
 
+import rival_flashinfer as flashinfer
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory  # registers torch.ops.symm_mem
@@ -32,6 +33,7 @@ from autotune.kernels.launching.contract import Setup
 from autotune.workloads import Workload
 from autotune.workloads.built_in.all_gather_gemm import WORKLOAD as GATHER
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation
+from autotune.workloads.built_in.all_reduce_norm import WORKLOAD as NORM
 from autotune.workloads.built_in.gemm_all_reduce import WORKLOAD as REDUCE
 from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation
 from autotune.workloads.built_in.gemm_reduce_scatter import WORKLOAD as SCATTER
@@ -65,13 +67,16 @@ PUSHING = {
 }  # fmt: skip
 """The push is a kernel of its own on another stream there, of as many programs as there are row blocks or so."""
 
+SHOTS = {"one_shot": True, "two_shot": False}
+"""How an all-reduce moves its data: all to all, or a share of the sum each."""
+
 SERVED = Config({"mode": "own_collective", "protocol": "sentinel", "sum_warps": 4})
 
 FAILURES = (
     RuntimeError, AssertionError, ValueError, TypeError, NotImplementedError, AttributeError, CompilationError,
-    HeapExhausted,
+    HeapExhausted, ImportError,
 )  # fmt: skip
-"""What rivals raise for problems that they are not made for."""
+"""What rivals raise that are not installed, or for problems that they are not made for."""
 
 AT_ONCE = 5
 """Configs of ours that are set up at a time as rivals of one problem, or beside them."""
@@ -232,7 +237,8 @@ def ours(
 
     def call() -> torch.Tensor:
         run()
-        return tensors.c
+        result: torch.Tensor = getattr(tensors, workload.kernels.results[0])
+        return result
 
     return call
 
@@ -372,6 +378,18 @@ IRIS_GATHER = plugin("iris", GATHER, AllGatherGemmOperation, by_columns)
 PAPER_GATHER = plugin("paper", GATHER, AllGatherGemmOperation, with_constants)
 TORCH_SCATTER = plugin("torch", SCATTER, GemmReduceScatterOperation, scattered)
 TORCH_DISPATCH = plugin("torch", DISPATCH, Dispatch, lambda problem: {"torch symm_mem": symm_mem_dispatch})
+FLASHINFER_GATHER = plugin(
+    "flashinfer", GATHER, AllGatherGemmOperation,
+    lambda problem: {"FlashInfer": flashinfer.gather} if problem.rows_layout and is_plain(problem) else {},
+)  # fmt: skip
+FLASHINFER_REDUCE = plugin(
+    "flashinfer", REDUCE, GemmAllReduceOperation,
+    only_plain({f"library's GEMM, FlashInfer's {name}": flashinfer.reduce(shot) for name, shot in SHOTS.items()}),
+)  # fmt: skip
+FLASHINFER_NORM = plugin(
+    "flashinfer", NORM, flashinfer.Normed,
+    lambda problem: {f"FlashInfer's {name}": flashinfer.reduce_norm(shot) for name, shot in SHOTS.items()},
+)  # fmt: skip
 IRIS_SCATTER = plugin(
     "iris", SCATTER, GemmReduceScatterOperation, only_plain({"iris.ops": iris_ops("matmul_reduce_scatter", own_rows)})
 )
@@ -379,5 +397,5 @@ TORCH_REDUCE = plugin("torch", REDUCE, GemmAllReduceOperation, only_plain({"torc
 IRIS_REDUCE = plugin("iris", REDUCE, GemmAllReduceOperation, only_plain({"iris.ops": iris_ops("matmul_all_reduce")}))
 SERVED_REDUCE = plugin(
     "served", REDUCE, GemmAllReduceOperation,
-    lambda problem: {f"library's GEMM, our {exchange}": served(exchange) for exchange in ("one_shot", "two_shot")},
+    lambda problem: {f"library's GEMM, our {exchange}": served(exchange) for exchange in SHOTS},
 )  # fmt: skip

@@ -30,9 +30,9 @@ from steps import FOLDER, Folder, Step, here, run_all
 HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
 
 PROBLEMS: dict[str, tuple[dict[str, Any], ...]] = {
-    "all-gather-gemm": tuple({"m": m, "n": 28672, "k": 8192} for m in (16, 256, 1024, 4096)),
+    "all-gather-gemm": tuple({"m": m, "n": 28672, "k": 8192} for m in (16, 64, 256, 1024, 4096)),
     "gemm-reduce-scatter": tuple({"m": m, "n": 8192, "k": 28672} for m in (64, 512, 4096)),
-    "gemm-all-reduce": tuple({"m": m, "n": 8192, "k": 28672} for m in (1, 64, 2048)),
+    "gemm-all-reduce": tuple({"m": m, "n": 8192, "k": 28672} for m in (1, 64, 128, 512, 2048)),
     "flash-decode": tuple({"batch": b, "kv_len": kv, **HEADS} for b, kv in ((1, 8192), (1, 65536), (8, 65536))),
 }
 """Small, middle and large."""

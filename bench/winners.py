@@ -3,7 +3,7 @@
     python bench/winners.py all-gather-gemm --m 16,64,256,1024,4096,8192 --n 28672 --k 8192 --world-size 8 \\
         --budget 60s --db winners.db --json winners.json
 
-Everything but --db, --json and --no-rivals goes to ``tune grid``; what is in the database is answered from it. Then the
+Everything but --db, --json, --rivals and --no-rivals goes to ``tune grid``; what is in the database is answered from it. Then the
 rivals (see rivals.py) are measured on the same machine, in turns with the winner and for as long as in the finals: a
 burst from rest is up to a tenth faster than what lasts. The table has how many times as long they take.
 """
@@ -34,7 +34,7 @@ RIVALS = Path(__file__).with_name("rivals.py")
 SOME_FAILED = 1
 """The exit code of ``tune grid`` where a size could not be measured; it prints the others."""
 
-SUPPLIERS = ("torch", "iris", "paper", "served")
+SUPPLIERS = ("torch", "flashinfer", "iris", "paper", "served")
 
 
 def tune(arguments: list[str]) -> list[dict[str, Any]]:
@@ -64,7 +64,14 @@ def rated(rounds: Sequence[Mapping[str, Latency]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def measure_rivals(rows: list[dict[str, Any]]) -> None:
+def suppliers(word: str) -> list[str]:
+    """Of ``--rivals``."""
+    if unknown := set(names := word.split(",")).difference(SUPPLIERS):
+        raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}; allowed: {', '.join(SUPPLIERS)}")
+    return names
+
+
+def measure_rivals(rows: list[dict[str, Any]], suppliers: Sequence[str]) -> None:
     """Add to each row what others offer for the same operation, see ``rated``."""
     os.environ["AUTOTUNE_WORKLOADS"] = str(RIVALS)
     from autotune.errors import UnknownWorkload
@@ -78,7 +85,7 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
     gang = None
     hanging = set()
     try:
-        for row, supplier in itertools.product(rows, SUPPLIERS):
+        for row, supplier in itertools.product(rows, suppliers):
             row.setdefault("rivals", {})
             try:
                 found = workload(f"{supplier}_{row['workload']}")
@@ -161,13 +168,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--json", type=output_file, help="write all rows to this file")
     parser.add_argument("--no-rivals", action="store_true")
+    parser.add_argument("--rivals", type=suppliers, default=SUPPLIERS, help=f"of these: {','.join(SUPPLIERS)}")
     parser.add_argument("--db", help="database: a path or a URL; default: the user's")
     options, arguments = parser.parse_known_args()
     if options.db is not None:
         os.environ["AUTOTUNE_DB"] = options.db  # for the rivals' ranks, too, which look the winner up
     rows = [{**row, "nvls": nvls()} for row in tune(arguments)]
     if not options.no_rivals:
-        measure_rivals([row for row in rows if row["latency"] is not None])
+        measure_rivals([row for row in rows if row["latency"] is not None], options.rivals)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
     print(table(rows))
