@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from autotune.errors import MissedBarrier
 from autotune.heap import open_heap
+from autotune.kernels.launching.empty import empty_launches
 from autotune.machine import machine
 from autotune.ranks.measure import BACK_TO_BACK_FROM, HOST_AHEAD_FROM, Stopwatch
 
@@ -63,3 +65,18 @@ def near_the_thresholds(_: Any) -> list[Any]:
         watch.time(call, warmup=1, iterations=2)
         found.append(len(made))
     return found
+
+
+def of_a_host_that_slows_down(seconds: float) -> list[float]:
+    """Device times of an empty launch whose enqueueing takes that long from the third call on."""
+    watch = Stopwatch(open_heap(1 << 20, dist.new_group(backend="gloo")), machine(), FEW_POLLS << 12)
+    [empty] = empty_launches(1)
+    made = []
+
+    def call() -> None:
+        made.append(None)
+        if len(made) > 2:
+            time.sleep(seconds)
+        empty.run()
+
+    return watch.time(call, warmup=8, iterations=20).device

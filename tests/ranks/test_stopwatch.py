@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ def test_all_ranks_time_a_call_in_the_same_way_however_long_each_finds_it(tmp_pa
     first, second = run_ranks(ON_RANKS, "near_the_thresholds", 2, tmp_path, gpu=gpu, seconds=270)
     assert first[:2] == second[:2] == [[False, FEW_HOST_CALLS], [True, FEW_HOST_CALLS]]
     assert first[2:] == second[2:] == ([2 + 3 + FEW_HOST_CALLS] if gpu else [])
+
+
+@pytest.mark.gpu(2, each=True)
+def test_a_host_that_slows_down_is_not_taken_for_the_devices_time(tmp_path: Path) -> None:
+    """The sleep that keeps the host ahead was chosen when it was quick."""
+    slow = 300e-6
+    for times in run_ranks(ON_RANKS, "of_a_host_that_slows_down", 2, tmp_path, gpu=True, argument=slow, seconds=270):
+        assert statistics.median(times) < 0.2 * slow * 1e6, times
 
 
 def test_a_missed_barrier_is_an_outcome_and_no_number() -> None:
