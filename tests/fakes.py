@@ -107,6 +107,8 @@ class FakeGang:
         self.broken = False
         self.host: Callable[[Config], float] | None = None
         """Host time to enqueue a config; an isolated call takes that much longer than the device's time."""
+        self.drift = 1.0
+        """Times as long as before that everything takes from the finals on."""
         self.door: Door | None = None
         self.turns: list[Turn | MeasureBarrier | Trace] = []
         self.turn_failure: Failed | None = None
@@ -134,6 +136,8 @@ class FakeGang:
             host = self.host(config)
             alone = host + found.latency.median
             found = replace(found, latency=replace(found.latency, host=host, isolated=alone if plan.isolated else None))
+        if found.latency is not None and plan.isolated:
+            found = replace(found, latency=replace(found.latency, median=found.latency.median * self.drift))
         self.restarts += found.outcome in (Outcome.TIMED_OUT, Outcome.CRASHED)
         return found
 

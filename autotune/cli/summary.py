@@ -13,11 +13,11 @@ from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
 from autotune.outcome import Outcome, Regime
 from autotune.problem import Problem
-from autotune.report.figures import INTERPRETER_NOTE, config_text, device_text, regime_options
+from autotune.report.figures import INTERPRETER_NOTE, config_text, device_text, drift_text, regime_options
 from autotune.report.order import config_in_order, fields_in_order
 from autotune.text import counted
 from autotune.tuning import Result
-from autotune.tuning.finals import FINAL, last_finals
+from autotune.tuning.finals import FINAL, drift, last_finals
 from autotune.tuning.progress import Spent
 from autotune.workloads import Workload
 
@@ -30,10 +30,13 @@ def present(
     records = store.trials(result.study.id)
     searched = [record for record in records if record.source != FINAL]
     failed = [record for record in last_finals(records) if record.evaluation.latency is None]
+    drifted = drift(records)
     if json:
-        output.data_json(_values(result, searched, failed, store))
+        output.data_json({**_values(result, searched, failed, store), "drift": drifted})
     else:
-        output.data(_text(result, request.workload, problem.as_dict(), searched, failed, store, note))
+        machine = INTERPRETER_NOTE if result.study.key.is_interpreted else drift_text(drifted)
+        notes = [each for each in (machine, note) if each]
+        output.data(_text(result, request.workload, problem.as_dict(), searched, failed, store, notes))
     tell = output.say if json else output.data
     for line in _next(result, request, [*searched, *failed], db) if steps is None else steps:
         tell(line)
@@ -64,7 +67,7 @@ def _best(result: Result) -> Winner | None:
 
 def _text(
     result: Result, workload: Workload, problem: Mapping[str, Any], searched: list[TrialRecord],
-    failed: list[TrialRecord], store: Store, note: str,
+    failed: list[TrialRecord], store: Store, notes: list[str],
 ) -> str:  # fmt: skip
     key, best = result.study.key, _best(result)
     lines = [("device", device_text(key))]
@@ -85,7 +88,7 @@ def _text(
         when = f"tuned {result.entry.finished_at:%Y-%m-%d %H:%M} UTC"
         lines.append(("stored", f"{store.place} (study {result.study.id}, {when})"))
         lines += copy_lines(result.entry, workload)
-    lines += [("note", each) for each in (INTERPRETER_NOTE if key.is_interpreted else "", note) if each]
+    lines += [("note", each) for each in notes]
     origin = " (from the cache)" if result.from_cache else ""
     return f"{title(key.workload, problem)}{origin}\n\n{output.named(lines)}"
 

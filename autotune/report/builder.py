@@ -15,7 +15,7 @@ from autotune.errors import InputError
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.report.copies import copies
-from autotune.report.figures import INTERPRETER_NOTE, fastest, overlap_efficiency, ratio, slowest
+from autotune.report.figures import INTERPRETER_NOTE, drift_text, fastest, overlap_efficiency, ratio, slowest
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
 from autotune.report.order import config_in_order, fields_in_order
@@ -40,7 +40,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     space whose fingerprint has changed since the study is not used.
     """
     # Loads Optuna, which the command line's help can do without.
-    from autotune.tuning.finals import FINAL, disqualified, last_finals
+    from autotune.tuning.finals import FINAL, disqualified, drift, last_finals
 
     space = workload.space if workload is not None else None
     interpreted = entry.key.is_interpreted  # then what only GPUs have is left out: limits, regimes, taxes
@@ -60,6 +60,8 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         space = None
     if not entry.winner.latency.rounds and not entry.key.is_kernel:
         notes.append(WITHOUT_ROUNDS)
+    if not interpreted and (told := drift_text(drift(records))):
+        notes.append(told)
     regime = Regime(entry.key.regime)
     if workload is not None and workload.space.holds(entry.winner.config):
         unlike = workload.unlike_measured(entry.winner.config, regime)

@@ -19,6 +19,9 @@ from autotune.text import microseconds as microseconds  # for people, like the o
 
 INTERPRETER_NOTE = "Times are from Triton's interpreter on CPUs; they say nothing about GPUs."
 
+UNSTEADY = 1.25
+"""Times as long in the finals as in the search, or as short, from which the machine must have changed meanwhile."""
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -101,6 +104,16 @@ def difference_text(value: float, error: float) -> str:
 def share_text(share: float, of: str, beyond: str) -> str:
     """``0.97 of the limit``; a share above 1 needs a word."""
     return f"{share:.2f} of the {of}" + (f", {beyond}" if share > 1.005 else "")
+
+
+def drift_text(drift: float | None) -> str:
+    """A sentence on a machine that was another in the finals than in the search; empty for one that was not."""
+    if drift is None or 1 / UNSTEADY < drift < UNSTEADY:
+        return ""
+    return (
+        f"Configs took {drift:.2f} times as long in the finals as in the search: meanwhile the GPUs' clocks changed, "
+        "or other programs used them. The choice may not last: run tune doctor, then tune again with --force."
+    )
 
 
 BEYOND_LIMIT = "faster than the library's slower part alone"

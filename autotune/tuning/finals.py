@@ -67,6 +67,25 @@ def last_finals(history: Iterable[TrialRecord]) -> list[TrialRecord]:
     return [record for record in finals if _session(record) == last]
 
 
+def drift(history: Sequence[TrialRecord]) -> float | None:
+    """How many times as long configs took in a study's last finals as in its search, on the device: the median over
+    those with both; None where there is none. Quiet GPUs: 0.99 to 1.00 (five studies of 2 x H100); at their power limit
+    up to 1.13 (see MEASURED). One whose clock fell during the search: 2.03.
+    """
+
+    def medians(records: Iterable[TrialRecord]) -> dict[Config, float]:
+        found: dict[Config, list[float]] = {}
+        for record in records:
+            if record.evaluation.latency is not None:
+                found.setdefault(record.config, []).append(record.evaluation.latency.median)
+        return {config: statistics.median(times) for config, times in found.items()}
+
+    before = medians(record for record in history if record.source != FINAL)
+    after = medians(last_finals(history))
+    both = [after[config] / before[config] for config in after if config in before]
+    return statistics.median(both) if both else None
+
+
 def disqualified(history: Iterable[TrialRecord]) -> dict[Config, Evaluation]:
     """The configs of a study that cannot win, each with its failure. One that goes right the next time is a race that
     did not show. Only the library's way has a second chance, unless it was wrong: it is the first on a cold machine.

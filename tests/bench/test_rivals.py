@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import rival_flashinfer
 import rivals
 import torch
 import torch.distributed as dist
@@ -21,6 +23,7 @@ from autotune.kernels.moe.routing import Kind, drawn_routing, planned
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
 
 CPU = torch.device("cpu")
+FLASHINFER = (rival_flashinfer.gather, rival_flashinfer.reduce(True), rival_flashinfer.reduce_norm(False))
 
 
 def exchanged(sent: list[tuple[torch.Tensor, torch.Tensor]], rank: int, room: int) -> torch.Tensor:
@@ -80,6 +83,7 @@ def giving(result: torch.Tensor) -> Callable[[Any], Callable[[], torch.Tensor]]:
     ("rival", "words"),
     [
         pytest.param(symm_mem_dispatch, "all_to_all_vdev needs NVSHMEM", id="no backend"),
+        *(pytest.param(each, "flashinfer", id="not installed") for each in FLASHINFER),
         pytest.param(lambda _: torch.ops.symm_mem.there_is_no_such, "AttributeError", id="no such operator"),
         pytest.param(giving(torch.zeros(4)), "wrong by 1", id="wrong"),
         pytest.param(giving(torch.ones(5)), "5 elements, 4 are right", id="too many"),
@@ -91,6 +95,7 @@ def test_a_rival_that_fails_is_one_line_and_left_out(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr("torch.distributed._symmetric_memory.is_nvshmem_available", lambda: False)
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
     assert Operation(rival).parts() == {}
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "rival" in line]
     assert line.startswith("rival it: ")

@@ -53,12 +53,29 @@ def test_ranks_of_rivals_look_the_winner_up_in_the_database_that_the_search_wrot
     database, seen = str(tmp_path / "winners.db"), []
     rows = [{"latency": {"median": 5.0}}]
     answering(monkeypatch, rows, 0)
-    monkeypatch.setattr(winners, "measure_rivals", lambda rows: seen.append(os.environ["AUTOTUNE_DB"]))
+    monkeypatch.setattr(winners, "measure_rivals", lambda *_: seen.append(os.environ["AUTOTUNE_DB"]))
     monkeypatch.setattr(winners, "table", lambda rows: "")
     monkeypatch.setattr("sys.argv", ["winners.py", *GRID, "--db", database])
     monkeypatch.setenv("AUTOTUNE_DB", "another.db")
     winners.main()
     assert seen == [database]
+
+
+def test_only_rivals_that_are_asked_for_are_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that hangs costs a deadline."""
+    seen: list[Any] = []
+    answering(monkeypatch, [{"latency": {"median": 5.0}}], 0)
+    monkeypatch.setattr(winners, "measure_rivals", lambda _, suppliers: seen.append(suppliers))
+    monkeypatch.setattr(winners, "table", lambda rows: "")
+    monkeypatch.setattr("sys.argv", ["winners.py", *GRID, "--rivals", "torch,flashinfer"])
+    winners.main()
+    assert seen == [["torch", "flashinfer"]]
+    monkeypatch.setattr("sys.argv", ["winners.py", *GRID, "--rivals", "torch,flux"])
+    with pytest.raises(SystemExit):
+        winners.main()
+    assert "got flux; allowed: torch, flashinfer, iris" in capsys.readouterr().err
 
 
 def test_every_baseline_that_a_ratio_may_be_of_has_a_column() -> None:

@@ -29,13 +29,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def tune_into(
-    store: Store, machine: Machine = EIGHT_GPUS, trials: int = 40, world_size: int = 8, **fields: Any
-) -> Entry:
+    store: Store, machine: Machine = EIGHT_GPUS, trials: int = 40, world_size: int = 8, drift: float = 1.0,
+    **fields: Any,
+) -> Entry:  # fmt: skip
     """Tune all-gather + GEMM with the fake gang."""
     found = workload("all_gather_gemm")
     default = found.default_problem(machine, world_size)
     problem = type(default).from_dict({**default.as_dict(), **fields})
     gang, screen = FakeGang(problem), FakeScreen(found, problem, machine)
+    gang.drift = drift
     result = tune(found, problem, machine, store, gang, screen, budget=Budget(trials), effort=EFFORT)  # type: ignore[arg-type]
     assert result.entry is not None
     return result.entry

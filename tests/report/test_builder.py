@@ -97,6 +97,16 @@ def test_a_space_that_has_changed_since_is_not_used(store: Store, tuned: Tuned) 
     assert all(knob.importance is None for knob in report.knobs)
 
 
+@pytest.mark.parametrize(("drift", "noted"), [(1.15, False), (2.0, True), (0.4, True)])
+def test_a_machine_that_changed_before_the_finals_is_noted(
+    store: Store, tuned: Tuned, drift: float, noted: bool
+) -> None:
+    """A GPU's clock fell during a search: all took twice as long in the finals, where the slower half won."""
+    report = build(store, tuned(trials=12, drift=drift))
+    notes = [note for note in report.notes if "in the finals as in the search" in note]
+    assert len(notes) == noted and all(f"took {drift:.2f} times as long" in note for note in notes)
+
+
 def test_the_interpreters_times_are_called_what_they_are(store: Store, tuned: Tuned) -> None:
     report = build(store, tuned(LAPTOP, trials=12, world_size=2), workload("all_gather_gemm"))
     assert any("say nothing about GPUs" in note for note in report.notes)
