@@ -58,11 +58,15 @@ def gather_ragged(
 
 
 def _padded(shard: torch.Tensor, dim: int, length: int) -> torch.Tensor:
-    """A shard of that length. The contents of the padding do not matter: each row of a product is by itself."""
-    if shard.shape[dim] == length:
+    """A shard of that length, filled up with zeros. Each row of a product is by itself, but B's gradient is a sum over
+    rows, in which nothing times what memory held before may be no number.
+    """
+    count = shard.shape[dim]
+    if count == length:
         return shard
     shape = [*shard.shape]
     shape[dim] = length
     longer = shard.new_empty(shape)
-    longer.narrow(dim, 0, shard.shape[dim]).copy_(shard)
+    longer.narrow(dim, 0, count).copy_(shard)
+    longer.narrow(dim, count, length - count).zero_()
     return longer
