@@ -11,6 +11,7 @@ import torch
 
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
+from autotune.runtime.folding import unlisted
 from autotune.sizes import round_up
 
 LARGEST_STEP = 128
@@ -45,7 +46,7 @@ def gather_ragged(
 
     Copies the shard unless it is as long as the padded one, and always the result. Raises InvalidProblem.
     """
-    padded = capacity(rows)
+    padded, scale_a = capacity(rows), unlisted(a, scale_a)
     if scale_a is not None and scale_a.dim() == a.dim():
         scale_a = _padded(scale_a, dim, padded)
     whole = gather(_padded(a, dim, padded), scale_a)
