@@ -51,11 +51,11 @@ class Agreement:
 
         ``timeout`` bounds their waits for each other, by default torch's own; after it the group is unusable.
         """
-        members = dist.get_process_group_ranks(ranks) if ranks is not None else None
         with cls.collective():
-            group = dist.new_group(
-                members, timeout=timeout, backend="gloo", use_local_synchronization=members is not None
-            )
+            if ranks is None:
+                group = dist.new_group(timeout=timeout, backend="gloo")
+            else:
+                group = _group_of(dist.get_process_group_ranks(ranks), timeout)
         return cls(group, ranks)
 
     def close(self) -> None:
@@ -170,6 +170,24 @@ class Agreement:
             yield
         except RuntimeError as error:
             raise GangError(f"{cls.left_alone}: {error}") from error
+
+
+def _group_of(members: list[int], timeout: timedelta | None) -> Any:
+    """A gloo group of these ranks, in their order, which alone call this.
+
+    ``new_group`` names one by its ranks and by how many groups this rank is in. Ranks may be in different numbers; and
+    under the name of a group that has been closed the store still has the addresses of its ranks. So here the name has
+    the number of the call, which the store counts for each rank.
+    """
+    c10d = dist.distributed_c10d
+    store, rank, told = c10d._get_default_store(), dist.get_rank(), "_".join(map(str, members))
+    name: Any = f"autotune_{told}_{store.add(f'autotune/{told}/{rank}', 1)}"
+    group, _ = c10d._new_process_group_helper(
+        len(members), members.index(rank), members, dist.Backend("gloo"), store, name,
+        timeout=timeout or c10d.default_pg_timeout, device_id=c10d._get_default_group().bound_device_id,
+    )  # fmt: skip
+    c10d._world.pg_group_ranks[group] = {member: place for place, member in enumerate(members)}
+    return group
 
 
 class _Answer(Generic[T]):

@@ -43,6 +43,21 @@ def answers(argument: Any) -> dict[str, Any]:
     found["alone in its group"] = [one.rank, one.world_size, one.gather(lambda: rank)]
     for each in (one, agreement):
         each.close()
+    found["one after the other"] = one_after_the_other()
+    return found
+
+
+def one_after_the_other() -> list[list[int]]:
+    """The ranks' places in agreements of the same listed ranks, each closed before the next; rank 0 is in more groups
+    than the others, and first in none.
+    """
+    dist.new_group([0])
+    listed = dist.new_group([1, 0], sort_ranks=False)
+    found = []
+    for _ in range(5):
+        agreement = Agreement.among(listed, timedelta(seconds=60))
+        found.append(agreement.gather(lambda: dist.get_rank()))
+        agreement.close()
     return found
 
 

@@ -35,6 +35,12 @@ def test_a_value_is_the_same_on_all_ranks(ranks: list[dict[str, Any]], name: str
     assert [rank[name] for rank in ranks] == [answer] * 2
 
 
+def test_listed_ranks_agree_again_and_again_in_their_order_whatever_other_groups_they_are_in(
+    ranks: list[dict[str, Any]],
+) -> None:
+    assert [rank["one after the other"] for rank in ranks] == [[[1, 0]] * 5] * 2
+
+
 def test_ranks_that_differ_are_told_what_each_says(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         kind, text, _ = rank["differ"]

@@ -60,8 +60,6 @@ def agreement_of(ranks: Ranks) -> LaunchAgreement:
     from autotune.runtime.groups import process_group  # needs torch's distributed part
 
     group = process_group(ranks()) if callable(ranks) else None
-    if group is dist.group.WORLD:
-        group = None  # torch names a new group of listed ranks by how many groups a rank is in: some may be in more
     if dist.get_world_size(group) == 1:
         return ALONE
     whole = dist.group.WORLD if group is None else group  # another one once a program has begun anew

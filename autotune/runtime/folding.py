@@ -15,6 +15,7 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
+from autotune.kernels.launching.gemm import order_of
 from autotune.runtime.call import demand_no_gradient
 from autotune.runtime.context import Context
 from autotune.runtime.gradients import own_part
@@ -113,13 +114,19 @@ def folded(
     """A call whose first operand, its scales and result have the dimensions of ``folding``."""
     a, b, bias, scale_a, scale_b, *residual = operands
     assert a is not None
-    if scale_a is not None and scale_a.dim() == 2 and len(scale_a) == math.prod(a.shape[:-1]):
-        scale_a = scale_a.unflatten(0, a.shape[:-1])  # of A's rows in their order, which may become another one
+    scale_a = unlisted(a, scale_a)
     if scale_a is not None and scale_a.dim() == a.dim():
         scale_a = folding.matrix(scale_a)
     matrices = folding.matrix(a), b, bias, scale_a, scale_b, *(folding.residual(each) for each in residual)
     result = operator(context, matrices, options, folding.place(out), config)
     return folding.unfolded(result) if out is None else out
+
+
+def unlisted(a: torch.Tensor, scale_a: torch.Tensor | None) -> torch.Tensor | None:
+    """Scales that list A's rows in their order, which may become another one, in A's dimensions; others as they are."""
+    if scale_a is not None and scale_a.dim() == 2 and len(scale_a) == math.prod(a.shape[:-1]):
+        scale_a = scale_a.unflatten(0, a.shape[:-1])
+    return scale_a
 
 
 def folded_with_a(
@@ -166,6 +173,7 @@ def columns_scattered(
         return empty.reshape(shape) if out is None else out
     if scale_a is not None and scale_b is not None:
         scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
+        rows = rows if order_of(rows.t()) == "nk" else rows.contiguous()  # as a B of fp8 lies
     if residual is not None and (residual.shape != shape or residual.device != a.device):
         raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} expected")
     swapped = b.t(), rows.t(), None, scale_a, scale_b, None

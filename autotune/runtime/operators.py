@@ -216,7 +216,8 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
         raise InvalidProblem(f"the problem has {problem.world_size} ranks, the context has {context.heap.world_size}")
     if not problem.in_place:
         raise InvalidProblem(f"{problem}: pass in_place=True here and to all_gather_gemm, which otherwise copies A")
-    shard = context.workspace(gathering.WORKLOAD, problem, config).shard
+    operator = _QUANTISING if problem.quantised else _GATHERING if problem.gathered else _ALL_GATHER_GEMM
+    shard = context.workspace(operator.workload, problem, config).shard
     assert shard is not None
     return shard
 

@@ -11,6 +11,7 @@ import torch
 
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
+from autotune.runtime.folding import unlisted
 from autotune.sizes import round_up
 
 LARGEST_STEP = 128
@@ -45,7 +46,7 @@ def gather_ragged(
 
     Copies the shard unless it is as long as the padded one, and always the result. Raises InvalidProblem.
     """
-    padded = capacity(rows)
+    padded, scale_a = capacity(rows), unlisted(a, scale_a)
     if scale_a is not None and scale_a.dim() == a.dim():
         scale_a = _padded(scale_a, dim, padded)
     whole = gather(_padded(a, dim, padded), scale_a)
@@ -58,11 +59,15 @@ def gather_ragged(
 
 
 def _padded(shard: torch.Tensor, dim: int, length: int) -> torch.Tensor:
-    """A shard of that length. The contents of the padding do not matter: each row of a product is by itself."""
-    if shard.shape[dim] == length:
+    """A shard of that length, filled up with zeros. Each row of a product is by itself, but B's gradient is a sum over
+    rows, in which nothing times what memory held before may be no number.
+    """
+    count = shard.shape[dim]
+    if count == length:
         return shard
     shape = [*shard.shape]
     shape[dim] = length
     longer = shard.new_empty(shape)
-    longer.narrow(dim, 0, shard.shape[dim]).copy_(shard)
+    longer.narrow(dim, 0, count).copy_(shard)
+    longer.narrow(dim, count, length - count).zero_()
     return longer

@@ -114,6 +114,9 @@ def scaled(context: autotune.Context) -> dict[str, float]:
         out = autotune.gemm_reduce_scatter(context, a8[rank], b8[rank], scatter_dim=dim, **ours)
         found[f"scatter {dim}"] = error(out, total(wide_a, wide_b).chunk(world, dim)[rank])
     ours["scale_a"] = scale_a[rank].flatten(0, 1)
+    by_columns = a8[rank].flatten(0, 1).t().contiguous().t()
+    out = autotune.gemm_reduce_scatter(context, by_columns, b8[rank], scatter_dim=1, **ours)
+    found["scatter 1, A by columns"] = error(out, total(wide_a, wide_b).flatten(0, 1).chunk(world, 1)[rank])
     out = autotune.all_gather_gemm(context, a8[rank], b8[rank], gather_dim=1, **ours)
     found["gather 1, a column of scales"] = error(out, product(torch.cat(wide_a, 1), wide_b[rank]))
     return found
@@ -194,14 +197,15 @@ def ragged(context: autotune.Context) -> dict[str, Any]:
         out = autotune.all_gather_gemm(context, across[rank], b, rows=rows, gather_dim=1)
         found[f"across {first}"] = error(out, product(torch.cat(across, 1), b))
     found["one workspace"] = float(len(set(left)) - 1)
-    a8 = [normal(context, 50 + each, 3 + each, DEPTH).to(torch.float8_e4m3fn) for each in range(world)]
-    scales = [normal(context, 60 + each, 3 + each, 1).float().abs() + 0.5 for each in range(world)]
+    a8 = [normal(context, 50 + each, 3 + each, 2, DEPTH).to(torch.float8_e4m3fn) for each in range(world)]
+    scales = [normal(context, 60 + each, 3 + each, 2, 1).float().abs() + 0.5 for each in range(world)]
     b8, scale_b = normal(context, 70, COLUMNS, DEPTH).to(torch.float8_e4m3fn).t(), torch.ones(1, COLUMNS).to(b.device)
-    out = autotune.all_gather_gemm(
-        context, a8[rank], b8, rows=[len(each) for each in a8], scale_a=scales[rank], scale_b=scale_b
-    )
     wide = torch.cat([x.float() * scale for x, scale in zip(a8, scales, strict=True)])
-    found["fp8"] = error(out, product(wide, b8))
+    for name, scale_a in {"fp8": scales[rank], "fp8, a column of scales": scales[rank].flatten(0, 1)}.items():
+        out = autotune.all_gather_gemm(
+            context, a8[rank], b8, rows=[len(each) for each in a8], scale_a=scale_a, scale_b=scale_b
+        )
+        found[name] = error(out, product(wide, b8))
     return found
 
 

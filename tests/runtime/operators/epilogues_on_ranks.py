@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -75,6 +76,9 @@ def quantised(context: autotune.Context, sample: bool) -> dict[str, bool]:
         mode = "looked up" if config is None else str(config["mode"])
         answers[mode] = error(c.float() * scales.repeat_interleave(128, 1), expected) < IN_FP8
     a, b, bias = operands
+    shard = autotune.all_gather_shard(context, dataclasses.replace(problem, in_place=True)).copy_(a)
+    c, scales = autotune.all_gather_gemm(context, shard, b, bias, epilogue="swiglu", quantise=True, in_place=True)
+    answers["in place"] = error(c.float() * scales.repeat_interleave(128, 1), expected) < IN_FP8
     c, scales = autotune.all_gather_gemm(context, a * 2.0**-74, b, bias * 0, epilogue="swiglu", quantise=True)
     answers["next to zero"] = bool((scales > 0).all() and (c.float() == 0).all())
     arguments = schema_arguments(context, problem, operands)
@@ -219,6 +223,9 @@ def gathered(context: autotune.Context) -> dict[str, Any]:
             kept.append((mine, whole, again))
             mode = "looked up" if config is None else str(config["mode"])
             found[f"{layout} {mode}"] = right and torch.equal(mine, whole) and torch.equal(again, whole * 2)
+        shard = autotune.all_gather_shard(context, dataclasses.replace(problem, in_place=True)).copy_(a)
+        c, mine = autotune.all_gather_gemm(context, shard, b, layout=layout, in_place=True, return_gathered=True)
+        found[f"{layout} in place"] = error(c, product) < WORST and torch.equal(mine, whole)
         found[f"{layout} stays"] = all(torch.equal(mine, right) for mine, right, _ in kept)
 
         def call(a: Any, b: Any, layout: Any = layout) -> Any:

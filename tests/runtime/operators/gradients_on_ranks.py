@@ -165,7 +165,9 @@ def apart(context: autotune.Context) -> Iterator[tuple[str, float]]:
     wide, wide_bs = in_fp64(tuple(shards)), in_fp64(tuple(bs))
     whole = torch.cat([each for each in wide if each is not None])
     loss([whole @ each for each in wide_bs if each is not None], list(range(ranks))).backward()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # new memory holds no numbers
     loss([autotune.all_gather_gemm(context, shards[rank], bs[rank], rows=rows)], [rank]).backward()
+    torch.use_deterministic_algorithms(False)
     yield "rows", worst((shards[rank], bs[rank]), tuple(x.grad for x in (wide[rank], wide_bs[rank]) if x is not None))
 
     for how in ("eager", "compiled"):

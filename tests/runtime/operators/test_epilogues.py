@@ -54,7 +54,7 @@ def test_activations_are_right_in_every_mode(pair: Pair) -> None:
 def test_results_in_fp8_are_right_in_every_mode(pair: Pair) -> None:
     for answers in (answer["quantised"] for answer in pair):
         assert all(answers.values()), answers
-        assert {"looked up", "opcheck", "push", *({"bsp"} & MODES["all_gather_gemm"])} <= answers.keys()
+        assert {"looked up", "in place", "opcheck", "push", *({"bsp"} & MODES["all_gather_gemm"])} <= answers.keys()
 
 
 def test_residuals_are_added_in_every_mode(pair: Pair) -> None:
@@ -76,7 +76,7 @@ def test_the_gathered_a_is_a_tensor_of_its_own(pair: Pair) -> None:
     modes = MODES["all_gather_gemm"] - {"pull"}
     for answers in (answer["gathered"] for answer in pair):
         assert all(answers.values()), answers
-        assert {f"rows {mode}" for mode in modes | {"looked up", "stays", "compiled"}} <= answers.keys()
+        assert {f"rows {mode}" for mode in modes | {"looked up", "in place", "stays", "compiled"}} <= answers.keys()
         assert {f"k {mode}" for mode in modes - {"copy_engine"}} <= answers.keys()
 
 
