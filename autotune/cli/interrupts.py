@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 NOBODY_READS = 128 + signal.SIGPIPE
 """The exit code where the reader of the output has gone (``tune list | head``), as shells report it of git or cat."""
@@ -35,7 +37,11 @@ def end_at_once() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """While it lasts, both signals raise KeyboardInterrupt, unless this process was started to ignore them."""
+    """While it lasts, both signals raise KeyboardInterrupt, unless this process was started to ignore them.
+
+    In the midst of an import the first one waits for the import's end: libraries drop a KeyboardInterrupt there and go
+    on (torch, as if there were no NumPy), or abort the process where C++ called Python. A second one does not wait.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread gets signals
         return
@@ -53,4 +59,25 @@ def interruptible() -> Iterator[None]:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _received.append(number)
-    raise KeyboardInterrupt
+    imports = _outermost_import(frame)
+    if imports is None or len(_received) > 1:
+        raise KeyboardInterrupt
+    imports.f_trace, imports.f_trace_lines = _interrupt_at_its_end, False
+    sys.settrace(lambda *_: None)  # of other frames nothing is traced
+
+
+def _outermost_import(frame: FrameType | None) -> FrameType | None:
+    """The frame of the import that is under way, the outermost of nested ones; None where none is."""
+    found = None
+    while frame is not None:
+        if frame.f_code.co_name == "_find_and_load" and frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+def _interrupt_at_its_end(frame: FrameType, event: str, argument: object) -> Any:
+    """Traces one frame; what a tracing function raises ends the tracing and goes on from that frame."""
+    if event == "return":
+        raise KeyboardInterrupt
+    return _interrupt_at_its_end

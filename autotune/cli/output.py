@@ -186,9 +186,13 @@ class _OneLine(logging.Formatter):
         return visible(super().format(record))
 
 
-def columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, align: str = "") -> str:
+def columns(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, align: str = "", *,
+    names: bool = False,
+) -> str:  # fmt: skip
     """A table as aligned plain text. In a terminal it fits, and long texts take several lines; else a row is a line.
-    Where a column would be narrower than its words, each row is a paragraph without the header.
+    Where a column would be narrower than its words, each row is a paragraph without the header; with ``names``, for
+    cells that do not explain themselves, a line for each cell, its name in front.
 
     ``align`` has ``r`` for each column of numbers.
     """
@@ -196,6 +200,8 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | N
 
     width = width or table_width()
     if not _words_fit([header, *rows], width):
+        if names:
+            return "\n\n".join(named(list(zip(header, map(visible, row), strict=True))) for row in rows)
         return "\n".join(_paragraph(row, width) for row in rows)
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(table(header, rows, align))

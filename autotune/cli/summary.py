@@ -77,7 +77,10 @@ def _text(
     outcomes = _outcomes(searched)
     restarts = result.progress.restarts
     again = f"; ranks restarted {counted(restarts, 'time')}" if restarts else ""
-    lines.append(("trials", (outcomes_text(outcomes) or "none") + again))
+    tried = outcomes_text(outcomes) or "none"
+    if result.entry is not None and result.entry.imported_at is not None:
+        tried = f"{result.entry.trials}, finals included, where it was tuned; imported"
+    lines.append(("trials", tried + again))
     for i, record in enumerate(failed):
         config = config_in_order(key, record.config)
         told = f"{record.evaluation.outcome}: {record.evaluation.reason} ({config_text(config)})"

@@ -20,6 +20,7 @@ from autotune.report.figures import (
     device_text,
     difference_text,
     efficiency_text,
+    has_rounds,
     latency_text,
     microseconds,
     plain,
@@ -142,9 +143,14 @@ def _baselines(report: Report) -> str:
         [each.baseline, latency_text(each.latency, regime), microseconds(each.latency.skew), str(each.ratio)]
         for each in report.speedups
     ]
-    text = f"Latency of the slowest rank, {title_of(report.key, regime)}: the median over the rounds of the finals,\n"
-    text += "in which all took turns. ± is a 95 % interval over the rounds; for a ratio it comes from the ratios\n"
-    text += "within each round, so changes that hit both alike cancel. Skew is slowest minus fastest rank.\n\n"
+    text = f"Latency of the slowest rank, {title_of(report.key, regime)}: the median over "
+    if has_rounds(report.latency, regime):
+        text += "the rounds of the finals,\n"
+        text += "in which all took turns. ± is a 95 % interval over the rounds; for a ratio it comes from the ratios\n"
+        text += "within each round, so changes that hit both alike cancel."
+    else:
+        text += "iterations. ± is their spread,\nwhich does not cover changes between rounds."
+    text += " Skew is slowest minus fastest rank.\n\n"
     return "## Against the baselines\n\n" + text + table(["", "latency", "skew", "times as fast"], rows, "lrrr")
 
 
@@ -261,6 +267,9 @@ def _folded(change: str) -> str:
 
 
 def _endings(report: Report) -> str:
+    """Empty for an imported study, whose trials are elsewhere."""
+    if not report.endings:
+        return ""
     rows = [[each.outcome.value, str(each.count), _short(each.reason)] for each in report.endings]
     return "## How evaluations ended\n\n" + table(["outcome", "configs", "for example"], rows, "lr")
 
@@ -290,16 +299,20 @@ def _provenance(report: Report) -> str:
     model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 is a perfect order)"
     spent = f"{report.seconds:.0f} s, of which measuring {report.measuring:.0f} s"
     restarts = f"{counted(report.restarts, 'time')}, {report.restarting:.0f} s" if report.restarts else "never"
+    evaluated = [
+        ["finals", f"{report.remeasured} evaluations"],
+        ["cost model", model],
+        ["time in evaluations", spent],
+        ["ranks restarted", restarts],
+    ]
+    here = bool(report.endings)  # an imported study's trials are elsewhere
     rows = [
         ["device", device_text(report.key)],
         ["world size", str(report.key.world_size)],
         ["tuned for", tuned_for(report.key)],
         ["finished", _date(report.finished_at)],
-        ["space", f"{report.space_size} valid configs, {report.searched} evaluated"],
-        ["finals", f"{report.remeasured} evaluations"],
-        ["cost model", model],
-        ["time in evaluations", spent],
-        ["ranks restarted", restarts],
+        ["space", f"{report.space_size} valid configs" + f", {report.searched} evaluated" * here],
+        *(evaluated if here else []),
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],

@@ -120,10 +120,16 @@ BEYOND_LIMIT = "faster than the library's slower part alone"
 BEYOND_ROOFLINE = "above the rates that were measured on this device: noise, or other clocks"
 
 
+def has_rounds(latency: Latency, regime: Regime = DEFAULT_REGIME) -> bool:
+    """True if there are rounds enough for an interval, two; else its error is the spread of the iterations."""
+    return len(latency.in_rounds(regime)) > 1
+
+
 def relative_error(latency: Latency, regime: Regime = DEFAULT_REGIME) -> float:
     """Half of a latency's 95 % interval by its rounds, else half the spread of its iterations; relative to it."""
-    rounds = latency.in_rounds(regime)
-    return latency.spread if len(rounds) < 2 else mean_and_error([math.log(each) for each in rounds])[1]
+    if not has_rounds(latency, regime):
+        return latency.spread
+    return mean_and_error([math.log(each) for each in latency.in_rounds(regime)])[1]
 
 
 def latency_text(latency: Latency, regime: Regime = DEFAULT_REGIME) -> str:

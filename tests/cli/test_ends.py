@@ -22,12 +22,15 @@ importing = builtins.__import__
 
 def interrupted(wanted, *rest):
     if wanted.partition(".")[0] == name:
+        builtins.__import__ = importing
         try:
-            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(2 if way == "twice, turned over" else 1):
+                os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt as error:
-            if way == "turned over":
+            if way == "twice, turned over":
                 raise ImportError("this module could not be loaded") from error
-            raise
+            if way == "as it is":
+                raise
     return importing(wanted, *rest)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would we
@@ -38,8 +41,12 @@ main()
 """
 
 
-@pytest.mark.parametrize(("name", "way"), [("typer", "as it is"), ("torch", "as it is"), ("torch", "turned over")])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("typer", "as it is"), ("torch", "as it is"), ("torch", "dropped"), ("torch", "twice, turned over")],
+)
 def test_ctrl_c_while_modules_are_imported(name: str, way: str) -> None:
+    """Libraries drop a KeyboardInterrupt in an import, or turn it into an ImportError."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTING, name, way], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 

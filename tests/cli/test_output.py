@@ -22,3 +22,10 @@ def test_a_table_fits_and_breaks_no_word(width: int) -> None:
 def test_a_wide_table_has_one_line_for_a_row() -> None:
     header, *rows = output.columns(HEADER, ROWS, 200).splitlines()
     assert header.split() == list(HEADER) and len(rows) == len(ROWS)
+
+
+def test_numbers_that_do_not_fit_beside_each_other_keep_their_names() -> None:
+    names, row = ["measured", *(f"figure_{number}" for number in range(10))], ["16 tokens", *["1.122 ± 0.004"] * 10]
+    lines = output.columns(names, [row], 80, names=True).splitlines()
+    assert [line.split()[0] for line in lines] == names and lines[1].endswith("  1.122 ± 0.004")
+    assert len(output.columns(names, [row], 200, names=True).splitlines()) == 2

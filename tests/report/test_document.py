@@ -50,6 +50,17 @@ def test_a_report_without_parts_leaves_their_sections_out(report: Report) -> Non
     assert "The limit" not in text and "best" not in text and "mattered" not in text
 
 
+def test_an_imported_study_does_not_say_that_nothing_was_tried(report: Report) -> None:
+    text = to_markdown(dataclasses.replace(report, endings=(), searched=0, remeasured=0, best=(), knobs=()))
+    for wrong in ("How evaluations ended", " evaluated", " evaluations", "ranks restarted"):
+        assert wrong in to_markdown(report) and wrong not in text, wrong
+
+
+def test_only_intervals_over_rounds_are_called_so(report: Report) -> None:
+    once = dataclasses.replace(report, latency=dataclasses.replace(report.latency, rounds=()))
+    assert "95 % interval" in to_markdown(report) and "95 % interval" not in to_markdown(once)
+
+
 def test_json_holds_all_of_it(report: Report) -> None:
     values = json.loads(to_json(report))
     assert values == json.loads(json.dumps(to_dict(report)))

@@ -39,7 +39,7 @@ class MeasuredModel:
 
     def show(self) -> None:
         """The table, then what was measured."""
-        output.data(output.columns(HEADER, [self._cells(each) for each in self._forward_dicts()]))
+        output.data(output.columns(HEADER, [self._cells(each) for each in self._forward_dicts()], names=True))
         order = self.order
         output.data(
             f"measured: {order.model.layers} of {order.of_layers} layers with random weights, without embedding and "

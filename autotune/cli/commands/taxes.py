@@ -77,14 +77,16 @@ def measure_taxes(
     except KeyboardInterrupt:
         output.say("interrupted; nothing was stored")
         raise typer.Exit(exit_code()) from None
-    with session.open_store(db) as store:
-        store.add_taxes(entry.study_id, found.to_json())
-    if trace is not None:
-        _write_trace(found, trace)
-    if json:
-        output.data_json({**summary(found), "measured": jsonlib.loads(found.to_json())})
-    else:
-        output.data(_text(request, problem, machine, entry, found))
+    try:
+        with session.open_store(db, create=False) as store:
+            store.add_taxes(entry.study_id, found.to_json())
+    finally:  # what was measured is not lost with the database
+        if trace is not None:
+            _write_trace(found, trace)
+        if json:
+            output.data_json({**summary(found), "measured": jsonlib.loads(found.to_json())})
+        else:
+            output.data(_text(request, problem, machine, entry, found))
     output.say(f"stored with study {entry.study_id}; next: {request.command('report', db)}")
 
 

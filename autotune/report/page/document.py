@@ -79,7 +79,8 @@ def lead(study: Study) -> str:
         if report.limit is not None:
             share = report.limit.share.value
             told.append(BEYOND_LIMIT if share > 1.005 else f"{100 * share:.0f} % of perfect overlap")
-        told.append(f"{study.evaluated} of {study.record.space_size} configs tried, results checked on every rank")
+        if study.trials:  # an imported study's are elsewhere
+            told.append(f"{study.evaluated} of {study.record.space_size} configs tried, results checked on every rank")
         parts.append(f'<p class="facts">{" · ".join(map(_text, told))}</p>')
     parts += [f'<p class="note">{_text(note)}</p>' for note in study.notes]
     if study.winner is not None:

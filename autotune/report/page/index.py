@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from autotune.db import StudyRecord
-from autotune.report.figures import asked_text, dashed, device_text, latency_text
+from autotune.report.figures import INTERPRETER_NOTE, asked_text, dashed, device_text, latency_text
 from autotune.report.page.document import page
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.views import crossover, gaps, many
@@ -28,7 +28,8 @@ def to_index(studies: Sequence[Study], unfinished: Sequence[StudyRecord] = ()) -
     rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(study))}</tr>" for study in studies)
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     end = f'<section id="studies"><h2>All studies</h2>{table}</section>'
-    title = counted(len(studies), "tuned problem")
+    tuned = sum(study.report is not None for study in studies)
+    title = counted(tuned, "tuned problem") if tuned else counted(len(studies), "unfinished problem")
     views = [*many.views(studies), *crossover.views(studies)]
     lacking = gaps.view(studies, unfinished)
     return page(
@@ -43,17 +44,26 @@ def _kicker(studies: Sequence[Study]) -> str:
 
 
 def _lead(studies: Sequence[Study]) -> str:
-    """The span of the speedups, by workload."""
+    """The span of the speedups, by workload and machine."""
+    several = len({device_text(study.record.key) for study in studies}) > 1
     found: dict[str, list[float]] = {}
     for study in studies:
         if study.report is not None and study.report.speedups:
-            found.setdefault(study.title, []).append(study.report.speedups[0].ratio.value)
-    lines = [
-        f"{title}: {min(values):.2f} to {max(values):.2f} times as fast as the fastest baseline, geometric mean "
-        f"{statistics.geometric_mean(values):.2f}, {counted(len(values), 'problem')}"
-        for title, values in found.items()
-    ]
-    return "".join(f'<p class="facts">{escape(visible(line))}</p>' for line in lines)
+            name = study.title + f" on {device_text(study.record.key)}" * several
+            found.setdefault(name, []).append(study.report.speedups[0].ratio.value)
+    facts = "".join(f'<p class="facts">{escape(visible(f"{name}: {_span(of)}"))}</p>' for name, of in found.items())
+    interpreted = all(study.record.key.is_interpreted for study in studies)
+    return facts + (f'<p class="note">{escape(INTERPRETER_NOTE)}</p>' if interpreted else "")
+
+
+def _span(values: Sequence[float]) -> str:
+    """Speedups of some problems in words."""
+    ends = list(dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values))))
+    text = f"{' to '.join(ends)} times as fast as the fastest baseline"
+    if len(values) == 1:
+        return text
+    mean = f", geometric mean {statistics.geometric_mean(values):.2f}" if len(ends) > 1 else ""
+    return f"{text}{mean}, {counted(len(values), 'problem')}"
 
 
 def _cells(study: Study) -> list[str]:

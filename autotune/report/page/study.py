@@ -159,7 +159,7 @@ def unfinished(store: Store, record: StudyRecord, workload: Workload | None = No
     searched = [trial for trial in trials if trial.source != FINAL]
     space = _space(workload, record)
     knobs, warned = knobs_of(searched, space, Regime(record.key.regime))
-    notes = ["Unfinished: there were no finals, so nothing here is a winner. The same tune command continues."]
+    notes = ["Unfinished: the finals have not ended, so nothing here is a winner. The same tune command continues."]
     notes += [INTERPRETER_NOTE] if record.key.is_interpreted else []
     return Study(
         record=record,

@@ -177,6 +177,14 @@ def test_a_fault_in_a_later_turn_ends_it_and_stores_nothing(gpus: Bench) -> None
     assert gpus.gangs[-1].closed == 1
 
 
+def test_what_was_measured_is_shown_where_its_database_is_gone(gpus: Bench, tmp_path: Path) -> None:
+    tuned(gpus, "gemm_all_reduce")
+    gpus.prepare = lambda gang: (tmp_path / "cache.db").unlink()
+    result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "2")
+    assert result.exit_code == 2 and "no database at" in result.stderr and "stored with" not in result.stderr
+    assert "kernel launch" in result.stdout and not (tmp_path / "cache.db").exists()
+
+
 def test_the_interpreter_says_what_its_times_are(laptop: Bench) -> None:
     assert laptop.tune("gemm-all-reduce", "--trials", "4").exit_code == 0
     result = laptop.tune("taxes", "gemm-all-reduce")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 from sized_studies import named, of_size
@@ -89,6 +90,21 @@ def test_the_index_links_every_page_and_shows_the_map(studies: list[Study]) -> N
     assert 'data-chart="map-0"' in page and "Stale, missing, unfinished" in page
     assert "push +50 %" in page, "without scripts the table says it"
     assert page.count('<a href="all-gather-gemm-1.html">') == len(studies)
+
+
+def test_the_index_leads_with_the_speedups_of_each_workload_and_machine(study: Study) -> None:
+    other = dataclasses.replace(study.record, key=dataclasses.replace(study.record.key, world_size=4))
+    two = [of_size(study, 64), dataclasses.replace(of_size(study, 256), record=other)]
+
+    def lead(*studies: Study) -> list[str]:
+        return re.findall('<p class="facts">(.*?)</p>', to_index(studies))
+
+    assert study.report is not None
+    value = f"{study.report.speedups[0].ratio.value:.2f} times as fast as the fastest baseline"
+    assert lead(two[0]) == [f"all-gather-gemm: {value}"], "one has no span"
+    assert lead(two[0], two[0]) == [f"all-gather-gemm: {value}, 2 problems"]
+    machines = [f"all-gather-gemm on {ranks} × NVIDIA H200 (sm_90, nvlink): {value}" for ranks in (8, 4)]
+    assert lead(*two) == machines, "no mean over machines"
 
 
 def test_results_of_two_regimes_are_told_apart(study: Study) -> None:

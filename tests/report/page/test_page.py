@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -152,6 +153,19 @@ def test_an_index_links_every_page(study: Study, hostile: Study, only_failed: St
     assert links == [file_name(each) for each in studies]
     assert all(re.fullmatch(r"[A-Za-z0-9-]+\.html", link or "") for link in links)
     assert "unfinished" in parsed.text and not HIDDEN.search(parsed.text.replace("\n", ""))
+
+
+@pytest.mark.parametrize("name, title", [("only_failed", "1 unfinished problem"), ("one_trial", "1 tuned problem")])
+def test_an_index_counts_as_tuned_what_is(request: pytest.FixtureRequest, name: str, title: str) -> None:
+    assert f"<h1>{title}</h1>" in to_index([request.getfixturevalue(name)])
+
+
+def test_an_imported_study_does_not_say_that_nothing_was_tried(study: Study) -> None:
+    """Its trials are in the database that it was tuned in."""
+    assert "configs tried" in Parsed(to_html(study)).text and "ranks restarted" in Parsed(to_html(study)).text
+    text = Parsed(to_html(dataclasses.replace(study, trials=()))).text
+    for wrong in ("configs tried", "evaluated", "time in evaluations", "ranks restarted", "cost model"):
+        assert wrong not in text, wrong
 
 
 def test_the_vendored_library_has_its_licence_beside_it() -> None:

@@ -92,6 +92,18 @@ def test_the_headline_has_winner_baselines_and_limits_in_every_regime(study: Stu
     assert lines == [report.limit.parts["gemm"].median, report.roofline.limit]
 
 
+def test_only_intervals_over_rounds_are_called_so(study: Study) -> None:
+    """A replay and an older version's result have one round, or none."""
+    report = study.report
+    assert report is not None and report.latency.rounds
+    assert headline.EXPLAINED in views(study)["headline"].text
+    once = dataclasses.replace(report, latency=latency_of(report.latency.median))
+    assert headline.BY_SPREAD in views(dataclasses.replace(study, report=once))["headline"].text
+    assert "95 % interval" in views(study)["finals"].text
+    trials = tuple(each for each in study.trials if each.source != FINAL or each.number == 0)
+    assert "95 % interval" not in views(dataclasses.replace(study, trials=trials))["finals"].text
+
+
 def test_whiskers_hold_their_bars(study: Study) -> None:
     report = study.report
     assert report is not None
@@ -235,6 +247,7 @@ def test_who_beat_whom(study: Study) -> None:
     others = len(found) - 1
     beaten = sum(verdict == "slower" for verdict in said.values())
     assert finals.conclusion(report, found).startswith(f"The winner beat {beaten} of {others} others")
+    assert finals.conclusion(report, found[:1]) == "", "there was nobody to beat"
 
 
 def test_the_winner_s_door_is_not_held_against_it_in_the_finals(study: Study) -> None:

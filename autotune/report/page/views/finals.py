@@ -51,9 +51,12 @@ def view(study: Study) -> View | None:
         return None
     rounds = max(len(each.rounds) for each in found)
     turns = "one round" if rounds == 1 else f"{rounds} rounds"
-    configs = counted(len(found), "config")
-    text = f"{configs} took turns for {turns}, in alternating order, so that common drift cancels. "
-    text += "The ratios come round by round; ± is their 95 % interval."
+    text = f"{counted(len(found), 'config')} took turns for {turns}, "
+    if rounds == 1:
+        text += "so that ± is the spread of iterations and does not cover changes between rounds."
+    else:
+        text += "in alternating order, so that common drift cancels. "
+        text += "The ratios come round by round; ± is their 95 % interval."
     label = f"Latency of {counted(len(found), 'finalist')} over {turns}."
     chart = Chart("finals", label, options(study, found), 400)
     return View(
@@ -143,8 +146,10 @@ def verdict(report: Report, finalist: Finalist) -> str:
 
 
 def conclusion(report: Report, found: list[Finalist]) -> str:
-    """The number of finalists that the winner beat, and the names of the others."""
+    """The number of finalists that the winner beat, and the names of the others; empty where there were none."""
     others = [each for each in found if each.config != report.config and not each.failed and each.rounds]
+    if not others:
+        return ""
     slower = [each for each in others if verdict(report, each) == "slower"]
     text = f"The winner beat {len(slower)} of {counted(len(others), 'other')} beyond the noise."
     tied = [each.name for each in others if each not in slower]

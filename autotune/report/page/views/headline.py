@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.outcome import Latency, Regime
-from autotune.report.figures import latency_text, microseconds, ratio, resource_text
+from autotune.report.figures import has_rounds, latency_text, microseconds, ratio, relative_error, resource_text
 from autotune.report.model import Report
 from autotune.report.page.study import Study
 from autotune.report.page.view import (
@@ -28,10 +28,14 @@ from autotune.report.page.view import (
     whiskers,
 )
 from autotune.report.regimes import conclusion, door_text, title_of
-from autotune.rounds import mean_and_error
 from autotune.text import counted
 
 EXPLAINED = "Median over the rounds of the finals, in which all took turns; the whiskers are 95 % intervals."
+
+BY_SPREAD = (
+    "Median over iterations; the whiskers are their spread, half the distance from the 20th to the 80th percentile, "
+    "which does not cover changes between rounds."
+)
 
 REGIMES = (
     " In a graph: the device's time alone. Pipelined: eager calls, the host running ahead. Isolated: one eager call on "
@@ -59,7 +63,8 @@ def view(study: Study) -> View | None:
     label = f"Bars: winner {latency_text(report.latency, report.regime)} against {baselines}."
     chart = Chart("headline", label, options(report), height=90 + 22 * len(rows) * max(1, len(regimes(report))))
     notes = [each for each in (conclusion(report.verdicts), door_text(report.latency)) if each]
-    text = EXPLAINED if report.key.is_interpreted else EXPLAINED + REGIMES
+    text = EXPLAINED if has_rounds(report.latency, report.regime) else BY_SPREAD
+    text += "" if report.key.is_interpreted else REGIMES
     title = "Against the baselines and the limits" if limits(report) else "Against the baselines"
     return View("headline", title, text, [chart], [table(report)], notes)
 
@@ -121,12 +126,10 @@ def regimes(report: Report) -> list[Regime]:
 
 
 def interval(latency: Latency, regime: Regime) -> tuple[float, float]:
-    """The latency's 95 % interval by its rounds, else what lies between the 20th and the 80th percentile."""
-    rounds = latency.in_rounds(regime)
-    value = latency.of(regime)
-    if len(rounds) < 2:
-        return value * (1 - latency.spread), value * (1 + latency.spread)
-    error = mean_and_error([math.log(each) for each in rounds])[1]
+    """The latency's 95 % interval by its rounds, else its spread around it."""
+    value, error = latency.of(regime), relative_error(latency, regime)
+    if not has_rounds(latency, regime):
+        return value * (1 - error), value * (1 + error)
     return value * math.exp(-error), value * math.exp(min(error, 1.0))
 
 
