@@ -274,9 +274,11 @@ class Context:
         with self._lock, self._agreement.in_step():
             self._agreement.same(call)
 
-    def agree_once(self, name: str, *call: object) -> None:
-        """The same for a ``call`` that has not been made before; nothing for another one."""
+    def agree_once(self, name: str, *call: object, check: Callable[[], object] | None = None) -> None:
+        """The same for a ``call`` that has not been made before, behind its ``check``; nothing for another one."""
         if (name, *call) not in self._agreed:
+            if check is not None:
+                check()
             self.agree(name, lambda: " ".join(map(str, (name, *call))))
             self._agreed.add((name, *call))
 
