@@ -78,7 +78,7 @@ def expert_parallel(
     count, ranks = len(rows), context.heap.world_size
     if tokens is not None and count > tokens:
         raise InvalidProblem(f"x has {count} tokens, more than tokens={tokens}, the most that a call may bring")
-    least = tokens if tokens is not None else count
+    least = tokens if tokens is not None else count or 1  # of an empty batch, one token that has no experts
     if replicated:
         least = -(-least // ranks)
         rows, ids, gates = (_part(each, least, context.heap.rank) for each in (rows, ids, gates))

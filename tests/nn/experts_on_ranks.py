@@ -73,6 +73,8 @@ def everything(url: str) -> dict[str, Any]:
             "replicated": difference(gathering(*same), whole(*same)),
             "one token": difference(gathering(*(each[:1] for each in same)), whole(*(each[:1] for each in same))),
         }
+        empty = [each[None, :0] for each in own]
+        found["empty"] = [list(each(*empty).shape) for each in (layer, gathering, compiled)]
         narrow = autotune.nn.ExpertParallel.from_experts(whole, context, share="width")
         part = autotune.nn.ExpertParallel.from_shard(narrow, context, share="width")
         holes = x, ids.clone(), gates

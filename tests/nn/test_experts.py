@@ -38,6 +38,7 @@ def test_experts_on_two_ranks_are_all_of_them(gpu: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'none.db'}"
     for found in run_ranks(ON_RANKS, "everything", 2, tmp_path, gpu=gpu, argument=url):
         assert {name for name in WAYS if found[name] < FP32} == WAYS, found
+        assert found["empty"] == [[1, 0, 32]] * 3
         assert found["narrow"] == [[6, 16, 32], [6, 32, 8]]
         operators = ("moe_dispatch_gemm", "moe_gemm_combine")
         assert found["asked"] == [[operator, "zipf", 1.1, 6] for operator in operators]
