@@ -46,7 +46,10 @@ def open_context(handle: int) -> Context:
     """The open context with this ``handle``: what a compiled graph has in its place. Raises InputError."""
     found = _OPEN.get(handle)
     if found is None:
-        raise InputError(f"no context with handle {handle} is open; open handles: {sorted(_OPEN) or 'none'}")
+        raise InputError(
+            f"no context with handle {handle} is open; open handles: {sorted(_OPEN) or 'none'}. A graph keeps the "
+            "context that it was compiled with: compile again with an open one"
+        )
     return found
 
 
@@ -307,8 +310,9 @@ class Context:
     def tuned(self, name: str) -> Entries:
         """A workload's entries on this device, as rank 0 reads them, the same on every rank. Collective.
 
-        Raises what ``lookup`` raises.
+        Raises what ``lookup`` raises, and InputError where the context is closed.
         """
+        self._demand_open(name)
         url = self._url or default_database_url()
         with self._agreement.in_step():
             return Entries(self._agreement.broadcast(lambda: read_entries(url, name, self.machine.device).all))
