@@ -67,7 +67,7 @@ class File(BaseModel):
 
     defaults: dict[str, Any] = {}
     """Fields of every entry that does not have them itself."""
-    problems: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    problems: list[dict[str, Any]]
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -108,6 +108,12 @@ def parse_list(text: str) -> list[Asked]:
     if not isinstance(written, dict):
         raise InputError("needs problems: and a list of entries, each with its workload and dimensions")
     file = _checked(File, written, "")
+    if not file.problems:
+        raise InputError(
+            "problems: the list is empty; write an entry for each problem. One that autotune.collect() wrote is empty "
+            "where no operator ran in the meantime, and no graph was compiled: call the model within it, before it is "
+            "compiled or anew"
+        )
     found: dict[Asked, None] = {}
     for number, entry in enumerate(file.problems, 1):
         name = f"problem {number}"

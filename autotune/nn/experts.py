@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from autotune.kernels.moe.problem import MOST_CHOICES
 from autotune.nn.functional import readable
 from autotune.runtime.context import Context
 from autotune.runtime.experts import moe_dispatch_gemm, moe_gemm_combine
+from autotune.runtime.gradients import autocast
 from autotune.workloads.dispatched import check_routing
 
 Tensor = torch.Tensor
@@ -56,7 +57,7 @@ def expert_parallel(
     ``gate_up`` [L, 2 * width, hidden] and ``down`` [L, hidden, width]; an expert is down(SiLU(gate) * up). The result
     has the form of ``x``; the host reads nothing. ``share="width"``: rank r holds a part of every expert, ``gate_up``
     [experts, 2 * width / ranks, hidden], its part of gate, then of up, and ``down`` [experts, hidden, width / ranks];
-    tokens are gathered, and sums scattered.
+    tokens are gathered, and sums scattered. ``torch.autocast`` casts tokens and weights, in every call.
 
     Every rank brings as many tokens. Where their numbers differ, ``tokens`` is the most that any rank has: fewer are
     filled up with tokens without experts. No token is left out, whatever the routing is. ``replicated``: the tokens are
@@ -78,13 +79,14 @@ def expert_parallel(
     count, ranks = len(rows), context.heap.world_size
     if tokens is not None and count > tokens:
         raise InvalidProblem(f"x has {count} tokens, more than tokens={tokens}, the most that a call may bring")
-    least = tokens if tokens is not None else count
+    least = tokens if tokens is not None else count or 1  # of an empty batch, one token that has no experts
     if replicated:
         least = -(-least // ranks)
         rows, ids, gates = (_part(each, least, context.heap.rank) for each in (rows, ids, gates))
     rows, ids, gates = (_filled(rows, least, 0), _filled(ids, least, -1), _filled(gates, least, 0))
     if share == "width":
         ids, gates = _to_every_rank(ids, gates, gate_up.shape[0], ranks)
+    rows, gate_up, down = cast(list[Tensor], autocast((rows, gate_up, down), x.device.type))
     rows, gates, gate_up, down = readable(rows, gates, gate_up, down)
     popularity: dict[str, Any] = {"routing": routing, "exponent": exponent}
     popularity["histogram"] = histogram * ranks if share == "width" else histogram
@@ -94,7 +96,7 @@ def expert_parallel(
     out = moe_gemm_combine(context, found.rows, down.mT, *plan, ids, **popularity)
     if replicated:
         out = collectives.wait_tensor(collectives.all_gather_into_tensor(out, ranks, context.group_name))
-    return out[:count].view(x.shape)
+    return out[:count].view(x.shape).to(x.dtype)
 
 
 def _check_share(share: str) -> None:

@@ -46,7 +46,10 @@ def open_context(handle: int) -> Context:
     """The open context with this ``handle``: what a compiled graph has in its place. Raises InputError."""
     found = _OPEN.get(handle)
     if found is None:
-        raise InputError(f"no context with handle {handle} is open; open handles: {sorted(_OPEN) or 'none'}")
+        raise InputError(
+            f"no context with handle {handle} is open; open handles: {sorted(_OPEN) or 'none'}. A graph keeps the "
+            "context that it was compiled with: compile again with an open one"
+        )
     return found
 
 
@@ -274,9 +277,11 @@ class Context:
         with self._lock, self._agreement.in_step():
             self._agreement.same(call)
 
-    def agree_once(self, name: str, *call: object) -> None:
-        """The same for a ``call`` that has not been made before; nothing for another one."""
+    def agree_once(self, name: str, *call: object, check: Callable[[], object] | None = None) -> None:
+        """The same for a ``call`` that has not been made before, behind its ``check``; nothing for another one."""
         if (name, *call) not in self._agreed:
+            if check is not None:
+                check()
             self.agree(name, lambda: " ".join(map(str, (name, *call))))
             self._agreed.add((name, *call))
 
@@ -305,8 +310,9 @@ class Context:
     def tuned(self, name: str) -> Entries:
         """A workload's entries on this device, as rank 0 reads them, the same on every rank. Collective.
 
-        Raises what ``lookup`` raises.
+        Raises what ``lookup`` raises, and InputError where the context is closed.
         """
+        self._demand_open(name)
         url = self._url or default_database_url()
         with self._agreement.in_step():
             return Entries(self._agreement.broadcast(lambda: read_entries(url, name, self.machine.device).all))

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from autotune.config import Config
 from autotune.errors import InputError, InvalidProblem
+from autotune.problem import Problem
 from autotune.runtime.call import (
     NO_BACKWARD,
     FirstCall,
@@ -150,7 +151,7 @@ class Operator:
             return self._into_graph(context, operands, options, outs, config)
         needs = needs_gradient(operands)
         if needs and self.differentiable(operands, options, outs):
-            self._agree(context, operands)
+            self._agree(context, operands, options)
             return self._by_torch(context, operands, options, _text(config))
         if torch._C._is_any_autocast_enabled() and self._backward is not None and outs is None and not needs:
             return self._by_torch(context, operands, options, _text(config))
@@ -196,18 +197,23 @@ class Operator:
     ) -> tuple[Prepared, Results]:  # fmt: skip
         """A form of call, checked and set up, and the results that its first call has been bound to."""
         heap, workload = context.heap, self.workload
-        filled = workload.filled(heap.world_size, operands, options)
-        problem = workload.problem_of(heap.world_size, operands if filled is None else filled, options)
+        problem, runs = self._problem(context, operands, options)
         shapes = workload.out_shapes(heap.world_size, operands, options)
         dtypes = workload.out_dtypes(operands, options)
         forms = tuple(Form(shape, dtype, heap.device) for shape, dtype in zip(shapes, dtypes, strict=True))
         first = FirstCall(operands, forms, outs)
         workspace = None
-        if filled is None:
+        if runs:
             workspace = context.workspace(workload, problem, config, first)
         else:
             context.agree_without_rows(workload, problem, first)
         return Prepared(workspace, forms, first.copies, first.bindings), first.results
+
+    def _problem(self, context: Context, operands: Operands, options: tuple[Any, ...]) -> tuple[Problem, bool]:
+        """That of a call, and whether it runs: where its results are empty, nothing does. Raises InvalidProblem."""
+        ranks = context.heap.world_size
+        filled = self.workload.filled(ranks, operands, options)
+        return self.workload.problem_of(ranks, operands if filled is None else filled, options), filled is None
 
     def _into_graph(
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
@@ -236,13 +242,21 @@ class Operator:
         pairs = zip(self._defaults.items(), options, strict=True)
         return self._backward.covers(named, [name for (name, default), value in pairs if value != default])
 
-    def _agree(self, context: Context, operands: Operands) -> None:
-        """A backward with collectives has to be the same on every rank."""
+    def _agree(self, context: Context, operands: Operands, options: tuple[Any, ...]) -> None:
+        """A backward with collectives has to be the same on every rank.
+
+        Raises InvalidProblem before that: a rank that needs no gradient raises it and comes to no agreement.
+        """
         assert self._backward is not None
-        if self._backward.collective:
+        backward = self._backward
+        if backward.collective:
             named = zip(self._names, operands, strict=True)
             needed = [(name, *x.shape) for name, x in named if x is not None and x.requires_grad]
-            context.agree_once(self.workload.name, "with gradients of", *needed)
+
+            def check() -> None:
+                self._problem(context, backward.autocast(operands, context.heap.device.type), options)
+
+            context.agree_once(self.workload.name, "with gradients of", *needed, check=check)
 
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keeps the tensors that a backward takes, and no others."""

@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import autotune
 from autotune.compiled.decisions import Table
 from autotune.compiled.fusing import Fusing, backend
+from autotune.errors import InputError
 from autotune.model_runs.layers import Layers, plan
 
 HEAP = 32 << 20
@@ -181,7 +182,7 @@ def explained(url: str) -> list[Any]:
 
 def later(file: str) -> list[Any]:
     """Explanations before and after a database is there; and the number of keys that a compiler's cache has for the
-    pass then, and with the same database on a machine with other links.
+    pass then, and with the same database on a machine with other links; and errors once the context is closed.
     """
     case, found, said = CASES["gather"], list[Any](), list[str]()
     with autotune.Context(HEAP, url=f"sqlite:///{file}.later") as context, torch.no_grad():
@@ -192,7 +193,12 @@ def later(file: str) -> list[Any]:
                 Path(file).rename(f"{file}.later")
         context.machine = dataclasses.replace(context.machine, interconnect="pcie")
         said.append(autotune.fusing(context)["post_grad_custom_pre_pass"].uuid())
-    return [*found, len(set(said))]
+    for ask in (lambda: autotune.fusing(context), lambda: autotune.explain(context, case.function, *drawn(case))):
+        try:
+            ask()
+        except InputError as error:
+            found.append(str(error))
+    return [*found[:2], len(set(said)), *found[2:]]
 
 
 def decoder(context: autotune.Context, sharded: bool) -> dict[str, Any]:

@@ -155,7 +155,8 @@ def test_what_is_tuned_later_counts_from_the_next_fusing_on(tmp_path: Path) -> N
     file = tmp_path / "tuned.db"
     database(file, INTERPRETED)
     for found in run_ranks(ON_RANKS, "later", 2, tmp_path, argument=str(file)):
-        assert found == [[False], [True], 3]
+        assert found[:3] == [[False], [True], 3]
+        assert found[3:] == ["all_gather_gemm: the context is closed; open another one"] * 2
 
 
 LAYERS = ("sequence parallel with biases", "tensor parallel")

@@ -57,7 +57,7 @@ def test_a_problem_that_is_there_twice_counts_once() -> None:
     [
         ("", "needs problems: and a list of entries"),
         ("problems: [", "not YAML"),
-        ("problems: []", "problems: list should have at least 1 item"),
+        ("problems: []", "problems: the list is empty; write an entry for each problem. One that autotune.collect"),
         ("problem: [{}]", "problems: field required"),
         (f"problems: [{ENTRY}]\nhosts: 3", "hosts: extra inputs are not permitted"),
         ("problems: [{m: 16}]", "problem 1: workload: field required"),

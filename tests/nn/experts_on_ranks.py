@@ -73,6 +73,12 @@ def everything(url: str) -> dict[str, Any]:
             "replicated": difference(gathering(*same), whole(*same)),
             "one token": difference(gathering(*(each[:1] for each in same)), whole(*(each[:1] for each in same))),
         }
+        with torch.autocast(device.type, torch.bfloat16):
+            found["autocast"] = difference(layer(*own), whole(*own))
+            cast = layer(x.bfloat16(), ids, gates)
+        found["autocast of bf16"], found["its type"] = difference(cast, whole(*own)), str(cast.dtype)
+        empty = [each[None, :0] for each in own]
+        found["empty"] = [list(each(*empty).shape) for each in (layer, gathering, compiled)]
         narrow = autotune.nn.ExpertParallel.from_experts(whole, context, share="width")
         part = autotune.nn.ExpertParallel.from_shard(narrow, context, share="width")
         holes = x, ids.clone(), gates

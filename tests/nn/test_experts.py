@@ -15,7 +15,7 @@ import autotune
 ON_RANKS = str(Path(__file__).with_name("experts_on_ranks.py"))
 WAYS = {"eager", "batch", "compiled", "shard", "fewer", "none", "replicated", "one token", "holes", "width", "part"}
 WAYS |= {"by recorded experts", "by recorded width", "frozen"}
-FP32 = 1e-5
+FP32, BF16 = 1e-5, 3e-2
 REFUSED = {
     "tokens": "x has 10 tokens, more than tokens=5",
     "experts": "experts=7: 2 ranks do not divide it",
@@ -38,6 +38,8 @@ def test_experts_on_two_ranks_are_all_of_them(gpu: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'none.db'}"
     for found in run_ranks(ON_RANKS, "everything", 2, tmp_path, gpu=gpu, argument=url):
         assert {name for name in WAYS if found[name] < FP32} == WAYS, found
+        assert all(FP32 < found[name] < BF16 for name in ("autocast", "autocast of bf16")), found
+        assert found["its type"] == "torch.bfloat16" and found["empty"] == [[1, 0, 32]] * 3
         assert found["narrow"] == [[6, 16, 32], [6, 32, 8]]
         operators = ("moe_dispatch_gemm", "moe_gemm_combine")
         assert found["asked"] == [[operator, "zipf", 1.1, 6] for operator in operators]

@@ -389,6 +389,7 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "out": said(lambda: autotune.gemm_all_reduce(context, needy, b, out=torch.empty(8, 16, device=device))),
         "out of rows": said(lambda: autotune.all_gather_gemm(context, needy[rank:], b, rows=rows, out=whole)),
         "out of columns": said(lambda: autotune.gemm_reduce_scatter(context, needy, b, scatter_dim=1, out=part)),
+        "invalid": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b[1:])),
         "ranks": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b)),
         "a alone": said(lambda: autotune.gemm_all_reduce(context, needy if last else a, b)),
     }
