@@ -67,7 +67,7 @@ WORKLOADS = Setting(
 COMPILE_WORKERS = Setting(
     "AUTOTUNE_COMPILE_WORKERS",
     "an integer from 1 to 1024",
-    "processes that compile ahead of the ranks; default: the cores less one per rank",
+    "processes that compile ahead of the ranks; default: the cores less one per rank, from 1 to 64",
     _whole_number(1, 1024),
 )
 OFFLINE = Setting(
@@ -79,7 +79,7 @@ OFFLINE = Setting(
 HEAP_BYTES = Setting(
     "AUTOTUNE_HEAP_BYTES",
     "an integer from 1 to 2**50",
-    "bytes of each rank's symmetric heap; default: what the problem needs",
+    "bytes of each rank's symmetric heap while tuning; default: what the problem needs",
     _whole_number(1, 1 << 50),
 )
 SETTINGS: Sequence[Setting[Any]] = (DATABASE, WORKLOADS, COMPILE_WORKERS, OFFLINE, HEAP_BYTES)

@@ -71,9 +71,9 @@ class SymmetricHeap(ABC):
         if begin + wanted > self.size:
             raise HeapExhausted(
                 f"symmetric heap: {wanted} bytes requested for {list(shape)} {dtype}, {self.left} of {self.size} free; "
-                "open it with more bytes (AUTOTUNE_HEAP_BYTES)"
+                "open it with more bytes: heap_bytes of a Context, AUTOTUNE_HEAP_BYTES where tune opens it"
             )
-        self._used = -(-(begin + wanted) // ALIGNMENT) * ALIGNMENT
+        self._used = min(-(-(begin + wanted) // ALIGNMENT) * ALIGNMENT, self.size)
         return self.arena[begin : begin + wanted].view(dtype).view(shape)
 
     def mark(self) -> int:

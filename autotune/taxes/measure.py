@@ -115,7 +115,7 @@ def ladder_of(
         elif name in baselines:
             found[letter] = baselines[name]
         else:
-            missing[letter] = f"there is no {name} here"
+            missing[letter] = f"the workload names no baseline {name!r} here"
     rungs: Mapping[str, Config | str] = dict.fromkeys("BSDF", "the workload names no rungs of its own")
     if workload.overlapping:
         rungs = workload.rungs(problem, base, machine)

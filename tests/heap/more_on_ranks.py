@@ -99,7 +99,7 @@ def synchronisation(argument: Any) -> dict[str, Any]:
 
 def bookkeeping(argument: Any) -> dict[str, Any]:
     """Promises of allocation, and views of peers' memory for more than flat vectors."""
-    heap = open_heap(64 << 10, dist.new_group(backend="gloo"))
+    heap = open_heap((64 << 10) + 24, dist.new_group(backend="gloo"))
     rank, found = heap.rank, dict[str, Any]()
     found["size"], found["left at first"] = heap.size, heap.left
 

@@ -75,6 +75,8 @@ def start(
         raise InputError("--address and --exclusive are for --engine ray")
     asked = read_list(file) if file is not None else []
     url = _url(db)
+    if file is None:
+        Store.open(url, create=False).close()  # a mistyped one is not made: its list would be empty, and all of it done
     with Store.open(url) as store:
         output.say("examining the hosts")
         works = make_engine(engine, url, address, exclusive)

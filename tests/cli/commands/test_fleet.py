@@ -127,8 +127,8 @@ def test_watch_ends_when_nothing_is_left(gpus: Bench, tunings: Tunings) -> None:
     assert (result.exit_code, result.output) == (0, "")
 
 
-@pytest.mark.parametrize("word", ["status", "stop"])
-def test_without_a_fleet_there_is_nothing_to_show_or_stop(gpus: Bench, tunings: Tunings, word: str) -> None:
+@pytest.mark.parametrize("word", ["status", "start", "stop"])
+def test_without_a_fleet_there_is_nothing_to_show_resume_or_stop(gpus: Bench, tunings: Tunings, word: str) -> None:
     result = gpus.tune("fleet", word, "--db", "none.db")
     assert result.exit_code == 2 and "no database at" in result.stderr and not Path("none.db").exists()
 

@@ -195,3 +195,13 @@ def test_the_interpreter_says_what_its_times_are(laptop: Bench) -> None:
     found: dict[str, Any] = laptop.json("taxes", "gemm-all-reduce")
     assert found["interpreted"] and found["measured"]["clocks"] == {} and "G" in found["missing"]
     json.dumps(found)
+
+
+def test_a_workload_without_the_librarys_way_is_told_the_names_of_the_missing_baselines(toy: Bench) -> None:
+    assert toy.tune("toy-sum", "--trials", "3").exit_code == 0
+    result = toy.tune("taxes", "toy-sum", "--rounds", "2")
+    assert result.exit_code == 1
+    assert (
+        "E1: the workload names no baseline 'bsp eager' here; G: the workload names no baseline 'bsp graph'"
+        in result.stderr
+    )
