@@ -34,7 +34,9 @@ def _guarded(method: Callable[..., Any], check: Callable[..., Any]) -> Callable[
             raise
         except (Exception, SystemExit) as error:  # a user's method may raise anything
             raise WorkloadError(f"workload {self.name}: {method.__name__} raised {_told(error)}") from error
-        return check(self, found, *arguments, **named)
+        if named:
+            arguments = tuple(inspect.signature(method).bind(self, *arguments, **named).arguments.values())[1:]
+        return check(self, found, *arguments)
 
     call.guarded = True  # type: ignore[attr-defined]
     return call
@@ -90,9 +92,24 @@ def _prediction(workload: Any, found: Any, *_: Any) -> float | None:
     return float(found) if fits else None
 
 
-def _tolerance(workload: Any, found: Any, *_: Any) -> Tolerance:
+def _tolerance(workload: Any, found: Any, problem: Any, *of_config: Any) -> Tolerance:
     if not isinstance(found, Tolerance):
-        raise WorkloadError(f"workload {workload.name}: tolerance gave {found!r}; it must return a Tolerance")
+        method = "tolerance_of" if of_config else "tolerance"
+        raise WorkloadError(f"workload {workload.name}: {method} gave {found!r}; it must return a Tolerance")
+    return found
+
+
+def _reason(workload: Any, found: Any, *_: Any) -> str | None:
+    if found is not None and not (isinstance(found, str) and found):
+        raise WorkloadError(
+            f"workload {workload.name}: unlike_measured gave {found!r}; it must return a reason in words, or None"
+        )
+    return found
+
+
+def _hash(workload: Any, found: Any, *_: Any) -> str:
+    if not isinstance(found, str) or not found:
+        raise WorkloadError(f"workload {workload.name}: source_hash gave {found!r}; it must return a text")
     return found
 
 
@@ -108,7 +125,10 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "first_configs": _first,
     "baselines": _baselines,
     "tolerance": _tolerance,
+    "tolerance_of": _tolerance,
+    "unlike_measured": _reason,
+    "source_hash": _hash,
     "heap_bytes": _bytes,
     "predict": _prediction,
 }
-"""Checks of a method's result, by the method's name; called with the result and the method's own arguments."""
+"""Checks of a method's result, by its name; called with the result and the method's own arguments, in their order."""
