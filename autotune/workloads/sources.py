@@ -52,12 +52,13 @@ does no harm.
 WORD = re.compile(rb"[\w.]+")
 
 
-def source_hash(own: Path | None, also: Iterable[str]) -> str:
+def source_hash(own: Path | None, also: Iterable[str], kind: str = "") -> str:
     """Hash the texts of a workload's file, of the modules ``also``, of the stopwatch, and of all that these import from
-    this package and from their own folders. Raises InputError for a name that is not a module.
+    this package and from their own folders; before them ``kind``, the name of a user's class. Raises InputError for a
+    name that is not a module.
     """
     texts = closure([*([own] if own else []), *files_of([*also, STOPWATCH])])
-    return hashlib.sha256(b"".join(text for _, text in sorted(texts))).hexdigest()[:16]
+    return hashlib.sha256(b"".join([kind.encode(), *(text for _, text in sorted(texts))])).hexdigest()[:16]
 
 
 def closure(files: Iterable[Path]) -> list[tuple[str, bytes]]:

@@ -162,6 +162,15 @@ def test_what_a_users_package_imports_from_itself_counts_however_it_is_named(tmp
         (tmp_path / name).write_text(text)
 
 
+def test_two_classes_of_one_file_have_results_of_their_own(tmp_path: Path) -> None:
+    toy = (Path(__file__).parents[1] / "cli" / "toy_workload.py").read_text()
+    file = tmp_path / "versions.py"
+    file.write_text(f"{toy}\nclass Second(ToyWorkload):\n    pass\n\nFIRST = ToyWorkload()\n")
+    first, second, instance = (workload(f"{file}:{name}") for name in ("ToyWorkload", "Second", "FIRST"))
+    assert first.name == second.name and first.space.fingerprint() == second.space.fingerprint()
+    assert first.source_hash() == instance.source_hash() != second.source_hash()
+
+
 def test_what_is_no_module_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     found = workload("flash_decode")
     for name in ("no_such_module", "no_such_package.module", "autotune.heap.device.wait", ""):
