@@ -15,6 +15,10 @@ from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfig, WorkloadError
 from autotune.workloads.tolerance import Tolerance
 
+WHOLE = "whole_space"
+"""Attribute of a workload whose ``space`` a recording has reduced: its methods answer for all of it, as they do for
+built-in ones, and the tuner leaves out what the reduced one lacks."""
+
 
 def guard(kind: type[Any]) -> None:
     """Put a guard before the methods of ``CHECKS`` that a class of workloads has or inherits."""
@@ -80,7 +84,8 @@ def _config(workload: Any, where: str, found: Any, problem: Any, machine: Any) -
     """Raises where it is none of the space: it would be served, or measured, unseen by anybody."""
     if not isinstance(found, Config):
         raise WorkloadError(f"workload {workload.name}: {where} gave {found!r}; expected an autotune.config.Config")
-    violation = workload.space.violation(found, problem, machine)
+    space = vars(workload).get(WHOLE, workload.space)
+    violation = space.violation(found, problem, machine)
     if violation is not None:
         raise InvalidConfig(f"workload {workload.name}: {where} is not valid for {problem}: {violation}")
     return found

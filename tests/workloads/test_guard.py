@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from autotune.errors import InvalidConfig, WorkloadError
 from autotune.machine import INTERPRETED
 from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import workload
+from autotune.workloads.guard import WHOLE
 
 TOY = Path(__file__).parents[1] / "cli" / "toy_workload.py"
 
@@ -113,3 +115,12 @@ def test_what_raises_on_a_rank_names_the_workload(tmp_path: Path) -> None:
     done = CliRunner().invoke(app.build(), words)
     assert done.exit_code == 1 and "Traceback" not in done.stderr.partition("tune: error: ")[0]
     assert f"tune: error: workload {reference}: rank 0 raised" in done.stderr and "NotImplementedError" in done.stderr
+
+
+def test_a_recording_may_leave_out_the_default_and_a_baseline(tmp_path: Path) -> None:
+    """A replay's space is a part of the workload's: the tuner leaves out what it lacks, as of built-in ones."""
+    found = copy.copy(workload(f"{TOY}:ToyWorkload"))
+    problem = found.default_problem(INTERPRETED, 2)
+    found.__dict__.update({"space": found.space.restricted({"block_m": [64], "mode": ["push"]}), WHOLE: found.space})
+    assert found.default_config(problem, INTERPRETED)["block_m"] == 16
+    assert found.baselines(problem, INTERPRETED)["bsp"]["mode"] == "bsp"
