@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shlex
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -261,8 +262,13 @@ def _command(found: Face, function: Callable[..., None], help: str) -> Any:
     about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
     filters = function in (report.report_workload, sharing.export_workload)
     details = " ".join((function.__doc__ or "").split())
-    example = EXAMPLES[function].format(name=dashed(found.name), size=dashed(_first_size(found)))
-    text = " ".join([help, details, *([] if filters else [DEFAULTS])]) + f"\n\n{escape(about)}\n\nExample: {example}"
+    of_file = is_reference(found.reference)
+    named = shlex.quote(found.reference) if of_file else dashed(found.name)
+    example = EXAMPLES[function].format(name=named, size=dashed(_first_size(found)))
+    if of_file and function is tune.tune_workload:
+        example = example.replace("tune ", "tune run ", 1)
+    text = " ".join([help, details, *([] if filters else [DEFAULTS])])
+    text += f"\n\n{escape(about)}\n\nExample: {escape(example)}"
     several = function is grid.tune_grid
     single.command(dashed(found.name), help=text)(
         with_problem_options(found, function, several=several, filters=filters)

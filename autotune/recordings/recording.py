@@ -17,6 +17,7 @@ from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
 from autotune.search_spaces import Constraint, Dimension, Space
 from autotune.workloads import Workload
+from autotune.workloads.guard import WHOLE
 
 Origin = Literal["measured", "synthetic"]
 """``synthetic``: computed by a formula, for tests; says nothing about any machine."""
@@ -112,5 +113,5 @@ class Recording:
     def reduced(self, workload: Workload) -> Workload:
         """The workload with the reduced space instead of its own, for the tuning loop over a ``Replay``."""
         found = copy.copy(workload)
-        vars(found)["space"] = self.space_of(workload)
+        vars(found)[WHOLE], vars(found)["space"] = workload.space, self.space_of(workload)
         return found

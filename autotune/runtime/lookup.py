@@ -8,7 +8,7 @@ from typing import Literal
 from autotune.config import Config
 from autotune.db import CacheKey, Entry
 from autotune.db.records import fields_text
-from autotune.errors import InvalidProblem
+from autotune.errors import InputError, InvalidProblem
 from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
 from autotune.notebook import html_table
@@ -81,8 +81,13 @@ def lookup(
 
 
 def workload_for(name: str | Workload, problem: Problem) -> Workload:
-    """The workload for a look-up's ``name``. Raises UnknownWorkload, and InvalidProblem for another one's problem."""
-    found = workload(name) if isinstance(name, str) else name
+    """The workload for a look-up's ``name``. Raises UnknownWorkload, InvalidProblem for another one's problem, and
+    InputError for something else than a workload, such as its class.
+    """
+    found: object = workload(name) if isinstance(name, str) else name
+    if not isinstance(found, Workload):
+        called = f"; write {found.__name__}(), which makes one" if isinstance(found, type) else ""
+        raise InputError(f"{found!r} is no workload: expected a name, FILE:CLASS or an instance of Workload{called}")
     if not isinstance(problem, found.problem_type):
         raise InvalidProblem(f"{found.name} takes a {found.problem_type.__name__}, not a {type(problem).__name__}")
     return found

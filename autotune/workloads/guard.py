@@ -15,6 +15,10 @@ from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfig, WorkloadError
 from autotune.workloads.tolerance import Tolerance
 
+WHOLE = "whole_space"
+"""Attribute of a workload whose ``space`` a recording has reduced: its methods answer for all of it, as they do for
+built-in ones, and the tuner leaves out what the reduced one lacks."""
+
 
 def guard(kind: type[Any]) -> None:
     """Put a guard before the methods of ``CHECKS`` that a class of workloads has or inherits."""
@@ -34,7 +38,9 @@ def _guarded(method: Callable[..., Any], check: Callable[..., Any]) -> Callable[
             raise
         except (Exception, SystemExit) as error:  # a user's method may raise anything
             raise WorkloadError(f"workload {self.name}: {method.__name__} raised {_told(error)}") from error
-        return check(self, found, *arguments, **named)
+        if named:
+            arguments = tuple(inspect.signature(method).bind(self, *arguments, **named).arguments.values())[1:]
+        return check(self, found, *arguments)
 
     call.guarded = True  # type: ignore[attr-defined]
     return call
@@ -78,7 +84,8 @@ def _config(workload: Any, where: str, found: Any, problem: Any, machine: Any) -
     """Raises where it is none of the space: it would be served, or measured, unseen by anybody."""
     if not isinstance(found, Config):
         raise WorkloadError(f"workload {workload.name}: {where} gave {found!r}; expected an autotune.config.Config")
-    violation = workload.space.violation(found, problem, machine)
+    space = vars(workload).get(WHOLE, workload.space)
+    violation = space.violation(found, problem, machine)
     if violation is not None:
         raise InvalidConfig(f"workload {workload.name}: {where} is not valid for {problem}: {violation}")
     return found
@@ -90,9 +97,24 @@ def _prediction(workload: Any, found: Any, *_: Any) -> float | None:
     return float(found) if fits else None
 
 
-def _tolerance(workload: Any, found: Any, *_: Any) -> Tolerance:
+def _tolerance(workload: Any, found: Any, problem: Any, *of_config: Any) -> Tolerance:
     if not isinstance(found, Tolerance):
-        raise WorkloadError(f"workload {workload.name}: tolerance gave {found!r}; it must return a Tolerance")
+        method = "tolerance_of" if of_config else "tolerance"
+        raise WorkloadError(f"workload {workload.name}: {method} gave {found!r}; it must return a Tolerance")
+    return found
+
+
+def _reason(workload: Any, found: Any, *_: Any) -> str | None:
+    if found is not None and not (isinstance(found, str) and found):
+        raise WorkloadError(
+            f"workload {workload.name}: unlike_measured gave {found!r}; it must return a reason in words, or None"
+        )
+    return found
+
+
+def _hash(workload: Any, found: Any, *_: Any) -> str:
+    if not isinstance(found, str) or not found:
+        raise WorkloadError(f"workload {workload.name}: source_hash gave {found!r}; it must return a text")
     return found
 
 
@@ -108,7 +130,10 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "first_configs": _first,
     "baselines": _baselines,
     "tolerance": _tolerance,
+    "tolerance_of": _tolerance,
+    "unlike_measured": _reason,
+    "source_hash": _hash,
     "heap_bytes": _bytes,
     "predict": _prediction,
 }
-"""Checks of a method's result, by the method's name; called with the result and the method's own arguments."""
+"""Checks of a method's result, by its name; called with the result and the method's own arguments, in their order."""

@@ -174,8 +174,13 @@ class Workload(ABC):
         return None
 
     def source_hash(self) -> str:
-        """A hash of the class's file, of what it imports, of ``sources``, and of the stopwatch."""
-        return source_hash(_file_of(type(self)), self.sources)
+        """A hash of the class's file, of what it imports, of ``sources``, and of the stopwatch.
+
+        Of a user's class also of its name: another one of the file may have the same problems, and other results.
+        """
+        kind = type(self)
+        built_in = kind.__module__.startswith("autotune.")
+        return source_hash(_file_of(kind), self.sources, "" if built_in else kind.__qualname__)
 
 
 def _file_of(kind: type) -> Path:

@@ -52,53 +52,81 @@ does no harm.
 WORD = re.compile(rb"[\w.]+")
 
 
-def source_hash(own: Path | None, also: Iterable[str]) -> str:
+def source_hash(own: Path | None, also: Iterable[str], kind: str = "") -> str:
     """Hash the texts of a workload's file, of the modules ``also``, of the stopwatch, and of all that these import from
-    this package and from their own folders. Raises InputError for a name that is not a module.
+    this package and from their own folders; before them ``kind``, the name of a user's class. Raises InputError for a
+    name that is not a module.
     """
     texts = closure([*([own] if own else []), *files_of([*also, STOPWATCH])])
-    return hashlib.sha256(b"".join(texts[name] for name in sorted(texts))).hexdigest()[:16]
+    return hashlib.sha256(b"".join([kind.encode(), *(text for _, text in sorted(texts))])).hexdigest()[:16]
 
 
-def closure(files: Iterable[Path]) -> dict[str, bytes]:
-    """The texts of the files and of what they import, by names that are the same on every machine.
+def closure(files: Iterable[Path]) -> list[tuple[str, bytes]]:
+    """The texts of the files and of what they import, with names that are the same on every machine. Files in folders
+    of the same name may share theirs.
 
     Reads import statements, wherever they stand, and imports nothing: a first look-up waits for this.
     """
-    todo, seen, found = [str(file) for file in files], dict[str, bool](), dict[str, bytes]()
+    todo = [(str(file), os.path.dirname(file)) for file in files]
+    seen, found = dict[str, bool](), dict[str, bytes]()
     while todo:
-        file = todo.pop()
+        file, home = todo.pop()
         if file in found:
             continue
         with open(file, "rb") as stream:
             text = found[file] = stream.read()
-        beside, pattern = (None, OUR_IMPORT) if _is_ours(file) else (os.path.dirname(file), IMPORT)
-        for name in imported(text, pattern):
-            todo += _files(name, beside, seen)
-    return {os.path.relpath(file, PACKAGE) if _is_ours(file) else _last_two(file): text for file, text in found.items()}
+        for name in imported(text, OUR_IMPORT if _is_ours(file) else IMPORT):
+            for folder, below in _places(name, file, home):
+                todo += [(each, home) for each in _files(below, folder, seen)]
+    return [
+        (os.path.relpath(file, PACKAGE) if _is_ours(file) else _last_two(file), text) for file, text in found.items()
+    ]
 
 
 def imported(text: bytes, pattern: re.Pattern[bytes] = IMPORT) -> Iterator[str]:
     """The dotted names that a module's text imports: modules, and what may be a module within a package."""
     for package, names in pattern.findall(text):
-        before = package.decode() + "." if package else ""
+        before = package.decode()
         if package:
-            yield package.decode()
+            yield before
+            before += "" if before.endswith(".") else "."
         for each in names.split(b","):
             if (word := WORD.search(each)) is not None:
                 yield before + word[0].decode()
 
 
-def _files(name: str, beside: str | None, seen: dict[str, bool]) -> list[str]:
-    """The new files of a module and of its packages, in this package or in the folder ``beside``. ``seen`` says of each
-    place that was looked at whether it is a module, which has none below.
+def _places(name: str, file: str, home: str) -> Iterator[tuple[str, str]]:
+    """Where a name that a file imports may lie: folders, and the name from there. Of a user's file they lie in
+    ``home``, the folder of the workload's file.
     """
-    first, *parts = name.lstrip(".").split(".")
-    root, found = PACKAGE, []
-    if first != os.path.basename(PACKAGE):
-        if beside is None:
-            return []
-        root, parts = beside, [first, *parts]
+    first, _, rest = name.partition(".")
+    if first == os.path.basename(PACKAGE):
+        if rest:
+            yield PACKAGE, rest
+        return
+    if _is_ours(file):
+        return
+    folder, below = os.path.dirname(file), name.lstrip(".")
+    for _ in range(len(name) - len(below) - 1):
+        if folder == home:
+            return  # in another folder
+        folder = os.path.dirname(folder)
+    yield folder, below
+    if name == below:  # not relative: also as Python finds it where ``home`` is on the path, or part of a package
+        yield home, name
+        top = home
+        while os.path.isfile(os.path.join(top, "__init__.py")):
+            top = os.path.dirname(top)
+        package = os.path.relpath(home, top).replace(os.sep, ".")
+        if f"{name}.".startswith(f"{package}."):
+            yield home, name[len(package) + 1 :]
+
+
+def _files(name: str, root: str, seen: dict[str, bool]) -> list[str]:
+    """The new files of a module and of its packages below a folder. ``seen`` says of each place that was looked at
+    whether it is a module, which has none below.
+    """
+    parts, found = name.split("."), []
     for count in range(1, len(parts) + 1):
         below = ".".join(parts[:count])
         if root == PACKAGE and below in DECIDES_NOTHING:
@@ -109,7 +137,7 @@ def _files(name: str, beside: str | None, seen: dict[str, bool]) -> list[str]:
             package = os.path.join(place, "__init__.py")
             if seen[place]:
                 found.append(place + ".py")
-            elif below not in NAMES and os.path.isfile(package):
+            elif (root != PACKAGE or below not in NAMES) and os.path.isfile(package):
                 found.append(package)
         if seen[place]:
             break

@@ -65,13 +65,35 @@ def origin_of(workload: Workload) -> str:
 
 
 def instances(path: str) -> list[Workload]:
-    """The workloads that a file holds at its top level, as instances; at least one. Raises InputError."""
-    found = {name: value for name, value in vars(_module(_existing(path))).items() if isinstance(value, Workload)}
-    if not found:
-        raise InputError(f"workload file {path} defines no instance of Workload at top level")
+    """The workloads that a file holds at its top level, at least one: its instances, else one of each class that lacks
+    nothing, and whose name no other class has. Raises InputError.
+    """
+    module = _module(_existing(path))
+    found = {name: value for name, value in vars(module).items() if isinstance(value, Workload)}
     for name, value in found.items():
         _check(value, f"{path}:{name}")
-    return list(found.values())
+    return list(found.values()) or list(_of_classes(module, path).values())
+
+
+def _of_classes(module: ModuleType, path: str) -> dict[str, Workload]:
+    """By the workloads' names."""
+    found: dict[str, Workload] = {}
+    for kind in [value for value in vars(module).values() if _is_class(value, module)]:
+        if inspect.isabstract(kind) or not hasattr(kind, "problem_type"):
+            continue  # a base of others
+        reference = f"{path}:{kind.__name__}"
+        made = _instance(kind, reference)
+        _check(made, reference)
+        _check_name(made, reference)
+        other = found.setdefault(made.name, made)
+        if type(other) is not kind:
+            raise InputError(
+                f"workload file {path}: {type(other).__name__} and {kind.__name__} are both named {made.name}; choose "
+                f"one by a line at its end, WORKLOAD = {kind.__name__}()"
+            )
+    if not found:
+        raise InputError(f"workload file {path} defines no workload: a class derived from Workload, or an instance")
+    return found
 
 
 def _existing(path: str) -> Path:

@@ -15,7 +15,7 @@ from fakes import EIGHT_GPUS, latency_of
 import autotune
 from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
-from autotune.errors import InvalidProblem, StoreError, UnknownWorkload
+from autotune.errors import InputError, InvalidProblem, StoreError, UnknownWorkload
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.runtime.lookup import Found, forget_lookups
 from autotune.workloads import provenance_of, workload
@@ -156,3 +156,12 @@ def test_bad_input(database: Path) -> None:
 
     with pytest.raises(InvalidProblem, match="AllGatherGemm"):
         autotune.lookup("all_gather_gemm", Other(world_size=2), url=str(database))
+
+
+def test_a_class_in_place_of_its_workload_is_told_so(database: Path) -> None:
+    with pytest.raises(InputError, match=r"'> is no workload: .*; write \w+\(\), which makes one"):
+        autotune.lookup(type(FOUND), problem(), machine=EIGHT_GPUS, url=str(database))  # type: ignore[arg-type]
+    with pytest.raises(
+        InputError, match="None is no workload: expected a name, FILE:CLASS or an instance of Workload$"
+    ):
+        autotune.lookup(None, problem(), machine=EIGHT_GPUS, url=str(database))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from typer.testing import CliRunner
 
 import autotune
 from autotune.cli import app
-from autotune.errors import InvalidConfig
+from autotune.errors import InvalidConfig, WorkloadError
 from autotune.machine import INTERPRETED
 from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import workload
+from autotune.workloads.guard import WHOLE
 
 TOY = Path(__file__).parents[1] / "cli" / "toy_workload.py"
 
@@ -21,13 +23,17 @@ TOY = Path(__file__).parents[1] / "cli" / "toy_workload.py"
 def wrong_toy(folder: Path, method: str, body: str) -> str:
     """The toy with another method, as FILE:CLASS; its line of that body is the file's last."""
     given = "machine, world_size" if method == "default_problem" else "problem, machine"
-    given = {"predict": "problem, config, machine", "tolerance": "problem", "heap_bytes": "problem"}.get(method, given)
+    given = {"predict": "problem, config, machine", "tolerance": "problem", "heap_bytes": "problem",
+             "tolerance_of": "problem, config, machine", "unlike_measured": "config, regime",
+             "source_hash": "*_"}.get(method, given)  # fmt: skip
     file = folder / "wrong.py"
     file.write_text(f"{TOY.read_text()}\nclass Wrong(ToyWorkload):\n    def {method}(self, {given}):\n        {body}\n")
     return f"{file}:Wrong"
 
 
-METHODS = ("default_problem", "default_config", "first_configs", "baselines", "predict")
+METHODS = (
+    "default_problem", "default_config", "first_configs", "baselines", "predict", "unlike_measured", "source_hash",
+)  # fmt: skip
 
 
 def test_a_method_that_ends_the_process_does_not_end_the_command_as_if_all_were_well(
@@ -62,6 +68,8 @@ WRONG = [
     ("first_configs", "return None", "first_configs gave None", "it must return a list of Config"),
     ("baselines", "return [1]", "baselines gave [1]", "it must return a dictionary of Config"),
     ("default_problem", "return {'width': 8}", "default_problem gave {'width': 8}", "it must return a ToyProblem"),
+    ("unlike_measured", "return True", "unlike_measured gave True", "it must return a reason in words, or None"),
+    ("source_hash", "return 3", "source_hash gave 3", "it must return a text"),
 ]
 
 
@@ -73,6 +81,15 @@ def test_configs_that_are_none_of_the_space_are_refused(
     line = result.stderr.splitlines()[-1]
     assert line.startswith(f"tune: error: workload toy_sum: {told}") and why in line
     assert result.exit_code == (2 if "not valid" in told else 1)
+
+
+def test_a_tolerance_of_a_config_is_checked_and_arguments_may_be_named(tmp_path: Path) -> None:
+    found = workload(wrong_toy(tmp_path, "tolerance_of", "return 0.1"))
+    problem = found.default_problem(INTERPRETED, world_size=2)
+    config = found.default_config(machine=INTERPRETED, problem=problem)
+    assert found.tolerance(problem=problem).overall > 0 and found.heap_bytes(problem=problem) > 0
+    with pytest.raises(WorkloadError, match="tolerance_of gave 0.1; it must return a Tolerance"):
+        found.tolerance_of(problem, config, INTERPRETED)
 
 
 def test_a_look_up_serves_no_default_that_is_none_of_the_space(tmp_path: Path) -> None:
@@ -98,3 +115,12 @@ def test_what_raises_on_a_rank_names_the_workload(tmp_path: Path) -> None:
     done = CliRunner().invoke(app.build(), words)
     assert done.exit_code == 1 and "Traceback" not in done.stderr.partition("tune: error: ")[0]
     assert f"tune: error: workload {reference}: rank 0 raised" in done.stderr and "NotImplementedError" in done.stderr
+
+
+def test_a_recording_may_leave_out_the_default_and_a_baseline(tmp_path: Path) -> None:
+    """A replay's space is a part of the workload's: the tuner leaves out what it lacks, as of built-in ones."""
+    found = copy.copy(workload(f"{TOY}:ToyWorkload"))
+    problem = found.default_problem(INTERPRETED, 2)
+    found.__dict__.update({"space": found.space.restricted({"block_m": [64], "mode": ["push"]}), WHOLE: found.space})
+    assert found.default_config(problem, INTERPRETED)["block_m"] == 16
+    assert found.baselines(problem, INTERPRETED)["bsp"]["mode"] == "bsp"

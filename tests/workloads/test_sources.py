@@ -109,7 +109,7 @@ def test_a_change_in_any_module_that_a_built_in_workload_comes_to_makes_its_resu
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_only_what_runs_checks_and_times_a_workload_makes_its_results_stale(name: str) -> None:
     counted = sources.closure([PACKAGE / f"workloads/built_in/{name}.py", *sources.files_of([sources.STOPWATCH])])
-    assert {Path(file).parts[0] for file in counted} <= {
+    assert {Path(file).parts[0] for file, _ in counted} <= {
         "dtypes.py",
         "heap",
         "kernels",
@@ -135,6 +135,40 @@ def test_what_lies_beside_a_users_file_counts_where_it_is_imported(tmp_path: Pat
         assert (source_hash(tmp_path / "own.py", ()) != before) == (name != "unrelated.py"), name
         (tmp_path / name).write_text(text)
     assert source_hash(tmp_path / "own.py", ()) == before
+
+
+def test_what_a_users_package_imports_from_itself_counts_however_it_is_named(tmp_path: Path) -> None:
+    """By its name from the workload's folder, by two dots, by the whole package's name; and files of one name."""
+    texts = {
+        "whole/ops/own.py": "from parts.kernels import tile\nimport kernels\n"
+                            "import whole.ops.full\nfrom whole.other import x\n",
+        "whole/__init__.py": "", "whole/ops/__init__.py": "", "whole/other.py": "",
+        "whole/ops/parts/kernels.py": "from parts.tiles import F\nfrom ..above import G\nfrom .. import beside\n"
+                                      "from ...other import x\n",
+        "whole/ops/parts/tiles.py": "import left.kernels.tile, right.kernels.tile\n", "whole/ops/above.py": "",
+        "whole/ops/beside.py": "", "whole/ops/full.py": "", "whole/ops/kernels/__init__.py": "",
+        "whole/ops/left/kernels/tile.py": "",
+        "whole/ops/right/kernels/tile.py": "",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    own = tmp_path / "whole/ops/own.py"
+    before = source_hash(own, ())
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text + "# changed\n")
+        counts = name not in ("whole/other.py", "whole/__init__.py")
+        assert (source_hash(own, ()) != before) == counts, name
+        (tmp_path / name).write_text(text)
+
+
+def test_two_classes_of_one_file_have_results_of_their_own(tmp_path: Path) -> None:
+    toy = (Path(__file__).parents[1] / "cli" / "toy_workload.py").read_text()
+    file = tmp_path / "versions.py"
+    file.write_text(f"{toy}\nclass Second(ToyWorkload):\n    pass\n\nFIRST = ToyWorkload()\n")
+    first, second, instance = (workload(f"{file}:{name}") for name in ("ToyWorkload", "Second", "FIRST"))
+    assert first.name == second.name and first.space.fingerprint() == second.space.fingerprint()
+    assert first.source_hash() == instance.source_hash() != second.source_hash()
 
 
 def test_what_is_no_module_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,6 +245,31 @@ def test_a_file_of_the_setting_is_held_to_the_same(
         registry._from_files.cache_clear()
 
 
+def test_a_file_of_the_setting_needs_no_instance_of_its_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tune import`` names the file of FILE:CLASS, and asks to set it."""
+    file = write(tmp_path, name="set_op.py")
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(file))
+    registry._from_files.cache_clear()
+    try:
+        assert type(workload("own-rows")).__name__ == "Own" and reference_of(workload("own_rows")) == "own_rows"
+        twice = write(tmp_path, after="class Variant(Own):\n    pass", name="set_twice.py")
+        monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(twice))
+        registry._from_files.cache_clear()
+        assert "Own and Variant are both named own_rows; choose one by a line at its end, WORKLOAD = Var" in refused(
+            "x"
+        )
+        write(tmp_path, after="class Variant(Own):\n    pass\nONE = Variant()", name="set_once.py")
+        monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(tmp_path / "set_once.py"))
+        registry._from_files.cache_clear()
+        assert type(workload("own_rows")).__name__ == "Variant"
+        (tmp_path / "set_none.py").write_text("")
+        monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(tmp_path / "set_none.py"))
+        registry._from_files.cache_clear()
+        assert "defines no workload: a class derived from Workload, or an instance" in refused("own_rows")
+    finally:
+        registry._from_files.cache_clear()
+
+
 def problem_with_a_plain_field() -> object:
     @dataclass(frozen=True, kw_only=True)
     class Plain(Problem):

@@ -17,7 +17,7 @@ import typer
 from autotune.cli import output
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import completing
-from autotune.errors import InputError
+from autotune.errors import InputError, UnknownWorkload
 
 if TYPE_CHECKING:
     from autotune.recordings import Recording, Replay
@@ -83,7 +83,12 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
     from autotune.workloads import installed_workload
 
     effort, budget = limits_of(recorded.machine, None, trials, None, seed)
-    found = installed_workload(recorded.workload)
+    try:
+        found = installed_workload(recorded.workload)
+    except UnknownWorkload as error:
+        raise InputError(
+            f"table {table}: {error}; of a workload of your own, AUTOTUNE_WORKLOADS must name the file"
+        ) from error
     recording = recorded.fitted(found)
     problem, reduced, replay = recording.problem_of(found), recording.reduced(found), Replay(recording)
     provenance = recording.provenance.as_replay(recording.recorded_at)

@@ -118,7 +118,11 @@ class JointSampler(BaseSampler):
 
     def source(self, number: int) -> str:
         """The source of a trial that is under way: a first config, the surrogate, TPE, or chance."""
-        return self._claims[number].source
+        with self._lock:
+            if number not in self._claims and self._next is not None:
+                # Optuna asks no sampler where each parameter has one value.
+                self._claims[number], self._next = self._next, None
+            return self._claims[number].source
 
     def best(self, count: int | None = None) -> list[Config]:
         """The best configs known, the best first."""
@@ -153,6 +157,8 @@ class JointSampler(BaseSampler):
         self._seen.add(trial.number)
         claimed = self._claims.pop(trial.number, None)
         config = self._shape.config(trial) if self._shape is not None else None
+        if self._next is not None and self._next.config == config:
+            self._next = None  # it was tried without being asked for
         if claimed is not None and (claimed.config != config or state not in LEARNT):
             # Other values were suggested than proposed, or the trial failed: again it might, so it is not tried again.
             self._proposer.release(claimed.config, again=claimed.config != config)

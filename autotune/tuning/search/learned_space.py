@@ -175,11 +175,21 @@ def _distributions(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]
             old = found.setdefault(name, new)
             if old != new and isinstance(old, IntDistribution) and isinstance(new, IntDistribution):
                 low, high = min(old.low, new.low), max(old.high, new.high)
-                found[name] = IntDistribution(low, high, new.log, new.step)
+                # All values of both, such as 16 in steps of 8 and 32 in steps of 16.
+                step = math.gcd(old.step, new.step, old.low - new.low, old.high - new.high)
+                found[name] = IntDistribution(low, high, new.log, step)
             elif old != new and isinstance(old, FloatDistribution) and isinstance(new, FloatDistribution):
                 low_, high_ = min(old.low, new.low), max(old.high, new.high)
-                found[name] = FloatDistribution(low_, high_, new.log, new.step)
+                found[name] = FloatDistribution(low_, high_, new.log, _common_step(old, new))
     return found
+
+
+def _common_step(one: FloatDistribution, other: FloatDistribution) -> float | None:
+    """The step of both, None unless it is the same and leads from the values of one to those of the other."""
+    if one.step is None or one.step != other.step:
+        return None
+    between = (one.low - other.low) / one.step
+    return one.step if math.isclose(between, round(between), abs_tol=1e-8) else None
 
 
 def _explains(other: str, name: str, placed: Sequence[Mapping[str, int]]) -> tuple[int, Condition] | None:

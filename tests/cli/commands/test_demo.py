@@ -123,6 +123,7 @@ def test_a_table_loads_no_file_that_it_names(laptop: Bench, tmp_path: Path) -> N
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     result = laptop.tune("demo", str(of_workload(f"{tmp_path}/evil.py:It", tmp_path / "table.json.gz")))
     assert result.exit_code == 2 and "stored names load no files" in " ".join(result.stderr.split())
+    assert "AUTOTUNE_WORKLOADS must name the file" in " ".join(result.stderr.split())
     assert not (tmp_path / "ran").exists()
 
 

@@ -36,6 +36,13 @@ def test_it_is_tuned_kept_found_and_reported_by_its_file_and_class(laptop: Bench
     ]  # fmt: skip
 
 
+def test_the_example_of_a_help_page_can_be_typed_as_it_is(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])
+    for verb in ("run", "show", "export"):
+        page = " ".join(laptop.tune(verb, "toy_workload.py:ToyWorkload", "--help").stdout.split())
+        assert f"Example: tune {verb} toy_workload.py:ToyWorkload " in page
+
+
 def test_a_hint_can_be_typed_as_it_is(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[1])
     missed = laptop.tune("show", "toy_workload.py:ToyWorkload", "--width", "32")

@@ -7,6 +7,7 @@ import pickle
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -16,7 +17,7 @@ from optuna.trial import TrialState
 from small_space import BEST, BSP, LAPTOP, PROBLEM, WORKLOAD, time_of
 
 from autotune.config import Config
-from autotune.search_spaces import Space
+from autotune.search_spaces import Space, choices, numbers
 from autotune.tuning import Given, JointSampler
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "docs" / "examples"))
@@ -252,3 +253,20 @@ def test_a_first_config_that_the_space_does_not_hold_is_not_tried() -> None:
     elsewhere = [BEST.replace(tile=3), BEST.replace(mode="pull"), Config({"mode": "push", "tile": 64}), BEST]
     known = given(first=elsewhere)
     assert config_of(optuna.create_study(sampler=JointSampler(0, known)), known)[1] == BEST
+
+
+def test_a_space_of_one_config_is_used_up_after_one_trial() -> None:
+    """Optuna asks no sampler where each parameter has one value."""
+    nothing: Any = None  # no constraint looks at it
+    given = Given(Space(choices("mode", "push"), numbers("block", 16)), nothing, nothing)
+    for asks in (True, False):
+        sampler = JointSampler(0, given)
+        study = optuna.create_study(sampler=sampler)
+        count = 0
+        while sampler.ready(study) and count < 3:
+            trial = study.ask()
+            assert dict(given.space.suggest(trial)) == {"mode": "push", "block": 16}
+            assert not asks or sampler.source(trial.number)
+            study.tell(trial, 1.0)
+            count += 1
+        assert count == 1

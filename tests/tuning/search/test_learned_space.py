@@ -119,6 +119,26 @@ def test_ranges_that_change_from_trial_to_trial_are_united() -> None:
     assert learned.distributions == {"x": IntDistribution(0, 7), "y": FloatDistribution(0.1, 4.5)}
 
 
+def test_steps_that_differ_from_branch_to_branch_are_united_too() -> None:
+    """Tiles of 16 to 128 in steps of 16, or of 32 to 256 in steps of 32; the last one of either keeps its place."""
+
+    def stepped(trial: optuna.Trial) -> None:
+        small = trial.suggest_categorical("small", [True, False])
+        trial.suggest_int("tile", *((16, 128) if small else (32, 256)), step=16 if small else 32)
+        trial.suggest_int("shifted", *((0, 10) if small else (3, 13)), step=5)
+        trial.suggest_float("share", *((0.0, 1.0) if small else (0.1, 0.5)), step=0.25 if small else 0.2)
+        trial.suggest_float("longer", 0.0, 0.5 if small else 1.0, step=0.25)
+
+    trials = trials_of(stepped)
+    learned = LearnedSpace(trials)
+    assert learned.distributions == {
+        "small": CategoricalDistribution((True, False)), "tile": IntDistribution(16, 256, step=16),
+        "shifted": IntDistribution(0, 13), "share": FloatDistribution(0.0, 1.0),
+        "longer": FloatDistribution(0.0, 1.0, step=0.25),
+    }  # fmt: skip
+    assert all(learned.config(trial) is not None for trial in trials)
+
+
 def test_grids() -> None:
     assert Grid(IntDistribution(3, 9, step=2)).values == (3, 5, 7, 9)
     tenths = Grid(FloatDistribution(0.0, 0.3, step=0.1)).values
