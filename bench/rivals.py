@@ -68,7 +68,7 @@ PUSHING = {
 """The push is a kernel of its own on another stream there, of as many programs as there are row blocks or so."""
 
 SHOTS = {"one_shot": True, "two_shot": False}
-"""How an all-reduce moves its data: all to all, or a share of the sum each."""
+"""Ways of an all-reduce, and FlashInfer's word for them: each rank sums everything, or a share."""
 
 SERVED = Config({"mode": "own_collective", "protocol": "sentinel", "sum_warps": 4})
 
@@ -76,7 +76,7 @@ FAILURES = (
     RuntimeError, AssertionError, ValueError, TypeError, NotImplementedError, AttributeError, CompilationError,
     HeapExhausted, ImportError,
 )  # fmt: skip
-"""What rivals raise that are not installed, or for problems that they are not made for."""
+"""Errors of rivals that are not installed, or not made for a problem."""
 
 AT_ONCE = 5
 """Configs of ours that are set up at a time as rivals of one problem, or beside them."""

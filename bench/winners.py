@@ -65,7 +65,7 @@ def rated(rounds: Sequence[Mapping[str, Latency]]) -> dict[str, dict[str, Any]]:
 
 
 def suppliers(word: str) -> list[str]:
-    """Of ``--rivals``."""
+    """The names in ``--rivals``. Raises ArgumentTypeError."""
     if unknown := set(names := word.split(",")).difference(SUPPLIERS):
         raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}; allowed: {', '.join(SUPPLIERS)}")
     return names

@@ -96,8 +96,8 @@ def imported(text: bytes, pattern: re.Pattern[bytes] = IMPORT) -> Iterator[str]:
 
 
 def _places(name: str, file: str, home: str) -> Iterator[tuple[str, str]]:
-    """Where a name that a file imports may lie: folders, and the name from there. Of a user's file they lie in
-    ``home``, the folder of the workload's file.
+    """The folders in which a module of this name may lie that a file imports, and its name from there; for a user's
+    file within ``home``, the folder of the workload's file.
     """
     first, _, rest = name.partition(".")
     if first == os.path.basename(PACKAGE):

@@ -76,7 +76,7 @@ def instances(path: str) -> list[Workload]:
 
 
 def _of_classes(module: ModuleType, path: str) -> dict[str, Workload]:
-    """By the workloads' names."""
+    """A workload of each class, by its name."""
     found: dict[str, Workload] = {}
     for kind in [value for value in vars(module).values() if _is_class(value, module)]:
         if inspect.isabstract(kind) or not hasattr(kind, "problem_type"):
