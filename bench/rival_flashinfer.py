@@ -1,8 +1,9 @@
 """FlashInfer's operators as serving stacks call them: its all-gather + GEMM in Triton, and its all-reduce, behind the
 library's GEMM or with residual and norm behind it.
 
-``pip install flashinfer-python``; it compiles its all-reduce on first use, which takes nvcc and about a minute. Its
-workspaces are PyTorch's symmetric memory, without multicast.
+``pip install flashinfer-python``; it compiles its all-reduce on first use: nvcc was not done after 200 s on 32 cores
+(0.7.2, 2026-11-25), longer than ranks may take to answer, so let ``comm.trtllm_ar.get_trtllm_comm_module()`` do it
+before. Its workspaces are PyTorch's symmetric memory, without multicast.
 """
 
 from __future__ import annotations
@@ -109,3 +110,10 @@ def reduce_norm(one_shot: bool) -> Callable[[Any], Callable[[], torch.Tensor]]:
         return run
 
     return rival
+
+
+SHOTS = {"one_shot": True, "two_shot": False}
+"""Each rank sums everything, or a share."""
+
+REDUCES = {f"library's GEMM, FlashInfer's {name}": reduce(one_shot) for name, one_shot in SHOTS.items()}
+NORMS = {f"FlashInfer's {name}": reduce_norm(one_shot) for name, one_shot in SHOTS.items()}

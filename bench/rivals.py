@@ -67,9 +67,6 @@ PUSHING = {
 }  # fmt: skip
 """The push is a kernel of its own on another stream there, of as many programs as there are row blocks or so."""
 
-SHOTS = {"one_shot": True, "two_shot": False}
-"""Ways of an all-reduce, and FlashInfer's word for them: each rank sums everything, or a share."""
-
 SERVED = Config({"mode": "own_collective", "protocol": "sentinel", "sum_warps": 4})
 
 FAILURES = (
@@ -382,14 +379,8 @@ FLASHINFER_GATHER = plugin(
     "flashinfer", GATHER, AllGatherGemmOperation,
     lambda problem: {"FlashInfer": flashinfer.gather} if problem.rows_layout and is_plain(problem) else {},
 )  # fmt: skip
-FLASHINFER_REDUCE = plugin(
-    "flashinfer", REDUCE, GemmAllReduceOperation,
-    only_plain({f"library's GEMM, FlashInfer's {name}": flashinfer.reduce(shot) for name, shot in SHOTS.items()}),
-)  # fmt: skip
-FLASHINFER_NORM = plugin(
-    "flashinfer", NORM, flashinfer.Normed,
-    lambda problem: {f"FlashInfer's {name}": flashinfer.reduce_norm(shot) for name, shot in SHOTS.items()},
-)  # fmt: skip
+FLASHINFER_REDUCE = plugin("flashinfer", REDUCE, GemmAllReduceOperation, only_plain(flashinfer.REDUCES))
+FLASHINFER_NORM = plugin("flashinfer", NORM, flashinfer.Normed, lambda problem: flashinfer.NORMS)
 IRIS_SCATTER = plugin(
     "iris", SCATTER, GemmReduceScatterOperation, only_plain({"iris.ops": iris_ops("matmul_reduce_scatter", own_rows)})
 )
@@ -397,5 +388,5 @@ TORCH_REDUCE = plugin("torch", REDUCE, GemmAllReduceOperation, only_plain({"torc
 IRIS_REDUCE = plugin("iris", REDUCE, GemmAllReduceOperation, only_plain({"iris.ops": iris_ops("matmul_all_reduce")}))
 SERVED_REDUCE = plugin(
     "served", REDUCE, GemmAllReduceOperation,
-    lambda problem: {f"library's GEMM, our {exchange}": served(exchange) for exchange in SHOTS},
+    lambda problem: {f"library's GEMM, our {exchange}": served(exchange) for exchange in ("one_shot", "two_shot")},
 )  # fmt: skip

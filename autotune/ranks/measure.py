@@ -53,8 +53,8 @@ stopwatch, 794 to 830 by ``bench/outside.py`` (2 x H200, 2026-11-22).
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3
 """Seconds that the device sleeps before a call, so that the host is ahead of it: the time of the call itself helps. The
-shortest that does is tried first, and doubled whenever it did not: without that an all-gather alone, of 13 µs, was once
-measured as 87 (AG m=16, 2 x H100, 2026-11-25).
+shortest that does is tried first, and doubled whenever it did not. Before that, an all-gather alone once took 87 µs,
+one of four times the rows 15 (AG m=16, 64, 2 x H100, 2026-11-25): a slow host is the likely cause.
 """
 
 WARM_CALLS = 4
@@ -277,9 +277,8 @@ class Stopwatch:
             before.record()
             call()
             after.record()
-            if (
-                before.query()
-            ):  # the device was there before the host had enqueued the call: it sleeps longer from now on
+            # The device was there before the host had enqueued the call: it sleeps longer from now on.
+            if before.query():
                 cycles = min(2 * cycles, longest)
         torch.cuda.synchronize()
         device = [before.elapsed_time(after) * 1e3 for before, after in events[warmup:]]

@@ -70,7 +70,7 @@ def last_finals(history: Iterable[TrialRecord]) -> list[TrialRecord]:
 def drift(history: Sequence[TrialRecord]) -> float | None:
     """The latency of configs in a study's last finals over that in its search, on the device: the median over configs
     with both, None without any. Quiet GPUs: 0.99 to 1.00 (five studies of 2 x H100); at their power limit up to 1.13
-    (see MEASURED). A GPU whose clock fell during the search: 2.03.
+    (see MEASURED). One GPU that slowed down during the search: 2.03.
     """
 
     def medians(records: Iterable[TrialRecord]) -> dict[Config, float]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import json
 import logging
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from small_kernels import SIZES, Clock, add_double, copy, grid, increment, tenso
 
 import autotune
 from autotune.db import Store
-from autotune.decorator.key import source_hash
 from autotune.errors import InvalidArguments, MachineTooSmall, NotTuned, StoreError
 from autotune.machine import INTERPRETED, INTERPRETER
 from autotune.outcome import Outcome
@@ -129,96 +126,6 @@ def test_a_list_that_is_set_later_has_results_of_its_own() -> None:
     kernel[grid](*tensors(), 200)
     assert found(kernel).source == "tuned" and kernel.best_config is SIZES[2]
     assert tuned(copy(), NEVER).best_config is SIZES[1]
-
-
-HELPERS = """
-import triton
-
-@triton.jit
-def helper(x):
-    return x + AMOUNT
-"""
-
-CALLER = """
-import helpers_of_a_test
-import triton
-import triton.language as tl
-from helpers_of_a_test import helper
-
-@triton.jit
-def by_name(out, x, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + at, helper(tl.load(x + at, mask=at < n)), mask=at < n)
-
-@triton.jit
-def by_module(out, x, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + at, helpers_of_a_test.helper(tl.load(x + at, mask=at < n)), mask=at < n)
-"""
-
-
-def load(folder: Path, name: str, text: str) -> Any:
-    """A module of this text, in place of one of the same name."""
-    folder.mkdir(parents=True)
-    (folder / f"{name}.py").write_text(text)
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def heuristic(factor: int) -> Any:
-    if factor == 2:
-        return triton.heuristics({"DOUBLE": lambda named: named["n"] * 2})(add_double())
-    return triton.heuristics({"DOUBLE": lambda named: named["n"] * 3})(add_double())
-
-
-@pytest.mark.parametrize("interpret", ["1", "0"])
-@pytest.mark.parametrize("name", ["by_name", "by_module"])
-def test_helpers_are_part_of_the_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, interpret: str
-) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", interpret)
-    hashes = []
-    for number, amount in enumerate(("1", "2", "1")):
-        load(tmp_path / f"{number} helpers", "helpers_of_a_test", HELPERS.replace("AMOUNT", amount))
-        hashes.append(source_hash(getattr(load(tmp_path / str(number), "caller_of_a_test", CALLER), name)))
-    assert hashes[0] == hashes[2] != hashes[1]
-
-
-CONSTANT = """
-import triton
-import triton.language as tl
-
-AMOUNT
-
-@triton.jit
-def inner(x):
-    return x + FACTOR
-
-@triton.jit
-def kernel(out, x, n, BLOCK: tl.constexpr):
-    tl.store(out, inner(tl.load(x)))
-"""
-
-
-@pytest.mark.parametrize("interpret", ["1", "0"])
-@pytest.mark.parametrize("amount", ["FACTOR = tl.constexpr({})", "FACTOR: tl.constexpr = {}"])
-def test_constants_are_part_of_the_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: str, interpret: str
-) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", interpret)
-    hashes = []
-    for number, value in enumerate((2, 3, 2)):
-        text = CONSTANT.replace("AMOUNT", amount.format(value))
-        hashes.append(source_hash(load(tmp_path / str(number), "constant_of_a_test", text).kernel))
-    assert hashes[0] == hashes[2] != hashes[1]
-
-
-def test_heuristics_are_part_of_the_source() -> None:
-    hashes = [source_hash(heuristic(factor)) for factor in (2, 3, 2)]
-    assert hashes[0] == hashes[2] != hashes[1]
 
 
 def test_a_heuristic_may_be_any_callable() -> None:
