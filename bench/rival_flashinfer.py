@@ -3,7 +3,7 @@ library's GEMM or with residual and norm behind it.
 
 ``pip install flashinfer-python``; it compiles its all-reduce on first use: nvcc was not done after 200 s on 32 cores
 (0.7.2, 2026-11-25), longer than ranks may take to answer, so let ``comm.trtllm_ar.get_trtllm_comm_module()`` do it
-before. Its workspaces are PyTorch's symmetric memory, without multicast.
+before. Its workspaces are PyTorch's symmetric memory, without multicast. docs/results.md has what came of it.
 """
 
 from __future__ import annotations

