@@ -36,8 +36,10 @@ from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import drawn_routing, planned
 from autotune.workloads.built_in import (
     all_gather_gemm,
+    all_reduce_norm,
     flash_decode,
     gemm_all_reduce,
+    gemm_all_reduce_norm,
     gemm_reduce_scatter,
     moe_combine,
     moe_dispatch,
@@ -92,6 +94,11 @@ def cases(device: torch.device, ranks: int) -> Iterator[Case]:
         )  # fmt: skip
     for found in (gemm_reduce_scatter.WORKLOAD, gemm_all_reduce.WORKLOAD):
         yield Case(found, found.problem_type(**sizes, n=columns), {"a": zeros(rows, depth), "b": zeros(depth, columns)})
+    following = {"residual": zeros(rows, columns), "weight": zeros(columns)}
+    normed = autotune.AllReduceNorm(m=rows, n=columns, world_size=ranks)
+    yield Case(all_reduce_norm.WORKLOAD, normed, {"x": zeros(rows, columns), **following})
+    product = {"a": zeros(rows, depth), "b": zeros(depth, columns)}
+    yield Case(gemm_all_reduce_norm.WORKLOAD, autotune.GemmAllReduceNorm(**sizes, n=columns), {**product, **following})
     decode = autotune.FlashDecode(
         batch=2, q_heads=4, kv_heads=2, head_dim=64, kv_len=256, page_size=16, world_size=ranks
     )
