@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -129,7 +130,7 @@ def _plain(name: str, value: Any) -> Any:
 def _sources(kernel: Any) -> Iterator[str]:
     while not isinstance(kernel, JITFunction) and not inspect.isfunction(kernel):
         for heuristic in getattr(kernel, "values", {}).values():
-            yield _heuristic_source(heuristic)
+            yield from _host_sources(heuristic, set())
         kernel = kernel.fn
     compiled = isinstance(kernel, JITFunction)
     if compiled:
@@ -137,11 +138,7 @@ def _sources(kernel: Any) -> Iterator[str]:
     for function in _called(kernel.fn if compiled else kernel, set()):
         if not compiled:
             yield _text(function)
-        for name, value in _referenced(function):
-            if isinstance(value, triton.language.constexpr) and not compiled:
-                yield f"{name}={value.value!r}"
-            elif isinstance(value, PLAIN):
-                yield f"{name}={value!r}"
+        yield from _constants(_referenced(function), compiled)
 
 
 def _text(function: Any) -> str:
@@ -155,12 +152,42 @@ def _text(function: Any) -> str:
         ) from error
 
 
-def _heuristic_source(heuristic: Callable[..., Any]) -> str:
-    """A heuristic's source; a callable without a source file is identified by its name."""
+def _host_sources(heuristic: Any, seen: set[Any]) -> Iterator[str]:
+    """The sources of a heuristic and of the functions of its own folder or package that it calls, and the constants
+    that these read; a callable without a source is identified by its name.
+    """
+    if isinstance(heuristic, functools.partial):
+        yield from _constants(
+            [*((str(at), value) for at, value in enumerate(heuristic.args)), *heuristic.keywords.items()]
+        )
+        heuristic = heuristic.func
+    function = inspect.unwrap(heuristic)
     try:
-        return inspect.getsource(heuristic)
+        yield inspect.getsource(function)
     except (OSError, TypeError):
-        return getattr(heuristic, "__qualname__", type(heuristic).__qualname__)
+        yield getattr(function, "__qualname__", type(function).__qualname__)
+    if not inspect.isfunction(function) or function in seen:
+        return
+    seen.add(function)
+    referenced = _referenced(function)
+    yield from _constants(referenced)
+    for _, value in referenced:
+        if inspect.isfunction(value) and _home(function) & _home(value):
+            yield from _host_sources(value, seen)
+
+
+def _home(function: Any) -> set[str]:
+    """The folder and the package in which a Python function is defined."""
+    return {str(Path(function.__code__.co_filename).parent), str(function.__module__).partition(".")[0]}
+
+
+def _constants(values: Iterable[tuple[str, Any]], compiled: bool = False) -> Iterator[str]:
+    """The values that are plain; of a compiled kernel Triton itself counts those that are a ``tl.constexpr``."""
+    for name, value in values:
+        if isinstance(value, triton.language.constexpr) and not compiled:
+            yield f"{name}={value.value!r}"
+        elif isinstance(value, PLAIN):
+            yield f"{name}={value!r}"
 
 
 def _called(function: Any, seen: set[Any]) -> Iterator[Any]:
@@ -177,8 +204,17 @@ def _called(function: Any, seen: set[Any]) -> Iterator[Any]:
 
 def _referenced(function: Any) -> list[tuple[str, Any]]:
     """The globals and free variables that a function names, including names in modules, by name."""
-    scope = inspect.getclosurevars(function)
-    found = [*scope.globals.items(), *scope.nonlocals.items()]
+    names, scope = _names(function.__code__), function.__globals__
+    found = [(name, scope[name]) for name in names if name in scope]
+    found += inspect.getclosurevars(function).nonlocals.items()
     for module in [value for _, value in found if isinstance(value, ModuleType)]:
-        found += [(name, getattr(module, name)) for name in function.__code__.co_names if hasattr(module, name)]
+        found += [(name, getattr(module, name)) for name in names if hasattr(module, name)]
     return sorted(found, key=lambda pair: pair[0])
+
+
+def _names(code: CodeType) -> dict[str, None]:
+    """What code names, in its lambdas and comprehensions too."""
+    names = dict.fromkeys(code.co_names)
+    for inner in code.co_consts:
+        names |= _names(inner) if isinstance(inner, CodeType) else {}
+    return names

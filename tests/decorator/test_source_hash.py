@@ -41,7 +41,7 @@ def by_module(out, x, n, BLOCK: tl.constexpr):
 
 def load(folder: Path, name: str, text: str) -> Any:
     """A module of this text, in place of one of the same name."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.py").write_text(text)
     spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None and spec.loader is not None
@@ -100,4 +100,40 @@ def test_constants_are_part_of_the_source(
 
 def test_heuristics_are_part_of_the_source() -> None:
     hashes = [source_hash(heuristic(factor)) for factor in (2, 3, 2)]
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+HEURISTIC = """
+import functools
+import helpers_of_a_test
+import triton
+import triton.language as tl
+
+FACTOR = 11
+
+def even(named):
+    return all(named["n"] % size == 0 for size in (FACTOR, helpers_of_a_test.COUNT, helpers_of_a_test.other()))
+
+of = functools.partial(lambda by, named: by, 12)
+
+@triton.heuristics({"EVEN": lambda named: even(named), "OF": of})
+@triton.jit
+def kernel(out, x, n, EVEN: tl.constexpr, OF: tl.constexpr, BLOCK: tl.constexpr):
+    tl.store(out, tl.load(x))
+"""
+
+BESIDE = """
+COUNT, SIZE = 13, 14
+def other():
+    return SIZE + 15
+"""
+
+
+@pytest.mark.parametrize("number", ["11", "12", "13", "14", "15"])
+def test_what_heuristics_read_and_call_is_part_of_the_source(tmp_path: Path, number: str) -> None:
+    hashes = []
+    for at, changed in enumerate((number, "20", number)):
+        load(tmp_path / str(at), "helpers_of_a_test", BESIDE.replace(number, changed))
+        caller = load(tmp_path / str(at), "heuristic_of_a_test", HEURISTIC.replace(number, changed))
+        hashes.append(source_hash(caller.kernel))
     assert hashes[0] == hashes[2] != hashes[1]
