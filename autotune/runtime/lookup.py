@@ -131,7 +131,7 @@ def choose(
     found.space.check_problem(problem, machine)
     served = serve(
         entries, CacheKey.of(problem, machine, regime), provenance_of(found), problem.free,
-        lambda config: found.space.violation(config, problem, machine) or found.unlike_measured(config, regime),
+        lambda config: found.unservable(config, problem, machine, regime),
     )  # fmt: skip
     if served.entry is None:
         served = replace(served, reason=served.reason + _other_inputs(entries, problem, machine, regime))

@@ -21,16 +21,17 @@ POLL_SECONDS = 0.5
 
 @contextmanager
 def claimed(
-    store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], *, anew: bool = False
-) -> Iterator[tuple[StudyRecord, Lease]]:
+    store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None],
+    serves: Callable[[StudyRecord], bool] = lambda study: True, *, anew: bool = False,
+) -> Iterator[tuple[StudyRecord, Lease]]:  # fmt: skip
     """Yields the study that ``begin`` finds or makes: finished, or leased to this process while the context lasts; and
     the lease, which the store asks for whenever it takes something of the run.
 
     While another process tunes it, wait and name that process to ``watch``. ``anew`` supersedes an existing study once
-    that process is done. Raises StoreError.
+    that process is done, as does a finished one that ``serves`` refuses. Raises StoreError.
     """
     lease = Lease.new()
-    study = _awaited(store, begin, watch, lease, anew)
+    study = _awaited(store, begin, watch, lease, serves, anew)
     if study.state == "finished":
         yield study, lease
         return
@@ -47,15 +48,18 @@ def claimed(
 
 
 def _awaited(
-    store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], lease: Lease, anew: bool
-) -> StudyRecord:
+    store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], lease: Lease,
+    serves: Callable[[StudyRecord], bool], anew: bool,
+) -> StudyRecord:  # fmt: skip
     """A finished study, or one leased to this process now."""
     silence = Silence()
     progress, since = Progress(), time.monotonic()
     while True:
         study = begin()
         if study.state == "finished" and not anew:
-            return study
+            if serves(study):
+                return study
+            anew = True
         held = store.take_lease(study.id, lease, silence.over)
         if held is not None:
             silence.hear(held)

@@ -16,6 +16,7 @@ from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, kind_of, warm_from
+from autotune.tuning.cached import answers
 from autotune.tuning.claim import claimed
 from autotune.tuning.effort import MOST_TRIALS, Budget, Effort
 from autotune.tuning.evaluator import Evaluator
@@ -55,10 +56,7 @@ OTHER_FINALISTS = 4
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run.
-
-    ``entry`` is None if the run was interrupted before the finals, or no config could be measured.
-    """
+    """The result of a run; ``entry`` is None if it was cut off before the finals, or no config could be measured."""
 
     study: StudyRecord
     progress: Progress
@@ -85,7 +83,7 @@ def tune(
     key, provenance = CacheKey.of(problem, machine, regime), provenance or provenance_of(workload)
     size = workload.space.size(problem, machine)
     begin = partial(store.study, key, provenance, seed=seed, space_size=size, origin=origin_of(workload))
-    with claimed(store, begin, watch, anew=force) as (study, lease):
+    with claimed(store, begin, watch, answers(workload, problem, machine, regime), anew=force) as (study, lease):
         if study.state == "finished":
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
         run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, lease, watch, regime, live)

@@ -142,6 +142,10 @@ class Workload(ABC):
         """
         return None
 
+    def unservable(self, config: Config, problem: Any, machine: Machine, regime: Regime) -> str | None:
+        """The reason why a stored config does not answer for the problem; None if it does."""
+        return self.space.violation(config, problem, machine) or self.unlike_measured(config, regime)
+
     def tolerance(self, problem: Any) -> Tolerance:
         """The tolerance of a right result."""
         return ROUNDED_ONCE[problem.dtype]

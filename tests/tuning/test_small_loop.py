@@ -16,12 +16,15 @@ from fakes import LAPTOP, latency_of
 from small_space import BEST, BSP, EFFORT, EVERYTHING, FINALS, PROBLEM, WORKLOAD, Ranks, kept, run, time_of
 
 from autotune.config import Config
-from autotune.db import Store
+from autotune.db import CacheKey, Store, Winner
 from autotune.errors import GangError
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome
 from autotune.report.figures import Ratio, ratio
+from autotune.runtime.lookup import lookup
 from autotune.tuning import Progress
+from autotune.tuning.cached import cached
 from autotune.tuning.search import Search
+from autotune.workloads import provenance_of
 
 
 @pytest.fixture
@@ -174,6 +177,24 @@ def test_a_finished_study_answers_without_ranks(path: Path) -> None:
     idle = Ranks()
     answered = run(path, idle, trials=500, seed=9)
     assert answered.from_cache and answered.entry == entry and idle.log == [] == idle.calls
+
+
+def test_a_winner_that_the_space_refuses_is_tuned_anew_as_no_look_up_serves_it(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a database edited by hand holds one."""
+    refused, key = Config({"mode": "push", "tile": 128, "unit": 64}), CacheKey.of(PROBLEM, LAPTOP)
+    with Store.open(path) as store:
+        study = store.study(key, provenance_of(WORKLOAD), seed=0, space_size=len(EVERYTHING))
+        store.finish(study.id, Winner(refused, latency_of(1.0)))
+        assert cached(store, WORKLOAD, PROBLEM, LAPTOP, DEFAULT_REGIME) is None
+        assert lookup(WORKLOAD, PROBLEM, machine=LAPTOP, url=str(path)).source == "default"
+    result = run(path, Ranks(), trials=1000)
+    assert not result.from_cache and result.entry is not None and result.entry.winner.config == BEST
+    assert "not valid here, tuning anew: whole (tile=128, unit=64): a unit holds whole tiles" in caplog.text
+    assert run(path, Ranks()).from_cache
+    with Store.open(path) as store:
+        assert cached(store, WORKLOAD, PROBLEM, LAPTOP, DEFAULT_REGIME) == result.entry
 
 
 def test_force_measures_anew_and_keeps_what_was_measured(path: Path) -> None:

@@ -17,12 +17,12 @@ from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
-from autotune.db import CacheKey, Entry
+from autotune.db import Entry
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.report.figures import Ratio, microseconds, options_text
-from autotune.workloads import Workload, provenance_of
+from autotune.workloads import Workload
 
 if TYPE_CHECKING:
     from autotune.cli.commands.grid_progress import GridProgress
@@ -101,8 +101,9 @@ class Bench:
 
     def is_to_tune(self, problem: Problem) -> bool:
         """True if it is not in the cache, or is tuned again."""
-        key = CacheKey.of(problem, self.machine, self.regime)
-        return self.force or self.store.entry(key, provenance_of(self.workload)) is None
+        from autotune.tuning.cached import cached
+
+        return self.force or cached(self.store, self.workload, problem, self.machine, self.regime) is None
 
     def tune(self, problem: Problem, lent: Sequence[Config], progress: GridProgress) -> Result:
         """Tune one size; valid configs in ``lent`` are measured in its finals too."""

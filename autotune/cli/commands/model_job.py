@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from autotune.cli import output, session
 from autotune.cli.commands.grid import Bench
 from autotune.cli.commands.model_table import TUNED, ModelResult
-from autotune.db import CacheKey
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import dashed, problem_text
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 if TYPE_CHECKING:
     from autotune.cli.commands.grid_progress import GridProgress
@@ -60,8 +59,9 @@ class Job:
         return self._tune(seconds, result)
 
     def _entry(self, problem: Problem) -> Entry | None:
-        key = CacheKey.of(problem, self.machine, self.regime)
-        return self.store.entry(key, provenance_of(workload(problem.workload)))
+        from autotune.tuning.cached import cached
+
+        return cached(self.store, workload(problem.workload), problem, self.machine, self.regime)
 
     def _tune(self, seconds: Mapping[Problem, float], result: ModelResult) -> bool:
         from autotune.cli.commands.grid_progress import GridProgress
