@@ -7,7 +7,8 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from operator import index
+from typing import Any, ClassVar, Self, SupportsFloat
 
 from autotune.dtypes import DTYPES, OPERAND_TYPES
 from autotune.errors import InvalidProblem
@@ -22,7 +23,7 @@ LARGEST_DIMENSION = 2**24
 
 
 def size(help: str, *, default: Any = dataclasses.MISSING, least: int = 1) -> Any:
-    """A dataclass field for a dimension: an integer from ``least``, required unless it has a default."""
+    """A dataclass field for a dimension: an integer from ``least``, 8.0 too; required unless it has a default."""
     return dataclasses.field(default=default, metadata={"help": help, "kind": "size", "least": least})
 
 
@@ -72,7 +73,7 @@ class Problem:
         """Check every field by its declaration, then the problem's own ``check``."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            _check_field(field.name, value, field.metadata)
+            object.__setattr__(self, field.name, _checked(field.name, value, field.metadata))
         self.check()
 
     def check(self) -> None:
@@ -146,7 +147,31 @@ class Problem:
         return " ".join(f"{name}={shortened(str(value))}" for name, value in self.as_dict().items())
 
 
-def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
+def whole(value: Any) -> int | None:
+    """A whole number, also one of NumPy's or torch's, or written as 50.0, as models' configs have it; None for all
+    else.
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None
+
+
+def _real(value: Any) -> float | None:
+    """A finite number that is not negative, NumPy's and torch's included; None for all else."""
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        return None
+    try:
+        real = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # tensors, huge integers
+        return None
+    return real if 0 <= real < math.inf else None
+
+
+def _checked(name: str, value: Any, metadata: Mapping[str, Any]) -> Any:
+    """A field's value by its declaration: of a number, Python's own."""
     kind = metadata.get("kind")
     if kind is None:
         raise InvalidProblem(
@@ -154,18 +179,22 @@ def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
             "autotune.problem"
         )
     if kind == "size":
-        least = metadata["least"]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_DIMENSION:
+        least, number = metadata["least"], whole(value)
+        if number is None or not least <= number <= LARGEST_DIMENSION:
             raise InvalidProblem(f"{name}={value!r}: must be an integer from {least} to {LARGEST_DIMENSION}")
-    elif kind == "choice":
+        return number
+    if kind == "number":
+        real = _real(value)
+        if real is None:
+            raise InvalidProblem(f"{name}={value!r}: must be a finite number, not negative")
+        return real
+    if kind == "choice":
         if value not in metadata["allowed"]:
             meant = did_you_mean(value, metadata["allowed"], OTHER_NAMES)
             raise InvalidProblem(f"{name}={value!r}: allowed: {', '.join(metadata['allowed'])}{meant}")
     elif kind == "written":
         if not isinstance(value, str):
             raise InvalidProblem(f"{name}={value!r}: must be a text")
-    elif kind == "number":
-        if not isinstance(value, float) or not 0 <= value < math.inf:
-            raise InvalidProblem(f"{name}={value!r}: must be a number with a point or an exponent, and not negative")
     elif not isinstance(value, bool):
         raise InvalidProblem(f"{name}={value!r}: must be true or false")
+    return value

@@ -7,11 +7,14 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from autotune.dtypes import DTYPES
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.problem import LARGEST_DIMENSION, Problem, choice, flag, size
 
@@ -69,7 +72,7 @@ def test_unknown_and_missing_fields_are_named(values: dict[str, Any], said: str)
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        *[("width", value, "an integer from 1 to") for value in (0, -1, LARGEST_DIMENSION + 1, 8.0, "8", True, None)],
+        *[("width", value, "an integer from 1 to") for value in (0, -1, LARGEST_DIMENSION + 1, 8.5, "8", True, None)],
         ("world_size", 0, "an integer from 1 to"),
         *[("padding", value, "an integer from 0 to") for value in (-1, False, None)],
         ("dtype", "int8", f"allowed: {', '.join(DTYPES)}"),
@@ -199,6 +202,27 @@ def test_a_cache_that_cannot_be_attended_to(fields: dict[str, Any], said: str) -
     with pytest.raises(InvalidProblem) as caught:
         decode(**fields)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("four", [4.0, np.int32(4), np.float64(4), torch.tensor(4), np.array(4)])
+def test_numbers_may_be_those_of_numpy_torch_and_models_configs(four: Any) -> None:
+    assert gemm(world_size=four, m=np.int64(4096)).to_json() == gemm().to_json()
+    normed = AllReduceNorm(m=four, n=64, eps=four, world_size=2)
+    assert normed.to_json() == AllReduceNorm(m=4, n=64, eps=4.0, world_size=2).to_json()
+
+
+@pytest.mark.parametrize(
+    "other", [4.5, "4", True, None, float("nan"), float("inf"), torch.ones(2), [4], np.bool_(True)]
+)
+def test_what_is_no_whole_number_is_told_what_is(other: Any) -> None:
+    with pytest.raises(InvalidProblem, match=r"m=.*: must be an integer from 1 to 16777216"):
+        gemm(m=other)
+
+
+@pytest.mark.parametrize("other", [-1.0, "1e-6", True, None, float("nan"), 10**400, torch.ones(2), [1e-6]])
+def test_what_is_no_number_is_told_what_is(other: Any) -> None:
+    with pytest.raises(InvalidProblem, match=r"eps=.*: must be a finite number, not negative"):
+        AllReduceNorm(m=4, n=64, eps=other, world_size=2)
 
 
 def test_sizes_of_a_decoding_step() -> None:

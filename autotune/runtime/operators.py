@@ -339,7 +339,7 @@ def gemm_all_reduce_norm(
 def flash_decode(
     context: Context, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
     lengths: torch.Tensor, *, k_scale: torch.Tensor | None = None, v_scale: torch.Tensor | None = None,
-    soft_cap: int = 0, ragged: bool = False, result: str = "replicated", out: torch.Tensor | None = None,
+    soft_cap: float = 0, ragged: bool = False, result: str = "replicated", out: torch.Tensor | None = None,
     config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks, by the tuned config, on the current stream.
@@ -348,8 +348,8 @@ def flash_decode(
     ``k_cache`` and ``v_cache`` [pages, page_size, kv_heads, head_dim], of any number of pages, of q's type, or of fp8
     with ``k_scale`` and ``v_scale`` in fp32, both [1] or both [kv_heads]; ``block_table`` int32 [batch, pages of a
     sequence]: which page holds a sequence's tokens; ``lengths`` int32 [batch]: tokens of each sequence on this rank, at
-    most as many as a row of the table has room for, which nobody checks. ``soft_cap`` bounds the logits, 0 does not.
-    ``ragged`` asks for what was tuned with different lengths; the result does not depend on it.
+    most as many as a row of the table has room for, which nobody checks. ``soft_cap``, 50 or 50.0, bounds the
+    logits, 0 does not. ``ragged`` asks for what was tuned with different lengths; the result does not depend on it.
     Returns [batch, q_heads, head_dim] on every rank, ``out`` where one is given; zeros for a sequence without tokens.
     With ``result`` ``heads`` rank r gets the r-th equal share of the query heads alone, [batch, q_heads / world_size,
     head_dim], as decode context parallelism wants it: another problem, with a fraction of the exchange.
@@ -357,6 +357,8 @@ def flash_decode(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
+    if isinstance(soft_cap, float) and soft_cap.is_integer():
+        soft_cap = int(soft_cap)  # as graphs have it
     return _FLASH_DECODE(
         context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged, result), out,
         config,

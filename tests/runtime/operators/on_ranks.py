@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from calls import HEAP, call, configs, drawn, error, problems, said
+from torch.utils.flop_counter import FlopCounterMode
 
 import autotune
 
@@ -121,11 +122,22 @@ def bad_operands(url: str) -> dict[str, str]:
             "shares": lambda: decode(context, odd, single, single, table, lengths, result="heads"),
             "result": lambda: decode(context, q, cache, cache, table, lengths, result="head"),
             "cap": lambda: decode(context, q, cache, cache, table, lengths, soft_cap=-1),
+            "part of a cap": lambda: decode(context, q, cache, cache, table, lengths, soft_cap=30.5),
             "strides": lambda: decode(context, q.transpose(0, 1), cache, cache, table, lengths),
         }
         found = {name: said(attempt) for name, attempt in attempts.items()}
         right = reduce(context, a, b)
         return found | {"right": str(bool((right == 32 * ranks).all()))}
+
+
+def whole_caps(url: str) -> list[bool]:
+    """Whether a soft cap gives the same written with a point, as models' configs have it, and so in a graph."""
+    with autotune.Context(HEAP, url=url) as context:
+        operands, _ = drawn(problems(context.heap.device)[2], 5, context.heap.device)
+        expected, *others = (autotune.flash_decode(context, *operands, soft_cap=cap) for cap in (3, 3.0, np.int64(3)))
+        with FlopCounterMode(display=False):
+            others.append(autotune.flash_decode(context, *operands, soft_cap=3.0))
+        return [torch.equal(expected, other) for other in others]
 
 
 def disagreements(url: str) -> dict[str, str]:

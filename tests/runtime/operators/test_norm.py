@@ -16,7 +16,7 @@ REFUSED = {
     "stride": "all contiguous",
     "type": "residual is torch.float32.*for all",
     "width": "n=100: must be a multiple of 8",
-    "eps": "eps=-1.0: must be a number",
+    "eps": "eps=-1.0: must be a finite number",
     "overlap": "shares memory with another tensor of the call",
     "one out": "out holds 1 tensors; one for each of 2 results",
     "one place": "shares memory with another tensor of the call",

@@ -27,7 +27,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
     names = [
         "every_mode", "shards_anywhere", "bad_operands", "disagreements", "missed", "released", "threads_in_turns",
-        "parameters",
+        "parameters", "whole_caps",
     ]  # fmt: skip
     answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names))
     return {name: [answer[name] for answer in answers] for name in names}
@@ -72,12 +72,17 @@ def test_operands_that_cannot_be_are_refused_on_every_rank(pair: Pair) -> None:
         "shares": "InvalidProblem: q_heads=3 is sharded over world_size=2",
         "result": "InvalidProblem: result='head': allowed: replicated, heads",
         "cap": "InvalidProblem: soft_cap=-1",
+        "part of a cap": "InvalidProblem: soft_cap=30.5: must be an integer from 0",
         "strides": "InvalidProblem: q is [4, 2, 64], strides (64, 256, 1)",
         "right": "True",
     }
     for said in pair["bad_operands"]:
         assert {name: said[name][: len(text)] for name, text in expected.items()} == expected
         assert set(said) == set(expected)
+
+
+def test_a_soft_cap_may_be_written_with_a_point(pair: Pair) -> None:
+    assert pair["whole_caps"] == [[True] * 3] * 2
 
 
 def test_ranks_that_disagree_are_told_so_on_every_rank(pair: Pair) -> None:
