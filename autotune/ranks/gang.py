@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.config import Config
-from autotune.errors import GangError
+from autotune.errors import GangError, WorkloadError
 from autotune.machine import Machine, check_interpreter
 from autotune.outcome import Door, Evaluation, Latency, Outcome
 from autotune.problem import Problem
@@ -258,15 +258,18 @@ class Gang:
         return result
 
     def _failure(self, phase: _Phase, name: str) -> Failed | None:
-        """The one outcome that stands for all ranks' replies, or None if all went well. Raises GangError for a bug."""
+        """The one outcome that stands for all ranks' replies, or None if all went well.
+
+        Raises GangError for a bug, WorkloadError where it is one of a user's workload.
+        """
         for rank, reply in enumerate(phase.replies):
             # Where a rank died, the others fail in whatever they were waiting for it: that is no bug.
             if isinstance(reply, Bug) and not phase.dead:
                 self.close()
-                raise GangError(
-                    f"workload {reference_of(self.workload)}: rank {rank} raised an unexpected error (phase "
-                    f"{name}):\n{reply.traceback}"
-                )
+                whose = f"workload {reference_of(self.workload)}: rank {rank}"
+                if reply.told:
+                    raise WorkloadError(f"{whose}: {reply.traceback}")
+                raise GangError(f"{whose} raised an unexpected error (phase {name}):\n{reply.traceback}")
         failed = [(rank, reply) for rank, reply in enumerate(phase.replies) if isinstance(reply, Failed)]
         broken = bool(phase.silent or phase.dead) or any(reply.broken for _, reply in failed)
         if failed:

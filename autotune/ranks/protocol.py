@@ -181,6 +181,8 @@ class Bug:
     """An unexpected exception; it stops the run."""
 
     traceback: str
+    told: bool = False
+    """It is a line that says what is wrong with a user's workload."""
 
 
 Reply = Done | Failed | Bug

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
-from autotune.errors import AutotuneError, HeapExhausted, InputError, MissedBarrier
+from autotune.errors import AutotuneError, HeapExhausted, InputError, MissedBarrier, WorkloadError
 from autotune.machine import Machine
 from autotune.outcome import Outcome
 from autotune.processes.lifeline import die_with_parent
@@ -322,6 +322,8 @@ def main() -> None:
             else:
                 assert rank is not None, "the first request must be Open"
                 reply = rank.answer(request)
+        except WorkloadError as error:
+            reply = Bug(str(error), told=True)
         except AutotuneError as error:
             reply = Failed(Outcome.CRASHED, str(error), broken=True)
         except Exception:  # noqa: BLE001  the process boundary: the driver gets the traceback and stops the run

@@ -1,7 +1,8 @@
-"""A user's methods at the tuner's door: what they raise names them, and what they give is checked."""
+"""A user's methods at the tuner's door: what a workload's raise names them, and what all give is checked."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -13,7 +14,7 @@ from typing import Any, SupportsIndex
 
 from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfig, WorkloadError
-from autotune.workloads.tolerance import Tolerance
+from autotune.workloads.tolerance import Error, Tolerance
 
 WHOLE = "whole_space"
 """Attribute of a workload whose ``space`` a recording has reduced: its methods answer for all of it, as they do for
@@ -21,12 +22,45 @@ built-in ones, and the tuner leaves out what the reduced one lacks."""
 
 
 def guard(kind: type[Any]) -> None:
-    """Put a guard before the methods of ``CHECKS`` that a class of workloads has or inherits."""
+    """Put a guard before the methods of ``CHECKS`` and of ``RESULTS`` that a class of workloads has or inherits, and
+    those of ``RESULTS`` before its kernels' methods.
+    """
     for name, check in CHECKS.items():
-        method = inspect.getattr_static(kind, name)
-        unguarded = inspect.isfunction(method) and not hasattr(method, "guarded")
-        if unguarded and not getattr(method, "__isabstractmethod__", False):
+        if (method := _unguarded(kind, name)) is not None:
             setattr(kind, name, _guarded(method, check))
+    guard_results(kind)
+    kernels = type(inspect.getattr_static(kind, "kernels", None))
+    if is_users(kernels):
+        guard_results(kernels)
+
+
+def guard_results(kind: type[Any]) -> None:
+    """Check what methods of a user's class give that run on ranks; what they raise has its traceback there."""
+    for name, (fits, words) in RESULTS.items():
+        if (method := _unguarded(kind, name)) is not None:
+            setattr(kind, name, _checked(method, fits, words))
+
+
+def is_users(kind: type[Any]) -> bool:
+    return kind.__module__ not in ("builtins", "autotune") and not kind.__module__.startswith("autotune.")
+
+
+def _unguarded(kind: type[Any], name: str) -> Callable[..., Any] | None:
+    method = inspect.getattr_static(kind, name, None)
+    wanted = inspect.isfunction(method) and not hasattr(method, "guarded")
+    return method if wanted and not getattr(method, "__isabstractmethod__", False) else None
+
+
+def _checked(method: Callable[..., Any], fits: Callable[[Any], bool], words: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        found = method(self, *arguments, **named)
+        if not fits(found):
+            raise WorkloadError(f"{type(self).__name__}.{method.__name__} gave {found!r}; it must return {words}")
+        return found
+
+    call.guarded = True  # type: ignore[attr-defined]
+    return call
 
 
 def _guarded(method: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,3 +171,28 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "predict": _prediction,
 }
 """Checks of a method's result, by its name; called with the result and the method's own arguments, in their order."""
+
+
+def _listed(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda found: isinstance(found, list | tuple) and all(map(fits, found))
+
+
+def _has(*names: str) -> Callable[[Any], bool]:
+    return lambda found: all(hasattr(found, name) for name in names)
+
+
+RESULTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "operation": (_has("refresh", "prepare", "error"), "an Operation"),
+    "prepare": (callable, "a function that enqueues one call"),
+    "inputs": (_listed(_has("data_ptr")), "a list of tensors"),
+    "outputs": (_listed(_has("data_ptr")), "a list of tensors"),
+    "error": (lambda found: isinstance(found, Error), "an Error"),
+    "error_of": (lambda found: isinstance(found, Error), "an Error"),
+    "parts": (lambda found: isinstance(found, dict) and all(map(callable, found.values())), "functions by name"),
+    "tensors": (dataclasses.is_dataclass, "its tensors_type, a dataclass of tensors"),
+    "scratch": (lambda found: found is None or _has("status", "poison")(found), "status, poison and tensors, or None"),
+    "plan": (_listed(_has("kernel", "arguments")), "a list of Launch"),
+    "run": (callable, "a function that enqueues one call"),
+    "library": (callable, "a function that enqueues one call"),
+}
+"""Checks of what methods of a user's workload, operation and kernels give on a rank, and the words for it."""

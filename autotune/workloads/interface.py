@@ -15,7 +15,7 @@ from autotune.errors import InputError
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.workloads.guard import guard
+from autotune.workloads.guard import guard, guard_results, is_users
 from autotune.workloads.sources import source_hash
 from autotune.workloads.tolerance import ROUNDED_ONCE, Error, Tolerance
 
@@ -34,8 +34,12 @@ class Operation(ABC):
     """One problem set up on one rank: its tensors, and what can be done with them. All ranks make the same calls."""
 
     def __init_subclass__(cls) -> None:
-        """Refuse a method's name of an earlier version: nobody would call it, and time-outs would go unseen."""
+        """Refuse a method's name of an earlier version: nobody would call it, and time-outs would go unseen. Guard the
+        methods of a user's class.
+        """
         super().__init_subclass__()
+        if is_users(cls):
+            guard_results(cls)
         if "gave_up" in vars(cls):
             raise TypeError(f"{cls.__name__}.gave_up: it is called timed_out now")
 
@@ -101,7 +105,7 @@ class Workload(ABC):
     def __init_subclass__(cls) -> None:
         """Take the problem's name, and guard the methods of a user's class."""
         super().__init_subclass__()
-        if not cls.__module__.startswith("autotune."):
+        if is_users(cls):
             guard(cls)
         if "problem_type" in vars(cls) and "name" not in vars(cls):
             cls.name = getattr(cls.problem_type, "workload", "")

@@ -18,6 +18,7 @@ from autotune.workloads import workload
 from autotune.workloads.guard import WHOLE
 
 TOY = Path(__file__).parents[1] / "cli" / "toy_workload.py"
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
 def wrong_toy(folder: Path, method: str, body: str) -> str:
@@ -115,6 +116,49 @@ def test_what_raises_on_a_rank_names_the_workload(tmp_path: Path) -> None:
     done = CliRunner().invoke(app.build(), words)
     assert done.exit_code == 1 and "Traceback" not in done.stderr.partition("tune: error: ")[0]
     assert f"tune: error: workload {reference}: rank 0 raised" in done.stderr and "NotImplementedError" in done.stderr
+
+
+ON_RANKS = """
+import sys
+sys.path.append({examples!r})
+import fused_matmul
+
+class OwnKernels(fused_matmul.FusedMatmulKernels):
+    {kernels}
+
+KERNELS = fused_matmul.KERNELS = OwnKernels()
+
+class OwnOperation(fused_matmul.Operation):
+    {operation}
+
+class Forgetful(fused_matmul.FusedMatmul):
+    kernels = KERNELS
+    def operation(self, *given):
+        {forgetful} OwnOperation(*given)
+"""
+RETURNS = {
+    "operation": "Forgetful.operation gave None; it must return an Operation",
+    "prepare": "OwnOperation.prepare gave None; it must return a function that enqueues one call",
+    "error": "OwnOperation.error gave None; it must return an Error",
+    "plan": "OwnKernels.plan gave None; it must return a list of Launch",
+    "scratch": "OwnKernels.scratch gave (1, 2); it must return status, poison and tensors, or None",
+}
+
+
+@pytest.mark.parametrize("method", RETURNS)
+def test_what_a_method_gives_on_a_rank_is_one_line_that_names_it(tmp_path: Path, method: str) -> None:
+    forgets = f"def {method}(self, *given): {'return 1, 2' if method == 'scratch' else 'pass'}"
+    parts = {
+        "kernels": forgets if method in ("plan", "scratch") else "pass",
+        "operation": forgets if method in ("prepare", "error") else "pass",
+        "forgetful": "" if method == "operation" else "return",
+    }
+    file = tmp_path / "forgetful.py"
+    file.write_text(ON_RANKS.format(examples=str(EXAMPLES), **parts))
+    sizes = ["--m", "16", "--n", "16", "--k", "16", "--world-size", "1", "--trials", "2"]
+    done = CliRunner().invoke(app.build(), ["run", f"{file}:Forgetful", *sizes, "--db", str(tmp_path / "cache.db")])
+    told = f"tune: error: workload {file}:Forgetful: rank 0: {RETURNS[method]}"
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (1, told)
 
 
 def test_a_recording_may_leave_out_the_default_and_a_baseline(tmp_path: Path) -> None:

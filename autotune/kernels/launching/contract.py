@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from autotune.config import Config
+from autotune.errors import WorkloadError
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.graphs import replayed
 from autotune.kernels.launching.knobs import Knobs
@@ -108,7 +109,10 @@ class Kernels(ABC, Generic[P, K, T, S]):
 
     def library(self, call: Call[P, K, T, None]) -> Run:
         """Enqueue a call in a mode without scratch. Collective if it captures."""
-        raise NotImplementedError(f"{call.knobs.mode}: a mode without scratch is the library's own way")
+        raise WorkloadError(
+            f"{type(self).__name__}.scratch gave None for mode={call.knobs.mode}, as for the library's own way, but "
+            "there is no method library; return the scratch, or define library"
+        )
 
     def read_by_peers(self, problem: P, knobs: K) -> tuple[int, ...] | None:
         """Shape of the first operand where peers read it, so that it must lie on the heap; else None."""
