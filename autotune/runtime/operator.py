@@ -12,7 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 from autotune.config import Config
-from autotune.errors import InputError, InvalidProblem
+from autotune.errors import InputError, InvalidConfig, InvalidProblem
 from autotune.problem import Problem
 from autotune.runtime.call import (
     NO_BACKWARD,
@@ -145,17 +145,41 @@ class Operator:
         """The same with all results, in the order of the kernels' ``results``."""
         if torch.compiler.is_compiling():
             return self._into_graph(context, operands, options, outs, config)
-        if forward_ad._current_level >= 0:
-            demand_no_tangent(operands)
-        if dispatched():
-            return self._into_graph(context, operands, options, outs, config)
-        needs = needs_gradient(operands)
-        if needs and self.differentiable(operands, options, outs):
-            self._agree(context, operands, options)
-            return self._by_torch(context, operands, options, _text(config))
-        if torch._C._is_any_autocast_enabled() and self._backward is not None and outs is None and not needs:
-            return self._by_torch(context, operands, options, _text(config))
-        return self._enqueue(context, operands, options, outs, config, needs)
+        try:
+            if forward_ad._current_level >= 0:
+                demand_no_tangent(operands)
+            if dispatched():
+                return self._into_graph(context, operands, options, outs, config)
+            needs = needs_gradient(operands)
+            if needs and self.differentiable(operands, options, outs):
+                self._agree(context, operands, options)
+                return self._by_torch(context, operands, options, _text(config))
+            if torch._C._is_any_autocast_enabled() and self._backward is not None and outs is None and not needs:
+                return self._by_torch(context, operands, options, _text(config))
+            return self._enqueue(context, operands, options, outs, config, needs)
+        except (AssertionError, AttributeError, RuntimeError, TypeError):
+            self._check_kinds(context, operands, outs, config)
+            raise
+
+    def _check_kinds(self, context: object, operands: Operands, outs: Results | None, config: object) -> None:
+        """Raise InputError where a call that has failed was given another kind of thing than it takes."""
+        if not isinstance(context, Context):
+            raise InputError(f"context is a {type(context).__name__}; expected an open autotune.Context")
+        if config is not None and not isinstance(config, Config):
+            raise InvalidConfig(f"config={config!r}: expected None, for the tuned one, or autotune.Config({{…}})")
+        kinds = typing.get_type_hints(self.workload.kernels.tensors_type)
+        given = [
+            (name, each)
+            for name, each in zip(self._names, operands, strict=True)
+            if each is not None or kinds[name] is torch.Tensor
+        ]
+        for name, each in [*given, *(("out", out) for out in outs or ())]:
+            if not isinstance(each, torch.Tensor):
+                raise InvalidProblem(f"{name} is a {type(each).__name__}; expected a tensor")
+            if each.layout is not torch.strided or each.is_nested:
+                raise InvalidProblem(
+                    f"{name} is a tensor of layout {each.layout}; expected a dense one: call to_dense()"
+                )
 
     def dispatched(self, handle: int, *operands: torch.Tensor, **options: Any) -> Any:
         """A call by torch's dispatcher, as a graph makes it; operands and options that are not given have defaults.

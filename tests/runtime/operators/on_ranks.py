@@ -123,6 +123,11 @@ def bad_operands(url: str) -> dict[str, str]:
             "result": lambda: decode(context, q, cache, cache, table, lengths, result="head"),
             "cap": lambda: decode(context, q, cache, cache, table, lengths, soft_cap=-1),
             "part of a cap": lambda: decode(context, q, cache, cache, table, lengths, soft_cap=30.5),
+            "config": lambda: reduce(context, a, b, config={"mode": "bsp"}),
+            "context": lambda: reduce(None, a, b),
+            "sparse": lambda: gather(context, a, b.to_sparse()),
+            "rows by rows": lambda: reduce(context, a.to_sparse_csr(), b),
+            "nothing": lambda: scatter(context, a, None),
             "strides": lambda: decode(context, q.transpose(0, 1), cache, cache, table, lengths),
         }
         found = {name: said(attempt) for name, attempt in attempts.items()}

@@ -73,6 +73,11 @@ def test_operands_that_cannot_be_are_refused_on_every_rank(pair: Pair) -> None:
         "result": "InvalidProblem: result='head': allowed: replicated, heads",
         "cap": "InvalidProblem: soft_cap=-1",
         "part of a cap": "InvalidProblem: soft_cap=30.5: must be an integer from 0",
+        "config": "InvalidConfig: config={'mode': 'bsp'}: expected None, for the tuned one, or autotune.Config(",
+        "context": "InputError: context is a NoneType; expected an open autotune.Context",
+        "sparse": "InvalidProblem: b is a tensor of layout torch.sparse_coo; expected a dense one",
+        "rows by rows": "InvalidProblem: a is a tensor of layout torch.sparse_csr; expected a dense one",
+        "nothing": "InvalidProblem: b is a NoneType; expected a tensor",
         "strides": "InvalidProblem: q is [4, 2, 64], strides (64, 256, 1)",
         "right": "True",
     }
