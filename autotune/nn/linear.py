@@ -118,8 +118,8 @@ class ColumnParallelLinear(ParallelLinear):
         super().__init__(context, in_features, out_features, bias, **options)
         self.keep_gathered = keep_gathered
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return column_parallel(self.context, x, self.weight, self.bias, self.sequence_dim, self.keep_gathered)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return column_parallel(self.context, input, self.weight, self.bias, self.sequence_dim, self.keep_gathered)
 
 
 class RowParallelLinear(ParallelLinear):
@@ -130,5 +130,5 @@ class RowParallelLinear(ParallelLinear):
 
     sharded_dim = 1
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return row_parallel(self.context, x, self.weight, self.bias, self.sequence_dim)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return row_parallel(self.context, input, self.weight, self.bias, self.sequence_dim)

@@ -244,7 +244,7 @@ def corners(context: autotune.Context) -> dict[str, Any]:
     found["shared gather without gradients first"] = difference(*partly_without_gradients(context, mesh))
     linear, vector = nn.Linear(16, 16).to(device), torch.randn(16, device=device, requires_grad=True)
     ours = autotune.nn.ColumnParallelLinear.from_linear(linear, context)
-    of_vector = [torch.autograd.grad(each(vector).sin().sum(), vector)[0] for each in (ours, linear)]
+    of_vector = [torch.autograd.grad(each(input=vector).sin().sum(), vector)[0] for each in (ours, linear)]
     found["vector"] = difference(*of_vector)
     for kind, given, wanted in (("ColwiseParallel", Shard(0), Shard(-1)), ("RowwiseParallel", Shard(-1), Replicate())):
         of_vector, mine = [], vector.detach().chunk(ranks)[dist.get_rank()].requires_grad_()
@@ -255,7 +255,7 @@ def corners(context: autotune.Context) -> dict[str, Any]:
         found[f"{kind} of a vector"] = difference(*of_vector)
     found["repr"] = repr(autotune.nn.RowParallelLinear(context, 16, 8, sequence_dim=1))
     weightless = autotune.nn.RowParallelLinear(context, 16 * ranks, 8, device="meta")
-    found["no weights yet"] = said(lambda: weightless(x))
+    found["no weights yet"] = said(lambda: weightless(input=x))
     scaled = nn.utils.parametrizations.weight_norm(nn.Linear(16, 16))
     found["computed weight"] = said(lambda: autotune.nn.RowParallelLinear.from_shard(scaled, context))
     scaled = nn.Linear(16, 16)
