@@ -89,16 +89,15 @@ class Context:
         gathered or exchanged. ``url`` names the database of tuned configs, by default the user's; ``regime`` is how the
         calls are made, see ``lookup``: ``graph`` for a program that captures them. Raises InputError for another word.
         """
-        self.regime = regime_of(regime)
-        self.machine = this_machine()
-        self._interpreted = self.machine.is_interpreter
         group = process_group(group)
         self.ranks = ranks_of(group)
         """The context's ranks by their numbers in the default group."""
         self.group_name: str = (group or dist.distributed_c10d._get_default_group()).group_name
         """C10d's name of the group for the library's collectives."""
-        self._agreement = FirstCallAgreement.among(group)
+        self._agreement = agreement = FirstCallAgreement.among(group)
         try:
+            # Only now: a rank that failed before would leave the others waiting for it.
+            self.regime, self.machine = agreement.gather(lambda: (regime_of(regime), this_machine()))[agreement.rank]
             self.heap = open_heap(heap_bytes, self._agreement.group)
         except BaseException:  # Ctrl-C too: nothing is left half-way
             self._leave_group()
@@ -106,6 +105,7 @@ class Context:
         self.heap.host_barrier = self._agreement.barrier
         self.heap.group = None  # the agreement alone holds it, and so can leave it at once
         self.heap.library_group = group
+        self._interpreted = self.machine.is_interpreter
         self.spin_limit = SPIN_LIMITS[self._interpreted]
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""

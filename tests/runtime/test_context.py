@@ -73,7 +73,7 @@ def test_without_gpu_and_interpreter_it_says_what_to_set(alone: None, monkeypatc
         autotune.Context(1 << 20)
 
 
-def test_a_regime_that_there_is_not_is_refused_before_anything_is_opened() -> None:
+def test_a_regime_that_there_is_not_is_refused_before_anything_is_opened(alone: None) -> None:
     with pytest.raises(InputError, match="regime 'eager': allowed: graph, pipelined, isolated"):
         autotune.Context(regime="eager")
 
