@@ -58,11 +58,15 @@ class Agreement:
                 group = _group_of(dist.get_process_group_ranks(ranks), timeout)
         return cls(group, ranks)
 
+    @property
+    def is_open(self) -> bool:
+        """True while it has a group: a program may have destroyed all groups itself, and made others since."""
+        return self.group is not None and dist.is_initialized() and self.group in dist.distributed_c10d._world.pg_map
+
     def close(self) -> None:
         """Leave the group without waiting; ranks that still wait for this one get an error."""
-        group, self.group, self._left = self.group, None, True
-        # A program may have destroyed all groups itself, and made others since.
-        if group is not None and dist.is_initialized() and group in dist.distributed_c10d._world.pg_map:
+        open_, group, self.group, self._left = self.is_open, self.group, None, True
+        if open_:
             dist.destroy_process_group(group)  # whose connections close once nobody holds it
 
     @contextmanager

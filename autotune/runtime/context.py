@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -128,6 +129,13 @@ class Context:
             self.close()
         else:
             self._end()  # waits for nobody: the other ranks may not come
+
+    def __del__(self) -> None:
+        """Nobody closed it: say so, as files do. Its group keeps connections and threads; the heap's memory goes."""
+        agreement = vars(self).get("_agreement")
+        if agreement is not None and agreement.is_open:
+            told = "unclosed autotune.Context: its process group keeps connections and threads; use `with`, or close()"
+            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
 
     def __copy__(self) -> Context:
         """Itself: a copy of a module that has it calls the same kernels."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,21 @@ def test_a_context_stays_in_its_process(alone: None) -> None:
         with pytest.raises(InputError, match="a Context, or a module that has one, cannot be pickled"):
             pickle.dumps(layer)
         assert copy.copy(context) is context is copy.deepcopy(layer).context
+
+
+def test_a_context_that_nobody_closed_warns_as_a_file_does(alone: None) -> None:
+    context = autotune.Context(1 << 20)
+    with pytest.warns(ResourceWarning, match="unclosed autotune.Context: .* use `with`, or close"):
+        del context
+        gc.collect()
+    context = autotune.Context(1 << 20)
+    context.close()
+    del context
+    context = autotune.Context(1 << 20)
+    dist.destroy_process_group()
+    del context
+    gc.collect()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
 def test_a_context_closes_after_its_program_has_begun_anew(alone: None) -> None:
