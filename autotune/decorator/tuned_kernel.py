@@ -69,6 +69,10 @@ class TunedKernel(TritonTuner):
         """``kernel[grid](…)`` launches, with one frame less than in Triton."""
         return functools.partial(self.run, grid=grid)
 
+    def __deepcopy__(self, memo: object) -> TunedKernel:
+        """Itself, as of any function: a copy of a module that has it launches the same kernel."""
+        return self
+
     def run(self, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> Any:
         """Launch with the config for these arguments."""
         signature = self._signatures.get((len(args), *kwargs) if kwargs else len(args))

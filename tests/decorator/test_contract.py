@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -296,6 +297,13 @@ def test_warmup_goes_through_every_config_and_launches_none(decorate: Any) -> No
     kernel = decorate(SIZES, key=["n"], do_bench=Clock())(copy())
     assert kernel.warmup(torch.float32, torch.float32, 200, grid=(1,)) == [None] * 3
     assert kernel.nargs is None
+
+
+def test_a_module_that_has_a_kernel_can_be_copied(decorate: Any) -> None:
+    holder = {"kernel": decorate(SIZES, key=["n"], do_bench=Clock(2, 1, 3))(copy())}
+    out, x = tensors()
+    deepcopy(holder)["kernel"][grid](out, x, 200)
+    assert torch.equal(out, x)
 
 
 def test_printing(decorate: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
