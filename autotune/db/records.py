@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ class CacheKey:
         values: dict[str, Any] = json.loads(self.problem)
         return values
 
-    @property
+    @functools.cached_property
     def is_kernel(self) -> bool:
         """True for what a decorated kernel stored: a workload's problem names its world size, a kernel's its dtypes."""
         fields = self.fields
@@ -139,6 +140,8 @@ class Provenance:
 
     def changes(self, today: Provenance) -> str:
         """Why a result of this provenance is stale today, in words; empty where it is not."""
+        if self == today:
+            return ""
         found = []
         for name, (then, now) in self.differences(today).items():
             text = f"{name} {then or 'unknown'} is now {now or 'unknown'}"

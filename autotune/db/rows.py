@@ -230,7 +230,9 @@ def _latency(values: dict[str, Any]) -> Latency:
         by_rank=_numbers(values["by_rank"]),
         host=None if (host := values.get("host")) is None else float(host),
         isolated=None if (isolated := values.get("isolated")) is None else float(isolated),
-        **{name: _numbers(values.get(name, ())) for name in ("rounds", "host_rounds", "isolated_rounds")},
+        rounds=_numbers(values.get("rounds", ())),
+        host_rounds=_numbers(values.get("host_rounds", ())),
+        isolated_rounds=_numbers(values.get("isolated_rounds", ())),
         host_door=None if (host_door := values.get("host_door")) is None else float(host_door),
         isolated_door=None if (isolated_door := values.get("isolated_door")) is None else float(isolated_door),
     )
@@ -238,7 +240,7 @@ def _latency(values: dict[str, Any]) -> Latency:
 
 
 def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
+    return tuple(map(float, values))
 
 
 def _object(text: str | None) -> dict[str, Any]:

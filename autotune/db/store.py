@@ -15,7 +15,7 @@ from autotune.db.engines import CURRENT, Database, database_url, intact, open_da
 from autotune.db.fleet import Fleet
 from autotune.db.lease import Held, Lease
 from autotune.db.models import Study, TaxesRow, Trial
-from autotune.db.records import CacheKey, Entry, Provenance, StudyRecord, TrialRecord, Winner
+from autotune.db.records import CacheKey, Entry, Provenance, State, StudyRecord, TrialRecord, Winner
 from autotune.errors import StoreError
 from autotune.settings import default_database_url
 
@@ -185,9 +185,16 @@ class Store:
 
         return [rows.study_record(row) for row in self._database.write(adopt)]
 
-    def studies(self) -> list[StudyRecord]:
-        """All studies, superseded ones included, in the order of their start."""
-        query = queries.studies(self._database.schema)
+    def names(self) -> set[str]:
+        """Of the workloads and kernels of all studies."""
+        query = select(self._database.schema.table(Study).c.workload).distinct()
+        found = self._database.read(lambda session: session.scalars(query).all())
+        return {name for name in found if isinstance(name, str)}  # a damaged one may be bytes
+
+    def studies(self, state: State | None = None) -> list[StudyRecord]:
+        """All studies, superseded ones included, in the order of their start; only those of a ``state``, if given."""
+        columns = self._database.schema.table(Study).c
+        query = queries.studies(self._database.schema, *([] if state is None else [columns.state == state]))
         found = self._database.read(lambda session: session.execute(query).all())
         records = (self._intact(Study, row, rows.study_record) for row in found)
         return [record for record in records if record is not None]

@@ -15,8 +15,7 @@ def why_stale(key: CacheKey, provenance: Provenance) -> str:
     """In words; empty where it is served. Of a decorated kernel, and of a workload that is not installed here,
     only the versions are known: its sources are seen where it is launched.
     """
-    today = dataclasses.replace(provenance, **versions())
     if not key.is_kernel:
         with suppress(UnknownWorkload):
-            today = installed_provenance(key.workload)
-    return provenance.changes(today)
+            return provenance.changes(installed_provenance(key.workload))
+    return provenance.changes(dataclasses.replace(provenance, **versions()))

@@ -63,7 +63,7 @@ class Here:
             return cls({}, {})
         return cls(
             {(entry.key, entry.provenance): entry for entry in store.entries()},
-            {(study.key, study.provenance): study.id for study in store.studies() if study.state == "running"},
+            {(study.key, study.provenance): study.id for study in store.studies("running")},
         )
 
 

@@ -59,12 +59,14 @@ def installed_provenance(name: str) -> Provenance:
     return Provenance(source_hash=source_hash(file, ()), space=space.fingerprint(), **versions())
 
 
+@functools.cache
 def _is_light(name: str) -> bool:
     """True for a built-in workload whose problem and space lie in modules of their own, named like it."""
     files = (PACKAGE / "kernels" / name / "problem.py", PACKAGE / "search_spaces" / f"{name}.py")
     return name in BUILT_IN and all(file.is_file() for file in files)
 
 
+@functools.cache
 def _problem_type(name: str) -> type[Problem] | None:
     found = vars(importlib.import_module(f"autotune.kernels.{name}.problem")).values()
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Problem)]

@@ -96,8 +96,8 @@ def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry 
     """The entry itself, the nearest one, and the trials of an unfinished study; nothing if there is no database."""
     try:
         with session.open_store(db, create=False) as store:
-            same = [study for study in store.studies() if (study.key, study.provenance) == (key, provenance)]
-            begun = [_begun(store.trials(study.id), key.regime) for study in same if study.state == "running"]
+            same = [study for study in store.studies("running") if (study.key, study.provenance) == (key, provenance)]
+            begun = [_begun(store.trials(study.id), key.regime) for study in same]
             return store.entry(key, provenance), store.nearest(key), begun[0] if begun else None
     except NoDatabase as error:
         output.say(str(error))

@@ -62,7 +62,7 @@ def _studies(
     from autotune.report.page import finished, unfinished
 
     with session.open_store(db, create=False) as store:
-        begun = [study for study in store.studies() if study.is_begun and wanted.takes(study.key)]
+        begun = [study for study in store.studies("running") if study.is_begun and wanted.takes(study.key)]
         try:
             entries = wanted.entries(store)
         except AutotuneError:

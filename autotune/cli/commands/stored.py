@@ -87,7 +87,7 @@ def _wanted(context: typer.Context, db: str | None, device: str | None = None, r
     wanted = Wanted(name, fields(context.args), device, regime)
     try:
         with session.open_store(db, create=False) as store:
-            known = {study.key.workload for study in store.studies()}
+            known = store.names()
             place = store.place
     except NoDatabase as error:
         known, place = set(), str(error)

@@ -82,14 +82,13 @@ def _found(wanted: Wanted, db: str | None) -> tuple[list[tuple[StudyRecord, int]
     """Unfinished studies with their trials' number, entries, and every workload's name in the database."""
     try:
         with session.open_store(db, create=False) as store:
-            studies = store.studies()
-            running = [study for study in reversed(studies) if study.is_begun and wanted.takes(study.key)]
+            running = [s for s in reversed(store.studies("running")) if s.is_begun and wanted.takes(s.key)]
             begun = [(study, len(store.trials(study.id))) for study in running]
             every = store.entries()
             entries = [entry for entry in every if wanted.takes(entry.key)]
             if not entries and not begun:
                 wanted.check_fields(every)
-            return begun, entries, {dashed(study.key.workload) for study in studies}
+            return begun, entries, {*map(dashed, store.names())}
     except NoDatabase as error:
         output.say(str(error))
         return [], [], set()
