@@ -18,7 +18,7 @@ def text_of(file: str | os.PathLike[str]) -> str:
         mode = os.stat(file).st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # /dev/zero has no end
             raise InputError("a device; name a file or a pipe")
-        return Path(file).read_text(encoding="utf-8")
+        return Path(file).read_text(encoding="utf-8-sig")  # with the mark before it that Windows' editors write
     except OSError as error:
         raise InputError(str(error.strerror)) from error
     except UnicodeDecodeError as error:

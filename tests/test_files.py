@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import InputError
-from autotune.files import write_whole
+from autotune.files import text_of, write_whole
 
 
 def test_a_write_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
@@ -34,6 +34,12 @@ def test_a_file_keeps_its_permissions_and_a_link_its_target(tmp_path: Path) -> N
     write_whole(file, b"second")
     write_whole(link, b"third")
     assert file.read_bytes() == b"third" and stat.S_IMODE(file.stat().st_mode) == 0o640 and link.is_symlink()
+
+
+def test_windows_editors_mark_before_a_text_is_no_part_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(b"\xef\xbb\xbf{}")
+    assert text_of(file) == "{}"
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:

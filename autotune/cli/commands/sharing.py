@@ -184,7 +184,7 @@ def _text(file: Path) -> str:
     if sys.stdin is None:
         raise InputError("stdin is closed; name a file")
     try:
-        return sys.stdin.read()
+        return sys.stdin.read().removeprefix("\ufeff")
     except OSError as error:
         raise InputError(str(error.strerror)) from error
     except UnicodeDecodeError as error:

@@ -133,6 +133,16 @@ def test_import_reads_standard_input(gpus: Bench, tmp_path: Path, exported: Path
     assert result.exit_code == 0 and result.stderr.endswith("\n2 new\n")
 
 
+@pytest.mark.parametrize("name", ["-", "windows.json"])
+def test_import_reads_what_a_windows_editor_wrote(gpus: Bench, tmp_path: Path, exported: Path, name: str) -> None:
+    written = b"\xef\xbb\xbf" + exported.read_bytes()
+    file = tmp_path / name
+    file.write_bytes(written)
+    words = ["import", name if name == "-" else str(file), "--db", str(tmp_path / "there.db")]
+    result = CliRunner().invoke(app.build(), words, input=written)
+    assert result.exit_code == 0 and result.stderr.endswith("\n2 new\n")
+
+
 def test_export_takes_a_workload_its_dimensions_and_a_device(gpus: Bench, exported: Path) -> None:
     [entry] = json.loads(gpus.tune("export", "all-gather-gemm", "--m", "1024").stdout)["entries"]
     assert entry["problem"]["m"] == 1024
