@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
 
-from autotune.errors import InputError
+from autotune.errors import AutotuneError, InputError
 
 SQLITE = b"SQLite format 3\0"
+
+DISK_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""Errors of a write that no other input would mend."""
 
 
 def text_of(file: str | os.PathLike[str]) -> str:
@@ -34,7 +38,8 @@ def is_database(file: Path) -> bool:
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Write a file so that the one which it replaces stays if that fails. Raises InputError that says why not.
+    """Write a file so that the one which it replaces stays if that fails. Raises InputError that says why not; a full
+    or broken disk is a plain AutotuneError.
 
     Links, pipes, devices, and files in folders that take no other file are written in place.
     """
@@ -44,7 +49,8 @@ def write_whole(file: Path, content: bytes) -> None:
         if not _is_replaced(file, content):
             file.write_bytes(content)
     except OSError as error:
-        raise InputError(f"file {file}: {error.strerror}") from error
+        failure = AutotuneError if error.errno in DISK_FAILS else InputError
+        raise failure(f"file {file}: {error.strerror}") from error
 
 
 def _is_replaced(file: Path, content: bytes) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import InputError
+from autotune.errors import AutotuneError, InputError
 from autotune.files import text_of, write_whole
 
 
@@ -24,6 +24,20 @@ def test_a_write_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert file.read_bytes() == b"older" and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_full_disk_is_a_failure_and_no_wrong_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "configs.json"
+    file.write_bytes(b"older")
+    opened = Path.open
+    with monkeypatch.context() as full:
+        full.setattr(
+            Path, "open", lambda path, mode: opened(Path("/dev/full") if "x" in mode else path, mode.replace("x", "w"))
+        )
+        full.setattr(Path, "unlink", lambda path: None)  # the device stands for the draft
+        with pytest.raises(AutotuneError, match="configs.json: No space left on device") as told:
+            write_whole(file, b"newer")
+    assert told.value.exit_code == 1 and file.read_bytes() == b"older"
 
 
 def test_a_file_keeps_its_permissions_and_a_link_its_target(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 
 
@@ -27,6 +26,7 @@ def _run() -> None:
     from autotune.cli.app import build
     from autotune.cli.interrupts import NOBODY_READS
     from autotune.errors import AutotuneError
+    from autotune.files import DISK_FAILS
 
     try:
         output.check_stdout()
@@ -42,7 +42,7 @@ def _run() -> None:
         output.give_up(sys.stdout, sys.stderr)  # as Typer and rich do, but they end with 1, as if something had failed
         sys.exit(NOBODY_READS)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
+        if error.errno not in DISK_FAILS or error.filename is not None:
             raise
         output.complain(AutotuneError(f"stdout cannot be written: {error.strerror}"))
         output.give_up(sys.stdout)
