@@ -41,22 +41,36 @@ def write_whole(file: Path, content: bytes) -> None:
     """Write a file so that the one which it replaces stays if that fails. Raises InputError that says why not; a full
     or broken disk is a plain AutotuneError.
 
-    Links, pipes, devices, and files in folders that take no other file are written in place.
+    What a link leads to is replaced. Pipes, devices, what a process has open (/dev/stdout), and files in folders that
+    take no other file are written in place.
     """
     try:
         if is_database(file):
             raise InputError(f"file {file}: it is a database, which this would destroy; name another file")
-        if not _is_replaced(file, content):
+        target = _target(file)
+        if target is None or not _is_replaced(target, content):
             file.write_bytes(content)
     except OSError as error:
         failure = AutotuneError if error.errno in DISK_FAILS else InputError
         raise failure(f"file {file}: {error.strerror}") from error
 
 
+def _target(file: Path) -> Path | None:
+    """The file that a chain of links leads to, there or not; None behind a link of /proc, whose file stays open."""
+    with suppress(FileNotFoundError):
+        file.stat()  # raises OSError for a ring of links
+    while file.is_symlink():
+        folder = file.parent
+        if os.path.realpath(folder).startswith("/proc/"):
+            return None
+        file = folder / os.readlink(file)
+    return file
+
+
 def _is_replaced(file: Path, content: bytes) -> bool:
     """True once a draft beside the file has taken its place; False where that cannot be."""
     there = file.stat() if file.exists() else None
-    if file.is_symlink() or (there is not None and not (stat.S_ISREG(there.st_mode) and os.access(file, os.W_OK))):
+    if there is not None and not (stat.S_ISREG(there.st_mode) and os.access(file, os.W_OK)):
         return False
     draft = file.with_name(f".{os.urandom(8).hex()}.new")
     try:

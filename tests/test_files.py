@@ -13,17 +13,39 @@ from autotune.errors import AutotuneError, InputError
 from autotune.files import text_of, write_whole
 
 
-def test_a_write_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
-    file = tmp_path / "configs.json"
+@pytest.mark.parametrize("links", [0, 2])
+def test_a_write_that_fails_leaves_the_older_file(tmp_path: Path, links: int) -> None:
+    file = named = tmp_path / "configs.json"
     file.write_bytes(b"older")
+    for number in range(links):
+        named, before = tmp_path / f"link{number}", named
+        named.symlink_to(before.name)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # as a full disk: there is room for a part
     try:
-        with pytest.raises(InputError, match="configs.json: File too large"):
-            write_whole(file, b"x" * 1000)
+        with pytest.raises(InputError, match=f"{named.name}: File too large"):
+            write_whole(named, b"x" * 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert file.read_bytes() == b"older" and list(tmp_path.iterdir()) == [file]
+    assert file.read_bytes() == b"older" and len(list(tmp_path.iterdir())) == 1 + links
+
+
+def test_a_link_to_nothing_makes_its_file_and_a_ring_of_links_is_told(tmp_path: Path) -> None:
+    link, ring = tmp_path / "link", tmp_path / "ring"
+    link.symlink_to("made.json")
+    write_whole(link, b"first")
+    assert (tmp_path / "made.json").read_bytes() == b"first" and link.is_symlink()
+    ring.symlink_to(ring)
+    with pytest.raises(InputError, match="ring: Too many levels of symbolic links"):
+        write_whole(ring, b"first")
+
+
+def test_what_a_process_has_open_stays_that_file(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with file.open("wb") as opened:
+        number = os.stat(file).st_ino
+        write_whole(Path(f"/proc/self/fd/{opened.fileno()}"), b"first")
+    assert file.read_bytes() == b"first" and os.stat(file).st_ino == number
 
 
 def test_a_full_disk_is_a_failure_and_no_wrong_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
