@@ -25,6 +25,13 @@ def parse_sizes(text: str, name: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
+def size_ranges(text: str) -> list[range]:
+    """What a filter takes: ``16,64``, ``16..64`` with all that lies between, or both mixed; empty for another text."""
+    parts = [_PART.fullmatch(part.strip()) for part in text.split(",")]
+    found = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part is not None]
+    return found if len(found) == len(parts) and all(found) else []
+
+
 def round_up(number: int) -> int:
     """The power of two from a number on."""
     return 1 << max(0, number - 1).bit_length()

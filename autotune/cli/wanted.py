@@ -10,6 +10,7 @@ from autotune.cli.options import Request
 from autotune.db import CacheKey, Entry
 from autotune.errors import AutotuneError, InputError
 from autotune.report.figures import dashed, options_text, plain
+from autotune.sizes import size_ranges
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:
@@ -59,10 +60,15 @@ class Wanted:
         return found
 
     def check_fields(self, entries: Sequence[Entry]) -> None:
-        """Raise InputError for a field that nothing stored under this name has."""
+        """Raise InputError for a field that nothing stored under this name has, or a word where all have numbers."""
         stored = [entry.key.fields for entry in entries if Wanted(self.name).takes(entry.key)]
         known = sorted({name for fields in stored for name in fields})
-        for name in self.given:
+        for name, value in self.given.items():
+            there = [each for fields in stored for other, each in fields.items() if _same(name, other)]
+            if there and all(map(_is_integer, there)) and not (_is_integer(value) or _means_integers(value)):
+                raise InputError(
+                    f"--{dashed(name)} {value}: write a number, a list like 16,64 or a range like 16..1024"
+                )
             if known and self.workload is None and not any(_same(name, each) for each in known):
                 names = ", ".join(map(plain, known))
                 if self.name:
@@ -77,4 +83,16 @@ def _same(name: str, other: str) -> bool:
 def _equal(value: Any, stored: Any) -> bool:
     """A word of the command line means the value that is written so; ``float16`` is ``torch.float16`` too."""
     text = plain(stored)
-    return value == stored or (isinstance(value, str) and value in (text, text.removeprefix("torch.")))
+    if value == stored or not isinstance(value, str):
+        return bool(value == stored)
+    if value in (text, text.removeprefix("torch.")):
+        return True
+    return _is_integer(stored) and any(stored in sizes for sizes in size_ranges(value))
+
+
+def _is_integer(stored: Any) -> bool:
+    return isinstance(stored, int) and not isinstance(stored, bool)
+
+
+def _means_integers(word: str) -> bool:
+    return word.removeprefix("-").isdecimal() or bool(size_ranges(word))

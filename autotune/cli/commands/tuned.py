@@ -33,7 +33,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="WORKLOAD|--FIELD VALUE",
-        help="Only this workload, only problems of these fields.",
+        help="Only this workload, only problems of these fields; of a size also a list or a range: --m 16..1024.",
         autocompletion=completing(lambda: [dashed(name) for name in names()]),
     ),
 ]

@@ -41,6 +41,9 @@ def test_list_of_some(gpus: Bench) -> None:
         ("--m=4096", "--dtype", "bf16"): [4096],
         ("flash-decode",): [],
         ("--dtype", "fp16"): [],
+        ("--m", "16..1500"): [1024],
+        ("all-gather-gemm", "--m", "4096,1..1024"): [1024, 4096],
+        ("--m", "77"): [],
     }.items():
         result = gpus.tune("list", *words, "--json")
         assert result.exit_code == 0
@@ -53,6 +56,8 @@ def test_list_of_what_is_not_known(gpus: Bench) -> None:
         ("all-gather-gem",): "did you mean all-gather-gemm?",
         ("--em", "4096"): "no stored problem has a field em; there are b_order, bias",
         ("--m",): "expected a field",
+        ("--m", "64..16"): "--m 64..16: write a number, a list like 16,64 or a range like 16..1024",
+        ("--m", "large"): "--m large: write a number, a list",
         ("all-gather-gemm", "4096"): "4096: expected a field",
     }.items():
         result = gpus.tune("list", *words)
