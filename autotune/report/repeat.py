@@ -11,7 +11,7 @@ from autotune.db import CacheKey, Entry
 from autotune.report.figures import dashed, options_text, plain, regime_options
 from autotune.report.order import fields_in_order
 from autotune.text import visible
-from autotune.workloads import Workload, is_reference, reference_of
+from autotune.workloads import Workload, is_reference, names, reference_of
 
 
 def repeat_text(entry: Entry, workload: Workload | None) -> str:
@@ -25,7 +25,8 @@ def command_of(key: CacheKey, origin: str, workload: Workload | None) -> str:
     """The command that tunes a workload; empty for a kernel, which its own program tunes."""
     if key.is_kernel:
         return ""
-    reference = reference_of(workload) if workload is not None else origin or key.workload
+    known = key.workload in names()
+    reference = reference_of(workload) if workload is not None else key.workload if known else origin or key.workload
     if not is_reference(reference):
         return f"tune {dashed(reference)}"
     return f"tune run {shlex.quote(visible(os.path.relpath(reference)))}"

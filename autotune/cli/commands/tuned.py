@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from autotune.report.figures import dashed, microseconds, options_text, regime_o
 from autotune.report.repeat import command_of
 from autotune.report.staleness import why_stale
 from autotune.suggestion import did_you_mean
-from autotune.text import counted
+from autotune.text import counted, visible
 from autotune.workloads import is_reference, names, workload
 
 HEADER = ("problem", "latency", "speedup", "mode", "tuned")
@@ -146,4 +147,12 @@ def _continuing(study: StudyRecord, db: str | None) -> str:
     if key.is_kernel:
         return f"unfinished: the next launch of {key.workload} with this key continues it"
     words = f"{command_of(key, study.origin, None)} {options_text(key.fields)}{regime_options(key.regime)}"
-    return f"unfinished: the same command continues it, as {words}" + (f" --db {db}" if db else "")
+    told = f"unfinished: the same command continues it, as {words}" + (f" --db {db}" if db else "")
+    file = visible(study.origin.rpartition(":")[0])
+    if key.workload in names() or os.path.exists(file):
+        return told
+    return (
+        f"{told}, in the folder of {file}"
+        if file
+        else f"unfinished: the command that began {key.workload} continues it"
+    )

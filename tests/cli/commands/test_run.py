@@ -65,6 +65,10 @@ def test_how_an_interrupted_one_continues_can_be_typed_too(laptop: Bench, monkey
     hint = laptop.tune("list").stderr.splitlines()[-1].partition("as tune ")[2]
     assert hint.startswith("run toy_workload.py:ToyWorkload ") and "--width 32" in hint
     laptop.prepare = lambda gang: None
+    monkeypatch.chdir(Path(__file__).parent)
+    elsewhere = laptop.tune("list").stderr.splitlines()[-1]
+    assert elsewhere.endswith("--width 32 --world-size 2, in the folder of toy_workload.py"), "only its name is stored"
+    monkeypatch.chdir(Path(__file__).parents[1])
     assert laptop.json(*hint.split(), "--trials", "5")["resumed"] == 1
 
 
