@@ -191,10 +191,14 @@ class Store:
         found = self._database.read(lambda session: session.scalars(query).all())
         return {name for name in found if isinstance(name, str)}  # a damaged one may be bytes
 
-    def studies(self, state: State | None = None) -> list[StudyRecord]:
-        """All studies, superseded ones included, in the order of their start; only those of a ``state``, if given."""
+    def studies(self, state: State | None = None, *, number: int | None = None) -> list[StudyRecord]:
+        """All studies, superseded ones included, in the order of their start; only those of a ``state``, or the one of
+        a ``number``, if given.
+        """
         columns = self._database.schema.table(Study).c
-        query = queries.studies(self._database.schema, *([] if state is None else [columns.state == state]))
+        wanted = [columns.state == state] if state is not None else []
+        wanted += [columns.id == number] if number is not None else []
+        query = queries.studies(self._database.schema, *wanted)
         found = self._database.read(lambda session: session.execute(query).all())
         records = (self._intact(Study, row, rows.study_record) for row in found)
         return [record for record in records if record is not None]

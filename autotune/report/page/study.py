@@ -134,7 +134,7 @@ def mode_of(config: Config) -> str:
 def finished(store: Store, entry: Entry, workload: Workload | None = None) -> Study:
     """The study behind an entry of the cache."""
     report = build(store, entry, workload)
-    record = next((each for each in store.studies() if each.id == entry.study_id), None)
+    record = next(iter(store.studies(number=entry.study_id)), None)
     if record is None:  # its row was damaged since it was read
         record = StudyRecord(entry.study_id, entry.key, entry.provenance, entry.seed, entry.space_size, "finished",
                              entry.finished_at, entry.winner)  # fmt: skip
