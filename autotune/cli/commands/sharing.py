@@ -153,12 +153,18 @@ def _say_left_out(count: int) -> None:
 
 def _thresholds(store: Store, entries: Sequence[Entry], wanted: Wanted) -> str:
     from autotune.report.order import known_workload
-    from autotune.report.page import finished, thresholds
+    from autotune.report.page import finished, sizes_of, thresholds
 
     def workload_of(key: CacheKey) -> Workload | None:
         return wanted.workload or (None if key.is_kernel else known_workload(key.workload))
 
-    return thresholds(finished(store, each, workload_of(each.key)) for each in entries)
+    sized = [each for each in entries if sizes_of(each.key.fields)]
+    without = ", ".join(sorted({dashed(each.key.workload) for each in entries if not sizes_of(each.key.fields)}))
+    if not sized:
+        raise InputError(f"{without}: no field is a size, an integer, by which the mode could change; export as json")
+    if without:
+        output.say(f"left out, for want of a size by which the mode could change: {without}")
+    return thresholds(finished(store, each, workload_of(each.key)) for each in sized)
 
 
 def _to_optuna(store: Store, entries: Sequence[Entry], file: Path | None) -> None:

@@ -152,6 +152,20 @@ def test_export_takes_a_workload_its_dimensions_and_a_device(gpus: Bench, export
         assert result.exit_code == 1 and "no finished study of" in result.stderr
 
 
+def test_thresholds_of_what_has_no_size_are_refused_and_beside_others_named(gpus: Bench, exported: Path) -> None:
+    provenance = provenance_of(workload("all_gather_gemm"))
+    with Store.open() as store:
+        key = CacheKey("cast", '{"a.dtype":"torch.float16"}', 1, "NVIDIA H200", "sm_90", "nvlink")
+        study = store.study(key, provenance, seed=0, space_size=1)
+        [one, *_] = store.entries("all_gather_gemm")
+        store.finish(study.id, one.winner)
+    refused = gpus.tune("export", "cast", "--format", "thresholds")
+    assert refused.exit_code == 2 and "cast: no field is a size" in refused.stderr and not refused.stdout
+    both = gpus.tune("export", "--format", "thresholds")
+    assert both.exit_code == 0 and "left out, for want of a size by which the mode could change: cast" in both.stderr
+    assert {each["workload"] for each in json.loads(both.stdout)["maps"]} == {"all_gather_gemm"}
+
+
 def test_export_says_what_it_cannot_do(gpus: Bench, tmp_path: Path, exported: Path) -> None:
     for words, told in (
         (["--format", "xml"], "format 'xml': allowed: json, t4"),
