@@ -71,9 +71,12 @@ class ModelResult:
         """Each forward in a sentence, then what is left out and why."""
         found = [self._line(forward) for forward in self.forwards]
         if self.left_out:
+            from autotune.models.gains import LEAST_SECONDS
+
             named = ", ".join(f"{dashed(each.workload)} {self._sizes(each)}" for each in self.left_out[:3])
             more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
-            found.append(f"not tuned, because there is little to gain within the budget: {named}{more}")
+            why = f"shares of the budget below {LEAST_SECONDS:g} s, since the others gain more"
+            found.append(f"not tuned: {named}{more}; {why}. A longer --budget tunes them, or the same command again")
         if self.rates is None:
             found.append("layers without communication are left out: the rates of this device are not known")
         return found
