@@ -97,9 +97,16 @@ def is_lost(error: DBAPIError) -> bool:
     return error.connection_invalidated or (state.startswith(LOST) if state else isinstance(error, OperationalError))
 
 
+def _reads(statement: str) -> bool:
+    """True for one that needs no right to write."""
+    return statement.lstrip().upper().startswith("SELECT") and " FOR UPDATE" not in statement
+
+
 def explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
     """The cause and the fix, as text after the database's name."""
     cause = error.orig if isinstance(error, DBAPIError) else error
+    if getattr(cause, "sqlstate", None) == "42501" and isinstance(error, DBAPIError) and _reads(error.statement or ""):
+        return "may not be read by this user; grant it USAGE on the schema and SELECT on its tables"
     for attribute, explanations in (("sqlite_errorname", SQLITE), ("sqlstate", POSTGRESQL)):
         code = str(getattr(cause, attribute, None) or "")
         for beginning, explanation in explanations.items():

@@ -101,6 +101,9 @@ def test_a_user_without_rights_is_told_so(server: postgres_server.Server, databa
     server.run("DO $$ BEGIN CREATE ROLE guest LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
     message = refusal(database.set(username="guest"))
     assert "may not be written by this user; grant it the rights" in message
+    Store.open(str(database)).close()
+    with pytest.raises(StoreError, match="may not be read by this user; grant it USAGE on the schema and SELECT"):
+        Store.open(str(database.set(username="guest")), create=False).entries()
 
 
 def test_a_database_that_is_not_there(database: URL) -> None:
