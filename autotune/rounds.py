@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 STUDENT_95 = (
@@ -19,6 +20,4 @@ def log_ratios(slower: Sequence[float], faster: Sequence[float]) -> list[float]:
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """The mean and half the width of its 95 % confidence interval; needs two values."""
     student = STUDENT_95[min(len(values) - 2, len(STUDENT_95) - 1)]
-    mean = math.fsum(values) / len(values)
-    squares = math.fsum((value - mean) ** 2 for value in values)
-    return mean, student * math.sqrt(squares / (len(values) - 1) / len(values))
+    return statistics.mean(values), student * statistics.stdev(values) / math.sqrt(len(values))

@@ -196,13 +196,9 @@ def columns(
 
     ``align`` has ``r`` for each column of numbers.
     """
-    from rich.cells import cell_len
     from rich.console import Console
 
     width = width or table_width()
-    plain = _unwrapped(header, rows, align)
-    if max(map(cell_len, plain)) <= width:
-        return "\n".join(plain)
     if not _words_fit([header, *rows], width):
         if names:
             return "\n\n".join(named(list(zip(header, map(visible, row), strict=True))) for row in rows)
@@ -211,22 +207,6 @@ def columns(
     console.print(table(header, rows, align))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())
-
-
-def _unwrapped(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> list[str]:
-    """The lines of a table that is as wide as it needs, as rich would make it, which takes half a millisecond a row."""
-    from rich.cells import cell_len
-
-    cells = [[visible(cell) for cell in row] for row in (header, *rows)]
-    lengths = [[cell_len(cell) for cell in row] for row in cells]
-    widths = [max(column) for column in zip(*lengths, strict=True)]
-    right = [align[place : place + 1] == "r" for place in range(len(widths))]
-    lines = []
-    for row, taken in zip(cells, lengths, strict=True):
-        blanks = [" " * (width - length) for width, length in zip(widths, taken, strict=True)]
-        padded = zip(row, blanks, right, strict=True)
-        lines.append("  ".join(blank + cell if at_right else cell + blank for cell, blank, at_right in padded).rstrip())
-    return lines
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> Table:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
 from autotune.cli import output
 
@@ -25,17 +22,6 @@ def test_a_table_fits_and_breaks_no_word(width: int) -> None:
 def test_a_wide_table_has_one_line_for_a_row() -> None:
     header, *rows = output.columns(HEADER, ROWS, 200).splitlines()
     assert header.split() == list(HEADER) and len(rows) == len(ROWS)
-
-
-def test_a_table_that_fits_is_as_rich_makes_it_and_made_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rich takes half a millisecond a row: ten seconds of a ``tune list`` with 20,000 entries."""
-    rows = [*ROWS, ("名前=a\x1b[2J", "", "1.30x", "ünïcode", "")]
-    as_rich = Console(file=io.StringIO(), width=200, color_system=None)
-    as_rich.print(output.table(HEADER, rows, "lrr"))
-    monkeypatch.setattr(Console, "print", None)
-    made = output.columns(HEADER, rows, 200, "lrr")
-    assert made.splitlines() == [line.rstrip() for line in as_rich.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert output.columns(HEADER, rows, max(map(len, made.splitlines())) + 2, "lrr") == made
 
 
 def test_numbers_that_do_not_fit_beside_each_other_keep_their_names() -> None:
