@@ -72,6 +72,13 @@ def test_a_slower_kernel_is_told(
     assert "| 0.980 ± 0.000 |" in printed.out and "slower than 0.99 of before: 1" in printed.err
 
 
+def test_a_table_without_a_row_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(monkeypatch, tmp_path, "--only", "fd") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "nothing was compared"
+
+
 @pytest.mark.parametrize(
     ("words", "told"), [(("--turns", "1"), "at least 2"), (("--sizes", "0"), "a whole number from 1 on")]
 )
