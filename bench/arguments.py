@@ -9,6 +9,7 @@ from pathlib import Path
 
 from autotune.cli.output import check_file
 from autotune.errors import InputError
+from autotune.machine import machine
 
 
 def output_file(text: str) -> Path:
@@ -77,6 +78,14 @@ def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
         return text.split(",")
 
     return read
+
+
+def need_gpu(parser: argparse.ArgumentParser, of: str = "", instead: str = "") -> None:
+    """End the program with a line where there is no GPU. ``of`` names the option that needs it, ``instead`` what does
+    not.
+    """
+    if machine().is_interpreter:
+        parser.error(f"{of}{': ' if of else ''}needs a GPU, and torch finds none here{instead}")
 
 
 def input_file(text: str) -> Path:

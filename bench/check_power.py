@@ -319,10 +319,16 @@ def main() -> None:
     parser.add_argument("--print", type=Path, nargs="+", metavar="FILE", help="evaluate nothing: the score of --out's")
     options = parser.parse_args()
     if options.print:
+        if absent := [str(file) for file in options.print if not file.is_file()]:
+            parser.error(f"--print: no such file: {', '.join(absent)}")
         print(summary(rows_of(options.print)))
         return
     if options.hardware and not options.gpu:
         parser.error("--hardware needs --gpu: under the interpreter these mutants give right results")
+    if options.in_turns and not options.gpu:
+        parser.error("--in-turns needs --gpu: ranks of the interpreter share no GPU")
+    if not chosen(options.only, options.gpu, options.hardware):
+        parser.error(f"--only {options.only}: no mutant that can show here has such a name")
     for mutant in MUTANTS:
         applied(mutant)
     if not options.gpu:

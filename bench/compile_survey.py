@@ -63,7 +63,7 @@ def sample(name: str, machine: Machine, count: int) -> Iterator[Config]:
 
 def main() -> None:
     """Print the table, then what did not compile or did not fit."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=whole, default=30, help="configs for each workload and target")
     options = parser.parse_args()
     print("| workload | target | configs | compile | fit | most shared memory, KiB of | most registers | spill |")

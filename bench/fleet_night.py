@@ -10,6 +10,7 @@ are done: a worker killed, a node removed and added again, the database restarte
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import os
 import secrets
@@ -201,6 +202,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--problems", type=whole, default=60)
     count = parser.parse_args().problems
+    if importlib.util.find_spec("ray") is None:
+        parser.error("Ray is not installed: pip install -e '.[fleet]'")
     with_tokens()
     begin = time.monotonic()
 

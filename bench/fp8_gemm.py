@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from arguments import output_file, shapes, some_of
+from arguments import need_gpu, output_file, shapes, some_of
 from replays import in_turns
 
 import autotune
@@ -166,6 +166,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write all rows there, too")
     given = parser.parse_args()
+    need_gpu(parser)
     print(f"{machine().device}, {versions()}\n\n| scales | shape | way | µs | of the library's | error |")
     print("|---|---|---|---:|---:|---:|")
     rows = []

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import triton
-from arguments import output_file, shapes, whole
+from arguments import need_gpu, output_file, shapes, whole
 from replays import in_turns
 
 from autotune.kernels.gemm.library import dequantised
@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument("--experts", type=whole, default=32)
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write all rows there, too")
     given = parser.parse_args()
+    need_gpu(parser)
     print(f"{machine().device}, {versions()}\n\n| shape | way | µs | of the library's |\n|---|---|---:|---:|")
     found = []
     for shape in given.shapes:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from arguments import need_gpu
 from in_turns import best
 from triton.runtime.jit import KernelInterface
 
@@ -84,6 +85,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", choices=("real", "stand-in"), help="default: real where there is a GPU")
     real = (parser.parse_args().kernel or ("real" if torch.cuda.is_available() else "stand-in")) == "real"
+    if real:
+        need_gpu(parser, "--kernel real", "; --kernel stand-in does without")
     print(f"{machine().device if real else 'a stand-in for the kernel'}, {platform.machine()}, Python "
           f"{platform.python_version()}, torch {torch.__version__}, triton {triton.__version__}\n")  # fmt: skip
     print("| arguments | by hand, µs | autotune, µs | over by hand | triton, µs | over by hand | first look-up, ms |")

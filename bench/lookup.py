@@ -8,6 +8,7 @@ and n), all sizes would be scanned. The table is sorted at a workload's first lo
 
 from __future__ import annotations
 
+import argparse
 import platform
 import time
 from datetime import UTC, datetime
@@ -54,6 +55,7 @@ def microseconds(table: list[Entry], free: tuple[str, ...]) -> tuple[float, floa
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(f"{platform.machine()}, Python {platform.python_version()}\n")
     print("| tuned sizes | one free dimension: first, µs | new size, µs | two: first, µs | new size, µs |")
     print("|---:|---:|---:|---:|---:|")

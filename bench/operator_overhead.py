@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from arguments import need_gpu
 from in_turns import best
 
 import autotune
@@ -215,6 +216,8 @@ def main() -> None:
     parser.add_argument("--launches", choices=("real", "stand-in"), help="default: real where there is a GPU")
     gpu = torch.cuda.is_available()
     real = (parser.parse_args().launches or ("real" if gpu else "stand-in")) == "real"
+    if real:
+        need_gpu(parser, "--launches real", "; --launches stand-in does without")
     start(gpu)
     if not gpu:
         os.environ["TRITON_INTERPRET"] = "1"  # which a heap on CPUs asks for; no kernel runs

@@ -4,7 +4,7 @@
     make results ARGS="--minutes 9"               no step begins that would end later; the same again continues
     make results ARGS="--only rs --only found"    some tables
     make results ARGS=--list                      the tables, and what of them is done
-    make results ARGS=--render                    writes the pages from what is there, on any machine
+    make results ARGS="--render --world-size 4"   writes the pages from what is there, on any machine
 
 Each step is a process of at most nine minutes. What it found lies in the folder (by default ``results``) as a JSON
 file, with machine, versions, command and date; removing the file, or the folder, is how to measure again. Tables stand

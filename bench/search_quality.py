@@ -27,6 +27,8 @@ import optuna
 from arguments import input_file, output_file, whole, wholes
 from search_strategies import BUDGETED, Table, ours, strategies
 
+from autotune.errors import InputError
+
 TRIALS = (10, 25, 50, 100, 200)
 JOINT, SEQUENTIAL = "ours", "compute, then communication"
 AHEAD, ONE_AT_A_TIME = "ours, told nothing", "ours, told nothing, one at a time"
@@ -201,8 +203,15 @@ def main() -> None:
     trials = arguments.trials
     names = list(strategies())
     if arguments.only:
-        names = [name for name in names if name in [word.strip() for word in arguments.only.split(";")]]
-    if any(opened(file).workload is None for file in arguments.tables):
+        asked = [word.strip() for word in arguments.only.split(";")]
+        if unknown := [word for word in asked if word not in names]:
+            parser.error(f"--only: no strategy {'; '.join(map(repr, unknown))}; there are {'; '.join(names)}")
+        names = [name for name in names if name in asked]
+    try:
+        tables = [opened(file) for file in arguments.tables]
+    except InputError as error:
+        parser.error(str(error))
+    if any(table.workload is None for table in tables):
         print(f"A foreign kernel has no cost model and no default: no {JOINT!r}, no {SEQUENTIAL!r}", file=sys.stderr)
         names = [name for name in names if name not in (JOINT, SEQUENTIAL)]
     if importlib.util.find_spec("kernel_tuner") is None:

@@ -80,6 +80,12 @@ class Table:
         return self.recording.machine
 
     @functools.cached_property
+    def valid(self) -> list[Config]:
+        """The recorded configs that today's constraints allow, in order."""
+        of = self.problem, self.machine
+        return [config for config in self.recording.evaluations if self.space.violation(config, *of) is None]
+
+    @functools.cached_property
     def first(self) -> list[Config]:
         """The configs that the tuning loop tries first; in the reduced space, the nearest ones."""
         if self.workload is None:
@@ -154,14 +160,13 @@ def tpe(table: Table, trials: int, seed: int) -> list[float]:
 
 def randomly(table: Table, trials: int, seed: int) -> list[float]:
     """Valid configs drawn at random, none twice."""
-    recorded = list(table.recording.evaluations)
-    drawn = random.Random(seed).sample(recorded, min(trials, len(recorded)))
+    drawn = random.Random(seed).sample(table.valid, min(trials, len(table.valid)))
     return _latencies(searched(table, table.space, InOrder(table.space, drawn), len(drawn)))
 
 
 def exhaustive(table: Table, trials: int, seed: int) -> list[float]:
     """The configs in the order of the list, as Triton's autotuner takes them; no seed matters."""
-    listed = list(table.recording.evaluations)[:trials]
+    listed = table.valid[:trials]
     return _latencies(searched(table, table.space, InOrder(table.space, listed), len(listed)))
 
 

@@ -28,6 +28,9 @@ JSON = "{json}"
 FOLDER = "{folder}"
 """Stands in a command for the folder of results so far."""
 
+KEYS = ("words", "machine", "versions", "date", "found")
+"""What a stored result has, and its readers need."""
+
 GRACE = 20.0
 """Seconds between asking a step to end and killing it."""
 
@@ -67,11 +70,17 @@ class Folder:
         self.database = f"sqlite:///{self.path / 'tuned.db'}"
 
     def found(self, step: Step) -> dict[str, Any] | None:
-        """The stored result; None where there is none of this very command."""
+        """The stored result; None where there is none of this very command. Ends the program at a damaged one."""
+        file = self.path / f"{step.name}.json"
         try:
-            stored = json.loads((self.path / f"{step.name}.json").read_text())
+            stored = json.loads(file.read_text())
+            lacks = [key for key in KEYS if key not in stored]
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError) as error:
+            sys.exit(f"{file}: {error}; remove it to measure it again")
+        if lacks:
+            sys.exit(f"{file}: it lacks {', '.join(lacks)}; remove it to measure it again")
         moved = bool(self.place) and stored["machine"] != self.place["machine"]
         return None if moved or stored["words"] != list(step.words) else dict(stored)
 

@@ -14,6 +14,7 @@ Without GPUs the problems are toys, whose times say nothing about GPUs.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 import time
@@ -25,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from arguments import positive, whole
-from steps import FOLDER, Folder, Step, here, run_all
+from steps import FOLDER, Folder, Step, here, run_all, run_to_end
 
 HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
 
@@ -146,6 +147,9 @@ def main(words: Sequence[str] | None = None) -> int:
     options = Options(
         given.world_size or place["machine"]["gpus"] or 2, toy, given.budget, given.rounds, tuple(given.only or ("",))
     )
+    if not steps(options):
+        names = ", ".join(name_of(*each) for each in dataclasses.replace(options, only=("",)).problems())
+        parser.error(f"--only {', '.join(given.only)}: no problem's name begins so; there are {names}")
     if given.list:
         for step in steps(options):
             print(" ".join(step.words))
@@ -163,4 +167,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_end(lambda: sys.exit(main()))

@@ -23,7 +23,7 @@ from contextlib import closing  # noqa: E402
 from dataclasses import asdict, dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-from arguments import input_file  # noqa: E402
+from arguments import input_file, need_gpu  # noqa: E402
 
 NEAR = 1.03
 """Times the recorded optimum."""
@@ -116,14 +116,21 @@ def main() -> None:
     if options.database is not None:
         print(json.dumps(asdict(tuned(options.recordings[0], options.m, options.database, options.budget))))
         return
+    from autotune import recordings
+    from autotune.errors import InputError
+
+    try:
+        halves = [int(recordings.read(recording).problem["m"]) // 2 for recording in options.recordings]
+    except InputError as error:
+        parser.error(str(error))
+    except KeyError:
+        parser.error("a recording's problem has no m, half of which is the warm start")
+    need_gpu(parser)
     print(
         "| problem | start | first measured, s | within 3 %, s | best, µs | recorded, µs | trials | trials a minute |"
     )
     print("|---|---|---:|---:|---:|---:|---:|---:|")
-    for recording in options.recordings:
-        from autotune import recordings
-
-        half = int(recordings.read(recording).problem["m"]) // 2
+    for recording, half in zip(options.recordings, halves, strict=True):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             cold = in_a_process(recording, None, folder / "cold.db", options.budget, folder / "cold")

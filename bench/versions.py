@@ -88,7 +88,7 @@ def compared(sizes: Sizes, problem: dict[str, Any], before: Checkout, now: Check
 
 def table(given: argparse.Namespace, before: Checkout, now: Checkout) -> int:
     """Print it; the command's exit code."""
-    begun, slower, taken = time.monotonic(), 0, Counter[str]()
+    begun, slower, done, taken = time.monotonic(), 0, 0, Counter[str]()
     print(HEADER, flush=True)
     for sizes, problem in given.problems:
         if taken[sizes.name] == given.sizes:
@@ -104,10 +104,12 @@ def table(given: argparse.Namespace, before: Checkout, now: Checkout) -> int:
             taken[sizes.name] = given.sizes  # its other sizes would be refused too
             continue
         print(told, flush=True)
-        slower += not fast
+        done, slower = done + 1, slower + (not fast)
     if slower:
         print(f"slower than {ALLOWED} of before: {slower}", file=sys.stderr)
-    return min(slower, 1)
+    if not done:
+        print("nothing was compared", file=sys.stderr)
+    return int(slower > 0 or not done)
 
 
 def main() -> int:

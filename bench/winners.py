@@ -171,6 +171,8 @@ def main() -> None:
     parser.add_argument("--rivals", type=suppliers, default=SUPPLIERS, help=f"of these: {','.join(SUPPLIERS)}")
     parser.add_argument("--db", help="database: a path or a URL; default: the user's")
     options, arguments = parser.parse_known_args()
+    if not arguments:
+        parser.error("name a workload, then its sizes as tune grid takes them")
     if options.db is not None:
         os.environ["AUTOTUNE_DB"] = options.db  # for the rivals' ranks, too, which look the winner up
     rows = [{**row, "nvls": nvls()} for row in tune(arguments)]

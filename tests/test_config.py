@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.config import Config
+from autotune.config import Config, in_turns
 from autotune.errors import InvalidConfig
 from autotune.outcome import Evaluation, Latency, Outcome
 
@@ -108,3 +108,8 @@ def test_spread_is_half_the_distance_of_the_percentiles() -> None:
 def test_a_latency_comes_with_measured_and_only_with_it(outcome: Outcome) -> None:
     with pytest.raises(ValueError, match=str(outcome)):
         Evaluation(outcome, latency=None if outcome is Outcome.MEASURED else LATENCY)
+
+
+def test_ways_take_turns_until_the_longest_is_at_its_end() -> None:
+    a, b, c, d = (Config({"n": n}) for n in range(4))
+    assert in_turns([[a, b, c], [], [d]]) == [a, d, b, c]

@@ -156,6 +156,9 @@ def _check(content: RecordingFile) -> None:
     arch = content.machine.arch
     if content.machine.kind == "cuda" and not arch.removeprefix("sm_").isdecimal():
         raise ValueError(f"machine.arch {arch!r}: expected sm_ and a number")
+    for name in ("compute_units", "shared_memory", "warp_size"):
+        if getattr(content.machine, name) < 1:
+            raise ValueError(f"machine.{name} {getattr(content.machine, name)}: expected 1 or more")
     unknown = sorted(content.restriction.keys() - content.dimensions.keys())
     if unknown:
         raise ValueError(f"restriction of {', '.join(unknown)}; dimensions: {', '.join(content.dimensions)}")

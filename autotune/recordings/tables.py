@@ -19,7 +19,7 @@ def file_of(name: str) -> Path:
     """The file of a table, or of a recording that is named by its path. Raises InputError."""
     if name in names():
         return FOLDER / f"{name}{ENDING}"
-    if name.endswith(ENDING):
+    if name.endswith(ENDING) or Path(name).is_file():
         return Path(name)
     known = ", ".join(names())
-    raise InputError(f"table {name!r}: tables: {known}, or a FILE{ENDING} of tune record{did_you_mean(name, names())}")
+    raise InputError(f"table {name!r}: tables: {known}, or a file of tune record{did_you_mean(name, names())}")

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from autotune.machine import INTERPRETED
+
+TABLE = str(Path(__file__).parents[2] / "bench" / "recordings" / "ar-16.json.gz")
+
 WRONG = {
     "scaling": [
         ("all-gather-gemm", "--divide", "foo"),
@@ -16,7 +20,12 @@ WRONG = {
         ("all-gather-gemm", "--world-sizes", "1,,2"),
         ("all-gather-gemm", "--world-sizes", "0"),
     ],
-    "check_power": [("--only", "(")],
+    "check_power": [
+        ("--only", "("),
+        ("--only", "no such mutant"),
+        ("--in-turns",),
+        ("--print", "none.jsonl"),
+    ],
     "compile_survey": [("--sample", "0")],
     "fleet_load": [("--seconds", "nan"), ("--workers", "-1")],
     "fleet_night": [("--problems", "0")],
@@ -28,10 +37,35 @@ WRONG = {
     "repeatability": [("--seeds", "0"), ("--minutes", "-1"), ("--world-size", "1e9")],
     "results": [("--world-size", "0"), ("--minutes", "nan")],
     "routings": [("none.json",), (__file__, "--exponents", "a")],
-    "search_quality": [("none.json.gz",), (__file__, "--trials", "3,x"), (__file__, "--seeds", "0")],
-    "taxes": [("--rounds", "0"), ("--minutes", "nan")],
-    "time_to_optimum": [("none.json.gz",)],
+    "lookup": [("--size", "10")],
+    "search_quality": [
+        ("none.json.gz",),
+        (__file__,),
+        (__file__, "--trials", "3,x"),
+        (__file__, "--seeds", "0"),
+        (TABLE, "--only", "no such strategy"),
+    ],
+    "taxes": [("--rounds", "0"), ("--minutes", "nan"), ("--list", "--only", "no such problem")],
+    "time_to_optimum": [("none.json.gz",), (__file__,)],
+    "winners": [()],
 }
+
+GPU_ONLY = {
+    "fp8_gemm": (),
+    "grouped_gemm": (),
+    "launch_path": ("--kernel", "real"),
+    "operator_overhead": ("--launches", "real"),
+    "time_to_optimum": (TABLE,),
+}
+"""What measures on a GPU alone."""
+
+
+@pytest.mark.parametrize("script", GPU_ONLY)
+def test_what_needs_a_gpu_says_so_where_there_is_none(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("arguments.machine", lambda: INTERPRETED)
+    test_wrong_words_are_refused_in_a_line(script, GPU_ONLY[script], monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(("script", "words"), [(script, words) for script, every in WRONG.items() for words in every])

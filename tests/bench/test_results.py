@@ -221,6 +221,14 @@ def test_steps_are_kept_and_not_run_again(tmp_path: Path) -> None:
     assert moved.found(good) is None, "another machine"
 
 
+@pytest.mark.parametrize(("text", "told"), [('{"step": "go', "Unterminated"), ("{}", "it lacks words"), ("3", "int")])
+def test_a_damaged_result_is_named(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "good.json").write_text(text)
+    with pytest.raises(SystemExit, match=told) as ended:
+        Folder(tmp_path, PLACE).found(Step("good", ("good.py",)))
+    assert "good.json: " in str(ended.value) and "remove it" in str(ended.value)
+
+
 def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     folder = Folder(tmp_path, PLACE)
     child = "import subprocess\np = subprocess.Popen(['sleep', '600'])\n"

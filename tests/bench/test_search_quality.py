@@ -12,7 +12,7 @@ import pytest
 import search_quality
 import synthetic
 from search_quality import JOINT, Score, advantage, shares
-from search_strategies import Table, exhaustive, ours, randomly, sequential, tpe
+from search_strategies import Strategy, Table, exhaustive, ours, randomly, sequential, tpe
 
 from autotune.config import Config
 from autotune.outcome import Evaluation
@@ -112,3 +112,11 @@ def test_the_command_prints_tables_and_draws_where_it_can(
     out, err = capsys.readouterr()
     assert "| random |" in out and "synthetic, 8 × synthetic GPU" in out
     assert (tmp_path / "plot.svg").exists() or "matplotlib is not installed" in err
+
+
+@pytest.mark.parametrize("strategy", [exhaustive, randomly])
+def test_a_list_leaves_out_what_a_newer_constraint_forbids(strategy: Strategy) -> None:
+    old = Table.open(MEASURED.with_name("ag-k-256.json.gz"))
+    recorded = len(old.recording.evaluations)
+    assert 100 < len(old.valid) < recorded
+    assert len(strategy(old, recorded, 0)) == len(old.valid)

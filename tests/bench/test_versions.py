@@ -24,12 +24,14 @@ OLD = {
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Checkouts that answer at once: what each was asked for, and its microseconds, which a test may change."""
-    state: dict[str, Any] = {"before": [], "now": [], "microseconds": {"before": 100.0, "now": 100.0}}
+    state: dict[str, Any] = {"before": [], "now": [], "order": [], "microseconds": {"before": 100.0, "now": 100.0}}
 
     def run(words: list[str], env: dict[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
         checkout = "now" if env["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT) else "before"
         command = words[3:]
         state[checkout].append(command)
+        if "--config" in command:
+            state["order"].append(checkout)
         if "flash-decode" in command:
             return subprocess.CompletedProcess(words, 2, "", "tune: error: no such workload")
         if command[0] == "lookup":
@@ -57,6 +59,7 @@ def test_each_checkout_runs_the_config_in_its_own_words(
     assert compare(monkeypatch, tmp_path, "--only", "ag-rows", "fd") == 0
     assert configs(asked["before"]) == [OLD, OLD]
     now = configs(asked["now"])
+    assert asked["order"] == ["before", "now", "now", "before"], "a drift of the clocks meets both alike"
     assert [each["transfer_rows"] for each in now] == [16, 16] and not any("unit_rows" in each for each in now)
     printed = capsys.readouterr()
     assert "| ag-rows m=16 | 100.0 | 100.0 | 1.000 ± 0.000 |" in printed.out
@@ -70,6 +73,13 @@ def test_a_slower_kernel_is_told(
     assert compare(monkeypatch, tmp_path, "--only", "ag-rows") == 1
     printed = capsys.readouterr()
     assert "| 0.980 ± 0.000 |" in printed.out and "slower than 0.99 of before: 1" in printed.err
+
+
+def test_a_table_without_a_row_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(monkeypatch, tmp_path, "--only", "fd") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "nothing was compared"
 
 
 @pytest.mark.parametrize(

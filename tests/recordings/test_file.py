@@ -82,6 +82,8 @@ def test_it_is_compact(file: Path) -> None:
         (lambda v: v["machine"].update(gpus="eight"), "machine.gpus: Input should be a valid integer"),
         (lambda v: v["machine"].update(device=4), "machine.device: Input should be a valid string"),
         (lambda v: v["machine"].update(arch="sm_x"), "machine.arch 'sm_x': expected sm_ and a number"),
+        (lambda v: v["machine"].update(compute_units=0), "machine.compute_units 0: expected 1 or more"),
+        (lambda v: v["machine"].update(warp_size=0), "machine.warp_size 0: expected 1 or more"),
         (lambda v: v["restriction"].update(tile=[4]), "restriction of tile; dimensions: mode"),
         (lambda v: v["parts"].update(gemm={"median": "fast"}), "parts.gemm.median: Input should be a valid number"),
         (lambda v: v["parts"]["gemm"].update(median=0.0), "median=0.0.* is not a latency"),

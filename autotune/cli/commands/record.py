@@ -17,7 +17,7 @@ from autotune.cli.commands.tune import Effort, say_where
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, Request
 from autotune.config import Value
-from autotune.errors import InputError
+from autotune.errors import InputError, NotTuned
 from autotune.report.figures import config_text, device_text, latency_text, plain
 
 if TYPE_CHECKING:
@@ -81,22 +81,32 @@ def record_workload(
     except KeyboardInterrupt:
         output.say("interrupted; the same command continues the recording")
         raise typer.Exit(exit_code()) from None
-    recordings.write(found, out)
     outcomes = Counter(evaluation.outcome.value for evaluation in found.evaluations.values())
     measured = {config: e.latency for config, e in found.evaluations.items() if e.latency is not None}
-    fastest = min(measured, key=lambda config: measured[config].median, default=None)
+    if not measured:
+        reason = next(iter(found.evaluations.values())).reason
+        raise NotTuned(
+            f"no config could be measured ({_counted(outcomes)}), so there is no table to write; the first: {reason}. "
+            "Choose other --values; with another --db the same configs run again"
+        )
+    recordings.write(found, out)
+    fastest = min(measured, key=lambda config: measured[config].median)
     if json:
-        best = None if fastest is None else {"config": dict(fastest), "median": measured[fastest].median}
+        best = {"config": dict(fastest), "median": measured[fastest].median}
         output.data_json({"file": str(out), "configs": outcomes.total(), "outcomes": outcomes, "best": best})
         return
     lines = [
         ("device", device_text(CacheKey.of(problem, machine))),
-        ("configs", f"{outcomes.total()}: {', '.join(f'{count} {name}' for name, count in outcomes.most_common())}"),
+        ("configs", f"{outcomes.total()}: {_counted(outcomes)}"),
+        ("best", latency_text(measured[fastest])),
+        ("config", config_text(fastest)),
     ]
-    if fastest is not None:
-        lines += [("best", latency_text(measured[fastest])), ("config", config_text(fastest))]
     output.data(output.named(lines))
     output.say(f"wrote {out}; next: python bench/search_quality.py {out}")
+
+
+def _counted(outcomes: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in outcomes.most_common())
 
 
 def parse_values(text: str, space: Space) -> dict[str, list[Value]]:

@@ -127,6 +127,11 @@ def test_a_table_loads_no_file_that_it_names(laptop: Bench, tmp_path: Path) -> N
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_table_may_have_any_name_that_it_was_recorded_under(laptop: Bench, tmp_path: Path) -> None:
+    file = of_workload("gemm_all_reduce", tmp_path / "table.json")
+    assert laptop.tune("demo", str(file), "--trials", "3").exit_code == 0
+
+
 def test_where_no_trial_could_be_measured_it_fails_and_was_not_interrupted(
     laptop: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,8 @@ from fakes import Bench
 
 from autotune.cli import output
 from autotune.db import Store, Winner
-from autotune.outcome import Latency
+from autotune.outcome import Latency, Regime
+from autotune.report.figures import microseconds
 
 SMALL = ("all-gather-gemm", "--trials", "8", "--effort", "quick")
 
@@ -93,7 +94,19 @@ def test_an_interrupted_study_is_listed_and_shown(gpus: Bench) -> None:
     assert "m=512" in row and re.search(r"unfinished, \d+ trials$", row)
     command = re.search(r"the same command continues it, as tune (.*)", listed.stderr)
     shown = gpus.tune("show", "all-gather-gemm", "--m", "512")
-    assert shown.exit_code == 1 and re.search(r"unfinished: \d+ trials \(\d+ measured.*\), the best ", shown.stdout)
+    told = re.search(r"unfinished: \d+ trials \(\d+ measured.*\), the best (.*);", shown.stdout)
+    assert shown.exit_code == 1 and told is not None
+    with Store.open() as store:
+        (study,) = store.studies()
+        found = [trial.evaluation.latency for trial in store.trials(study.id)]
+        other = dataclasses.replace(study.provenance, triton="another version")
+        stale = store.study(dataclasses.replace(study.key, regime="graph"), other, seed=0, space_size=3)
+    assert told[1] == microseconds(min(latency.of(Regime.PIPELINED) for latency in found if latency is not None))
+    graph = gpus.tune("show", "all-gather-gemm", "--m", "512", "--regime", "graph")
+    assert "unfinished" not in graph.stdout, "of another version: nothing continues it"
+    assert graph.stderr.endswith("next: tune all-gather-gemm --m 512 --regime graph\n")
+    with Store.open() as store:
+        store.forget(stale.id)
     (values,) = gpus.json("list")
     assert not values["finished"] and values["config"] is None and values["trials"] >= 6
     gpus.prepare = lambda gang: None

@@ -45,6 +45,15 @@ def test_interrupted_it_goes_on(gpus: Bench, tmp_path: Path) -> None:
     assert len(gpus.gangs[0].calls) + len(gpus.gangs[1].calls) == len(read(out).evaluations)
 
 
+def test_a_space_of_which_nothing_could_be_measured_is_no_table(gpus: Bench, tmp_path: Path) -> None:
+    out = tmp_path / "table.json.gz"
+    gpus.prepare = lambda gang: setattr(gang, "broken", True)
+    failed = gpus.tune(*WORDS, "--values", VALUES, "--out", str(out))
+    told = " ".join(failed.stderr.split())
+    assert failed.exit_code == 1 and not out.exists()
+    assert "no config could be measured (" in told and "SIGSEGV" in told
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
