@@ -83,6 +83,9 @@ def agreement(folder: str) -> dict[str, Answer]:
     answers["rank 1 lacks resources"] = launch(raising(full, 1), 204, db=shared)
     answers["rank 1 cannot read"] = launch(never, 205, db=by_rank(shared, folder))
     answers["tuned anew"] = launch(by_rank(Clock(1, 2, 2), Clock(3, 1, 2)), db=shared, tune=True)
+    launch(Clock(1, 2, 3), 216, db=by_rank(mine, f"{mine}_unused"))
+    near = {"free": ["n"], "on_miss": "nearest"}
+    answers["near on rank 0, exact on rank 1"] = launch(never, db=by_rank(mine, shared), **near)
     answers["afterwards"] = launch(by_rank(Clock(2, 1, 3), Clock(2, 1, 3)), 206, db=shared)
     os.environ["AUTOTUNE_OFFLINE"] = by_rank("0", "1")
     answers["rank 1 offline"] = launch(never, 207, db=shared)

@@ -36,6 +36,11 @@ def test_a_warm_rank_and_a_cold_one_take_the_warm_ones_config_untuned(ranks: Ans
     assert same(ranks, case) == {"source": "exact", "block": 128, "timings": [3], "right": True}
 
 
+def test_an_exact_config_of_any_rank_comes_before_the_nearest_of_rank_0(ranks: Answers) -> None:
+    found = same(ranks, "near on rank 0, exact on rank 1")
+    assert (found["source"], found["block"], found["right"]) == ("exact", 64, True)
+
+
 def test_the_nearest_of_any_rank_serves_all(ranks: Answers) -> None:
     found = same(ranks, "neighbour on rank 1")
     assert (found["source"], found["block"]) == ("nearest", 128)
