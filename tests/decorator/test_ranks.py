@@ -28,6 +28,8 @@ def same(ranks: Answers, name: str) -> dict[str, Any]:
 
 def test_the_slowest_rank_counts_and_rank_0_keeps_the_result(ranks: Answers) -> None:
     assert same(ranks, "slowest counts") == {"source": "tuned", "block": 128, "timings": [4, 5, 3], "right": True}
+    bare = same(ranks, "a bare number counts")
+    assert (bare["block"], bare["timings"]) == (128, [4, 5, 3]), "where do_bench gives one"
     assert same(ranks, "kept") == {"studies": 1, "world": 2}
 
 
