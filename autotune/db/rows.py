@@ -175,7 +175,8 @@ def _winner(row: Study | Row[Any]) -> Winner:
 
 def _roofline(values: dict[str, Any]) -> Roofline:
     rates, times = ({name: float(each) for name, each in values[part].items()} for part in ("rates", "times"))
-    if not all(0 < each <= LONGEST for each in (*rates.values(), *times.values())):
+    fit = all(0 < each <= LONGEST for each in rates.values()) and all(0 <= each <= LONGEST for each in times.values())
+    if not (times and fit):
         raise ValueError(f"roofline {rates}, {times}")
     return Roofline(rates, times)
 

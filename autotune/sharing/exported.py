@@ -146,7 +146,7 @@ class RooflineBlock(Block):
     rates: Annotated[dict[Text, Rate], Field(description="flops, or bytes, per microsecond")]
     times: Annotated[
         dict[Text, Annotated[float, Field(ge=0, le=LONGEST)]],
-        Field(description="microseconds, by resource; of a small problem less than a nanosecond, or none"),
+        Field(min_length=1, description="microseconds, by resource; of a small problem less than a nanosecond, or 0"),
     ]
 
 

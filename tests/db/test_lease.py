@@ -6,10 +6,12 @@ import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from autotune.db import CacheKey, Held, Lease, Provenance, Store, TrialRecord, Winner
+from autotune.db.lease import LONGEST_PAUSE, SILENT_SECONDS, Silence
 from autotune.errors import StoreError
 
 THERE = dataclasses.replace(Lease.new(), host="far", system="another boot pid:[1]", pid=4711)
@@ -81,11 +83,63 @@ def test_another_users_process_that_proc_hides_is_known_by_its_silence_alone(mon
         raise PermissionError
 
     with subprocess.Popen(["true"]) as ended:
-        pass
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        started = Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        unreaped = Held(dataclasses.replace(Lease.new(), pid=ended.pid, started=started).text, 1)
+        assert unreaped.is_here and unreaped.is_gone, "it has ended, though its parent has not asked yet"
     held = Held(dataclasses.replace(Lease.new(), pid=ended.pid, started="1").text, 1)
     assert held.is_here and held.is_gone
     monkeypatch.setattr(os, "kill", forbidden)
     assert not held.is_here and not held.is_gone
+
+
+class Clock:
+    """Stands for ``time`` in the module: it goes on when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def listened(monkeypatch: pytest.MonkeyPatch, looks: list[tuple[float, Held]]) -> Held | None:
+    """The lease to take over after these looks, each so many seconds after the one before."""
+    clock, silence = Clock(), Silence()
+    monkeypatch.setattr("autotune.db.lease.time", clock)
+    assert silence.over is None
+    for seconds, held in looks:
+        clock.now += seconds
+        silence.hear(held)
+    return silence.over
+
+
+def test_a_holder_elsewhere_is_given_up_after_a_minute_without_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, later = Held(THERE.text, 3), Held(THERE.text, 4)
+    looks = int(SILENT_SECONDS / 5)
+    assert listened(monkeypatch, [(5, held)] * looks) is None, "the first look starts the clock"
+    assert listened(monkeypatch, [(5, held)] * (looks + 1)) == held
+    assert listened(monkeypatch, [(5, held)] * looks + [(5, later)]) is None, "it beat at last"
+    assert listened(monkeypatch, [(5, held)] * looks + [(5, later)] + [(5, later)] * (looks - 1)) is None
+    assert listened(monkeypatch, [(5, held)] * looks + [(5, later)] + [(5, later)] * looks) == later
+
+
+def test_a_waiter_that_slept_takes_nothing_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(THERE.text, 3)
+    assert listened(monkeypatch, [(1, held), (8 * 3600, held)]) is None, "the holder may have slept too"
+    asleep = [(8 * 3600.0, held)] * int(SILENT_SECONDS / LONGEST_PAUSE)
+    assert listened(monkeypatch, [(1, held), *asleep]) == held
+
+
+def test_a_process_of_this_host_is_not_given_up_however_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Lease.new()
+    assert listened(monkeypatch, [(5, Held(here.text, 3))] * 100) is None, "it lives: stopped, or cut off"
+    gone = Held(dataclasses.replace(here, started="1").text, 3)
+    assert listened(monkeypatch, [(5, gone)]) == gone
+
+
+def test_a_lease_has_the_token_that_it_is_given_or_one_of_its_own() -> None:
+    assert Lease.new("mine").token == "mine" and Lease.new().token != Lease.new().token
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 2**70])

@@ -203,6 +203,9 @@ def test_a_lookup_in_an_older_database_is_exact_and_changes_no_byte(path: Path) 
         forget_entries()
     key = CacheKey("all_gather_gemm", '{"m":2048}', 8, "NVIDIA H200", "sm_90", "nvlink", regime="graph")
     assert len(entries.of(key)) == 1
+    with Store.open(path, create=False) as store:
+        assert len(store.entries("all_gather_gemm", "NVIDIA H200")) == 1
+        assert store.entries("all_gather_gemm", "MI300X") == store.entries("flash_decode") == []
     assert path.read_bytes() == before
 
 

@@ -107,6 +107,15 @@ def test_finishing_a_superseded_study_leaves_it_superseded(
     assert [study.state for study in store.studies()] == ["superseded", "running"]
 
 
+def test_taxes_are_of_one_study_and_the_last_ones_count(store: Store, key: CacheKey, provenance: Provenance) -> None:
+    one, other = begin(store, key, provenance), begin(store, dataclasses.replace(key, world_size=4), provenance)
+    store.add_taxes(one.id, '{"first": 1}')
+    assert store.taxes(one.id) == '{"first": 1}' and store.taxes(other.id) is None
+    store.add_taxes(one.id, '{"second": 2}')
+    store.add_taxes(other.id, '{"other": 3}')
+    assert store.taxes(one.id) == '{"second": 2}' and store.taxes(other.id) == '{"other": 3}'
+
+
 def test_a_key_is_made_of_a_problem_and_a_machine(store: Store, provenance: Provenance) -> None:
     key = CacheKey.of(Gemm(m=64, world_size=2), H100)
     assert key == CacheKey(

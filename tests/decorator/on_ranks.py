@@ -37,7 +37,9 @@ def launch(clock: Any, n: int = 200, tune: bool = False, **options: Any) -> Answ
     except Exception as error:  # noqa: BLE001  to be compared between the ranks
         return {"error": type(error).__name__, "told": str(error), "notes": getattr(error, "__notes__", [])}
     (found,) = kernel.decisions.values()
-    timings = [timing[0] for timing in getattr(kernel, "configs_timings", {}).values()]
+    timings = [
+        timing[0] if isinstance(timing, list) else timing for timing in getattr(kernel, "configs_timings", {}).values()
+    ]
     right = torch.equal(out, x)
     return {"source": found.source, "block": kernel.best_config.kwargs["BLOCK"], "timings": timings, "right": right}
 
@@ -83,6 +85,11 @@ def agreement(folder: str) -> dict[str, Answer]:
     answers["rank 1 lacks resources"] = launch(raising(full, 1), 204, db=shared)
     answers["rank 1 cannot read"] = launch(never, 205, db=by_rank(shared, folder))
     answers["tuned anew"] = launch(by_rank(Clock(1, 2, 2), Clock(3, 1, 2)), db=shared, tune=True)
+    numbers = iter(by_rank((1.0, 5.0, 3.0), (4.0, 2.0, 3.0)))
+    answers["a bare number counts"] = launch(lambda call, quantiles: next(numbers), 218, db=shared)
+    launch(Clock(1, 2, 3), 216, db=by_rank(mine, f"{mine}_unused"))
+    near = {"free": ["n"], "on_miss": "nearest"}
+    answers["near on rank 0, exact on rank 1"] = launch(never, db=by_rank(mine, shared), **near)
     answers["afterwards"] = launch(by_rank(Clock(2, 1, 3), Clock(2, 1, 3)), 206, db=shared)
     os.environ["AUTOTUNE_OFFLINE"] = by_rank("0", "1")
     answers["rank 1 offline"] = launch(never, 207, db=shared)

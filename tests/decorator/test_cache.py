@@ -254,6 +254,17 @@ def test_what_happened_is_logged_once_per_key(caplog: pytest.LogCaptureFixture) 
     assert "n=300" in said[1][1] and ": default (nothing tuned for this problem here), {" in said[1][1]
 
 
+def test_a_neighbours_config_is_a_warning_and_a_known_one_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    tuned(copy(), Clock(3, 1, 2))
+    caplog.set_level(logging.INFO, "autotune")
+    caplog.clear()
+    for n in (200, 300):
+        tuned(copy(), NEVER, n, free=["n"], on_miss="nearest")
+    said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "autotune"]
+    assert [level for level, _ in said] == ["INFO", "WARNING"]
+    assert ": exact, {" in said[0][1] and ": nearest (nothing tuned for this problem here), {" in said[1][1]
+
+
 def test_a_warm_launch_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = tuned(copy(), Clock(3, 1, 2))
     monkeypatch.setattr("autotune.decorator.tuned_kernel.tuning_key", None)

@@ -28,12 +28,19 @@ def same(ranks: Answers, name: str) -> dict[str, Any]:
 
 def test_the_slowest_rank_counts_and_rank_0_keeps_the_result(ranks: Answers) -> None:
     assert same(ranks, "slowest counts") == {"source": "tuned", "block": 128, "timings": [4, 5, 3], "right": True}
+    bare = same(ranks, "a bare number counts")
+    assert (bare["block"], bare["timings"]) == (128, [4, 5, 3]), "where do_bench gives one"
     assert same(ranks, "kept") == {"studies": 1, "world": 2}
 
 
 @pytest.mark.parametrize("case", ["all warm", "rank 0 cold", "rank 1 cold"])
 def test_a_warm_rank_and_a_cold_one_take_the_warm_ones_config_untuned(ranks: Answers, case: str) -> None:
     assert same(ranks, case) == {"source": "exact", "block": 128, "timings": [3], "right": True}
+
+
+def test_an_exact_config_of_any_rank_comes_before_the_nearest_of_rank_0(ranks: Answers) -> None:
+    found = same(ranks, "near on rank 0, exact on rank 1")
+    assert (found["source"], found["block"], found["right"]) == ("exact", 64, True)
 
 
 def test_the_nearest_of_any_rank_serves_all(ranks: Answers) -> None:

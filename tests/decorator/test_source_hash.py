@@ -108,13 +108,18 @@ import functools
 import helpers_of_a_test
 import triton
 import triton.language as tl
+from heuristic_of_a_test.beside import further
 
-FACTOR = 11
+FACTOR, FIRST, SECOND, REST, WORD = 11, 12, 16, 17, "18"
 
 def even(named):
-    return all(named["n"] % size == 0 for size in (FACTOR, helpers_of_a_test.COUNT, helpers_of_a_test.other()))
+    sizes = (FACTOR, helpers_of_a_test.COUNT, helpers_of_a_test.other(), further(), int(WORD))
+    return all(named["n"] % size == REST for size in sizes)
 
-of = functools.partial(lambda by, named: by, 12)
+def pick(first, named, second):
+    return first + second
+
+of = functools.partial(pick, FIRST, second=SECOND)
 
 @triton.heuristics({"EVEN": lambda named: even(named), "OF": of})
 @triton.jit
@@ -128,12 +133,19 @@ def other():
     return SIZE + 15
 """
 
+FURTHER = """
+def further():
+    return 19
+"""
+"""In another folder of the heuristic's own package."""
 
-@pytest.mark.parametrize("number", ["11", "12", "13", "14", "15"])
+
+@pytest.mark.parametrize("number", ["11", "12", "13", "14", "15", "16", "17", "18", "19"])
 def test_what_heuristics_read_and_call_is_part_of_the_source(tmp_path: Path, number: str) -> None:
     hashes = []
     for at, changed in enumerate((number, "20", number)):
         load(tmp_path / str(at), "helpers_of_a_test", BESIDE.replace(number, changed))
+        load(tmp_path / str(at) / "deeper", "heuristic_of_a_test.beside", FURTHER.replace(number, changed))
         caller = load(tmp_path / str(at), "heuristic_of_a_test", HEURISTIC.replace(number, changed))
         hashes.append(source_hash(caller.kernel))
     assert hashes[0] == hashes[2] != hashes[1]

@@ -183,6 +183,28 @@ def test_pruning_refuses_single_configs_of_a_space() -> None:
     assert outcomes.count(Outcome.INVALID) == 8
 
 
+def test_what_pruning_refuses_takes_none_of_the_trials() -> None:
+    bench = Formula(lambda named: named["BLOCK"])
+    prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}
+    kernel = autotune.autotune(
+        space=BLOCKS, key=["n"], on_miss="tune", trials=11, prune_configs_by=prune, do_bench=bench,
+        config_hook=bench.hook,
+    )(copy())  # fmt: skip
+    kernel[grid](*tensors(), 200)
+    assert len(bench.launched) == 11 + 1
+
+
+def test_of_equal_medians_the_lower_percentiles_win() -> None:
+    for spread, best in (([1.0, 0.9, 1.2], 0), ([1.0, 0.7, 1.2], 1), ([1.0, 0.8, 1.0], 1)):
+        timings = iter([[1.0, 0.8, 1.1], spread])
+        configs = [triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64})]
+        kernel = autotune.autotune(configs, key=["n"], do_bench=lambda call, quantiles, left=timings: next(left))(
+            copy()
+        )
+        kernel.tune(*tensors(), 200, grid=grid)
+        assert kernel.best_config is configs[best]
+
+
 def test_warmup_compiles_what_a_launch_would_take() -> None:
     compiled: list[tuple[int, int]] = []
 

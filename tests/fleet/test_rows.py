@@ -247,3 +247,118 @@ def test_a_claim_whose_acknowledgement_was_lost_is_not_made_twice(fleet: Fleet) 
     lease = Lease.new()
     assert fleet.claim("a", lease) == fleet.claim("a", lease)
     assert fleet.counts() == Counts(running=1, wanted=1)
+
+
+def test_problems_that_are_on_their_way_are_not_offered_again(fleet: Fleet) -> None:
+    fleet.register(host("a"))
+    fleet.add([wanted(m) for m in (1, 2, 3)])
+    first, *_ = fleet.doable(["a"], 9)
+    assert [m_of(each.wanted) for each in fleet.doable(["a"], 9, besides=[first.id])] == [2, 3]
+    assert [m_of(each.wanted) for each in fleet.doable(["a"], 1, besides=[first.id])] == [2]
+
+
+def test_one_that_comes_home_late_counts_though_it_was_forgiven_or_its_problem_set_aside(fleet: Fleet) -> None:
+    """And one that comes home while another host is at its problem leaves that one in peace."""
+    fleet.register(host("a"))
+    fleet.register(host("b"))
+    fleet.add([wanted(1)])
+    lost, lease = claim(fleet)
+    assert fleet.lose(lost.attempt, Held(lease.text, 1), "silent")
+    for name in ("a", "b"):
+        fail(fleet, name)
+    assert fleet.counts() == Counts(failed=1)
+    fleet.end(lost.attempt, lease, "done", seconds=3.0)
+    assert fleet.counts() == Counts(done=1)
+    fleet.add([wanted(2)])
+    lost, lease = claim(fleet)
+    assert fleet.lose(lost.attempt, Held(lease.text, 1), "silent")
+    again, other = claim(fleet, "b")
+    fleet.end(lost.attempt, lease, "done", seconds=3.0)
+    assert fleet.counts() == Counts(done=1, running=1)
+    fleet.stop()
+    fleet.end(again.attempt, other, "lost", "died")
+    assert fleet.counts() == Counts(done=1, stopped=1), "not wanted: the fleet was stopped meanwhile"
+
+
+def test_what_was_lost_and_forgiven_counts_no_more(fleet: Fleet) -> None:
+    fleet.register(host("a"))
+    fleet.add([wanted(1)])
+    for _ in range(2):
+        for _ in range(MOST_LOST - 1):
+            found, lease = claim(fleet)
+            fleet.end(found.attempt, lease, "lost", "died of SIGKILL")
+        assert fleet.counts() == Counts(wanted=1)
+        fleet.forgive()
+    again, _ = claim(fleet)
+    assert again.number == 2 * (MOST_LOST - 1) + 1
+
+
+def test_the_number_of_an_attempt_and_the_pace_are_of_what_they_say(fleet: Fleet) -> None:
+    for name in ("a", "b"):
+        fleet.register(host(name))
+    fleet.add([wanted(1), wanted(2)])
+    found, lease = claim(fleet)
+    fleet.end(found.attempt, lease, "failed", "no config could be measured", seconds=500.0)
+    other, _ = claim(fleet, "a")
+    assert (m_of(other.problem.wanted), other.number) == (2, 1), "the first attempt of this problem"
+    assert fleet.snapshot().problem_seconds is None, "nothing is done yet"
+    again, lease = claim(fleet, "b")
+    assert again.number == 2
+    fleet.end(again.attempt, lease, "done", seconds=20.0)
+    assert fleet.snapshot().problem_seconds == 20.0
+
+
+def test_a_snapshot_holds_so_many_unlucky_problems_and_a_beat_so_much_of_a_line(fleet: Fleet) -> None:
+    fleet.register(host("a"))
+    fleet.add([wanted(m) for m in (1, 2, 3)])
+    found, lease = claim(fleet)
+    assert fleet.beat(found.attempt, lease, "x" * 501) == "running"
+    assert fleet.running()[0].progress == "x" * 500
+    fleet.end(found.attempt, lease, "failed", "no config could be measured")
+    assert fail(fleet, "a") == 2
+    assert [len(fleet.snapshot(most).unlucky) for most in (1, 2, 3)] == [1, 2, 2]
+
+
+def test_findings_of_other_hosts_stay(fleet: Fleet) -> None:
+    first, second = Finding("clocks", "could be better", "throttled"), Finding("links", "could be better", "slow")
+    fleet.register(dataclasses.replace(host("a"), findings=(first,)))
+    fleet.register(dataclasses.replace(host("b"), findings=(second,)))
+    assert [each.findings for each in fleet.hosts()] == [(first,), (second,)]
+
+
+def test_failures_that_were_forgiven_set_no_host_aside(fleet: Fleet) -> None:
+    for name in ("a", "b"):
+        fleet.register(host(name))
+    fleet.add([wanted(m) for m in range(1, 4)])
+    assert [fail(fleet, "a"), fail(fleet, "a")] == [1, 2]
+    fleet.forgive()
+    assert [do(fleet, "b"), do(fleet, "b")] == [1, 2]
+    assert fail(fleet, "a") == 3
+    assert do(fleet, "b") == 3
+    assert all(each.is_usable for each in fleet.hosts()), "one failure since, not three"
+
+
+def test_a_problem_that_kills_its_processes_stays_aside_whoever_else_failed_it(fleet: Fleet) -> None:
+    for name in ("bad", "good"):
+        fleet.register(host(name))
+    fleet.add([wanted(m) for m in range(1, 5)])
+    assert [fail(fleet, "bad") for _ in range(4)] == [1, 2, 3, 4]
+    deadly, *_ = fleet.doable(["good"], 9)
+    for _ in range(MOST_LOST):
+        found, lease = claim(fleet, "good", deadly.id)
+        fleet.end(found.attempt, lease, "lost", "died of SIGKILL")
+    assert [do(fleet, "good") for _ in range(3)] == [2, 3, 4]
+    assert [each.name for each in fleet.hosts() if each.set_aside] == ["bad"]
+    assert fleet.counts() == Counts(failed=1, done=3)
+
+
+def test_options_of_a_problem_that_is_set_aside_are_renewed_too(fleet: Fleet) -> None:
+    for name in ("a", "b"):
+        fleet.register(host(name))
+    fleet.add([wanted(1)])
+    for name in ("a", "b"):
+        fail(fleet, name)
+    again = dataclasses.replace(wanted(1), options={"budget": "5m"})
+    assert fleet.add([again]) == 0 and fleet.counts() == Counts(failed=1)
+    fleet.forgive()
+    assert claim(fleet)[0].problem.wanted == again

@@ -14,9 +14,10 @@ from fakes import EIGHT_GPUS, LAPTOP, latency_of
 import autotune
 from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
-from autotune.errors import StoreError
+from autotune.errors import InvalidProblem, StoreError
 from autotune.machine import Machine
 from autotune.runtime.lookup import Found, forget_lookups, lookup
+from autotune.search_spaces import Space
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")
@@ -189,3 +190,28 @@ def test_a_look_up_says_for_which_routing_its_config_was_tuned(database: Path) -
         assert ("routing=zipf" in each.tuned_for and "exponent=1.0" in each.tuned_for) == (name != "default")
         assert ("these sizes are tuned for routing=zipf exponent=1.0" in each.reason) == (name == "default")
     assert "routing=zipf" in found["exact"]._repr_html_() and not found["default"].tuned_for
+    larger = lookup(dispatch, autotune.MoeDispatch(**{**sizes, "tokens": 512}), machine=EIGHT_GPUS, url=str(database))
+    assert larger.reason == "nothing tuned for this problem here", "other sizes are"
+    with Store.open(database) as store:
+        stale = dataclasses.replace(provenance_of(dispatch), triton="2.0")
+        study = store.study(CacheKey.of(autotune.MoeDispatch(**sizes), EIGHT_GPUS), stale, seed=0, space_size=1)
+        store.finish(study.id, Winner(dispatch.default_config(zipf, EIGHT_GPUS), latency_of(100.0)))
+    forget_lookups()
+    own = lookup(dispatch, autotune.MoeDispatch(**sizes), machine=EIGHT_GPUS, url=str(database))
+    assert own.reason.startswith("the tuned entry is stale: triton 2.0 is now ") and "routing" not in own.reason
+
+
+def test_a_workload_with_another_space_gets_an_answer_of_its_own(database: Path) -> None:
+    """Of one class: such as in a notebook, where the space is changed after the first look-up."""
+    keep(database, tuned(4))
+    assert look(database).config == tuned(4)
+    changed = type(FOUND)()
+    changed.space = Space(*FOUND.space.dimensions.values())
+    found = lookup(changed, problem(), machine=EIGHT_GPUS, url=str(database))
+    assert found.source == "default" and "the search space has changed" in found.reason
+
+
+def test_a_problem_that_the_machine_cannot_run_is_an_error_not_a_default(database: Path) -> None:
+    older = dataclasses.replace(EIGHT_GPUS, device="NVIDIA A100", arch="sm_80")
+    with pytest.raises(InvalidProblem, match="on sm_80: this machine has no matrix units for these operands"):
+        look(database, machine=older, dtype="fp8", b_order="nk", scales="tensor")

@@ -110,6 +110,8 @@ def test_a_fresh_entry_of_the_key_comes_before_all_others() -> None:
     assert number_of(instead.entry) == 3 and instead.reason == "the tuned entry is stale: triton 3.6 is now 3.7"
     refused = serve(Entries([near, fresh]), key, TODAY, ["m"], lambda config: "no" if config["number"] == 2 else None)
     assert number_of(refused.entry) == 3 and refused.reason == "the tuned config is not valid here: no"
+    both = serve(Entries([stale]), key, TODAY, ["m"], lambda config: "no")
+    assert both.entry is None and both.reason == "the tuned entry is stale: triton 3.6 is now 3.7", "tune it again"
 
 
 def test_only_those_on_the_way_are_asked_whether_they_are_valid() -> None:

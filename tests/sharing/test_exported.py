@@ -78,11 +78,12 @@ def test_no_entries_are_a_file_too() -> None:
 def test_the_same_entries_are_the_same_bytes_in_whatever_order_they_come(make_entry: MakeEntry) -> None:
     base = make_entry()
     stale = dataclasses.replace(base, provenance=dataclasses.replace(base.provenance, torch="1.0"))
-    entries = [base, make_entry(m=16), make_entry(m=256), make_entry(m=256, world_size=4), stale]
+    in_a_graph = dataclasses.replace(base, key=dataclasses.replace(base.key, regime="graph"))
+    entries = [base, make_entry(m=16), make_entry(m=256, world_size=4), stale, in_a_graph]
     texts = {write(order) for order in itertools.permutations(entries)}
     assert len(texts) == 1
     [text] = texts
-    assert [entry.key.problem.count('"m":256,') for entry in read(text)] == [1, 0, 1, 0, 0], "by ranks, then by size"
+    assert [entry.key.problem.count('"m":256,') for entry in read(text)] == [1, 0, 0, 0, 0], "by ranks, then by size"
     assert write(read(text)) == text
 
 
@@ -135,6 +136,11 @@ def test_another_file_is_refused(text: str, told: str) -> None:
         (("baselines", "graph", "by_rank"), 3, "baselines.graph.by_rank: "),
         (("config", "block_m"), 1.5, "config.block_m"),
         (("config",), {}, "config: "),
+        (("roofline", "times"), {}, "roofline.times: Dictionary should have at least 1 item"),
+        (("roofline", "rates", "flops"), 0.0, "roofline.rates.flops: Input should be greater than 0"),
+        (("problem", "m"), float("inf"), "problem.m: Value error, must be a finite number"),
+        (("problem", "m"), [1, ["H200\x1b"]], "problem.m: Value error, holds \\x1b, a hidden character"),
+        (("problem", "m"), [1, {"a": 1}], "problem.m: Value error, must be text, a number, a flag, null or a list"),
         (("problem", "m"), None, "problem.m"),
         (("world_size",), 0, "world_size: Input should be greater than or equal to 1; got 0"),
         (("provenance", "torch"), 2.11, "provenance.torch: Input should be a valid string; got 2.11"),
@@ -196,6 +202,9 @@ def test_latencies_under_other_routings_are_in_the_file_where_there_are_any(make
     place = "entries", 0, "routings", "zipf 1", "latency", "by_rank"
     told = refusal(changed(text, *place, to=[1.0] * 3))
     assert "routings.zipf 1.latency.by_rank has 3 times, world_size is 8" in told
+    place = "entries", 0, "routings", "zipf 1", "baselines", "graph", "by_rank"
+    told = refusal(changed(text, *place, to=[530.0] * 3))
+    assert "routings.zipf 1.graph.by_rank has 3 times, world_size is 8" in told
 
 
 def test_a_missing_field_is_named(make_entry: MakeEntry) -> None:

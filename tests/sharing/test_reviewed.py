@@ -79,6 +79,47 @@ def test_both_are_told_in_their_regime(store: Store, make_entry: MakeEntry) -> N
     assert told.reason == "another config, faster here: 408.2 µs here, 900.0 µs in the file"
 
 
+def test_both_are_told_with_an_operators_door_or_both_without(store: Store, make_entry: MakeEntry) -> None:
+    """A result from before doors were measured is no faster for lacking one."""
+    alone = dataclasses.replace(make_entry().key, regime="isolated")
+    ours = dataclasses.replace(make_entry(), key=alone)
+    bare = dataclasses.replace(ours.winner.latency, host_door=None, isolated_door=None)
+    bring(store, ours)
+    theirs = dataclasses.replace(ours, winner=dataclasses.replace(ours.winner, latency=bare))
+    [told] = bring(store, theirs)
+    assert told.reason == "same config; 422.0 µs here, 431.0 µs in the file"
+
+
+def test_what_a_note_says_is_said_of_a_replacement_too(store: Store, make_entry: MakeEntry) -> None:
+    entry = make_entry()
+    other = dataclasses.replace(entry, provenance=dataclasses.replace(entry.provenance, torch="1.0"))
+    bring(store, other)
+    faster = dataclasses.replace(other, winner=make_entry(median=400.0).winner)
+    for replace in (False, True):
+        [told] = bring(store, faster, replace=replace)
+        assert told.reason.startswith("same config; 408.2 µs here, 400.0 µs in the file; stale here, ")
+
+
+def test_a_decorated_kernels_result_is_known_by_its_versions_and_not_by_its_origin(
+    store: Store, make_entry: MakeEntry
+) -> None:
+    entry = make_entry()
+    of_kernel = dataclasses.replace(entry.key, workload="softmax", problem='{"n":64}', regime="graph")
+    kernel = dataclasses.replace(entry, key=of_kernel, origin="mine.py:softmax")
+    assert kernel.key.is_kernel
+    pipelined = dataclasses.replace(kernel, key=dataclasses.replace(of_kernel, regime="pipelined"))
+    found, refused = bring(store, kernel, pipelined)
+    assert found.state is State.NEW and found.reason.startswith("a decorated kernel of mine.py:softmax: served where")
+    assert "stale" not in found.reason
+    [moved] = bring(store, dataclasses.replace(kernel, origin="theirs.py:softmax"))
+    assert moved.state is State.SAME
+    [older] = bring(store, dataclasses.replace(kernel, provenance=dataclasses.replace(kernel.provenance, torch="1.0")))
+    assert older.state is State.NEW and "; stale here, serves where versions are the file's: torch 1.0" in older.reason
+    assert (refused.state, refused.reason) == (
+        State.INVALID, "regime pipelined: a decorated kernel's results are of the regime graph",
+    )  # fmt: skip
+
+
 def test_the_same_config_measured_again_needs_replace_too(store: Store, make_entry: MakeEntry) -> None:
     bring(store, make_entry())
     [found] = bring(store, make_entry(median=400.0))
@@ -203,6 +244,9 @@ def test_a_config_is_checked_for_the_machine_it_is_for(make_entry: MakeEntry) ->
     ]
     assert nvidia_on_a_laptop.state is State.NEW
     assert amd_on_nvidia.state is State.INVALID and "tma" in amd_on_nvidia.reason
+    smaller = dataclasses.replace(EIGHT_GPUS, device="NVIDIA X2", shared_memory=16 * 1024)
+    [of_a_larger_one] = review([make_entry()], here, smaller)
+    assert of_a_larger_one.state is State.NEW, "another device of the same architecture is not this one"
 
 
 def test_an_unknown_machines_config_is_taken_and_said_to_be_unchecked(make_entry: MakeEntry) -> None:
@@ -242,3 +286,6 @@ def test_a_file_of_an_earlier_version_is_taken_in_todays_words(store: Store, mak
     assert "the search space has changed (space 0000" in found.reason
     assert [entry.winner.config for entry in store.entries()] == [today.winner.config]
     assert [each.state for each in bring(store, *read(file))] == [State.SAME]
+    [ours] = store.entries()
+    store.adopt(dataclasses.replace(ours, winner=dataclasses.replace(ours.winner, config=old)), replace=True)
+    assert [each.state for each in bring(store, *read(file))] == [State.SAME], "whose own words are the old ones"

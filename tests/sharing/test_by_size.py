@@ -1,0 +1,103 @@
+"""Configs by size: which of several entries and values are in the file, and which config a size gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autotune
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Provenance, Winner
+from autotune.errors import InputError
+from autotune.outcome import Latency
+from autotune.sharing.by_size import to_sizes
+
+TODAY = Provenance("source", "space", "3.7", "0", "2.13", "")
+STALE = dataclasses.replace(TODAY, triton="3.6")
+
+
+def entry(provenance: Provenance = TODAY, device: str = "NVIDIA H200", config: Any = None, **fields: Any) -> Entry:
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    winner = Winner(Config({"mode": "kernel", "BLOCK": 64, **(config or {})}), Latency(1.0, 1.0, 1.0, 0.0, 1))
+    key = CacheKey("moe", text, 1, device, "sm_90", "nvlink")
+    return Entry(key, provenance, winner, 1, datetime(2026, 1, 1, tzinfo=UTC), 1, 0, 1)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[Any], Path]:
+    def write(values: Any) -> Path:
+        (tmp_path / "configs.json").write_text(json.dumps(values))
+        return tmp_path / "configs.json"
+
+    return write
+
+
+def test_a_config_lacks_what_every_launch_has_anyway_and_what_it_has_not() -> None:
+    usual = {"num_ctas": 1, "GROUP": "none", "num_warps": 4}
+    text, left_out = to_sizes([entry(n=1, config=usual), entry(n=2, config={"mode": "pull", "num_ctas": 2})])
+    assert json.loads(text) == {
+        "triton_version": "3.7", "1": {"BLOCK": 64, "num_warps": 4}, "2": {"BLOCK": 64, "mode": "pull", "num_ctas": 2},
+    }  # fmt: skip
+    assert left_out == 0
+
+
+def test_entries_of_other_versions_than_the_newest_ones_are_left_out_and_counted() -> None:
+    text, left_out = to_sizes([entry(n=1), entry(STALE, n=1), entry(STALE, n=2), entry(n=3)])
+    assert list(json.loads(text)) == ["triton_version", "1", "3"] and left_out == 2
+
+
+def test_the_size_is_the_integer_in_which_they_differ_or_the_one_that_is_named() -> None:
+    both = [entry(M=1, n=64), entry(M=2, n=64)]
+    assert list(json.loads(to_sizes(both)[0])) == ["triton_version", "1", "2"]
+    assert list(json.loads(to_sizes(both[:1])[0])) == ["triton_version", "1"], "M, for want of a difference"
+    assert list(json.loads(to_sizes(both[:1], by="n")[0])) == ["triton_version", "64"]
+    assert list(json.loads(to_sizes([entry(rows=8, dtype="bf16", even=True)])[0])) == ["triton_version", "8"]
+    with pytest.raises(InputError, match="by which size.* --by: k, n$"):
+        to_sizes([entry(k=1, n=64)])
+    with pytest.raises(InputError, match="^--by dtype: no integer field of moe: dtype, n"):
+        to_sizes([entry(dtype="bf16", n=1)], by="dtype")
+
+
+def test_entries_that_differ_in_more_than_the_size_are_refused() -> None:
+    with pytest.raises(InputError, match="the entries differ in k too; choose with --k VALUE"):
+        to_sizes([entry(n=1, k=1), entry(n=2, k=2)], by="n")
+    with pytest.raises(InputError, match="the entries differ in device too; choose with --device VALUE"):
+        to_sizes([entry(n=1), entry(n=2, device="MI300X")])
+
+
+def test_a_size_gets_the_config_of_the_nearest_and_of_two_the_smaller_ones(file: Callable[[Any], Path]) -> None:
+    read = autotune.configs_by_size(file({"16": {"BLOCK": 2}, "4": {"BLOCK": 1}, "triton_version": "3.7"}))
+    assert [read.nearest(size)["BLOCK"] for size in (1, 9, 10, 11, 99)] == [1, 1, 1, 2, 2] and list(read) == [4, 16]
+    read.nearest(4)["BLOCK"] = 7
+    assert read[4] == {"BLOCK": 1}, "what it gives is the caller's own"
+
+
+def test_equal_configs_are_one_candidate_in_whatever_order_their_values_come(file: Callable[[Any], Path]) -> None:
+    sizes = {"1": {"BLOCK": 1, "num_warps": 2}, "2": {"num_warps": 2, "BLOCK": 1}, "3": {"BLOCK": 1, "num_warps": 4}}
+    listed = autotune.configs_by_size(file(sizes)).listed()
+    assert [(config.kwargs, config.num_warps) for config in listed] == [({"BLOCK": 1}, 2), ({"BLOCK": 1}, 4)]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, "no sizes"),
+        ({"triton_version": "3.7"}, "no sizes"),
+        ({"0": {"BLOCK": 1}}, "size '0' is not a positive integer"),
+        ({"-1": {"BLOCK": 1}}, "size '-1' is not a positive integer"),
+        ({str(2**63): {"BLOCK": 1}}, "is not a positive integer"),
+        ({"1": {}}, "size 1: expected an object of parameters"),
+        ({"1": {"BLOCK": 1.5}}, "size 1: BLOCK is 1.5; allowed: text, integers, flags"),
+        ([], "a JSON list; expected an object of configs by size"),
+    ],
+)
+def test_what_is_wrong_is_named(file: Callable[[Any], Path], values: Any, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        autotune.configs_by_size(file(values))
+    assert told in str(caught.value) and "configs.json: " in str(caught.value)
