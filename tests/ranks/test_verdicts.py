@@ -240,6 +240,21 @@ def test_the_error_kept_is_the_largest_of_both_checks_and_of_all_ranks(larger: t
     assert Inexact().evaluate(CONFIG, 7, MeasurePlan()).error == 2e-4
 
 
+def test_each_config_is_held_to_its_own_tolerance() -> None:
+    """The library's way rounds more often than a fused kernel."""
+
+    class Coarse(ScriptedGang):
+        def reply(self, request: Request, rank: int) -> Reply:
+            return Done("same", overall=allowed.overall) if isinstance(request, Check) else super().reply(request, rank)
+
+    gang = Coarse()
+    found, problem = gang.workload, gang.problem
+    fused = found.default_config(problem, LAPTOP)
+    allowed = found.tolerance_of(problem, CONFIG, LAPTOP)
+    assert gang.evaluate(CONFIG, 7, MeasurePlan()).outcome is Outcome.MEASURED
+    assert gang.evaluate(fused, 7, MeasurePlan()).outcome is Outcome.WRONG_RESULT
+
+
 def test_a_proof_draws_other_inputs_for_all_of_its_calls_and_ends_at_the_first_that_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
