@@ -293,6 +293,8 @@ def test_merging_takes_the_median_round() -> None:
     assert merged.median == 100.0 and merged.low <= 100.0 <= merged.high
     assert merged.rounds == (100.0, 104.0, 90.0) and merged.host_rounds == (5.0, 7.0, 6.0) and merged.host == 6.0
     assert merge([latency_of(1.0, host=5.0), latency_of(1.0)]).host_rounds == ()
+    alone = merge([latency_of(1.0, isolated=isolated) for isolated in (9.0, 4.0, 8.0)])
+    assert (alone.isolated, alone.isolated_rounds) == (8.0, (9.0, 4.0, 8.0))
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5h", 5400)])
