@@ -74,6 +74,23 @@ def test_a_door_is_in_the_winner_s_times_under_each_routing_and_in_no_baseline_s
     assert all(latency.host == 50.0 for each in routings for latency in each.baselines.values())
 
 
+def test_the_fastest_baseline_is_that_of_the_regime(tmp_path: Path) -> None:
+    """A graph's replay costs the host more here than the library's own calls take on the device."""
+
+    class Hosted(Routed):
+        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+            found = super().evaluate(config, seed, plan)
+            assert found.latency is not None
+            return replace(
+                found, latency=replace(found.latency, host=300.0 if config.get("launch") == "graph" else 9.0)
+            )
+
+    result, store = run(tmp_path, Hosted())
+    store.close()
+    assert result.entry is not None
+    assert [set(each.baselines) for each in result.entry.winner.routings.values()] == [{"bsp eager"}] * 2
+
+
 def test_the_winner_and_its_fastest_baseline_take_turns_under_each_routing(tmp_path: Path) -> None:
     gang = Routed()
     result, store = run(tmp_path, gang)
