@@ -135,14 +135,15 @@ class LiveStudy:
         self._study: optuna.Study | None = None
 
     def begin(self, history: list[TrialRecord]) -> None:
-        """Make the study, or find what an interrupted run has left."""
+        """Make the study, or find what an interrupted run has left. What the finals measured anew is left out: it does
+        not compare with the search.
+        """
         self._storage.put(lambda: self._begin(history))
 
     def add(self, trial: TrialRecord) -> None:
-        """A trial that has ended. What the finals measure anew is left out: it does not compare with the search."""
-        if trial.source != FINAL:
-            ended = datetime.now()
-            self._storage.put(lambda: self._opened.add_trial(self._frozen(trial, ended)))
+        """A trial of the search, or a failed proof, that has ended."""
+        ended = datetime.now()
+        self._storage.put(lambda: self._opened.add_trial(self._frozen(trial, ended)))
 
     def finish(self, winner: Winner) -> None:
         """The end of the finals."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,23 @@ from autotune.config import Config
 from autotune.errors import GangError, RanksDisagree
 from autotune.machine import INTERPRETER, Machine
 from autotune.outcome import Outcome, Regime
+from autotune.ranks import evaluation
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang, _Phase
 from autotune.ranks.measure import combine
-from autotune.ranks.protocol import Bug, Check, Done, Failed, Measure, MeasureIsolated, Recheck, Reply, Request
+from autotune.ranks.protocol import (
+    Bug,
+    Check,
+    Done,
+    Failed,
+    Measure,
+    MeasureIsolated,
+    MeasureParts,
+    Recheck,
+    Reply,
+    Request,
+)
 from autotune.tuning.finals import finals_plan
 from autotune.workloads import workload
 
@@ -197,6 +210,117 @@ def test_a_wrong_result_is_not_measured(wrong: Done) -> None:
     assert found.outcome is Outcome.WRONG_RESULT and found.reason.startswith("rank 1: error ")
     assert ("perhaps not all was written" in found.reason) is math.isnan(wrong.overall)
     assert kinds(gang) == ["Compile", "Check"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "stagger", "pause"),
+    [(1.0, 0.15, 0.02), (1e3, 0.301, 0.301), (1e5, 2.5, 2.5)],
+    ids=lambda value: f"{value:g}",
+)
+def test_ranks_are_apart_by_a_call_but_never_so_far_that_a_wait_times_out(
+    scale: float, stagger: float, pause: float
+) -> None:
+    """The last of two ranks is at most five seconds late, under the interpreter."""
+    gang = ScriptedGang()
+    gang.scale = scale
+    gang.evaluate(CONFIG, 7, MeasurePlan())
+    recheck = gang.asked[-1]
+    assert isinstance(recheck, Recheck)
+    assert (recheck.stagger, recheck.pause) == pytest.approx((stagger, pause))
+
+
+@pytest.mark.parametrize("larger", [Check, Recheck])
+def test_the_error_kept_is_the_largest_of_both_checks_and_of_all_ranks(larger: type[Request]) -> None:
+    class Inexact(ScriptedGang):
+        def reply(self, request: Request, rank: int) -> Reply:
+            if isinstance(request, larger):
+                return Done("same", overall=1e-4 * (2 - rank))
+            return Done("same", overall=5e-5) if isinstance(request, Check | Recheck) else super().reply(request, rank)
+
+    assert Inexact().evaluate(CONFIG, 7, MeasurePlan()).error == 2e-4
+
+
+def test_each_config_is_held_to_its_own_tolerance() -> None:
+    """The library's way rounds more often than a fused kernel."""
+
+    class Coarse(ScriptedGang):
+        def reply(self, request: Request, rank: int) -> Reply:
+            return Done("same", overall=allowed.overall) if isinstance(request, Check) else super().reply(request, rank)
+
+    gang = Coarse()
+    found, problem = gang.workload, gang.problem
+    fused = found.default_config(problem, LAPTOP)
+    allowed = found.tolerance_of(problem, CONFIG, LAPTOP)
+    assert gang.evaluate(CONFIG, 7, MeasurePlan()).outcome is Outcome.MEASURED
+    assert gang.evaluate(fused, 7, MeasurePlan()).outcome is Outcome.WRONG_RESULT
+
+
+def test_a_proof_draws_other_inputs_for_all_of_its_calls_and_ends_at_the_first_that_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class WrongAtLast(ScriptedGang):
+        def reply(self, request: Request, rank: int) -> Reply:
+            return Done("same", overall=1.0 if len(self.asked) == self.wrong_at else 0.0)
+
+        wrong_at = 0
+
+    monkeypatch.setitem(evaluation.PROOF_CALLS, "interpreter", 13)
+    gang = WrongAtLast()
+    assert gang.prove(CONFIG, 7, 100.0) is None
+    _, check, *rechecks = gang.asked
+    assert isinstance(check, Check) and all(isinstance(each, Recheck) for each in rechecks)
+    assert sum(each.bursts * each.calls for each in rechecks) >= 13 and len(rechecks) == 3
+    assert len({check.seed, *(each.seed for each in rechecks)}) == 4
+    gang = WrongAtLast()
+    gang.wrong_at = 4
+    found = gang.prove(CONFIG, 7, 100.0)
+    assert found is not None and found.outcome is Outcome.WRONG_RESULT and len(gang.asked) == 4
+    assert found.reason.startswith("calls back to back, inputs changing, ranks apart: rank 0: error 1.00e+00")
+
+
+@pytest.mark.parametrize(("wanted", "calls"), [(3, [3, 3, 3]), (8, [5, 5, 5])])
+def test_there_are_no_more_isolated_calls_than_others_before_each_look(wanted: int, calls: list[int]) -> None:
+    gang = ScriptedGang()
+    gang.evaluate(CONFIG, 7, MeasurePlan(isolated=wanted))
+    assert [each.calls for each in gang.asked if isinstance(each, MeasureIsolated)] == calls
+
+
+def test_the_time_of_a_restart_is_not_the_phase_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def everyone(request: Request, phase: str) -> list[Done] | Failed:
+        nonlocal now
+        now += 12.0
+        return Failed(Outcome.CRASHED, "rank 1 died", broken=True, restart=10.0) if phase == "check" else [DONE, DONE]
+
+    monkeypatch.setattr(evaluation, "time", SimpleNamespace(perf_counter=lambda: now))
+    gang = ScriptedGang()
+    found = evaluation.evaluate(everyone, gang.workload, gang.problem, LAPTOP, CONFIG, 7, MeasurePlan())
+    assert found.seconds == {"compile": 12.0, "check": 2.0, evaluation.RESTART: 10.0}
+
+
+class Parts(ScriptedGang):
+    """Two parts, one of them as slow as a rank's number; ``fails`` is measured in vain."""
+
+    fails = ""
+
+    def reply(self, request: Request, rank: int) -> Reply:
+        if not isinstance(request, MeasureParts):
+            return Done("same", rates={"links": 100.0 - rank, "flops": 50.0 + rank})
+        if request.only is not None and request.only == self.fails:
+            return Failed(Outcome.TIMED_OUT, "planted")
+        times = {"gather": 100.0 + rank, "gemm": 200.0 - rank}
+        wanted = {name: time for name, time in times.items() if request.only in (None, name)}
+        return Done("same", parts={name: (time,) * request.iterations for name, time in wanted.items()})
+
+
+def test_of_parts_and_rates_the_slowest_rank_counts() -> None:
+    gang = Parts()
+    plan = MeasurePlan(2, 5, 5)
+    assert {name: each.median for name, each in gang.measure_parts(plan).items()} == {"gather": 101.0, "gemm": 200.0}
+    assert gang.measure_rates("bf16") == {"links": 99.0, "flops": 50.0}
+    gang.fails = "gemm"
+    assert gang.measure_parts(plan) == {}, "no part alone passes for all of the operation"
 
 
 def test_parts_that_cannot_be_measured_are_left_out() -> None:

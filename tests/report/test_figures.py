@@ -9,7 +9,7 @@ import random
 import pytest
 from fakes import latency_of
 
-from autotune.outcome import Latency, Regime
+from autotune.outcome import Door, Latency, Regime, alike
 from autotune.report.figures import Ratio, efficiency_text, latency_text, overlap_efficiency, ratio
 from autotune.tuning.finals import merge
 
@@ -72,6 +72,22 @@ def test_each_regime_has_its_own_rounds() -> None:
     assert ours.knows(Regime.ISOLATED) and not theirs.knows(Regime.ISOLATED)
     unknown = dataclasses.replace(theirs, host=None, host_rounds=())
     assert unknown.in_rounds(Regime.PIPELINED) == (100.0, 102.0) and not unknown.knows(Regime.PIPELINED)
+
+
+def test_isolated_calls_have_rounds_of_their_own() -> None:
+    alone = merge([latency_of(10.0, host=5.0, isolated=isolated) for isolated in (40.0, 60.0)])
+    assert alone.in_rounds(Regime.ISOLATED) == (40.0, 60.0) and alone.in_rounds(Regime.PIPELINED) == (10.0, 10.0)
+
+
+def test_a_door_adds_to_each_regime_its_own_price_and_can_be_taken_off() -> None:
+    call = in_rounds(10.0, 11.0, host=20.0, isolated=40.0)
+    through = call.through(Door(host=3.0, isolated=7.0))
+    assert (through.host, through.host_rounds, through.host_door) == (23.0, (23.0, 23.0), 3.0)
+    assert (through.isolated, through.isolated_rounds, through.isolated_door) == (47.0, (47.0, 47.0), 7.0)
+    assert through.bound == call == call.bound and (through.median, through.rounds) == (call.median, call.rounds)
+    assert alike(through, call) == (call, call) == alike(call, through)
+    assert alike(through, through) == (through, through) and alike(call, call) == (call, call)
+    assert through.same_calls(call) and not call.same_calls(dataclasses.replace(call, rounds=(11.0, 10.0)))
 
 
 def test_the_overlap_efficiency_is_the_share_of_exposed_communication_that_is_hidden() -> None:

@@ -18,6 +18,7 @@ from small_space import PROBLEM, WORKLOAD, Ranks, kept, run, time_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Lease, Store, lease
+from autotune.db.lease import Held
 from autotune.errors import GangError, StoreError
 from autotune.tuning import Progress, Result, claim
 from autotune.workloads import provenance_of
@@ -86,6 +87,23 @@ def test_identical_runs_measure_everything_once(path: Path) -> None:
         assert all(each.result().from_cache for each in joined)
     assert all(phases[0].startswith(f"waiting: {HERE}") for phases in seen)
     assert all(ranks.calls == ranks.log == [] for ranks in others), "the others' ranks are not even started"
+
+
+def test_what_another_finished_just_before_the_lease_was_ours_is_the_answer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, begun, others = Store.take_lease, list[Lease](), list[Result]()
+
+    def late(store: Store, study: int, lease: Lease, over: Held | None = None) -> Held | None:
+        begun.append(lease)
+        if len(begun) == 1:
+            others.append(run(path, Ranks()))
+        return take(store, study, lease, over)
+
+    monkeypatch.setattr(Store, "take_lease", late)
+    idle = Ranks()
+    result = run(path, idle)
+    assert result.from_cache and result.entry == others[0].entry and idle.log == [] == idle.calls
 
 
 def test_force_waits_and_then_tunes_anew(path: Path) -> None:
@@ -205,6 +223,28 @@ def test_a_run_keeps_its_heart_beating(path: Path, monkeypatch: pytest.MonkeyPat
         ranks.allowed.set()
         assert tuned.result().entry is not None
     assert not any(thread.name == "lease" for thread in threading.enumerate())
+
+
+def test_a_heart_goes_on_after_a_beat_that_the_database_did_not_take(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat, beats, again = Store.beat, list[bool](), threading.Event()
+
+    def away_once(store: Store, study: int, lease: Lease) -> bool:
+        beats.append(True)
+        if len(beats) == 1:
+            raise StoreError("planted: the server restarts")
+        again.set()
+        return beat(store, study, lease)
+
+    monkeypatch.setattr(claim, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(Store, "beat", away_once)
+    ranks = SlowRanks()
+    with ThreadPoolExecutor(1) as pool:
+        tuned = pool.submit(run, path, ranks)
+        beaten = again.wait(120)
+        ranks.allowed.set()
+        assert beaten and tuned.result().entry is not None
 
 
 def test_a_run_whose_study_was_taken_over_ends_in_words_and_changes_nothing(path: Path) -> None:

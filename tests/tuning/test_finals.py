@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,8 +13,20 @@ import pytest
 from fakes import latency_of
 
 from autotune.config import Config
-from autotune.outcome import Evaluation, Latency, Outcome
-from autotune.tuning.finals import beats, contested, merge, merge_parts, run_finals, winner
+from autotune.db import TrialRecord
+from autotune.outcome import Evaluation, Latency, Outcome, Regime
+from autotune.tuning.finals import (
+    beats,
+    contested,
+    drift,
+    finals_plan,
+    last_finals,
+    merge,
+    merge_parts,
+    next_session,
+    run_finals,
+    winner,
+)
 
 A, B, C = (Config({"mode": name}) for name in "abc")
 
@@ -56,6 +69,57 @@ def test_the_incumbent_stays_within_the_noise() -> None:
     assert winner({A: once(100.0), B: once(95.0), C: once(94.5)}, [A], [B]) == B, "C does not beat B"
     assert winner({A: once(100.0), B: once(99.5), C: once(95.0)}, [A], [B]) == C
     assert winner({A: once(100.0), B: once(99.5), C: once(99.2)}, [A], [B, C]) == A, "neither beats the baseline"
+
+
+def test_a_challenger_whose_times_are_far_apart_does_not_win_by_less_than_that() -> None:
+    apart = replace(latency_of(95.0), low=85.0, high=105.0)
+    assert winner({A: once(100.0), B: [apart]}, [A], []) == A
+    assert winner({A: [replace(latency_of(100.0), low=90.0, high=110.0)], B: once(95.0)}, [A], []) == A
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+@pytest.mark.parametrize(
+    ("regime", "best"), [(Regime.GRAPH, A), (Regime.PIPELINED, B), (Regime.ISOLATED, A)], ids=lambda each: str(each)
+)
+def test_the_one_that_wins_is_the_fastest_in_the_regime(regime: Regime, best: Config, rounds: int) -> None:
+    times = {A: latency_of(100.0, host=150.0, isolated=300.0), B: latency_of(120.0, host=130.0, isolated=400.0)}
+    measured = {config: [latency] * rounds for config, latency in times.items()}
+    for baseline in times:
+        assert winner(measured, [baseline], [], regime) == winner(measured, [], [baseline], regime) == best
+        assert winner(measured, [], [], regime) == best
+
+
+def test_which_are_undecided_depends_on_the_regime() -> None:
+    measured = {A: [latency_of(100.0, host=111.0)] * 2, B: [latency_of(100.0, host=110.0)] * 2}
+    assert contested(measured, [A], [], Regime.PIPELINED) == [A, B]
+    assert contested(measured, [A], [], Regime.GRAPH) == []
+
+
+def test_a_single_round_is_never_repeated() -> None:
+    calls = []
+
+    def evaluate(config: Config, number: int) -> Evaluation:
+        calls.append(number)
+        return Evaluation(Outcome.MEASURED, latency=latency_of(100.0))
+
+    run_finals([A, B], 1, evaluate, stop=lambda: False, undecided=lambda measured: [A, B])
+    assert calls == [0, 0]
+
+
+def test_interpreted_finalists_need_not_reach_clocks_that_last() -> None:
+    plans = [finals_plan(30, "interpreter").for_calls_of(latency) for latency in (100.0, 1e5)]
+    assert [(plan.warmup, plan.iterations, plan.screen) for plan in plans] == [(3, 30, 30), (3, 3, 3)]
+
+
+def test_only_the_last_session_s_rounds_are_final_and_the_drift_is_theirs() -> None:
+    def record(source: str, number: int, median: float) -> TrialRecord:
+        return TrialRecord(A, Evaluation(Outcome.MEASURED, latency=latency_of(median)), source, number)
+
+    search, first = record("sampler", 7, 100.0), [record("final", number, 300.0) for number in (0, 1)]
+    last = [record("final", number, 110.0 + number) for number in (100, 101)]
+    assert last_finals([search, *first, *last]) == last and next_session([search, *first, *last]) == 200
+    assert drift([search, *first, *last]) == pytest.approx(2.105)
+    assert drift([search]) is None is drift(last)
 
 
 def rounds_of(*medians: float) -> list[Latency]:

@@ -6,11 +6,15 @@ import logging
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
 import pytest
+from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 from small_space import BEST, Ranks, kept, run, time_of
@@ -18,9 +22,9 @@ from small_space import BEST, Ranks, kept, run, time_of
 from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import StoreError
-from autotune.outcome import Outcome
+from autotune.outcome import Evaluation, Outcome
 from autotune.tuning import live as live_module
-from autotune.tuning.live import live_storage
+from autotune.tuning.live import direct_storage, live_storage
 
 CRASHING = Config({"mode": "push", "tile": 2, "unit": 2})
 TOO_LARGE = Config({"mode": "push", "tile": 2, "unit": 256})
@@ -92,6 +96,34 @@ def test_a_run_that_goes_on_goes_on_there_and_what_was_missed_is_added(path: Pat
     assert len(studies(url)) == 2, "another study of the same problem"
 
 
+def test_finals_that_were_cut_off_are_no_trials_there_and_missed_ones_keep_their_time(path: Path, url: str) -> None:
+    run(path, Ranks(raises={23: KeyboardInterrupt}))  # in the finals, without the storage
+    tuned(path, url, Ranks())
+    [study] = studies(url)
+    assert [trial.params for trial in study.trials] == [dict(record.config) for record in kept(path)]
+    ended = [record.created_at.astimezone().replace(tzinfo=None) for record in kept(path) if record.created_at]
+    assert [trial.datetime_complete for trial in study.trials] == ended
+
+
+def test_values_are_those_of_the_regime_and_a_trial_lasts_as_long_as_its_evaluation(path: Path, url: str) -> None:
+    class Hosted(Ranks):
+        """The host takes longer than the device."""
+
+        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+            found = super().evaluate(config, seed, plan)
+            assert found.latency is not None
+            latency = replace(found.latency, host=1000.0 + found.latency.median)
+            return replace(found, latency=latency, seconds={"compile": 1.0, "check": 2.0, "total": 7.0})
+
+    tuned(path, url, Hosted(), trials=3)
+    [study] = studies(url)
+    ran = [trial for trial in study.trials if trial.value is not None]
+    assert [trial.value for trial in ran] == [trial.user_attrs["device, µs"] + 1000.0 for trial in ran]
+    assert all(trial.value == trial.user_attrs["host, µs"] for trial in ran)
+    assert {trial.duration for trial in ran} == {timedelta(seconds=7)}
+    assert study.user_attrs["bsp, µs"] == 1300.0 and study.user_attrs["winner, µs"] == min(each.value for each in ran)
+
+
 def test_our_tables_and_optunas_in_one_file(path: Path) -> None:
     url = f"sqlite:///{path}"
     for force in (False, True):
@@ -158,6 +190,18 @@ def test_a_storage_that_cannot_be_opened_is_refused_and_no_password_is_shown(url
         raise AssertionError("it opened")
     assert told in str(caught.value) and "secret" not in str(caught.value)
     assert caught.value.exit_code == 2 and "\n" not in str(caught.value)
+
+
+def test_no_password_is_shown_of_a_storage_that_fails_later_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = SimpleNamespace(dialect=SimpleNamespace(name="postgresql"), dispose=lambda: None)
+    monkeypatch.setattr(live_module, "RDBStorage", lambda url, engine_kwargs: SimpleNamespace(engine=engine))
+
+    def gone() -> None:
+        raise StorageInternalError("the server is gone")
+
+    with direct_storage("postgresql://me:secret@host/db") as storage, pytest.raises(StoreError) as caught:
+        storage.put(gone)
+    assert str(caught.value) == "Optuna storage postgresql+psycopg://me:***@host/db: the server is gone"
 
 
 def test_without_a_url_there_is_no_storage() -> None:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import BASELINE, EIGHT_GPUS, FAILURES, FakeGang, FakeScreen, formula, latency_of
+from fakes import BASELINE, EIGHT_GPUS, FAILURES, LAPTOP, FakeGang, FakeScreen, formula, latency_of
 
 from autotune.config import Config
 from autotune.db import Store
-from autotune.errors import InvalidBudget
+from autotune.errors import InputError, InvalidBudget
 from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.ranks.evaluation import LONG_CALL
 from autotune.tuning import EFFORTS, Budget, Result, tune
-from autotune.tuning.effort import parse_duration
+from autotune.tuning.effort import LARGEST_SEED, MOST_TRIALS, limits_of, parse_duration
 from autotune.tuning.finals import finals_plan, merge
 from autotune.tuning.progress import Progress
 from autotune.tuning.search import Search
@@ -293,6 +293,33 @@ def test_merging_takes_the_median_round() -> None:
     assert merged.median == 100.0 and merged.low <= 100.0 <= merged.high
     assert merged.rounds == (100.0, 104.0, 90.0) and merged.host_rounds == (5.0, 7.0, 6.0) and merged.host == 6.0
     assert merge([latency_of(1.0, host=5.0), latency_of(1.0)]).host_rounds == ()
+    alone = merge([latency_of(1.0, isolated=isolated) for isolated in (9.0, 4.0, 8.0)])
+    assert (alone.isolated, alone.isolated_rounds) == (8.0, (9.0, 4.0, 8.0))
+
+
+def test_the_share_of_a_budget_that_is_used() -> None:
+    assert Budget(10).used(5, 1e9, finals=1e9) == 0.5, "time does not count"
+    timed = Budget(10, 100.0)
+    assert timed.used(0, 40.0) == pytest.approx(0.5), "the finals have a fifth at least"
+    assert timed.used(0, 35.0, finals=30.0) == pytest.approx(0.5)
+    assert timed.used(0, 30.0, finals=1e3) == pytest.approx(0.5), "and two fifths at most"
+    assert timed.used(9, 40.0) == 0.9 and timed.used(10, 1.0) == 1.0, "whichever is reached first"
+
+
+def test_a_duration_alone_is_the_only_limit() -> None:
+    effort = EFFORTS["quick"]
+    assert Budget.of(effort) == Budget(effort.trials)
+    assert Budget.of(effort, 7, "5m") == Budget(7, 300.0)
+    assert Budget.of(effort, None, "5m") == Budget(MOST_TRIALS, 300.0)
+
+
+def test_the_effort_is_the_machine_s_unless_given_and_what_nobody_can_use_is_refused() -> None:
+    assert [limits_of(machine, None, None, None)[0] for machine in (LAPTOP, EIGHT_GPUS)] == ["quick", "standard"]
+    assert limits_of(LAPTOP, "full", None, None, seed=LARGEST_SEED) == ("full", Budget(EFFORTS["full"].trials))
+    with pytest.raises(InputError, match="seed 4294967296: allowed: 0 to 4294967295"):
+        limits_of(LAPTOP, None, None, None, seed=LARGEST_SEED + 1)
+    with pytest.raises(InvalidBudget, match="budget of 608400 s: allowed: 5s to 168h"):
+        limits_of(LAPTOP, None, None, "169h")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5h", 5400)])

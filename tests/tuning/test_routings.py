@@ -34,9 +34,14 @@ class Routed(FakeGang):
     """Outcomes by the names of a mode and a routing."""
     turns_of: list[tuple[str, Config]] = field(default_factory=list)
     """Evaluations under other routings: the routing's name and the config."""
+    proved_under: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__(PROBLEM)
+
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        self.proved_under.append(self.problems[-1])
+        return super().prove(config, seed, latency)
 
     def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
         name, mode = OTHERS.get(self.problems[-1], ""), str(config["mode"])
@@ -74,6 +79,23 @@ def test_a_door_is_in_the_winner_s_times_under_each_routing_and_in_no_baseline_s
     assert all(latency.host == 50.0 for each in routings for latency in each.baselines.values())
 
 
+def test_the_fastest_baseline_is_that_of_the_regime(tmp_path: Path) -> None:
+    """A graph's replay costs the host more here than the library's own calls take on the device."""
+
+    class Hosted(Routed):
+        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+            found = super().evaluate(config, seed, plan)
+            assert found.latency is not None
+            return replace(
+                found, latency=replace(found.latency, host=300.0 if config.get("launch") == "graph" else 9.0)
+            )
+
+    result, store = run(tmp_path, Hosted())
+    store.close()
+    assert result.entry is not None
+    assert [set(each.baselines) for each in result.entry.winner.routings.values()] == [{"bsp eager"}] * 2
+
+
 def test_the_winner_and_its_fastest_baseline_take_turns_under_each_routing(tmp_path: Path) -> None:
     gang = Routed()
     result, store = run(tmp_path, gang)
@@ -101,6 +123,17 @@ def test_a_winner_that_is_wrong_under_another_routing_is_refused_as_by_the_proof
     assert {(each.evaluation.outcome, each.evaluation.reason) for each in refused} == {
         (Outcome.WRONG_RESULT, "under routing one expert: planted")
     }
+    assert len(gang.proved_under) == len(refused) + 1 and set(gang.proved_under) == {PROBLEM}, "the next one, too"
+
+
+def test_after_a_winner_s_failure_nothing_more_is_measured_of_it(tmp_path: Path) -> None:
+    gang = Routed(fails={("push", "zipf 1"): Outcome.WRONG_RESULT, ("push", "one expert"): Outcome.CRASHED})
+    result, store = run(tmp_path, gang)
+    refused = [each for each in store.trials(result.study.id) if each.source == "proof"]
+    assert {each.evaluation.reason for each in refused} == {"under routing zipf 1: planted"}
+    pushes = [(name, config) for name, config in gang.turns_of if config["mode"] == "push"]
+    assert len(pushes) == len(refused) and {name for name, _ in pushes} == {"zipf 1"}
+    assert len(gang.turns_of) == 2 * len(refused) + 2 * 4, "the baseline once beside each, then all of the next one's"
 
 
 def test_a_baseline_that_fails_under_a_routing_is_no_baseline_there(tmp_path: Path) -> None:

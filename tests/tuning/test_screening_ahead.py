@@ -78,6 +78,24 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
     assert all(gone(pid) for pid in pids), "leaving waits for no compiler's end of its job"
 
 
+def test_a_screen_that_turns_to_another_problem_compiles_for_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+
+    class Noted:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def close(self) -> None: ...
+        def submit(self, seconds: float, function: Any, *job: Any) -> None:
+            jobs.append(job[:-1])
+
+    monkeypatch.setattr(screening, "Pool", Noted)
+    other = FOUND.problem_type(m=128, n=128, k=64, world_size=2)
+    with Screen(FOUND, PROBLEM, H100) as screen:
+        screen.submit(config(1))
+        screen.turn_to(FOUND, other)
+        screen.submit(config(1))
+    assert jobs == [("all_gather_gemm", problem.as_dict(), H100) for problem in (PROBLEM, other)]
+
+
 def named_semaphores() -> list[str]:
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/sem.mp-" in line]
 

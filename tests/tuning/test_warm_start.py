@@ -10,7 +10,7 @@ from fakes import EIGHT_GPUS, latency_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Store, TrialRecord, Winner
-from autotune.outcome import Evaluation, Outcome
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
 from autotune.tuning.warm_start import previous_winner, warm_starts
 from autotune.workloads import provenance_of, workload
 
@@ -46,3 +46,50 @@ def test_a_winner_of_far_sizes_is_not_tried(tmp_path: Path, m: int, tried: bool)
         study = store.study(CacheKey.of(PROBLEM, EIGHT_GPUS), provenance_of(FOUND), seed=0, space_size=1)
         store.finish(study.id, Winner(winner, latency_of(20.0)))
         assert warm_starts(FOUND, dataclasses.replace(PROBLEM, m=m), EIGHT_GPUS, store) == [winner] * tried
+
+
+def staged(stages: int, group_m: int = 4) -> Config:
+    return FOUND.default_config(PROBLEM, EIGHT_GPUS).replace(num_stages=stages, group_m=group_m)
+
+
+def test_the_nearest_winners_come_first_and_another_type_or_architecture_is_farther_than_sizes(tmp_path: Path) -> None:
+    wanted, key = [], CacheKey.of(PROBLEM, EIGHT_GPUS)
+    keys = {
+        staged(1): dataclasses.replace(key, arch="sm_89"),
+        staged(2): CacheKey.of(dataclasses.replace(PROBLEM, dtype="fp16"), EIGHT_GPUS),
+        staged(3): CacheKey.of(dataclasses.replace(PROBLEM, m=128), EIGHT_GPUS),
+        staged(4): CacheKey.of(dataclasses.replace(PROBLEM, m=32), EIGHT_GPUS),
+        staged(5): CacheKey.of(PROBLEM, EIGHT_GPUS, Regime.GRAPH),
+    }
+    with Store.open(tmp_path / "cache.db") as store:
+        for config, each in keys.items():
+            study = store.study(each, provenance_of(FOUND), seed=0, space_size=1)
+            store.finish(study.id, Winner(config, latency_of(20.0)))
+            wanted.append(config)
+        assert warm_starts(FOUND, PROBLEM, EIGHT_GPUS, store) == wanted[:1:-1], "another regime, m=32, m=128"
+
+
+def test_of_the_nearest_problem_s_search_the_four_fastest_in_its_regime_are_tried(tmp_path: Path) -> None:
+    near = dataclasses.replace(PROBLEM, m=32)
+    hosts = {staged(1): 40.0, staged(2): 30.0, staged(3): 20.0, staged(4): 60.0, staged(5): 50.0, staged(6): 70.0}
+    with Store.open(tmp_path / "cache.db") as store:
+        for problem, group_m in ((dataclasses.replace(PROBLEM, m=64), 8), (near, 4)):
+            study = store.study(CacheKey.of(problem, EIGHT_GPUS), provenance_of(FOUND), seed=0, space_size=1)
+            for number, (config, host) in enumerate(hosts.items()):
+                latency = latency_of(19.0 - number, host=host)
+                trial = TrialRecord(config.replace(group_m=group_m), Evaluation(Outcome.MEASURED, latency=latency))
+                store.record(study.id, trial)
+            store.finish(study.id, Winner(staged(3, group_m), latency_of(20.0)))
+        tried = warm_starts(FOUND, PROBLEM, EIGHT_GPUS, store)
+    assert tried == [staged(3), staged(3, 8), staged(2), staged(1), staged(5)]
+
+
+def test_the_previous_winner_is_the_newest_of_the_same_key(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "cache.db") as store:
+        for stages, regime in ((1, DEFAULT_REGIME), (2, DEFAULT_REGIME), (3, Regime.GRAPH)):
+            provenance = dataclasses.replace(provenance_of(FOUND), source_hash=f"version {stages}")
+            study = store.study(CacheKey.of(PROBLEM, EIGHT_GPUS, regime), provenance, seed=0, space_size=1)
+            store.finish(study.id, Winner(staged(stages), latency_of(20.0)))
+        assert previous_winner(FOUND, PROBLEM, EIGHT_GPUS, store) == [staged(2)]
+        assert previous_winner(FOUND, PROBLEM, EIGHT_GPUS, store, Regime.GRAPH) == [staged(3)]
+        assert previous_winner(FOUND, PROBLEM, EIGHT_GPUS, store, Regime.ISOLATED) == []

@@ -20,7 +20,8 @@ from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
 from autotune.machine import INTERPRETED, MI300X, Machine
 from autotune.workloads import Tolerance, workload
-from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales
+from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales, farthest
+from autotune.workloads.tolerance import Error
 
 CPU = torch.device("cpu")
 DEPTH = 28672
@@ -152,6 +153,17 @@ def test_right_results_pass(name: str, dtype: str, ranks: int, way: str) -> None
 @pytest.mark.parametrize("name", OURS)
 def test_a_thousand_right_results_of_a_thousand_pass(name: str, dtype: str, ranks: int, way: str) -> None:
     assert wrongly_refused(name, dtype, ranks, way, results=1000, elements=ROWS * COLUMNS) == 0
+
+
+def test_errors_count_whatever_their_sign_place_and_type_and_nan_is_the_largest() -> None:
+    one, zero = torch.ones(4), torch.zeros(4)
+    low, broken = torch.tensor([0.5, 1.0, 1.0, 1.0]), torch.tensor([1.0, math.nan, 1.0, 1.0])
+    assert distance(low, one) == Error(0.25, 0.5) == farthest([one, low], [one, one])
+    for results in ([broken, low], [low, broken]):
+        found = farthest(results, [one, one])
+        assert math.isnan(found.overall) and math.isnan(found.element)
+    assert distance(zero, zero) == Error(0.0, 0.0) and distance(low, zero) == Error(math.inf, math.inf)
+    assert distance(torch.tensor([1 / 3]).bfloat16(), torch.tensor([1 / 3])).overall > 1e-3
 
 
 @pytest.mark.parametrize("machine", [EIGHT_GPUS, INTERPRETED])

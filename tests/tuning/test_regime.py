@@ -1,0 +1,98 @@
+"""The regime in the loop: what ranks are asked for, and baselines that no caller in it gets as they were measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import LAPTOP
+from small_space import BEST, BSP, FINALS, PROBLEM, WORKLOAD, Ranks, SmallWorkload, kept, run, time_of
+
+from autotune.config import Config
+from autotune.db import Store
+from autotune.outcome import Evaluation, Regime
+from autotune.tuning import Progress
+from autotune.tuning.cached import cached
+
+DEFAULT = WORKLOAD.default_config(PROBLEM, LAPTOP)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache.db"
+
+
+@pytest.fixture
+def _captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The baseline, by far the fastest, is a graph: no caller gets it."""
+    monkeypatch.setattr(
+        SmallWorkload, "unlike_measured", lambda _, config, regime: "a graph" if config == BSP else None
+    )
+
+
+@pytest.mark.parametrize(
+    ("regime", "isolated"), [(Regime.GRAPH, False), (Regime.PIPELINED, False), (Regime.ISOLATED, True)]
+)
+def test_ranks_compare_and_measure_in_the_regime(path: Path, regime: Regime, isolated: bool) -> None:
+    ranks = Ranks()
+    run(path, ranks, trials=5, regime=regime)
+    plans = [plan for _, _, plan in ranks.calls]
+    assert {plan.regime for plan in plans} == {regime}
+    assert all((plan.isolated > 0) == isolated for plan in plans[:5]) and all(plan.isolated for plan in plans[5:])
+
+
+@pytest.mark.usefixtures("_captured")
+def test_a_baseline_that_nobody_gets_neither_wins_nor_drops_others_nor_takes_a_place(path: Path) -> None:
+    ranks, best = Ranks(time=lambda config: 100.0 if config == BSP else time_of(config)), set[Config]()
+
+    def watch(progress: Progress) -> None:
+        if progress.best is not None:
+            best.add(progress.best[0])
+
+    result = run(path, ranks, trials=1000, watch=watch)
+    assert result.entry is not None and result.entry.winner.config == BEST
+    assert result.entry.winner.baselines["bsp"].median == 100.0
+    assert ranks.proved == [BEST] and BEST in best and BSP not in best
+    assert not any(100.0 in plan.incumbent for _, _, plan in ranks.calls)
+    assert len(kept(path, finals=True)) == FINALS and ranks.configs.count(BSP) == 1 + 2
+
+
+@pytest.mark.usefixtures("_captured")
+def test_such_a_baseline_decides_nothing_between_the_others(path: Path) -> None:
+    times = {BSP: 100.0, BEST: 198.4, DEFAULT: 200.0}
+    run(path, Ranks(time=lambda config: times.get(config, 250.0)), trials=1000)
+    finals = [trial.config for trial in kept(path, finals=True)]
+    assert {config: finals.count(config) for config in times} == {BSP: 2, BEST: 4, DEFAULT: 4}
+
+
+def test_the_last_winner_stays_beside_a_default_as_fast(path: Path) -> None:
+    run(path, Ranks(), trials=1000)
+    times = {BSP: 300.0, BEST: 200.0, DEFAULT: 199.5}
+    result = run(path, Ranks(time=lambda config: times.get(config, 250.0)), trials=1000, force=True)
+    assert result.entry is not None and result.entry.winner.config == BEST
+
+
+def test_the_end_tells_the_winner_as_it_was_stored_and_how_often_ranks_were_restarted(path: Path) -> None:
+    class Asked(Ranks):
+        proofs: list[Any]
+
+        def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+            self.proofs = [config, seed, latency]
+            return super().prove(config, seed, latency)
+
+    ranks = Asked(restarts=3)
+    result = run(path, ranks, trials=1000, seed=2)
+    assert result.entry is not None
+    winner = result.entry.winner
+    assert result.progress.best == (winner.config, winner.latency) and result.progress.baselines == winner.baselines
+    assert result.progress.restarts == 3
+    config, seed, latency = ranks.proofs
+    assert (config, latency) == (BEST, 200.0) and seed not in [used for _, used, _ in ranks.calls] and seed >= 20_000
+
+
+def test_only_what_was_tuned_for_the_regime_answers_from_the_cache(path: Path) -> None:
+    entry = run(path, Ranks(), trials=5, regime=Regime.GRAPH).entry
+    with Store.open(path) as store:
+        found = {regime: cached(store, WORKLOAD, PROBLEM, LAPTOP, regime) for regime in Regime}
+    assert entry is not None and found == {Regime.GRAPH: entry, Regime.PIPELINED: None, Regime.ISOLATED: None}
