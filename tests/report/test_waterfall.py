@@ -36,6 +36,10 @@ def test_each_tax_has_its_share_of_the_first_rung() -> None:
         "a late rank": "S passes on 100 ± 0 %, absorbs 5.0 µs\nD passes on 4 ± 4 %, absorbs over 50 µs",
         "a barrier": "1.50 ± 0.00 µs, of all ranks on the device",
     }
+    without_d = dataclasses.replace(
+        TAXES, rounds={letter: each for letter, each in TAXES.rounds.items() if letter != "D"}
+    )
+    assert dict(table(without_d))["locality"] == "not told apart: there is no rung D, F"
     noisy = dataclasses.replace(TAXES, rounds={**TAXES.rounds, "D": (253.0, 257.0, 252.0, 259.0)})
     assert dict(table(noisy))["bulk synchrony"].startswith("≈ 0 ± ") and "%" not in dict(table(noisy))["bulk synchrony"]
     larger = dataclasses.replace(TAXES, rounds={**TAXES.rounds, "S": (900.0,) * 4})
