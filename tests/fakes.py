@@ -112,7 +112,7 @@ class FakeGang:
         self.door: Door | None = None
         self.turns: list[Turn | MeasureBarrier | Trace] = []
         self.turn_failure: Failed | None = None
-        self.clock: Callable[[Config], float] | None = None
+        self.clock: Callable[[Config, int], float] = lambda config, rank: 1980.0
         """MHz after a turn of a config."""
 
     def start(self) -> None:
@@ -163,8 +163,8 @@ class FakeGang:
         if isinstance(request, MeasureBarrier):
             return [Done("", parts={"barrier": (3.5,), "empty": (2.0,)})] * self.ranks
         median = rung_formula(request) * (1 + 0.001 * math.sin(len(self.turns) // 8))
-        clock = self.clock(request.config) if self.clock is not None else 1980.0
-        return [Done("", times=(median - rank,) * request.calls, clock=clock) for rank in range(self.ranks)]
+        clocks = [self.clock(request.config, rank) for rank in range(self.ranks)]
+        return [Done("", times=(median - rank,) * request.calls, clock=clock) for rank, clock in enumerate(clocks)]
 
 
 class FakeScreen:
