@@ -151,7 +151,7 @@ def test_a_trace_is_a_file_for_perfetto(gpus: Bench, tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "2", "--trace", str(file))
     assert result.exit_code == 0 and f"to {file}" in result.stderr, result.stderr
-    assert "the twin takes 1.00 times as long" in result.stdout
+    assert "the twin takes 1.25 times as long" in result.stdout
     found = json.loads(file.read_text())["traceEvents"]
     assert {each["ph"] for each in found} == {"M", "X", "i"}
     assert len({each["pid"] for each in found}) == 16, "eight ranks of S, eight of D"
