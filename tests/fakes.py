@@ -62,7 +62,7 @@ def formula(config: Config) -> float:
 
 def rung_formula(request: Turn) -> float:
     """What ``tune taxes`` times, in microseconds: a launch between phases costs 1.5, a barrier's synchrony 40, memory
-    6, and of a rank's lateness a barrier passes all on and flags half.
+    6, and of a rank's lateness a barrier passes all on and flags half. A traced twin takes a quarter longer.
     """
     config = request.config
     median = formula(Config({name: value for name, value in config.items() if name != "empty_launches"}))
@@ -71,7 +71,8 @@ def rung_formula(request: Turn) -> float:
     median += 6.0 * (config.get("handover") == "memory") + 30.0 * request.isolated
     median += 1.5 * int(config.get("empty_launches", 0))
     overlaps = config["mode"] != "bsp" and phases == "overlapped"
-    return median + request.late * 1e6 * (0.5 if overlaps else 1.0)
+    median += request.late * 1e6 * (0.5 if overlaps else 1.0)
+    return median * (1.25 if config.get("trace") else 1.0)
 
 
 def stamps(rank: int) -> tuple[Stamped, ...]:
@@ -112,7 +113,7 @@ class FakeGang:
         self.door: Door | None = None
         self.turns: list[Turn | MeasureBarrier | Trace] = []
         self.turn_failure: Failed | None = None
-        self.clock: Callable[[Config], float] | None = None
+        self.clock: Callable[[Config, int], float] = lambda config, rank: 1980.0
         """MHz after a turn of a config."""
 
     def start(self) -> None:
@@ -163,8 +164,8 @@ class FakeGang:
         if isinstance(request, MeasureBarrier):
             return [Done("", parts={"barrier": (3.5,), "empty": (2.0,)})] * self.ranks
         median = rung_formula(request) * (1 + 0.001 * math.sin(len(self.turns) // 8))
-        clock = self.clock(request.config) if self.clock is not None else 1980.0
-        return [Done("", times=(median - rank,) * request.calls, clock=clock) for rank in range(self.ranks)]
+        clocks = [self.clock(request.config, rank) for rank in range(self.ranks)]
+        return [Done("", times=(median - rank,) * request.calls, clock=clock) for rank, clock in enumerate(clocks)]
 
 
 class FakeScreen:

@@ -4,18 +4,20 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from fakes import BASELINE, LAPTOP, LIMITS, evaluation_of, latency_of
+from fakes import BASELINE, EIGHT_GPUS, LAPTOP, LIMITS, evaluation_of, latency_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.report import Report, build, to_markdown
 from autotune.report.builder import rank_correlation
-from autotune.workloads import workload
+from autotune.report.regimes import WITHOUT_ROUNDS
+from autotune.workloads import provenance_of, workload
 
 Tuned = Callable[..., Entry]
 
@@ -153,6 +155,55 @@ def test_what_ranks_cost_that_had_to_be_started_again(store: Store, provenance: 
     assert (report.restarts, report.restarting) == (2, 19.0)
     assert re.search(r"\| ranks restarted +\| 2 times, 19 s +\|", to_markdown(report))
     assert re.search(r"\| ranks restarted +\| never +\|", to_markdown(dataclasses.replace(report, restarts=0)))
+
+
+def test_a_report_is_of_the_regime_tuned_for(store: Store, provenance: Provenance) -> None:
+    """On the device the other config and the other baseline are the faster ones."""
+    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink", Regime.ISOLATED)
+    study = store.study(key, provenance, seed=0, space_size=3)
+    winner, other = Config({"mode": "push"}), Config({"mode": "pull"})
+    latencies = {other: latency_of(100.0, isolated=300.0), winner: latency_of(120.0, isolated=200.0)}
+    for config, latency in latencies.items():
+        found = Evaluation(Outcome.MEASURED, latency=latency, seconds={"compile": 1.0, "measure": 2.0, "total": 5.0})
+        store.record(study.id, TrialRecord(config, found, source="sampler"))
+    for number, reason in enumerate(("the first", "the second")):
+        wrong = Evaluation(Outcome.WRONG_RESULT, reason)
+        store.record(study.id, TrialRecord(winner.replace(block_m=16 << number), wrong, source="sampler"))
+    baselines = {"bsp graph": latency_of(90.0, isolated=500.0), "bsp eager": latency_of(110.0, isolated=400.0)}
+    store.finish(study.id, Winner(winner, latencies[winner], baselines))
+    report = build(store, store.entries()[0])
+    assert [each.config for each in report.best] == [winner, other]
+    assert [(each.baseline, each.ratio.value) for each in report.speedups] == [("bsp eager", 2.0), ("bsp graph", 2.5)]
+    assert {each.value: each.best for each in report.knobs[0].reached} == {"pull": 300.0, "push": 200.0}
+    (launch,) = report.taxes
+    assert launch.microseconds == 20.0 and launch.error == pytest.approx(math.hypot(1.1, 0.9)), "no rounds: by spread"
+    assert (report.seconds, report.measuring) == (10.0, 4.0)
+    (example,) = [each for each in report.endings if each.outcome is Outcome.WRONG_RESULT]
+    assert (example.count, example.reason, example.example) == (2, "the first", winner.replace(block_m=16))
+
+
+@pytest.mark.parametrize(("regime", "served"), [(Regime.GRAPH, True), (Regime.PIPELINED, False)])
+def test_a_winner_that_no_look_up_serves_is_called_so(store: Store, regime: Regime, served: bool) -> None:
+    """A graph of the library's own calls, which earlier versions let win; it wins nothing back from itself."""
+    found = workload("all_gather_gemm")
+    key = CacheKey.of(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS, regime)
+    study = store.study(key, provenance_of(found), seed=0, space_size=3)
+    own, limits = latency_of(100.0), {"gemm": latency_of(80.0)}
+    store.finish(study.id, Winner(Config({"mode": "bsp", "launch": "graph"}), own, {"bsp graph": own}, limits))
+    report = build(store, store.entries()[0], found)
+    assert any(note.startswith("No look-up serves this config: ") for note in report.notes) != served
+    assert WITHOUT_ROUNDS in report.notes
+    assert [tax.name for tax in report.taxes] == ["bulk synchrony and locality"]
+
+
+def test_a_replay_s_dimensions_have_no_importance(studied: Path) -> None:
+    """What it searched is a reduced space."""
+    with Store.open(studied) as store:
+        (entry,) = store.entries()
+        provenance = entry.provenance.as_replay(datetime(2026, 11, 20, tzinfo=UTC))
+        report = build(store, dataclasses.replace(entry, provenance=provenance), workload("all_gather_gemm"))
+    assert report.knobs and all(knob.importance is None for knob in report.knobs)
+    assert any("a table recorded 2026-11-20" in note for note in report.notes)
 
 
 @pytest.fixture

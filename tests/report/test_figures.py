@@ -10,7 +10,18 @@ import pytest
 from fakes import latency_of
 
 from autotune.outcome import Door, Latency, Regime, alike
-from autotune.report.figures import Ratio, efficiency_text, latency_text, overlap_efficiency, ratio
+from autotune.report.figures import (
+    BEYOND_LIMIT,
+    Ratio,
+    difference_text,
+    drift_text,
+    efficiency_text,
+    latency_text,
+    options_text,
+    overlap_efficiency,
+    ratio,
+    share_text,
+)
 from autotune.tuning.finals import merge
 
 
@@ -57,6 +68,13 @@ def test_without_rounds_it_says_so_instead_of_pretending() -> None:
     for one, other in ((latency_of(150.0), latency_of(100.0)), (BASELINE, latency_of(100.0)), (in_rounds(9.0), WINNER)):
         found = ratio(one, other)
         assert found.rounds == 0 and str(found).endswith(" (by spread)")
+    one, other = latency_of(100.0, host=300.0), latency_of(50.0, host=120.0)
+    assert ratio(one, other, Regime.GRAPH).value == 2.0 and ratio(one, other, Regime.PIPELINED).value == 2.5
+
+
+def test_only_beyond_its_error_a_ratio_is_less_than_one() -> None:
+    assert Ratio(0.95, 0.04).is_less
+    assert not Ratio(0.95, 0.06).is_less and not Ratio(1.05, 0.06).is_less
 
 
 def test_rounds_that_one_of_them_was_not_in_do_not_count() -> None:
@@ -71,6 +89,9 @@ def test_each_regime_has_its_own_rounds() -> None:
     assert (ours.of(Regime.PIPELINED), ours.of(Regime.ISOLATED), theirs.of(Regime.PIPELINED)) == (120.0, 180.0, 101.0)
     assert ours.knows(Regime.ISOLATED) and not theirs.knows(Regime.ISOLATED)
     unknown = dataclasses.replace(theirs, host=None, host_rounds=())
+    apart = dataclasses.replace(theirs, host=300.0, host_rounds=(250.0, 350.0))
+    assert latency_text(apart, Regime.GRAPH) == "101.0 µs ± 12.6 %"
+    assert latency_text(apart, Regime.PIPELINED) == "300.0 µs ± over 100 %"
     assert unknown.in_rounds(Regime.PIPELINED) == (100.0, 102.0) and not unknown.knows(Regime.PIPELINED)
 
 
@@ -97,6 +118,8 @@ def test_the_overlap_efficiency_is_the_share_of_exposed_communication_that_is_hi
     assert overlap_efficiency(gemm, bsp, parts) == pytest.approx(1.0)
     assert overlap_efficiency(latency_of(200.0), bsp, parts) < 0, "slower than the baseline"
     assert overlap_efficiency(half, bsp, {"all_gather": gemm}) is None, "no part computes"
+    busy = {**bsp, "fast": latency_of(180.0, host=900.0, isolated=900.0)}
+    assert overlap_efficiency(half, busy, parts) == pytest.approx(0.5), "whatever its host takes"
     assert overlap_efficiency(half, {}, parts) is None
     assert overlap_efficiency(half, {"fast": latency_of(90.0)}, parts) is None, "nothing is exposed"
 
@@ -106,3 +129,26 @@ def test_an_overlap_below_none_is_in_words() -> None:
         "nothing is hidden: the winner adds 10 % more than the fastest baseline to the computation alone"
     )
     assert efficiency_text(-0.004).startswith("0 % of what") and efficiency_text(0.5).startswith("50 % of what")
+
+
+def test_a_difference_has_the_unit_of_its_larger_number() -> None:
+    assert difference_text(-7.84, 0.26) == "-7.8 ± 0.3 µs" and difference_text(999.9, 1.0) == "999.9 ± 1.0 µs"
+    assert difference_text(12.0, 1500.0) == "0.012 ± 1.500 ms" and difference_text(2e6, 1e3) == "2.000 ± 0.001 s"
+
+
+def test_a_share_above_one_has_a_word() -> None:
+    assert (
+        share_text(0.97, "limit", BEYOND_LIMIT) == "0.97 of the limit"
+        and share_text(1.004, "x", "y") == "1.00 of the x"
+    )
+    assert share_text(1.01, "limit", BEYOND_LIMIT) == "1.01 of the limit, faster than the library's slower part alone"
+
+
+def test_a_flag_that_is_off_is_an_option_too() -> None:
+    """Else a command repeats another problem where the flag's default is on."""
+    assert options_text({"in_place": False, "m": 4}) == "--no-in-place --m 4"
+
+
+def test_from_a_quarter_on_a_machine_was_another_one_in_the_finals() -> None:
+    assert drift_text(1.24) == drift_text(0.81) == drift_text(None) == ""
+    assert drift_text(1.25).startswith("Configs took 1.25 times") and drift_text(0.8).startswith("Configs took 0.80")

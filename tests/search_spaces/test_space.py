@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -9,7 +10,7 @@ import optuna
 import pytest
 
 from autotune.config import Config
-from autotune.errors import InvalidConfig
+from autotune.errors import InvalidConfig, InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
 from autotune.workloads import workload
@@ -92,7 +93,43 @@ def test_the_fingerprint_changes_with_values_and_constraints() -> None:
     fewer = Space(*dimensions, constraints=TOY.constraints[:1])
     other_values = Space(*dimensions[:1], numbers("tile", 16, 32, modes=("push",)), *dimensions[2:])
     assert same.fingerprint() == TOY.fingerprint()
-    assert len({TOY.fingerprint(), fewer.fingerprint(), other_values.fingerprint()}) == 3
+    even, narrow = TOY.constraints
+    of_a_mode = Space(*dimensions, constraints=(even, dataclasses.replace(narrow, modes=("push",))))
+    assert len({each.fingerprint() for each in (TOY, fewer, other_values, of_a_mode)}) == 4
+
+
+def test_a_config_of_a_space_has_all_dimensions_of_its_mode_and_may_break_a_constraint() -> None:
+    config = Config({"mode": "push", "tile": 64, "unit": 32, "tma": False})
+    assert TOY.holds(config) and TOY.violation(config, problem(), H100) is not None
+    few = Config({"mode": "push", "tile": 64})
+    for other in (few, config.replace(tile=24), Config({"mode": "pull"}), Config({"mode": "bsp", "tile": 16})):
+        assert not TOY.holds(other)
+    assert TOY.of_parameters(TOY.parameters(config)) == config
+    assert TOY.of_parameters({**TOY.parameters(few)}) is None and TOY.of_parameters({"mode": 0, "tile": 1}) is None
+
+
+def test_a_constraint_is_lifted_by_its_name_and_the_others_hold() -> None:
+    lifted = TOY.restricted({"tile": [64, 32]}, lifted=["narrow"])
+    assert [constraint.name for constraint in lifted.constraints] == ["even"]
+    assert lifted.dimensions["tile"].values == (32, 64)
+
+
+def test_a_remembering_space_says_what_the_space_says() -> None:
+    for machine in (H100, LAPTOP):
+        remembering = TOY.remembering(problem(), machine)
+        for tile, unit in itertools.product((16, 32, 64), (32, 64, 128)):
+            config = Config({"mode": "push", "tile": tile, "unit": unit, "tma": True})
+            assert remembering(config) is TOY.broken(config, problem(), machine)
+
+
+def test_a_problem_is_refused_only_where_no_mode_is_left() -> None:
+    def space(*alive: str) -> Space:
+        refused = Constraint("alive", ("mode",), lambda s, mode: mode in alive, "the machine lacks it")
+        return Space(choices("mode", "bsp", "push"), constraints=(refused,))
+
+    space("push").check_problem(problem(), H100)
+    with pytest.raises(InvalidProblem, match="the machine lacks it"):
+        space().check_problem(problem(), H100)
 
 
 def test_optunas_parameters_lead_back_to_the_config() -> None:
@@ -130,6 +167,8 @@ PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[na
         ("TMA exists", {**PUSH, "loads": "tma"}, {}, MI300X),
         ("TMA alignment", {**PUSH, "loads": "tma"}, {"n": 4 * 500, "k": 1000, "m": 4096}, H100),
         ("TMA alignment", {**PUSH, "loads": "tma"}, {"n": 4 * 1028, "out_dtype": "fp32"}, H100),
+        ("TMA alignment", {**PUSH, "loads": "tma"}, {"n": 4 * 1032, "epilogue": "swiglu"}, H100),
+        ("scales by blocks", {**PUSH, "block_k": 256}, {"dtype": "fp8", "scales": "block", "b_order": "nk"}, H100),
         ("TMA within a shard", {**PULL, "mode": "pull", "loads": "tma"}, {"layout": "k", "k": 4 * 72}, H100),
         ("depth of a split", {**PUSH, "split_k": 16}, {"k": 512}, H100),
         ("splits needed", {**PUSH, "split_k": 2}, {}, H100),
@@ -169,6 +208,12 @@ def test_each_constraint_refuses_what_it_is_for(
 ) -> None:
     violation = FOUND.space.violation(Config(config), problem(**fields), machine)
     assert violation is not None and violation.startswith(name), violation
+
+
+def test_rows_of_a_transposed_b_are_as_long_as_its_depth() -> None:
+    """So TMA loads it whatever its columns; C in fp32 has rows of 16 bytes here, in bf16 it would not."""
+    fields = {"n": 4 * 1028, "out_dtype": "fp32", "b_order": "nk"}
+    assert FOUND.space.violation(Config({**PUSH, "loads": "tma"}), problem(**fields), H100) is None
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X, MI350X, LAPTOP], ids=lambda machine: machine.arch)

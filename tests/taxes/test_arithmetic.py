@@ -97,6 +97,7 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     drawn = np.random.default_rng(0).exponential(1.0, size=(200, 30))
     covered = sum(found.low <= 1.0 <= found.high for found in (estimate(list(each)) for each in drawn))
     assert 170 <= covered <= 198
+    assert estimate([0.0, 1.0] * 20).error == pytest.approx(1.96 * 0.5 / math.sqrt(40), rel=0.08), "95 %, not 90"
 
 
 def test_what_is_common_to_a_round_cancels() -> None:
@@ -137,3 +138,4 @@ def test_rounds_of_different_clocks_are_told() -> None:
     clocks = {"E1": [1980.0, 1980.0, 1700.0], "B": [1960.0, 1900.0, 1690.0]}
     assert same_clock(clocks, 3) == [True, False, True]
     assert same_clock({}, 2) == [True, True] and same_clock({"B": [0.0, 1980.0]}, 2) == [True, True]
+    assert same_clock({"B": [0.0, 1980.0], "G": [1980.0]}, 2) == [True, True], "what is not known differs from nothing"

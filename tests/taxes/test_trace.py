@@ -16,7 +16,7 @@ from autotune.machine import H100, MI300X, Machine, machine
 from autotune.ranks.protocol import Failed, Trace, Turn
 from autotune.taxes.ladder import RUNGS
 from autotune.taxes.measure import ladder_of
-from autotune.taxes.trace import BARRIER, ENDS, KINDS, SENDS, TILE, WAITS, Event, Traced, barrier_costs, perfetto
+from autotune.taxes.trace import BARRIER, ENDS, KINDS, SENDS, TILE, WAITS, Event, Traced, barrier_costs, kept, perfetto
 from autotune.workloads import workload
 
 NAMES = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode")
@@ -57,6 +57,18 @@ def test_perfetto_gets_a_process_for_each_rank_and_a_thread_for_each_program() -
     assert len({each["pid"] for each in spans}) == 4 and all(each["dur"] >= 0 for each in spans)
     assert len({each["tid"] for each in spans}) == 22
     assert sum(each["ph"] == "i" for each in found["traceEvents"]) == 8
+
+
+def test_launches_are_apart_and_a_rank_waits_until_its_first_program_passes() -> None:
+    two = [Event(0, program, TILE, 0, 1.0, 2.0) for program in range(4)] + [Event(1, 2, TILE, 0, 3.0, 4.0)]
+    assert kept(two, 1) == {2} and kept(two, 0) == {0, 1, 2, 3}
+    found = perfetto({"S": Traced(1.0, (tuple(two),))}, RUNGS)["traceEvents"]
+    assert len({each["tid"] for each in found if each["ph"] == "X"}) == 5
+    ranks = [
+        [Event(0, 0, ENDS, 0, end, end), *(Event(0, n, BARRIER, 0, end, at) for n, at in enumerate(passed))]
+        for end, passed in ((10.0, (20.0, 25.0)), (12.0, (20.0, 20.0)))
+    ]
+    assert barrier_costs(ranks) == (pytest.approx(1.0), pytest.approx(0.0))
 
 
 def traced(name: str, letter: str) -> tuple[tuple[Event, ...], ...]:

@@ -30,10 +30,10 @@ def in_rounds(*medians: float) -> Latency:
 
 def stored(
     file: Path, m: int, *medians: float, config: Config = WON, machine: Machine = EIGHT_GPUS, beside: Any = None,
-    regime: Regime = Regime.GRAPH, **versions: str,
+    regime: Regime = Regime.GRAPH, world_size: int = 8, **versions: str,
 ) -> Path:  # fmt: skip
     """A finished study of that size; ``beside`` are the rounds of OLD in its finals."""
-    problem = FOUND.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": 8})
+    problem = FOUND.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": world_size})
     provenance = dataclasses.replace(provenance_of(FOUND), **versions)
     with Store.open(file) as store:
         study = store.study(CacheKey.of(problem, machine, regime), provenance, seed=0, space_size=9)
@@ -129,6 +129,43 @@ def test_a_result_from_before_doors_is_compared_with_the_bound_call(gpus: Bench,
     assert same.stdout.count("48.00 µs") == 2 and "both are compared" not in same.stdout
 
 
+def test_regimes_and_world_sizes_are_problems_of_their_own(gpus: Bench, tmp_path: Path) -> None:
+    a, b = tmp_path / "a.db", tmp_path / "b.db"
+    cases = ((Regime.GRAPH, 8, 100.0, 100.0), (Regime.ISOLATED, 8, 200.0, 220.0), (Regime.GRAPH, 4, 300.0, 360.0))
+    for regime, world_size, then, now in cases:
+        for file, median in ((a, then), (b, now)):
+            stored(file, 64, *(median,) * 3, regime=regime, world_size=world_size)
+    found = json.loads(gpus.tune("compare", str(a), str(b), "--json").stdout)["changes"]
+    assert sorted(round(each["ratio"]["value"], 3) for each in found) == [1.0, 1.1, 1.2]
+    one = gpus.tune("compare", str(a), str(b), "--b", "regime=graph", "--b", "world-size=8")
+    assert one.exit_code == 0 and "1 the same, 2 missing" in one.stdout, "both conditions hold"
+
+
+def test_a_change_is_one_of_the_regimes_own_times(gpus: Bench, tmp_path: Path) -> None:
+    """The device's are noisy, those of isolated calls are steady."""
+
+    def called(device: tuple[float, ...], *whole: float) -> Latency:
+        rounds = whole if len(whole) > 1 else ()
+        return dataclasses.replace(in_rounds(*device), isolated=whole[0], isolated_rounds=rounds)
+
+    noisy = (30.0, 45.0, 20.0)
+    problem = FOUND.problem_type.from_dict({"m": 64, "n": 28672, "k": 8192, "world_size": 8})
+    for name, config, whole in (("a", OLD, 100.0), ("b", WON, 120.0)):
+        with Store.open(tmp_path / f"{name}.db") as store:
+            key = CacheKey.of(problem, EIGHT_GPUS, Regime.ISOLATED)
+            study = store.study(key, provenance_of(FOUND), seed=0, space_size=9)
+            for number in range(3):
+                for one, device, its in ((WON, 30.0, 120.0), (OLD, 50.0, 60.0)):
+                    measured = Evaluation(Outcome.MEASURED, latency=called((device,), its))
+                    store.record(study.id, TrialRecord(one, measured, "final", number))
+            store.finish(study.id, Winner(config, called(noisy, whole, 1.001 * whole, 0.999 * whole)))
+    result = gpus.tune("compare", str(tmp_path / "a.db"), str(tmp_path / "b.db"), "--json")
+    assert result.exit_code == 1, result.output
+    (change,) = json.loads(result.stdout)["changes"]
+    assert change["verdict"] == "slower" and change["ratio"]["value"] == pytest.approx(1.2)
+    assert change["ratio"]["error"] < 0.01 and change["beside"]["value"] == pytest.approx(2.0)
+
+
 def test_a_difference_within_the_noise_is_none_however_large(gpus: Bench, tmp_path: Path) -> None:
     a, b = stored(tmp_path / "a.db", 64, 100.0, 150.0, 60.0), stored(tmp_path / "b.db", 64, 120.0, 180.0, 70.0)
     result = gpus.tune("compare", str(a), str(b))
@@ -167,6 +204,10 @@ def test_dates_and_versions_of_one_database(gpus: Bench, tmp_path: Path) -> None
     assert none.exit_code == 2 and "no problem is on both sides" in none.stderr
     both = gpus.tune("compare", str(file), str(file), "--a", "until=2999-12-31", "--a", "world-size=8")
     assert both.exit_code == 0
+    with Store.open(file) as store:
+        days = [f"{name}={store.entries()[0].finished_at:%Y-%m-%d}" for name in ("until", "since")]
+    for condition in (*days, "workload=all-gather-gemm"):
+        assert gpus.tune("compare", str(file), str(file), "--a", condition).exit_code == 0, "the day itself counts"
     soon = (datetime.now(UTC) + timedelta(hours=1)).astimezone(timezone(-timedelta(hours=12)))
     for side, name, code in (("--a", "until", 0), ("--b", "since", 2)):
         result = gpus.tune("compare", str(file), str(file), side, f"{name}={soon.isoformat()}")

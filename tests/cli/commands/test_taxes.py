@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,18 @@ def test_taxes_are_what_was_planted(gpus: Bench) -> None:
     assert found["barrier"]["microseconds"] == pytest.approx(1.5)
 
 
+def test_the_ladder_has_the_tile_of_the_fastest_config_that_overlaps() -> None:
+    found = workload("all_gather_gemm")
+    problem = found.default_problem(EIGHT_GPUS, 8)
+    default = found.default_config(problem, EIGHT_GPUS)
+    library, fast, slow = Config({"mode": "bsp", "launch": "graph"}), default.replace(group_m=2), default
+    base = functools.partial(measure.choose_base, found, problem, EIGHT_GPUS)
+    assert base(slow, [(fast, 1.0)]) == measure.Base(slow, "the winner")
+    told = base(library, [(library, 1.0), (slow, 3.0), (fast, 2.0)])
+    assert told == measure.Base(fast, f"the study's fastest {fast['mode']}, for the winner is bsp")
+    assert base(library, [(library, 1.0)]) == measure.Base(default, "the default, for the winner is bsp")
+
+
 def test_rungs_take_turns_and_the_order_rotates(gpus: Bench) -> None:
     tuned(gpus, "gemm_reduce_scatter")
     assert gpus.tune("taxes", "gemm-reduce-scatter", "--rounds", "3").exit_code == 0
@@ -121,7 +134,7 @@ def test_clocks_that_differ_are_said(gpus: Bench, ratio: float, dropped: int, sa
     tuned(gpus, "gemm_all_reduce")
 
     def throttle(gang: FakeGang) -> None:
-        gang.clock = lambda config: 1980.0 * (ratio if config["mode"] == "bsp" else 1.0)
+        gang.clock = lambda config, rank: 1980.0 * (ratio if config["mode"] == "bsp" and rank == 5 else 1.0)
 
     gpus.prepare = throttle
     result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "3")
@@ -138,7 +151,7 @@ def test_a_trace_is_a_file_for_perfetto(gpus: Bench, tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "2", "--trace", str(file))
     assert result.exit_code == 0 and f"to {file}" in result.stderr, result.stderr
-    assert "the twin takes 1.00 times as long" in result.stdout
+    assert "the twin takes 1.25 times as long" in result.stdout
     found = json.loads(file.read_text())["traceEvents"]
     assert {each["ph"] for each in found} == {"M", "X", "i"}
     assert len({each["pid"] for each in found}) == 16, "eight ranks of S, eight of D"

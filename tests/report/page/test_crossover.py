@@ -6,8 +6,12 @@ import dataclasses
 import json
 
 import pytest
+from fakes import latency_of
 from sized_studies import of_size
 
+from autotune.config import Config
+from autotune.db import TrialRecord
+from autotune.outcome import Evaluation, Outcome, Regime
 from autotune.report.page import Study, to_index
 from autotune.report.page.crossover import Range, families, point, ranges, thresholds
 from autotune.report.page.views import crossover
@@ -27,6 +31,35 @@ def test_the_winners_mode_and_its_margin(study: Study) -> None:
     assert clear.margin is not None and clear.margin.value == pytest.approx(1.5)
     tie = point(of_size(study, 64, push=100.0, pull=99.5), 64)
     assert (tie.mode, tie.next_mode, tie.tied) == ("pull", "push", True)
+
+
+def test_a_mode_wins_by_its_times_in_the_regime(study: Study) -> None:
+    """Pipelined: on the device alone all would be the other way round."""
+    times = [
+        ("push", 16, 100.0, 300.0),
+        ("pull", 16, 150.0, 200.0),
+        ("pull", 32, 180.0, 190.0),
+        ("bsp", 16, 90.0, 310.0),
+    ]
+    trials = [
+        TrialRecord(
+            Config({"mode": mode, "block_m": block_m}),
+            Evaluation(Outcome.MEASURED, latency=latency_of(device, host=host)),
+        )
+        for mode, block_m, device, host in times
+    ]
+    won = trials[2]
+    assert study.report is not None and study.regime is Regime.PIPELINED and won.evaluation.latency is not None
+    report = dataclasses.replace(study.report, config=won.config, latency=won.evaluation.latency)
+    found = dataclasses.replace(of_size(study, 64), trials=tuple(trials), report=report)
+    ours = point(found, 64)
+    assert (ours.mode, ours.next_mode) == ("pull", "push")
+    assert ours.margin is not None and ours.margin.value == pytest.approx(300.0 / 190.0)
+    (measured,) = json.loads(thresholds([found]))["maps"][0]["measured"]
+    assert measured["microseconds"] == 190.0 and measured["speedup"] == study.report.speedups[0].ratio.value
+    assert dataclasses.replace(found, report=None).winner == won.config, "and is the fastest so far"
+    isolated = dataclasses.replace(study.record, key=dataclasses.replace(study.record.key, regime=Regime.ISOLATED))
+    assert not families([found, dataclasses.replace(of_size(study, 128), record=isolated)]), "another regime's own"
 
 
 def test_a_bar_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: Study) -> None:

@@ -1,0 +1,63 @@
+"""The taxes as text: units, shares, and what cannot be told."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from autotune.config import Config
+from autotune.report.waterfall import notes, table, unit, waterfall
+from autotune.taxes.result import Taxes
+
+RUNGS = {"E0": 400.0, "E1": 300.0, "G": 250.0, "B": 260.0, "S": 255.0, "D": 200.0}
+TAXES = Taxes(
+    winner=Config({"mode": "push"}),
+    base=Config({"mode": "push"}),
+    origin="the winner",
+    configs={},
+    missing={"F": "not here"},
+    rounds={letter: (time,) * 4 for letter, time in RUNGS.items()},
+    parts={"gemm": (180.0,) * 4, "all_gather": (90.0,) * 4},
+    clocks={},
+    launches={"B": {0.0: (260.0,) * 4, 4.0: (266.0,) * 4}},
+    late={
+        "S": {0.0: (100.0,) * 4, 10.0: (110.0,) * 4, 50.0: (150.0,) * 4},
+        "D": {0.0: (100.0,) * 4, 50.0: (100.0, 104.0, 100.0, 104.0)},
+    },
+    barrier=(1.5,) * 4,
+)
+
+
+def test_each_tax_has_its_share_of_the_first_rung() -> None:
+    assert dict(table(TAXES)) == {
+        "kernel launch": "155.0 ± 0.0 µs, 39 % of E0",
+        "bulk synchrony": "55.00 ± 0.00 µs, 14 % of E0",
+        "locality": "not told apart: there is no rung F",
+        "a launch": "B 1.50 ± 0.00 µs for each more between the phases",
+        "a late rank": "S passes on 100 ± 0 %, absorbs 5.0 µs\nD passes on 4 ± 4 %, absorbs over 50 µs",
+        "a barrier": "1.50 ± 0.00 µs, of all ranks on the device",
+    }
+    without_d = dataclasses.replace(
+        TAXES, rounds={letter: each for letter, each in TAXES.rounds.items() if letter != "D"}
+    )
+    assert dict(table(without_d))["locality"] == "not told apart: there is no rung D, F"
+    noisy = dataclasses.replace(TAXES, rounds={**TAXES.rounds, "D": (253.0, 257.0, 252.0, 259.0)})
+    assert dict(table(noisy))["bulk synchrony"].startswith("≈ 0 ± ") and "%" not in dict(table(noisy))["bulk synchrony"]
+    larger = dataclasses.replace(TAXES, rounds={**TAXES.rounds, "S": (900.0,) * 4})
+    assert dict(table(larger))["bulk synchrony"] == "700.0 ± 0.0 µs", "more than the whole is no share of it"
+
+
+def test_the_ladder_s_unit_is_not_that_of_a_barrier() -> None:
+    assert (unit(9999.0), unit(10_000.0), unit(10e6)) == ((1.0, "µs"), (1e3, "ms"), (1e6, "s"))
+    long = dataclasses.replace(TAXES, rounds={letter: (100 * time,) * 4 for letter, time in RUNGS.items()})
+    told = dict(table(long))
+    assert told["kernel launch"] == "15.50 ± 0.00 ms, 39 % of E0" and told["a barrier"].startswith("1.50 ± 0.00 µs")
+    assert waterfall(long)[0].endswith("ms ± 95 %") and "40.00 ± 0.00" in waterfall(long)[1]
+
+
+def test_rounds_that_do_not_count_are_said() -> None:
+    assert not any("Clocks" in line or "clocks" in line for line in notes(TAXES))
+    clocks = {"E0": (1980.0, 1980.0, 1980.0, 1700.0), "B": (1980.0,) * 4}
+    throttled = dataclasses.replace(TAXES, clocks=clocks)
+    assert notes(throttled)[-1].startswith("1 more rounds do not count") and "3 rounds," in notes(throttled)[-2]
+    every = dataclasses.replace(TAXES, clocks={**clocks, "E0": (1700.0,) * 4})
+    assert notes(every)[-1].startswith("Clocks differed by more than 3 % in nearly every round")
