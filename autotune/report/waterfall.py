@@ -121,7 +121,7 @@ def notes(taxes: Taxes) -> list[str]:
             "Clocks differed by more than 3 % in nearly every round: what the power limit costs is among the taxes."
         )
     elif taxes.dropped:
-        lines.append(f"{taxes.dropped} more rounds do not count: clocks differed by more than 3 % within them.")
+        lines.append(f"Not counted: {counted(taxes.dropped, 'more round')}, in which clocks differed by more than 3 %.")
     return lines
 
 

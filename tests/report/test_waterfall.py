@@ -58,6 +58,6 @@ def test_rounds_that_do_not_count_are_said() -> None:
     assert not any("Clocks" in line or "clocks" in line for line in notes(TAXES))
     clocks = {"E0": (1980.0, 1980.0, 1980.0, 1700.0), "B": (1980.0,) * 4}
     throttled = dataclasses.replace(TAXES, clocks=clocks)
-    assert notes(throttled)[-1].startswith("1 more rounds do not count") and "3 rounds," in notes(throttled)[-2]
+    assert notes(throttled)[-1].startswith("Not counted: 1 more round,") and "3 rounds," in notes(throttled)[-2]
     every = dataclasses.replace(TAXES, clocks={**clocks, "E0": (1700.0,) * 4})
     assert notes(every)[-1].startswith("Clocks differed by more than 3 % in nearly every round")
