@@ -118,6 +118,12 @@ def test_too_little_is_known_to_drop_anything(times: list[float], incumbent: lis
     assert not clearly_slower(times, incumbent, looks=1)
 
 
+def test_each_of_several_looks_has_a_part_of_the_error_rate() -> None:
+    """All of three times above seven others: once in 120 orders."""
+    times, incumbent = [200.0] * 3, [100.0] * 7
+    assert clearly_slower(times, incumbent, looks=1) and not clearly_slower(times, incumbent, looks=2)
+
+
 def test_ties_speak_for_the_config() -> None:
     assert not clearly_slower([100 * (1 + LEAST_INTERESTING)] * 9, [100.0] * 9, looks=1)
 

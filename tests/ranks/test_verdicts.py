@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from autotune.ranks.protocol import (
     Done,
     Failed,
     Measure,
+    MeasureBarrier,
     MeasureIsolated,
     MeasureParts,
     Recheck,
@@ -306,7 +308,8 @@ class Parts(ScriptedGang):
 
     def reply(self, request: Request, rank: int) -> Reply:
         if not isinstance(request, MeasureParts):
-            return Done("same", rates={"links": 100.0 - rank, "flops": 50.0 + rank})
+            of_dtype = 50.0 if getattr(request, "dtype", "") == "bf16" else 80.0
+            return Done("same", rates={"links": 100.0 - rank, "flops": of_dtype + rank})
         if request.only is not None and request.only == self.fails:
             return Failed(Outcome.TIMED_OUT, "planted")
         times = {"gather": 100.0 + rank, "gemm": 200.0 - rank}
@@ -319,6 +322,9 @@ def test_of_parts_and_rates_the_slowest_rank_counts() -> None:
     plan = MeasurePlan(2, 5, 5)
     assert {name: each.median for name, each in gang.measure_parts(plan).items()} == {"gather": 101.0, "gemm": 200.0}
     assert gang.measure_rates("bf16") == {"links": 99.0, "flops": 50.0}
+    assert gang.measure_rates("fp8") == {"links": 99.0, "flops": 80.0}
+    asked = len(gang.asked)
+    assert gang.measure_rates("bf16")["flops"] == 50.0 and len(gang.asked) == asked, "once per element type"
     gang.fails = "gemm"
     assert gang.measure_parts(plan) == {}, "no part alone passes for all of the operation"
 
@@ -348,3 +354,47 @@ def test_one_iteration_has_no_spread() -> None:
 def test_ranks_that_counted_differently_are_not_combined() -> None:
     with pytest.raises(ValueError, match="shorter"):
         combine([[1.0, 2.0], [1.0]])
+
+
+def test_a_measured_config_forgives_the_restarts_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InTurns(ScriptedGang):
+        broken = True
+
+        def reply(self, request: Request, rank: int) -> Reply:
+            broken = Failed(Outcome.CRASHED, "CUDA error", broken=True)
+            return broken if self.broken else super().reply(request, rank)
+
+    monkeypatch.setattr(gang_module, "MOST_RESTARTS", 2)
+    gang = InTurns()
+    for gang.broken in (True, True, False, True, True):
+        gang.evaluate(CONFIG, 1, MeasurePlan())
+    assert gang.restarts == 4
+
+
+def test_a_config_that_fails_and_breaks_nothing_costs_no_restart_and_dead_ranks_are_started_for_all_that_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gang = ScriptedGang()
+    monkeypatch.setattr(gang, "reply", lambda request, rank: Failed(Outcome.OUT_OF_RESOURCES, "no memory"))
+    assert gang.evaluate(CONFIG, 1, MeasurePlan()).outcome is Outcome.OUT_OF_RESOURCES and gang.restarts == 0
+    monkeypatch.setattr(gang, "_alive", lambda: False)  # the processes are there, and have ended
+    gang.prove(CONFIG, 1, 100.0)
+    gang.turn(MeasureBarrier(1, 1))
+    assert gang.restarts == 2
+
+
+@pytest.mark.parametrize(
+    ("world_size", "needed", "stay"), [(2, 1 << 20, True), (2, 1 << 21, True), (2, 1 << 22, False), (4, 1, False)]
+)
+def test_ranks_stay_for_a_problem_of_their_number_that_their_heap_holds(
+    monkeypatch: pytest.MonkeyPatch, world_size: int, needed: int, stay: bool
+) -> None:
+    monkeypatch.setattr(type(workload("all_gather_gemm")), "heap_bytes", lambda self, problem: needed)
+    gang = ScriptedGang()
+    gang._heap_bytes = 1 << 21
+    monkeypatch.setattr(gang, "_set_up", lambda: gang.asked.append(MeasureBarrier(1, 1)))
+    problem = dataclasses.replace(gang.problem, world_size=world_size)
+    gang.turn_to(gang.workload, problem)
+    assert gang.problem is problem and bool(gang._processes) is stay is bool(gang.asked)
+    assert gang._heap_bytes == max(needed, 1 << 21)
+    assert Gang(gang.workload, problem, LAPTOP, 1 << 21)._heap_bytes == max(needed, 1 << 21)

@@ -64,6 +64,7 @@ def test_a_new_winner_reaches_a_context_only_when_it_is_asked_for(alone: None, t
         assert context.choose(problem).config == default, "calls and graphs that were set up keep their config"
         context.release()
         assert (context.choose(problem).source, context.choose(problem).config) == ("exact", other)
+        assert [each.winner.config for each in context.tuned(problem.workload).all] == [other]
     forget_lookups()
 
 
@@ -92,11 +93,32 @@ def test_workloads_with_one_type_of_problem_have_workspaces_and_configs_of_their
 
     variant = Variant()
     with autotune.Context(1 << 20, url="sqlite:///there/is/none.db") as context:
+        left = context.heap.left
         made = [context.workspace(each, problem, None) for each in (plain, variant)]
         assert made[0] is not made[1] is context.workspace(variant, problem, None)
         assert context.choose(problem, workload=variant).config == other != context.choose(problem).config
         given = [context.workspace(each, problem, other) for each in (plain, variant)]
         assert given[0] is not given[1] is made[1]
+        assert context.heap.left < left
+        context.release()
+        assert context.heap.left == left
+        assert context.workspace(plain, problem, None) is not made[0]
+    with pytest.raises(InputError, match="gemm_all_reduce: the context is closed"):
+        context.workspace(plain, problem, None)
+
+
+def test_the_contexts_of_a_groups_ranks_are_listed_the_oldest_first(alone: None) -> None:
+    with autotune.Context(1 << 20) as first, autotune.Context(1 << 20) as second, autotune.Context(1 << 20) as other:
+        other.ranks = (1, 2)
+        assert module.contexts_of(None) == [first, second]
+
+
+def test_what_was_agreed_is_neither_checked_nor_agreed_again(alone: None) -> None:
+    checked: list[int] = []
+    with autotune.Context(1 << 20) as context:
+        for number in (1, 1, 2, 1):
+            context.agree_once("call", number, check=lambda number=number: checked.append(number))
+    assert checked == [1, 2]
 
 
 def test_a_second_operator_of_one_name_is_refused_in_our_words() -> None:
