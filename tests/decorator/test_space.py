@@ -125,6 +125,8 @@ def test_a_step_in_a_list_leads_to_what_is_most_alike_and_its_numbers_are_in_ord
     few = Config({**first, "BLOCK": 128})
     assert space.narrowed(nothing, nothing).violation(few, nothing, nothing) is not None
     assert set(space.enumerate(nothing, nothing)) == set(listed)
+    flags = ListedSpace([Config({"mode": "kernel", "wide": wide}) for wide in (True, False)]).dimensions["wide"]
+    assert flags.values == (True, False) and not flags.ordinal
 
 
 def test_the_mode_decides_what_a_config_carries_and_reaches_the_kernel() -> None:
