@@ -37,6 +37,9 @@ def test_tokens_of_every_set_differ_and_are_those_of_their_rank(scales: str) -> 
     everything = [draws[0].numbers(number, slice(None)).float() for number in range(len(experts.KINDS))]
     for one, other in itertools.combinations(everything, 2):
         assert not torch.isclose(one, other).any(-1).all()
+    of_sets = [draws[0].sent(number, slice(None))[1] for number in range(len(experts.KINDS))]
+    for one_of, other_of in itertools.combinations(of_sets, 2):
+        assert one_of is other_of is None if scales == "none" else bool((one_of != other_of).all())
     for number, draw in itertools.product(range(3), draws):
         assert torch.equal(draw.numbers(number, slice(None)).float(), everything[number]), "alike on every rank"
         assert torch.equal(draw.routings[number].ids, draws[0].routings[number].ids)
