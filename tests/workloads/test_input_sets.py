@@ -36,7 +36,7 @@ def test_tokens_of_every_set_differ_and_are_those_of_their_rank(scales: str) -> 
     draws = [experts.DrawnVectors(problem, heap, 7, 64, drawn) for heap in heaps]
     everything = [draws[0].numbers(number, slice(None)).float() for number in range(len(experts.KINDS))]
     for one, other in itertools.combinations(everything, 2):
-        assert not torch.isclose(one, other).any(-1).all()
+        assert float((one != other).float().mean()) > 0.9
     of_sets = [draws[0].sent(number, slice(None))[1] for number in range(len(experts.KINDS))]
     for one_of, other_of in itertools.combinations(of_sets, 2):
         assert one_of is other_of is None if scales == "none" else bool((one_of != other_of).all())
@@ -44,8 +44,8 @@ def test_tokens_of_every_set_differ_and_are_those_of_their_rank(scales: str) -> 
         assert torch.equal(draw.numbers(number, slice(None)).float(), everything[number]), "alike on every rank"
         assert torch.equal(draw.routings[number].ids, draws[0].routings[number].ids)
     assert draws[1]._mine == slice(5, 10)
-    other = experts.DrawnVectors(problem, heaps[0], 8, 64, drawn)
-    assert not torch.equal(other.numbers(0, slice(None)).float(), everything[0]), "another seed draws anew"
+    anew = experts.DrawnVectors(problem, heaps[0], 8, 64, drawn)
+    assert not torch.equal(anew.numbers(0, slice(None)).float(), everything[0]), "another seed draws anew"
 
 
 class Doubling:
