@@ -16,6 +16,10 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
+from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.kernels.moe.problem import MOST_PAIRS, ExpertsProblem
+from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.problem import LARGEST_DIMENSION, Problem, choice, flag, size
 
 
@@ -241,3 +245,65 @@ def test_heads_that_their_owner_keeps_are_a_problem_of_their_own() -> None:
     assert kept.bytes_moved * 8 == decode().bytes_moved
     assert "result" not in decode().to_json() and '"result":"heads"' in kept.to_json()
     assert decode(world_size=1, result="heads") == decode(world_size=1), "a rank alone owns every head"
+
+
+def test_a_cache_of_fp8_has_scales_and_is_read_in_half_the_bytes() -> None:
+    scaled = decode(kv_dtype="fp8", kv_scales="head")
+    assert (scaled.cache_dtype, scaled.cache_element_size, scaled.element_size) == ("fp8", 1, 2)
+    assert 2 * scaled.bytes_read == decode().bytes_read and scaled.bytes_moved == decode().bytes_moved
+    assert decode(kv_dtype="fp8", kv_scales="head", kv_heads=1) == decode(
+        kv_dtype="fp8", kv_scales="tensor", kv_heads=1
+    )
+    for lone in ({"kv_dtype": "fp8"}, {"kv_scales": "tensor"}):
+        with pytest.raises(InvalidProblem, match="a cache of fp8 has scales, tensor or head, and no other one has"):
+            decode(**lone)
+
+
+def test_sizes_of_a_sum_over_ranks() -> None:
+    """A residual is read where the result is: whole, or an owner's rows."""
+    sizes: dict[str, Any] = {"m": 64, "n": 256, "k": 4 * 96, "world_size": 4}
+    for kind, rows in ((GemmAllReduce, 64), (GemmReduceScatter, 16)):
+        plain = kind(**sizes)
+        assert (plain.gemm, plain.rows, plain.flops) == ((64, 256, 96), rows, 2 * 64 * 256 * 96)
+        assert plain.bytes_read == (64 + 256) * 96 * 2
+        added = kind(**sizes, residual=True, out_dtype="fp32")
+        assert added.bytes_read - plain.bytes_read == rows * 256 * 4
+
+
+@pytest.mark.parametrize("scales", ["none", "block"])
+def test_only_sums_over_the_whole_depth_stay_in_the_tensor_cores(scales: str) -> None:
+    assert fp8(scales="row", fast_accum=True).fast_accum and fp8(scales="tensor", fast_accum=True).fast_accum
+    with pytest.raises(InvalidProblem, match=f"fast_accum with scales={scales}"):
+        gemm(fast_accum=True) if scales == "none" else fp8(scales=scales, fast_accum=True)
+
+
+def test_a_b_of_fp8_is_stored_transposed_unless_it_is_said_otherwise() -> None:
+    default = gemm().as_dict()
+    assert AllGatherGemm.completed({"dtype": "fp8"}, default)["b_order"] == "nk"
+    assert AllGatherGemm.completed({"dtype": "fp8", "b_order": "kn"}, default)["b_order"] == "kn"
+    assert AllGatherGemm.completed({"dtype": "fp16"}, default)["b_order"] == "kn"
+
+
+def test_sizes_of_a_mixture() -> None:
+    """Of 4 experts of a token 2 at most are a rank's. It reaches a rank unless all 4 are among the 6 of others."""
+    sizes: dict[str, Any] = {"tokens": 17, "hidden": 256, "experts": 8, "top_k": 4, "world_size": 4}
+    problem = MoeDispatchGemm(**sizes, width=128)
+    assert (problem.local_experts, problem.all_pairs, problem.capacity) == (2, 4 * 17 * 4, 4 * 17 * 2)
+    assert problem.reached == 1 - 15 / 70 and problem.bytes_moved == int(3 * 17 * problem.reached * 256 * 2)
+    _, columns, depth = problem.gemm
+    assert problem.rows_per_expert == 34 and problem.flops == 2 * 17 * 4 * columns * depth
+    assert dataclasses.replace(problem, tokens=1, top_k=1).rows_per_expert == 1, "rounded up"
+    scales = {"none": 0, "row": 1, "block": 2}
+    for kind, count in scales.items():
+        scaled = MoeDispatchGemm(**sizes, width=128, dtype="bf16" if kind == "none" else "fp8", scales=kind)
+        assert scaled.row_scales == count
+
+
+def test_a_mixture_may_be_as_large_as_it_says() -> None:
+    sizes: dict[str, Any] = {"tokens": 4, "hidden": 8, "experts": 1024, "top_k": 16, "world_size": 2}
+    assert ExpertsProblem(**sizes).local_experts == 512
+    most = MOST_PAIRS // 32
+    assert ExpertsProblem(**{**sizes, "tokens": most}).all_pairs == MOST_PAIRS
+    for more, told in (({"tokens": most + 1}, "fewer tokens"), ({"top_k": 17}, "16 at most")):
+        with pytest.raises(InvalidProblem, match=told):
+            ExpertsProblem(**{**sizes, **more})

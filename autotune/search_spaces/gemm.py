@@ -91,8 +91,6 @@ def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
         tile["block_k"] = 128  # as many bytes
         if rows > FEW_ROWS and _promotes(problem, machine):
             tile |= _promoted_tile()
-        elif not problem.fast_accum:
-            tile["block_n"] = min(tile["block_n"], 128)  # sums within a step have registers of their own
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
     return tile

@@ -29,7 +29,7 @@ FACTORS = (1.0, -1.0, 2.0, -2.0)
 No two are equal, so all that ranks exchange, partial sums or A itself, is wrong in any call but its own. The first one
 is for the operands as they were drawn."""
 
-SCALE_FACTORS = (1.0, 2.0, 4.0, 0.5)
+SCALE_FACTORS = (1.0, 4.0, 0.25, 0.0625)
 """A's scales are multiplied by these at the same time. No two products are equal either, whichever call's A and scales
 they are of."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,9 @@ from small_kernels import SIZES, copy, grid, tensors
 from triton.runtime.jit import KernelInterface
 
 import autotune
+from autotune.config import Config
 from autotune.db import Store
+from autotune.decorator.candidates import ListedSpace
 from autotune.errors import InvalidArguments, InvalidConfig
 from autotune.outcome import Outcome
 from autotune.search_spaces import Constraint, Space, choices, numbers
@@ -104,6 +107,26 @@ def test_a_list_is_used_up_however_sparse_it_is() -> None:
     kernel = autotune.autotune(configs, key=[], trials=8, do_bench=lambda call, quantiles: [1.0] * 3)(made())
     kernel[(1,)](torch.zeros(1))
     assert len(kernel.configs_timings) == 8
+
+
+def test_a_step_in_a_list_leads_to_what_is_most_alike_and_its_numbers_are_in_order() -> None:
+    listed = [
+        Config({"mode": "kernel", "BLOCK": block, "split": split, "layout": layout})
+        for block, split, layout in itertools.product((64, 16, 32), (4, 1), ("row", "column"))
+    ]
+    space = ListedSpace(listed)
+    assert [space.dimensions[name].values for name in ("BLOCK", "split")] == [(16, 32, 64), (1, 4)]
+    assert not space.dimensions["layout"].ordinal
+    nothing: Any = None  # no constraint looks at it
+    first, *others = listed
+    found = list(space.neighbours(first, nothing, nothing))
+    differ = [sum(other[name] != first[name] for name in first) for other in found]
+    assert differ == [1] * 4 + [2] * 4 and first not in found and set(found) <= set(others)
+    few = Config({**first, "BLOCK": 128})
+    assert space.narrowed(nothing, nothing).violation(few, nothing, nothing) is not None
+    assert set(space.enumerate(nothing, nothing)) == set(listed)
+    flags = ListedSpace([Config({"mode": "kernel", "wide": wide}) for wide in (True, False)]).dimensions["wide"]
+    assert flags.values == (True, False) and not flags.ordinal
 
 
 def test_the_mode_decides_what_a_config_carries_and_reaches_the_kernel() -> None:

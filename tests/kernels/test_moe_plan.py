@@ -91,6 +91,31 @@ def test_the_reference_lists_each_pair_once_where_its_expert_is() -> None:
         assert set(reached.tolist()) == tokens
 
 
+def test_a_rank_with_more_rows_than_room_has_no_gates_and_others_keep_theirs() -> None:
+    """Each token names expert 0 three times, where it was to have two rows on a rank at most."""
+    problem = ExpertsProblem(tokens=3, hidden=8, experts=4, top_k=3, world_size=2)
+    ids = torch.zeros((2, 3, 3), dtype=torch.int32)
+    lost = planned(problem, Routing(ids, torch.ones(ids.shape)), 0)
+    assert lost.offsets.tolist() == [0, 12, 12] and bool(lost.gates.isnan().all()) and problem.capacity == 12
+    ids[..., 2] = 3
+    for rank, offsets in ((0, [0, 12, 12]), (1, [0, 0, 6])):
+        plan = planned(problem, Routing(ids, torch.ones(ids.shape)), rank)
+        assert plan.offsets.tolist() == offsets and bool((plan.gates == 1).all())
+
+
+def test_a_set_has_an_expert_that_all_choose_or_a_rank_without_tokens_by_its_seed() -> None:
+    problem = ExpertsProblem(tokens=8, hidden=8, experts=6, top_k=2, world_size=3)
+    for seed in range(6):
+        ids = drawn_routing(problem, torch.device("cpu"), seed, "one expert").ids
+        assert bool((ids[..., 0] == seed).all()) and len(ids[..., 1].unique()) > 1
+        holes = drawn_routing(problem, torch.device("cpu"), seed, "holes").ids
+        there = (holes >= 0).any(-1)
+        assert [bool(tokens.any()) for tokens in there] == [rank != seed % 3 for rank in range(3)]
+        assert not there[:, 7:].any()
+        plain = drawn_routing(problem, torch.device("cpu"), seed).ids
+        assert bool((plain >= 0).all()) and bool((holes[holes >= 0] == plain[holes >= 0]).all())
+
+
 def test_draws_follow_the_distribution() -> None:
     """Of 32 experts that are chosen one at a time the most popular has a quarter of the tokens, or a 32nd."""
     shares = {}

@@ -77,6 +77,131 @@ def test_words_are_no_fewer_than_threads() -> None:
         assert (refused is None) == right and (right or "than threads" in str(refused)), refused
 
 
+LAST = Config(
+    {
+        "mode": "fused", "block_n": 64, "kv_splits": 8, "heads_per_program": 8, "num_warps": 4, "num_stages": 3,
+        "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1,
+        "combine_heads": 1, "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "fields", "machine", "told"),
+    [
+        ({"heads_per_program": 16}, {"q_heads": 24}, H100, None),  # 12 of a group
+        ({"heads_per_program": 16}, {}, H100, "heads of a group"),
+        ({"transfer_heads": 2, "combine_heads": 4}, {}, H100, "tile within the transfer"),
+        ({"transfer_heads": 16}, {}, H100, "transfer within the program"),
+        # Each of 4 ranks gets 4 of 16 heads: half of a group.
+        ({"transfer_heads": 4}, {"world_size": 4, "result": "heads"}, H100, None),
+        ({"transfer_heads": 8}, {"world_size": 4, "result": "heads"}, H100, "one owner"),
+        ({"transfer_heads": 8}, {"world_size": 4}, H100, None),
+        # 12 each, whole groups of 12: the second group's first heads are 12 to 19.
+        ({"transfer_heads": 8}, {"q_heads": 24, "result": "heads"}, H100, None),
+        ({"exchange": "two_shot"}, {"world_size": 4, "result": "heads"}, H100, "owners keep"),
+        ({"exchange": "two_shot"}, {"world_size": 1}, H100, "peers"),
+        # 32 fp32 elements for each of 128 threads.
+        ({"transfer_heads": 8, "combine_heads": 8}, {"head_dim": 256}, H100, None),
+        (
+            {"heads_per_program": 16, "transfer_heads": 16, "combine_heads": 16},
+            {"head_dim": 256, "q_heads": 32},
+            H100,
+            None,
+        ),
+        ({"num_warps": 8, "transfer_heads": 8, "combine_heads": 8}, {"head_dim": 256}, H100, None),
+        (
+            {"num_warps": 2, "block_n": 16, "heads_per_program": 16, "transfer_heads": 16, "combine_heads": 16},
+            {"head_dim": 256, "q_heads": 32},
+            H100,
+            "registers of a merge",
+        ),
+        (
+            {"protocol": "sentinel", "transfer_heads": 8, "combine_heads": 8},
+            {"world_size": 8, "head_dim": 64},
+            H100,
+            None,
+        ),
+        (
+            {"protocol": "sentinel", "transfer_heads": 8, "combine_heads": 8},
+            {"world_size": 8},
+            H100,
+            "words in registers",
+        ),
+        ({"protocol": "ll", "wire": "rounded"}, {}, H100, "LL words hold fp32"),
+        ({"protocol": "sentinel", "wire": "rounded"}, {}, H100, None),
+        ({"protocol": "ll", "exchange": "two_shot"}, {}, H100, "words go one way"),
+        ({"kv_splits": 8}, {"kv_len": 7 * 64 + 1}, H100, None),
+        ({"kv_splits": 8}, {"kv_len": 7 * 64}, H100, "steps for each split"),
+        ({"block_n": 128, "kv_splits": 1}, {"kv_len": 64}, H100, "no longer than the sequence"),
+        # 32 programs for each of 132 units, of 8 splits.
+        ({}, {"batch": 264}, H100, None),
+        ({}, {"batch": 265}, H100, "waves"),
+        ({"kv_splits": 1}, {"batch": 8 * 265}, H100, None),
+        ({"heads_per_program": 4}, {"batch": 133}, H100, "waves"),
+        ({"block_n": 256, "num_stages": 1}, {"head_dim": 256}, MI350X, "registers of a step"),
+        ({"block_n": 32, "num_stages": 1}, {"head_dim": 256}, MI350X, None),
+        ({"block_n": 32, "num_stages": 1, "num_warps": 2}, {"head_dim": 256}, MI350X, "registers of a step"),
+        ({"block_n": 32}, {}, H100, None),
+        ({"block_n": 16}, {}, H100, "a warp's share"),
+    ],
+)
+def test_a_constraint_ends_where_it_says(
+    values: dict[str, Any], fields: dict[str, Any], machine: Machine, told: str | None
+) -> None:
+    """Of two groups of 8 heads."""
+    sizes = {"batch": 1, "q_heads": 16, "kv_heads": 2, "head_dim": 128, "kv_len": 4096, "world_size": 2}
+    config = LAST.replace(**values)
+    assert FOUND.space.holds(config)
+    broken = FOUND.space.broken(config, FOUND.problem_type(**{**sizes, **fields}), machine)
+    assert (broken.name if broken else None) == told
+
+
+@pytest.mark.parametrize(
+    ("machine", "values", "fields", "most"),
+    [
+        # Keys and values of a step take 64 KiB of 227, q and the logits 8, or 32. A step is computed from its buffer
+        # while the others come, but of 64 heads it is read for longer.
+        (H100, {"block_n": 128}, {}, 4),
+        (H100, {"block_n": 128, "heads_per_program": 64, "num_warps": 8}, {"q_heads": 128}, 3),
+        # Of fp8 half of that, and one more step converted.
+        (H100, {"block_n": 128, "num_warps": 4}, {"kv_dtype": "fp8", "kv_scales": "tensor"}, 5),
+        (H100, {"block_n": 256, "num_warps": 8}, {"kv_dtype": "fp8", "kv_scales": "tensor"}, 2),
+        (H100, {"block_n": 256, "num_warps": 8}, {}, 2),
+    ],
+)
+def test_as_many_stages_as_shared_memory_holds(
+    machine: Machine, values: dict[str, Any], fields: dict[str, Any], most: int
+) -> None:
+    sizes = {"batch": 1, "q_heads": 16, "kv_heads": 2, "head_dim": 128, "kv_len": 8192, "world_size": 2}
+    problem = FOUND.problem_type(**{**sizes, **fields})
+    broken = [FOUND.space.broken(LAST.replace(**values, num_stages=n), problem, machine) for n in range(1, 6)]
+    assert [each and each.name for each in broken] == [None] * most + ["shared memory"] * (5 - most)
+
+
+@pytest.mark.parametrize(
+    ("machine", "fields", "shape"),
+    [
+        # 12 groups: 22 splits make two programs for each of 132 units.
+        (H100, {"q_heads": 96, "kv_heads": 12}, (22, 8, 1, 1)),
+        (H100, {"q_heads": 8, "kv_heads": 1, "kv_len": 77}, (2, 8, 1, 1)),  # a step for each
+        (H100, {"q_heads": 8, "kv_heads": 1, "kv_len": 1 << 19}, (128, 8, 1, 1)),
+        (H100, {"q_heads": 64, "kv_heads": 8, "batch": 64}, (1, 8, 8, 4)),
+        (H100, {"q_heads": 128, "kv_heads": 1, "batch": 16}, (3, 16, 8, 4)),
+        (H100, {"q_heads": 128, "kv_heads": 8, "batch": 16, "world_size": 32, "result": "heads"}, (3, 16, 4, 4)),
+        (MI300X, {"q_heads": 64, "kv_heads": 8, "batch": 64}, (4, 8, 8, 4)),  # of 1216, 2 and 3 leave more idle
+    ],
+)
+def test_splits_and_transfers_that_are_written_down_unmeasured(
+    machine: Machine, fields: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    sizes = {"batch": 1, "head_dim": 128, "kv_len": 32768, "world_size": 2}
+    default = FOUND.default_config(FOUND.problem_type(**{**sizes, **fields}), machine)
+    names = ("kv_splits", "heads_per_program", "transfer_heads", "combine_heads")
+    assert tuple(default[name] for name in names) == shape
+    assert default["num_stages"] == (3 if machine is H100 else 2)
+
+
 def drawn(problem: Any, machine: Machine, rng: random.Random, count: int) -> list[Config]:
     """Valid configs, the modes in turn."""
     space = FOUND.space.narrowed(problem, machine)

@@ -72,3 +72,76 @@ def test_one_shot_is_for_problems_whose_inbox_fits() -> None:
     tile = PUSH.replace(block_m=128, block_n=128, num_warps=8, block_k=64, split_k=1)
     assert (SPACE.violation(tile, large, H100) or "").startswith("size of the inbox")
     assert FOUND.default_config(large, H100)["mode"] == "two_shot"
+
+
+COLLECTIVE = Config(
+    {
+        "mode": "own_collective", "exchange": "one_shot", "protocol": "signal", "transfer_rows": 8192,
+        "sum_block": 8192, "sum_warps": 8,
+    }
+)  # fmt: skip
+MANY = {"m": 8192, "k": 8192}
+"""Each rank's part of C is 128 MiB, so two slots for 8 ranks are 2 GiB."""
+LARGE = PUSH.replace(block_m=128, block_n=128, num_warps=8, split_k=1, block_k=64, num_stages=2)
+
+
+@pytest.mark.parametrize(
+    ("config", "fields", "machine", "told"),
+    [
+        (LARGE, MANY, H100, None),
+        (LARGE, {**MANY, "m": 8193}, H100, "size of the inbox"),
+        (LARGE, {**MANY, "out_dtype": "fp32"}, H100, "size of the inbox"),
+        (LARGE.replace(mode="two_shot"), {**MANY, "m": 4 * 8192}, H100, None),  # as large as two parts of C
+        (LARGE.replace(mode="two_shot"), {**MANY, "m": 4 * 8192 + 1}, H100, "size of the inbox"),
+        (COLLECTIVE, MANY, H100, None),
+        (COLLECTIVE.replace(transfer_rows=16384), {**MANY, "m": 16384}, H100, "size of the blocks' inbox"),
+        (COLLECTIVE, {**MANY, "m": 16384}, H100, None),  # one chunk after the other
+        (COLLECTIVE.replace(protocol="ll", sum_block=512), MANY, H100, "size of the blocks' inbox"),
+        (COLLECTIVE.replace(transfer_rows=1024), MANY, H100, None),
+        (COLLECTIVE.replace(transfer_rows=512), MANY, H100, "chunks"),  # more than 8 of them
+        (COLLECTIVE.replace(transfer_rows=64), {"m": 96}, H100, "chunks"),  # not all of as many rows
+        (COLLECTIVE.replace(transfer_rows=32), {"m": 96}, H100, None),
+        (COLLECTIVE.replace(transfer_rows=128), {"m": 96}, H100, None),
+        (COLLECTIVE.replace(transfer_rows=256), {"m": 96}, H100, "chunks"),
+        (COLLECTIVE.replace(transfer_rows=16, sum_block=2048), {"n": 64}, H100, "a block within a chunk"),
+        (COLLECTIVE.replace(transfer_rows=16, sum_block=512), {"m": 1, "n": 64}, H100, None),
+        (COLLECTIVE.replace(transfer_rows=16, sum_block=1024), {"m": 1, "n": 64}, H100, "a block within a chunk"),
+        # 64 LL words of 4 bytes of data for each of 128 threads, of 8 ranks; sentinels hold twice as much.
+        (PUSH.replace(protocol="ll", block_n=128), {}, H100, None),
+        (PUSH.replace(protocol="sentinel", block_n=256, num_stages=2), {}, H100, None),
+        (PUSH.replace(protocol="sentinel", block_n=256, num_stages=2), {"out_dtype": "fp32"}, H100, "LL words fit"),
+        (COLLECTIVE.replace(protocol="ll", transfer_rows=16, sum_block=4096), {}, H100, None),
+        (COLLECTIVE.replace(protocol="ll", transfer_rows=16), {}, H100, "LL words of blocks fit"),
+        (COLLECTIVE.replace(protocol="sentinel", transfer_rows=16), {}, H100, None),
+        (PUSH.replace(protocol="ll"), {"wire": "fp8"}, H100, "LL words of fp8"),
+        (PUSH.replace(schedule="persistent", split_k=1), {"n": 132 * 64}, H100, "persistence"),
+        (PUSH.replace(schedule="persistent", split_k=1), {"n": 133 * 64}, H100, None),
+        (PUSH.replace(schedule="persistent", programs_per_unit=2, split_k=1), {"n": 265 * 64}, H100, None),
+        (COLLECTIVE.replace(transfer_rows=16), {"world_size": 1}, H100, "parts of peers"),
+    ],
+)  # fmt: skip
+def test_a_constraint_ends_where_it_says(
+    config: Config, fields: dict[str, Any], machine: Machine, told: str | None
+) -> None:
+    problem = FOUND.problem_type(**{"m": 16, "n": 8192, "k": 28672, "world_size": 8, **fields})
+    broken = SPACE.broken(config, problem, machine)
+    assert (broken.name if broken else None) == told
+
+
+@pytest.mark.parametrize(("m", "shots", "rows"), [(32, "one_shot", 32), (33, "two_shot", 64), (8192, "two_shot", 8192)])
+def test_few_rows_take_one_shot_untuned_and_a_collective_takes_them_all(m: int, shots: str, rows: int) -> None:
+    problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=8)
+    assert FOUND.default_config(problem, H100)["mode"] == shots
+    first = next(config for config in FOUND.first_configs(problem, H100) if config["mode"] == "own_collective")
+    assert (first["exchange"], first["transfer_rows"], first["sum_block"]) == (shots, rows, 1024)
+
+
+def test_words_of_tiles_are_tried_first_for_few_rows_alone_and_collectives_in_two_and_four_chunks() -> None:
+    for m, words in ((64, {"sentinel", "ll"}), (256, {"sentinel", "ll"}), (257, set()), (512, set())):
+        # On two ranks words of large tiles fit into the registers.
+        problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=2)
+        first = FOUND.first_configs(problem, H100)
+        tiles = {config["protocol"] for config in first if config["mode"] in ("one_shot", "two_shot")}
+        assert tiles == words | {"signal"}
+    chunked = {config["transfer_rows"] for config in first if config["mode"] == "own_collective"}
+    assert chunked == {512, 256, 128}

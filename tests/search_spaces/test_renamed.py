@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from autotune.config import Config
@@ -21,6 +23,14 @@ OLD = Config({"mode": "push", "unit_rows": 32, "proto": "words"})
 TODAY = Config({"mode": "push", "transfer_rows": 32, "protocol": "ll", "prefetch": False})
 
 
+def test_a_value_alone_may_have_been_renamed() -> None:
+    """And a word is one of its own dimension: another one may have the same."""
+    old = TODAY.replace(protocol="words")
+    assert SPACE.current(old) == TODAY
+    strange = Config({"mode": "words", "transfer_rows": 32})
+    assert SPACE.current(strange) == strange
+
+
 def test_an_old_config_gets_todays_names_values_and_defaults() -> None:
     assert SPACE.current(OLD) == TODAY
     assert SPACE.current(TODAY) == TODAY
@@ -36,6 +46,8 @@ def test_what_is_not_known_stays_as_it_is() -> None:
 def test_a_space_with_fewer_values_reads_old_names_too() -> None:
     few = SPACE.restricted({"transfer_rows": [32], "prefetch": [False]})
     assert few.current(OLD) == TODAY
+    nothing: Any = None  # no constraint looks at it
+    assert SPACE.narrowed(nothing, nothing).current(OLD) == TODAY
     assert SPACE.restricted({"prefetch": [True]}).dimensions["prefetch"].default is None
 
 

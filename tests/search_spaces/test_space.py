@@ -108,6 +108,27 @@ def test_a_config_of_a_space_has_all_dimensions_of_its_mode_and_may_break_a_cons
     assert TOY.of_parameters({**TOY.parameters(few)}) is None and TOY.of_parameters({"mode": 0, "tile": 1}) is None
 
 
+def test_some_configs_are_valid_each_once_in_their_order() -> None:
+    small, large = (Config({"mode": "push", "tile": tile, "unit": 64, "tma": False}) for tile in (16, 64))
+    invalid, bsp = large.replace(unit=32), Config({"mode": "bsp"})
+    given = [large, invalid, bsp, large, small, bsp]
+    assert list(TOY.valid(given, problem(), H100)) == [large, bsp, small]
+    assert list(TOY.valid(given, problem(), LAPTOP)) == [bsp, small]
+    assert TOY.first_valid([invalid, small, bsp], problem(), H100) == small
+    assert TOY.first_valid([invalid], problem(), H100) is None
+
+
+def test_a_config_is_ordered_as_the_space_is_and_keeps_what_the_space_lacks() -> None:
+    mixed = Config({"other": 1, "unit": 64, "tma": False, "mode": "push", "tile": 16})
+    assert list(TOY.ordered(mixed)) == ["mode", "tile", "unit", "tma", "other"]
+
+
+def test_what_a_step_is_worth_and_who_has_a_dimension_make_another_space() -> None:
+    *most, last = TOY.dimensions.values()
+    changes: list[dict[str, Any]] = [{}, {"ordinal": not last.ordinal}, {"modes": ()}, {"name": "tail"}]
+    assert len({Space(*most, dataclasses.replace(last, **each)).fingerprint() for each in changes}) == 4
+
+
 def test_a_constraint_is_lifted_by_its_name_and_the_others_hold() -> None:
     lifted = TOY.restricted({"tile": [64, 32]}, lifted=["narrow"])
     assert [constraint.name for constraint in lifted.constraints] == ["even"]

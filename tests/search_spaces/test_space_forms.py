@@ -88,6 +88,12 @@ def test_independent_parts_are_counted_as_the_product_says() -> None:
     assert space.size(PROBLEM, H100) == len(everything) == 1 + 5 * 3 * 2
 
 
+def test_a_count_beyond_64_bits_is_exact() -> None:
+    wide = [numbers(f"d{number}", *range(256)) for number in range(9)]
+    odd = Constraint("odd", ("d0", "d1"), lambda s, d0, d1: (d0 + d1) % 2 == 1, "the sum is odd")
+    assert Space(choices("mode", "push"), *wide, constraints=(odd,)).size(PROBLEM, H100) == 2**71
+
+
 def test_enumerating_one_mode_gives_that_mode_only() -> None:
     space = make_space()
     assert {config["mode"] for config in space.enumerate(PROBLEM, H100, "push")} == {"push"}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import autotune
 from autotune.cli import app
-from autotune.errors import InvalidConfig, WorkloadError
+from autotune.errors import InvalidConfig, InvalidProblem, WorkloadError
 from autotune.machine import INTERPRETED
 from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import workload
@@ -91,6 +91,33 @@ def test_a_tolerance_of_a_config_is_checked_and_arguments_may_be_named(tmp_path:
     assert found.tolerance(problem=problem).overall > 0 and found.heap_bytes(problem=problem) > 0
     with pytest.raises(WorkloadError, match="tolerance_of gave 0.1; it must return a Tolerance"):
         found.tolerance_of(problem, config, INTERPRETED)
+
+
+@pytest.mark.parametrize(
+    ("body", "given"), [("return -1", "-1"), ("return 1.5", "1.5"), ("return None", "None"), ("return '64'", "'64'")]
+)
+def test_bytes_of_the_heap_are_a_whole_number_and_none_is_one(tmp_path: Path, body: str, given: str) -> None:
+    found = workload(wrong_toy(tmp_path, "heap_bytes", body))
+    problem = found.default_problem(INTERPRETED, world_size=2)
+    with pytest.raises(WorkloadError, match=f"heap_bytes gave {given}; it must return a number of bytes"):
+        found.heap_bytes(problem)
+
+
+def test_a_heap_may_be_empty_and_its_bytes_numpys(tmp_path: Path) -> None:
+    body = "import numpy; return numpy.int64(problem.width - 8)"
+    found = workload(wrong_toy(tmp_path, "heap_bytes", body))
+    for width, size in ((8, 0), (72, 64)):
+        told = found.heap_bytes(found.problem_type(width=width, world_size=2))  # type: ignore[call-arg]
+        assert (told, type(told)) == (size, int)
+
+
+def test_an_error_of_ours_in_a_users_method_keeps_its_words_and_kind(tmp_path: Path) -> None:
+    body = "from autotune.errors import InvalidProblem; raise InvalidProblem('width=8: too narrow')"
+    found = workload(wrong_toy(tmp_path, "default_config", body))
+    problem = found.default_problem(INTERPRETED, world_size=2)
+    with pytest.raises(InvalidProblem) as told:
+        found.default_config(problem, INTERPRETED)
+    assert str(told.value) == "width=8: too narrow"
 
 
 def test_a_look_up_serves_no_default_that_is_none_of_the_space(tmp_path: Path) -> None:

@@ -57,6 +57,43 @@ def test_what_costs_more_is_predicted_to_take_longer() -> None:
     assert baseline is not None and baseline > predicted()
 
 
+def test_what_saves_launches_bytes_or_trips_is_predicted_to_take_less_time() -> None:
+    """Each in turn: the config that does, and the one that does not."""
+    gather = workload("all_gather_gemm")
+    large = gather.problem_type(m=4096, n=8 * 4096, k=8192, world_size=8)
+    scaled = gather.problem_type(m=4096, n=8 * 4096, k=8192, world_size=8, dtype="fp8", scales="row", b_order="nk")
+    default = gather.default_config(large, H100)
+    eager, graph = (gather.baselines(large, H100)[f"bsp {launch}"] for launch in ("eager", "graph"))
+    of_mode = {str(config["mode"]): config for config in gather.first_configs(large, H100)}
+    copies = of_mode["copy_engine"]
+    decode = workload("flash_decode")
+    step = decode.problem_type(batch=4, q_heads=64, kv_heads=8, head_dim=128, kv_len=4096, world_size=8)
+    fused = decode.default_config(step, H100)
+    in_turn = decode.baselines(step, H100)
+    pairs = [
+        (gather, large, graph, eager), (gather, large, copies, copies.replace(transfer_rows=16)),
+        (gather, large, of_mode["pull_staged"], of_mode["pull"]), (gather, large, default, default.replace(copy_kib=2)),
+        (gather, large, default, default.replace(num_stages=2)), (gather, large, default, default.replace(split_k=8)),
+        (gather, large, default.replace(k_chunks=2), default), (decode, step, fused, fused.replace(reducer="kernel")),
+        (decode, step, in_turn["bsp graph"], in_turn["bsp eager"]), (decode, step, fused, fused.replace(kv_splits=1)),
+        (decode, step, fused.replace(protocol="sentinel"), fused.replace(protocol="ll")),
+        (decode, step, fused.replace(protocol="sentinel"), fused),
+    ]  # fmt: skip
+    for number, (found, problem, less, more) in enumerate(pairs):
+        one, other = found.predict(problem, less, H100), found.predict(problem, more, H100)
+        assert one is not None and other is not None and one < other, number
+    of_half, whole = gather.predict(scaled, graph, H100), gather.predict(large, graph, H100)
+    assert of_half is not None and whole is not None and of_half < 0.7 * whole
+
+
+def test_a_resource_without_work_is_left_out_of_the_roofline() -> None:
+    alone = workload("all_gather_gemm").problem_type(m=64, n=64, k=64, world_size=1)
+    found = roofline(alone, {"flops": 1e3, "memory": 2.0, "links": 5.0})
+    assert found is not None and found.rates == {"flops": 1e3, "memory": 2.0, "links": 5.0}
+    assert found.times == {"flops": 2 * 64**3 / 1e3, "memory": 2 * 2 * 64 * 64 / 2.0}
+    assert roofline(alone, {"links": 5.0}) is None and roofline(alone, {}) is None
+
+
 def busy(name: str, resource: str, **fields: Any) -> float:
     """Microseconds for which a problem keeps a resource busy that moves a byte in each."""
     found = roofline(workload(name).problem_type(**fields), {resource: 1.0})

@@ -176,7 +176,7 @@ def _distributions(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]
             if old != new and isinstance(old, IntDistribution) and isinstance(new, IntDistribution):
                 low, high = min(old.low, new.low), max(old.high, new.high)
                 # All values of both, such as 16 in steps of 8 and 32 in steps of 16.
-                step = math.gcd(old.step, new.step, old.low - new.low, old.high - new.high)
+                step = math.gcd(old.step, new.step, old.low - new.low)
                 found[name] = IntDistribution(low, high, new.log, step)
             elif old != new and isinstance(old, FloatDistribution) and isinstance(new, FloatDistribution):
                 low_, high_ = min(old.low, new.low), max(old.high, new.high)

@@ -248,6 +248,19 @@ def test_what_was_refused_unrun_says_nothing_about_its_neighbours() -> None:
     assert sampler._proposer._failed == [config] and not sampler._proposer._pending
 
 
+def test_a_constraint_is_violated_above_0_and_its_value_then_counts_for_nothing() -> None:
+    sampler = JointSampler(0, given())
+    study = optuna.create_study(sampler=sampler)
+    kept = []
+    for violation, value in ((0.0, 7.0), (1.0, 1.0), (-1.0, 8.0)):
+        trial, config = config_of(study, given())
+        trial.set_constraint("works", violation)
+        study.tell(trial, value)
+        kept += [config] if violation <= 0 else []
+        assert sampler.value(config) == (value if violation <= 0 else math.inf)
+    assert sampler.best() == kept
+
+
 def test_a_first_config_that_the_space_does_not_hold_is_not_tried() -> None:
     """As where a recorded space leaves out the default's values."""
     elsewhere = [BEST.replace(tile=3), BEST.replace(mode="pull"), Config({"mode": "push", "tile": 64}), BEST]

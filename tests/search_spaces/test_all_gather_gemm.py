@@ -1,0 +1,140 @@
+"""The space of all-gather + GEMM at its edges, and what is tried unmeasured of how A travels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.config import Config
+from autotune.machine import H100, INTERPRETED, MI300X, Machine
+from autotune.workloads import workload
+
+FOUND = workload("all_gather_gemm")
+PUSH = Config(
+    {
+        "mode": "push", "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 2,
+        "loads": "pointer", "split_k": 1, "preload_b": False, "schedule": "tile", "transfer_rows": 16, "k_chunks": 1,
+        "comm_programs": 2, "copy_kib": 4, "peer_order": "rotate", "push_site": "same_launch", "head_start": 0,
+    }
+)  # fmt: skip
+PULL = Config(
+    {
+        "mode": "pull", "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 2,
+        "loads": "pointer", "schedule": "tile",
+    }
+)  # fmt: skip
+STAGED = Config({**{name: value for name, value in PUSH.items() if name != "push_site"}, "mode": "pull_staged"})
+COPIES = Config(
+    {"mode": "copy_engine", "transfer_rows": 256, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even"}
+)
+SENTINEL = Config(
+    {"mode": "own_collective", "comm_programs": 8, "copy_kib": 2, "peer_order": "fanout", "protocol": "sentinel"}
+)
+FP8 = {"dtype": "fp8", "b_order": "nk"}
+GATED = {**FP8, "scales": "row", "epilogue": "swiglu", "quantised": True}
+WIDE = {"block_n": 256, "num_warps": 8}
+
+
+@pytest.mark.parametrize(
+    ("config", "fields", "machine", "told"),
+    [
+        (PUSH.replace(transfer_rows=128), {"m": 4 * 65}, H100, None),
+        (PUSH.replace(transfer_rows=128), {"m": 4 * 64}, H100, "transfer within the shard"),
+        (PUSH.replace(comm_programs=4), {}, INTERPRETED, None),  # half of its 8
+        (PUSH.replace(comm_programs=8), {}, INTERPRETED, "room for the GEMM"),
+        (PULL.replace(loads="tma"), {"layout": "k", "k": 4 * 128}, H100, None),
+        (PULL.replace(loads="tma"), {"layout": "k", "k": 4 * 96}, H100, "TMA within a shard"),
+        (PULL.replace(loads="tma"), {"epilogue": "swiglu"}, H100, "TMA of both halves"),
+        (PULL.replace(loads="tma"), {"epilogue": "swiglu", "gate_up": "interleaved"}, H100, None),
+        (PULL.replace(loads="tma"), {"epilogue": "swiglu", "b_order": "nk"}, H100, None),
+        (PUSH.replace(loads="tma"), {"epilogue": "swiglu"}, H100, None),  # in two loads
+        (PUSH.replace(loads="tma", preload_b=True), {"m": 4 * 40, "epilogue": "swiglu"}, H100, "TMA of both halves"),
+        # Programs wait for A where rows of two ranks share a tile, where A lies along K, and where tiles are split.
+        (PUSH.replace(preload_b=True), {"m": 4 * 80}, H100, None),
+        (PUSH.replace(preload_b=True), {"m": 4 * 64}, H100, "preload without effect"),
+        (PUSH.replace(preload_b=True), {"m": 4 * 64, "layout": "k"}, H100, None),
+        (PUSH.replace(preload_b=True, split_k=2), {"m": 4 * 64}, H100, None),
+        # Of 9 steps 4 splits take 3, 3 and 3.
+        (PUSH.replace(preload_b=True, split_k=4), {"m": 64, "n": 4 * 1024, "k": 9 * 64}, H100, "preload"),
+        (PUSH.replace(preload_b=True, split_k=4), {"m": 64, "n": 4 * 1024, "k": 10 * 64}, H100, None),
+        (PUSH.replace(preload_b=True), {"m": 160, **FP8, "scales": "block"}, H100, "preload"),
+        (PUSH.replace(k_chunks=4), {"k": 16 * 64}, H100, None),
+        (PUSH.replace(k_chunks=4), {"k": 16 * 64 + 64}, H100, "even chunks"),
+        (PUSH.replace(k_chunks=2), {"world_size": 3, "m": 96, "n": 3 * 1024}, H100, None),
+        (PUSH.replace(k_chunks=2), {"layout": "k", "world_size": 3, "n": 3 * 1024, "k": 6 * 64}, H100, "even chunks"),
+        (PUSH.replace(k_chunks=2, preload_b=True), {"m": 4 * 40}, H100, "chunks and loops"),
+        (PUSH.replace(push_site="side_stream", schedule="persistent"), {}, H100, None),
+        (PUSH.replace(push_site="side_stream", schedule="persistent", comm_programs=1), {}, INTERPRETED, "residency"),
+        (PUSH.replace(schedule="persistent", head_start=2), {}, H100, None),
+        (PUSH.replace(schedule="persistent", head_start=2, push_site="same_stream"), {}, H100,
+         "head start without effect"),
+        (STAGED.replace(schedule="persistent", head_start=2), {}, H100, None),
+        (STAGED.replace(head_start=2), {}, H100, "head start without effect"),
+        # 8 MiB of A.
+        (SENTINEL, {"m": 512, "k": 8192}, H100, None),
+        (SENTINEL, {"m": 516, "k": 8192}, H100, "few words"),
+        (SENTINEL, {"m": 256, "k": 8192, "dtype": "fp32"}, H100, None),
+        (SENTINEL, {"m": 260, "k": 8192, "dtype": "fp32"}, H100, "few words"),
+        (SENTINEL, {"m": 64, **FP8, "scales": "tensor"}, H100, "words of two bytes or four"),
+        (SENTINEL, {"m": 64, "world_size": 1}, H100, "parts of peers"),
+        (COPIES.replace(chunk_sizes="shrinking"), {"m": 4 * 512}, H100, "chunks that shrink"),
+        (COPIES.replace(chunk_sizes="shrinking"), {"m": 4 * 516}, H100, None),
+        (COPIES, {"world_size": 1}, H100, "copies by rows"),
+        (COPIES, {"gathered": True}, H100, None),
+        (PULL, {"gathered": True}, H100, "a gathered A"),
+        (PUSH, {"gathered": True}, H100, None),
+        (PUSH.replace(**WIDE), GATED, H100, None),
+        (PUSH.replace(block_n=128), GATED, H100, "scales of C"),
+        (PUSH.replace(**WIDE), {**GATED, "dtype": "fp8_fnuz"}, MI300X, None),
+    ],
+)  # fmt: skip
+def test_a_constraint_ends_where_it_says(
+    config: Config, fields: dict[str, Any], machine: Machine, told: str | None
+) -> None:
+    assert FOUND.space.holds(config)
+    sizes = {"m": 4096, "n": 4 * 1024, "k": 1024, "world_size": 4}
+    broken = FOUND.space.broken(config, FOUND.problem_type(**{**sizes, **fields}), machine)
+    assert (broken.name if broken else None) == told
+
+
+@pytest.mark.parametrize(
+    ("rows", "transfer"),
+    [
+        (64, (16, 4, "fanout")), (68, (32, 8, "fanout")), (512, (128, 8, "fanout")), (516, (256, 16, "rotate")),
+        (16384, (256, 16, "rotate")),
+    ],
+)  # fmt: skip
+def test_how_a_travels_unmeasured_follows_from_its_rows(rows: int, transfer: tuple[object, ...]) -> None:
+    problem = FOUND.problem_type(m=rows, n=4 * 7168, k=8192, world_size=4)
+    default = FOUND.default_config(problem, H100)
+    assert tuple(default[name] for name in ("transfer_rows", "copy_kib", "peer_order")) == transfer
+    assert (default["comm_programs"], FOUND.default_config(problem, INTERPRETED)["comm_programs"]) == (16, 2)
+
+
+def test_copies_are_tried_first_in_one_piece_a_shard() -> None:
+    """The largest transfer that is no larger than a shard."""
+    for rows, transfer in ((4 * 16, 16), (4 * 48, 32), (4 * 1024, 1024), (4 * 8192, 2048)):
+        problem = FOUND.problem_type(m=rows, n=4 * 7168, k=8192, world_size=4)
+        copies = [config for config in FOUND.first_configs(problem, H100) if config["mode"] == "copy_engine"]
+        assert {config["transfer_rows"] for config in copies} == {transfer}
+        assert [config["copies"] for config in copies] == ["pulled", "pushed"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype", "rows", "tile"),
+    [
+        (H100, "fp8", 16, (16, 128, 4, 3)), (H100, "fp8", 4096, (64, 128, 4, 3)), (H100, "bf16", 16, (16, 64, 4, 3)),
+        (H100, "bf16", 4096, (128, 64, 8, 3)), (MI300X, "fp8_fnuz", 16, (16, 128, 4, 2)),
+    ],
+)  # fmt: skip
+def test_a_quantised_c_has_a_tile_with_one_scale_for_a_row(
+    machine: Machine, dtype: str, rows: int, tile: tuple[int, ...]
+) -> None:
+    scaled = {"scales": "row", "b_order": "nk"} if dtype != "bf16" else {}
+    fields = {"dtype": dtype, "epilogue": "swiglu", "quantised": True, **scaled}
+    problem = FOUND.problem_type(m=rows, n=4 * 2048, k=4096, world_size=4, **fields)
+    default = FOUND.default_config(problem, machine)
+    names = ("block_m", "block_k", "num_warps", "num_stages")
+    assert default["block_n"] == 256 and tuple(default[name] for name in names) == tile
+    FOUND.space.check(default, problem, machine)

@@ -1,0 +1,156 @@
+"""The GEMM's part of the spaces at its edges: shared memory, splits, scales, and the tile that is tried unmeasured."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from autotune.config import Config
+from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.workloads import workload
+
+REDUCE = workload("gemm_all_reduce")
+GATHER = workload("all_gather_gemm")
+A100 = dataclasses.replace(H100, device="NVIDIA A100", arch="sm_80", compute_units=108, shared_memory=163 * 1024)
+TILE = Config(
+    {
+        "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "group_m": 1, "num_warps": 4,
+        "num_stages": 1, "loads": "pointer", "schedule": "tile", "programs_per_unit": 1, "combine": "sender",
+        "protocol": "signal",
+    }
+)  # fmt: skip
+FP8 = {"b_order": "nk"}
+
+
+def reduce_problem(**fields: Any) -> Any:
+    return REDUCE.problem_type(**{"m": 256, "n": 8192, "k": 28672, "world_size": 2, **fields})
+
+
+def refusal(config: Config, machine: Machine = H100, **fields: Any) -> str | None:
+    """The name of the constraint that a config breaks."""
+    assert REDUCE.space.holds(config)
+    broken = REDUCE.space.broken(config, reduce_problem(**fields), machine)
+    return broken.name if broken else None
+
+
+@pytest.mark.parametrize(
+    ("machine", "fields", "tile", "most"),
+    [
+        # 80 KiB a stage, of 227 KiB, or of 160: below 64 rows one stage of 16 bits is in registers.
+        (H100, {}, {"block_k": 512}, 3),
+        (H100, {"dtype": "fp32"}, {"block_k": 256}, 2),
+        (MI350X, {}, {"block_k": 512}, 1),  # two would be all of the LDS, but for what they are padded with
+        (MI350X, {}, {"block_k": 256}, 3),
+        (MI300X, {}, {"block_k": 256}, 2),  # 40 KiB a stage, of 64, and one on its way in
+        (MI300X, {}, {"block_k": 128}, 4),
+        (H100, {}, {"block_m": 64, "block_k": 256}, 3),
+        # 48 KiB a stage; half of the columns of C that TMA stores: 32 KiB in 16 bits.
+        (H100, {}, {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8, "loads": "tma"}, 4),
+        (H100, {"out_dtype": "fp32"}, {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8}, 4),
+        (H100, {"out_dtype": "fp32"},
+         {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8, "loads": "tma"}, 3),
+    ],
+)  # fmt: skip
+def test_as_many_stages_as_shared_memory_holds(
+    machine: Machine, fields: dict[str, Any], tile: dict[str, Any], most: int
+) -> None:
+    told = [refusal(TILE.replace(**tile, num_stages=stages), machine, **fields) for stages in range(1, 7)]
+    assert told == [None] * most + ["shared memory"] * (6 - most)
+
+
+@pytest.mark.parametrize(
+    ("values", "fields", "machine", "told"),
+    [
+        ({"split_k": 2, "block_k": 512}, {"k": 2 * 512}, H100, "depth of a split"),
+        ({"split_k": 2, "block_k": 512}, {"k": 2 * 520}, H100, None),
+        ({"split_k": 8}, {"n": 132 * 64}, H100, None),  # 8 programs for each unit
+        ({"split_k": 8}, {"n": 133 * 64}, H100, "splits needed"),
+        ({"block_n": 32}, {}, H100, None),  # 128 elements of the tile for each warp
+        ({"block_n": 32, "num_warps": 8}, {}, H100, "a warp's share"),
+        ({"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8}, {}, H100, None),  # 128 registers
+        ({"block_n": 128}, {"n": 64}, H100, "no larger than the problem"),
+        ({}, {"k": 2 * 64}, H100, "no larger than the problem"),
+        ({"block_k": 64}, {"k": 2 * 40, "n": 40}, H100, None),
+        ({}, {"wire": "fp8"}, A100, "fp8 on its way"),
+        ({}, {}, A100, None),
+        ({}, {"wire": "fp8"}, H100, None),
+        ({}, {"wire": "fp8"}, MI300X, None),
+        ({}, {"dtype": "fp8", "scales": "block", **FP8}, H100, None),
+        ({"block_k": 256}, {"dtype": "fp8", "scales": "block", **FP8}, H100, "scales by blocks"),
+        ({"block_k": 256}, {"dtype": "fp8", "scales": "row", **FP8}, H100, None),
+    ],
+)
+def test_a_constraint_ends_where_it_says(
+    values: dict[str, Any], fields: dict[str, Any], machine: Machine, told: str | None
+) -> None:
+    few = {"m": 16} if "block_m" not in values else {}
+    assert refusal(TILE.replace(**values), machine, **few, **fields) == told
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype", "scales", "rows", "refused"),
+    [
+        (H100, "fp8", "row", 6, True),  # of 4 ranks: their sum is a multiple of 4 all the same
+        (H100, "fp8", "row", 8, False),
+        (H100, "fp8", "tensor", 6, False),
+        (H100, "fp8", "block", 6, False),
+        (MI300X, "fp8_fnuz", "row", 6, False),
+    ],
+)
+def test_scales_of_chunks_begin_at_multiples_of_16_bytes(
+    machine: Machine, dtype: str, scales: str, rows: int, refused: bool
+) -> None:
+    problem = GATHER.problem_type(
+        m=4 * rows, n=4 * 1024, k=1024, dtype=dtype, scales=scales, b_order="nk", world_size=4
+    )  # fmt: skip
+    copies = Config(
+        {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even"}
+    )
+    broken = GATHER.space.broken(copies, problem, machine)
+    assert (broken is not None and broken.name == "scales of chunks") is refused
+
+
+ROWS = {"dtype": "fp8", "scales": "row", **FP8}
+FAST = {**ROWS, "fast_accum": True}
+
+
+@pytest.mark.parametrize(
+    ("machine", "fields", "tile"),
+    [
+        (H100, {"m": 16, "n": 16384}, (16, 64, 128, 4, 6)),  # two programs on a unit: 264 at once, of 256
+        (H100, {"m": 16, "n": 32768}, (16, 128, 128, 4, 4)),
+        (H100, {"m": 16, "n": 40, "k": 2 * 40}, (16, 64, 64, 4, 6)),  # no larger than the problem
+        (H100, {**ROWS, "m": 8192}, (128, 128, 128, 4, 3)),
+        (H100, {**FAST, "m": 8192}, (128, 256, 128, 8, 4)),
+        (H100, {**ROWS, "m": 64}, (64, 64, 128, 4, 6)),
+        (MI300X, {"m": 8192}, (128, 128, 64, 8, 2)),
+        (MI350X, {**ROWS, "m": 8192}, (128, 128, 128, 8, 2)),
+        (MI350X, {"m": 32}, (32, 64, 128, 4, 2)),
+    ],
+)
+def test_the_tile_that_is_written_down_unmeasured(
+    machine: Machine, fields: dict[str, Any], tile: tuple[int, ...]
+) -> None:
+    config = REDUCE.default_config(reduce_problem(**fields), machine)
+    names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
+    assert tuple(config[name] for name in names) == tile
+
+
+@pytest.mark.parametrize(
+    ("machine", "fields", "beside"),
+    [
+        (H100, ROWS, {(128, 256, 128, 8, 4), (64, 128, 128, 4, 4)}),
+        (H100, FAST, {(128, 256, 128, 8, 3), (128, 256, 64, 8, 6)}),
+        (MI300X, {}, {(128, 256, 64, 4, 2)}),
+    ],
+)
+def test_the_tiles_that_are_tried_beside_it(
+    machine: Machine, fields: dict[str, Any], beside: set[tuple[int, ...]]
+) -> None:
+    problem = reduce_problem(m=8192, **fields)
+    names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
+    tried = [config for config in REDUCE.first_configs(problem, machine) if "block_m" in config]
+    first = tuple(tried[0][name] for name in names)
+    assert {tuple(config[name] for name in names) for config in tried} - {first} == beside
