@@ -114,6 +114,8 @@ def test_what_a_neighbour_s_config_loses_is_that_of_bound_calls(gpus: Bench) -> 
     rows = gpus.json("grid", *SMALL, "--m", "2048", "--held-out", "4096")
     assert [row["microseconds"] for row in rows] == [2500.0, 2500.0]
     assert rows[1]["held_out"]["times_as_long"]["value"] == 1.0 == rows[1]["with_neighbour"]
+    told = gpus.tune("grid", *SMALL, "--m", "2048", "--held-out", "4096").stdout.splitlines()
+    assert [" ".join(line.split()[1:6]) for line in told[1:3]] == ["2.500 ms 0.80x bsp eager"] * 2, "in the regime"
 
 
 def test_the_library_s_own_way_through_our_operator_is_not_called_as_fast(gpus: Bench) -> None:
