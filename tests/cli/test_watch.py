@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from autotune.cli.watch import LiveView, PlainView, clock_text, is_live, seconds_left
 from autotune.config import Config
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.tuning import Progress
 from autotune.tuning.progress import Spent
 
@@ -126,6 +127,26 @@ def test_lines_count_the_finals() -> None:
     here.finals = (0, 36)
     view(here)
     assert lines[0].startswith("[0:40] finals: 0 of 36 measurements, 1 restart; best 400.0 µs")
+
+
+def test_times_are_those_of_the_regime_that_is_tuned_for() -> None:
+    lines: list[str] = []
+    now = 0.0
+    view = PlainView(lines.append, clock=lambda: now)
+    here = progress("searching", 12, 400.0)
+    here.regime = Regime.PIPELINED
+    for host in (600.0, 500.0):
+        best = replace(latency(400.0), host=host)
+        here.best, here.last = (CONFIG, best), (CONFIG, Evaluation(Outcome.MEASURED, latency=best))
+        here.baselines = {"bsp eager": replace(latency(550.0), host=900.0)}
+        view(here)
+        now += 2.0
+    assert [line.split("best ")[1].split(" (")[0] for line in lines] == [
+        "600.0 µs ± 0.0 %, 1.50x bsp eager", "500.0 µs ± 0.0 %, 1.80x bsp eager",
+    ]  # fmt: skip
+    live = LiveView("all-gather-gemm  m=4096", "4 × NVIDIA H200")
+    live(here)
+    assert drawn(live).count("500.0 µs ± 0.0 %") == 2, "the best and the last"
 
 
 def test_time_left() -> None:

@@ -40,12 +40,14 @@ def test_defaults_and_options() -> None:
     defaults: {n: 64, k: 64, world_size: 2, budget: 5m, regime: graph}
     problems:
       - {workload: all_gather_gemm, m: 16}
-      - {workload: gemm-all-reduce, m: 16, budget: 90, trials: 7, effort: full, seed: 3, bias: yes, device: NVIDIA H200}
+      - {workload: gemm-all-reduce, m: 16, budget: 90, trials: 7, effort: full, seed: 3, bias: yes, device: NVIDIA H200,
+         regime: isolated}
     """
     first, second = parse_list(text)
     assert (first.workload.name, first.regime, first.options) == ("all_gather_gemm", "graph", (("budget", "5m"),))
     assert dict(second.options) == {"budget": "90s", "trials": 7, "effort": "full", "seed": 3}
     assert second.problem.as_dict()["bias"] is True and second.device == "NVIDIA H200"
+    assert second.regime == "isolated"
 
 
 def test_a_problem_that_is_there_twice_counts_once() -> None:

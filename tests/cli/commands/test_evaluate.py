@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes import Bench
+from fakes import Bench, FakeGang
 
+from autotune.config import Config
 from autotune.db import Store
 from autotune.machine import H100
-from autotune.report.figures import config_text
+from autotune.outcome import Evaluation
+from autotune.report.figures import config_text, microseconds
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")
@@ -22,6 +25,27 @@ def test_one_config_is_measured_once_and_not_stored(gpus: Bench, tmp_path: Path)
     (gang,) = gpus.gangs
     assert gang.calls == [DEFAULT] and gang.closed == 1
     assert not (tmp_path / "cache.db").exists()
+
+
+def test_it_is_measured_as_is_asked_for_and_each_time_is_its_own(gpus: Bench) -> None:
+    given = []
+
+    def prepare(gang: FakeGang) -> None:
+        works, gang.host = gang.evaluate, lambda config: 25.0
+
+        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
+            given.append((seed, plan.screen, plan.iterations))
+            return works(config, seed, plan)
+
+        gang.evaluate = evaluate  # type: ignore[method-assign]
+
+    gpus.prepare = prepare
+    words = ("all-gather-gemm", "--config", DEFAULT.to_json(), "--seed", "7", "--effort", "full")
+    shown = gpus.tune(*words).stdout
+    median = gpus.json(*words)["latency"]["median"]
+    assert given == [(7, 25, 25)] * 2
+    assert "25.00 µs to enqueue a call" in shown
+    assert f"{microseconds(median + 25.0)}, one bound call" in shown and f"latency   {microseconds(median)}" in shown
 
 
 def test_a_config_may_be_pasted_as_it_is_shown(gpus: Bench) -> None:

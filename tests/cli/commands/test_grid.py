@@ -10,11 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
-from fakes import Bench, FakeGang, latency_of
+from fakes import EIGHT_GPUS, Bench, FakeGang, FakeScreen, latency_of
 
+from autotune.cli import session
 from autotune.config import Config
+from autotune.db import Store
+from autotune.errors import AutotuneError
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
+from autotune.problem import Problem
+from autotune.workloads import Workload, workload
 
 TOY = f"{Path(__file__).parents[1] / 'toy_workload.py'}:ToyWorkload"
 GRID = ("grid", TOY, "--trials", "5", "--effort", "quick")
@@ -55,10 +62,11 @@ def test_lists_and_ranges_and_a_line_for_each_size(bench: Bench) -> None:
 
 
 def test_json_has_the_whole_entries(bench: Bench) -> None:
-    rows = bench.json(*GRID, "--width", "128,256")
-    assert [row["sizes"] for row in rows] == [{"width": 128}, {"width": 256}]
-    assert [row["config"]["block_m"] for row in rows] == [16, 32]
-    assert "held_out" not in rows[0] and rows[1]["with_neighbour"] == pytest.approx(1.1)
+    rows = bench.json(*GRID, "--width", "128,256,512")
+    assert [row["sizes"] for row in rows] == [{"width": 128}, {"width": 256}, {"width": 512}]
+    assert [row["config"]["block_m"] for row in rows] == [16, 32, 64]
+    assert "held_out" not in rows[0]
+    assert [row["with_neighbour"] for row in rows] == [None, pytest.approx(1.1), pytest.approx(1.1)], "the one before"
 
 
 def test_the_config_before_is_measured_in_the_same_finals_as_the_winner(bench: Bench) -> None:
@@ -89,6 +97,80 @@ def test_a_held_out_size_is_compared_with_what_its_neighbours_would_lend(bench: 
     assert own < 1 + 0.1 * abs(math.log2(8 * 32 / 384)) < 1.1
     assert first == "held-out width=384: neighbour's config (width=512) takes 1.00 ± 0.00 times the optimum"
     assert second == "held-out width=1024: neighbour's config (width=512) takes 1.10 ± 0.00 times the optimum"
+
+
+def test_what_is_given_holds_for_every_size(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    screened = []
+    monkeypatch.setattr(FakeScreen, "turn_to", lambda screen, found, problem: screened.append(problem.width))
+    live = f"sqlite:///{tmp_path / 'live.db'}"
+    words = (*GRID, "--width", "128,256", "--regime", "graph", "--seed", "7", "--optuna-storage", live)
+    assert [row["regime"] for row in bench.json(*words)] == ["graph", "graph"]
+    assert list(dict.fromkeys(screened)) == [128, 256], "a config is screened for the size that it is tried for"
+    with Store.open() as store:
+        assert [study.seed for study in store.studies()] == [7, 7]
+    assert len(optuna.study.get_all_study_names(live)) == 2
+    assert "starting the ranks" not in bench.tune(*words).stderr
+    bench.tune(*words, "--force")
+    first, cached, again = (gang.started for gang in bench.gangs)
+    assert first == again > cached == 0
+
+
+def test_a_size_without_a_winner_ends_it_with_exit_code_1(bench: Bench) -> None:
+    def prepare(gang: FakeGang) -> None:
+        sized(gang)
+        works: Callable[..., Evaluation] = gang.evaluate
+
+        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
+            if gang.problems[-1].width == 128:
+                return Evaluation(Outcome.CRASHED, "planted")
+            return works(config, seed, plan)
+
+        gang.evaluate = evaluate  # type: ignore[method-assign]
+
+    bench.prepare = prepare
+    result = bench.tune(*GRID, "--width", "128,256")
+    assert result.exit_code == 1
+    assert [line.split()[:2] for line in result.stdout.splitlines()[1:]] == [
+        ["width=128", "no"],
+        ["width=256", "100.0"],
+    ]
+
+
+def test_the_ranks_heap_holds_the_largest_size(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int) -> FakeGang:
+        given.append(heap_bytes)
+        raise AutotuneError("enough")
+
+    monkeypatch.setattr(session, "make_gang", make_gang)
+    for sizes in ("2048,4096,1024", "4096"):
+        assert gpus.tune("grid", "all-gather-gemm", "--m", sizes).exit_code == 1
+    assert given[0] == given[1] > 0
+
+
+def test_a_later_size_that_would_take_hours_is_refused_first(laptop: Bench) -> None:
+    result = laptop.tune("grid", "all-gather-gemm", "--m", "64,1048576")
+    assert result.exit_code == 2 and "m=1048576" in result.stderr and not laptop.gangs
+
+
+def test_a_config_that_the_next_size_forbids_is_not_lent(gpus: Bench) -> None:
+    def prepare(gang: FakeGang) -> None:
+        works: Callable[..., Evaluation] = gang.evaluate
+
+        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
+            violations.append(workload("all_gather_gemm").space.violation(config, gang.problems[-1], EIGHT_GPUS))
+            return works(config, seed, plan)
+
+        gang.evaluate = evaluate  # type: ignore[method-assign]
+
+    violations: list[Any] = []
+    gpus.prepare = prepare
+    words = ("--trials", "8", "--effort", "quick", "--n", "4096", "--k", "4096")
+    assert gpus.tune("grid", "all-gather-gemm", "--m", "8192,64", *words).exit_code == 0
+    assert violations and not any(violations)
 
 
 def test_held_out_sizes_learn_nothing_from_each_other(bench: Bench) -> None:

@@ -31,6 +31,15 @@ def test_list(gpus: Bench) -> None:
     assert "m=1024 n=28672 k=8192  " in newest and "m=4096" in oldest, "in the problem's order, without defaults"
     assert "8 × NVIDIA H200" in newest and "x bsp graph" in newest and "push" in newest
     assert [entry["problem"]["m"] for entry in gpus.json("list")] == [1024, 4096]
+    with Store.open() as store:
+        newer, older = store.entries()
+        stale = dataclasses.replace(older.provenance, triton="2.0.0")
+        again = store.study(older.key, stale, seed=0, space_size=1)
+        store.finish(again.id, older.winner)
+    _, *lines = gpus.tune("list").stdout.splitlines()
+    of = [re.findall(r"\(study (\d+)\)", line) for line in lines]
+    assert of == [[str(again.id)], [], [str(older.study_id)]], "of two of one key it says which"
+    assert lines[0].endswith(", stale") and newer.key.fields["m"] == 1024
 
 
 def test_list_of_some(gpus: Bench) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import Bench, FakeGang
 
+from autotune import tuning
+from autotune.cli import session
 from autotune.config import Config
 from autotune.db import Store
+from autotune.machine import Machine
+from autotune.outcome import Evaluation
+from autotune.problem import Problem
+from autotune.tuning import Budget, Result
+from autotune.workloads import Workload
 
 
 def test_a_lists_own_trials_effort_and_seed_are_kept(laptop: Bench, tmp_path: Path) -> None:
@@ -44,6 +52,94 @@ def test_a_lists_own_trials_effort_and_seed_are_kept(laptop: Bench, tmp_path: Pa
     assert searches() == {4: (2, 5, 9), 8: (3, 0, 25)}
     assert searches("--trials", "2", "--effort", "standard", "--seed", "7") == {4: (1, 7, 15), 8: (1, 7, 15)}
     assert {seed for _, seed, _ in searches("--seed", "0").values()} == {0}
+
+
+ENTRY = "{workload: gemm-all-reduce, m: %s, n: 4096, k: 4096, world_size: 2, calls: %s}"
+QUICK = ("--trials", "3", "--effort", "quick")
+
+
+def written(folder: Path, *entries: str) -> str:
+    file = folder / "list.yaml"
+    file.write_text(f"problems: [{', '.join(entries)}]")
+    return str(file)
+
+
+def test_a_forward_is_told_in_the_regime_that_it_is_tuned_for(gpus: Bench, tmp_path: Path) -> None:
+    def host(config: Config) -> float:
+        return 3000.0 if config["mode"] in ("bsp", "library_collective") else 2000.0
+
+    gpus.prepare = lambda gang: setattr(gang, "host", host)
+    result = gpus.tune("model", written(tmp_path, ENTRY % (16, 3), ENTRY % (32, 1)), "--trials", "8")
+    assert result.exit_code == 0, result.output
+    _, *rows, told = result.stdout.splitlines()
+    assert told.endswith(": predicted 12.00 ms before, 8.000 ms after, 1.50 times as fast")
+    for row, calls, share in zip(rows, ("3", "1"), ("75 %", "25 %"), strict=True):
+        assert f" {calls} 3.000 ms 2.000 ms 1.50 " in " ".join(row.split()) and row.endswith(share.replace(" ", ""))
+
+
+def test_what_fails_is_named_and_counts_as_its_roofline(gpus: Bench, tmp_path: Path) -> None:
+    def prepare(gang: FakeGang) -> None:
+        works = gang.evaluate
+
+        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
+            gang.broken = gang.problems[-1].as_dict()["m"] == 16 or config["mode"] == "bsp"
+            return works(config, seed, plan)
+
+        gang.evaluate = evaluate  # type: ignore[method-assign]
+
+    gpus.prepare = prepare
+    result = gpus.tune("model", written(tmp_path, ENTRY % (16, 2), ENTRY % (32, 1)), "--trials", "8", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert [each["problem"]["m"] for each in found["failed"]] == [16] and found["not_tuned"] == []
+    (forward,) = found["forwards"]
+    failed, tuned = forward["calls"]
+    assert failed["before"] is None and failed["entry"] is None
+    told = forward["predicted"]
+    assert told["before"] - tuned["before"] == pytest.approx(told["after"] - tuned["after"]) and tuned["before"] > 0
+    assert told["before"] > tuned["before"] + 1 and tuned["before"] == tuned["after"], "no time of the library's"
+
+
+def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    tune, make_gang = tuning.tune, session.make_gang
+    seconds: dict[int, float] = {}
+    heaps: list[int] = []
+    needed: list[int] = []
+
+    def noting(found: Workload, problem: Problem, *rest: Any, budget: Budget, **named: Any) -> Result:
+        seconds[problem.as_dict()["m"]] = budget.seconds
+        needed.append(found.heap_bytes(problem))
+        return tune(found, problem, *rest, budget=budget, **named)
+
+    def making(found: Workload, problem: Problem, machine: Machine, heap_bytes: int) -> FakeGang:
+        heaps.append(heap_bytes)
+        return make_gang(found, problem, machine, heap_bytes)  # type: ignore[return-value]
+
+    monkeypatch.setattr(tuning, "tune", noting)
+    monkeypatch.setattr(session, "make_gang", making)
+    file = written(tmp_path, ENTRY % (256, 1), ENTRY % (8192, 1), ENTRY % (4096, 1))
+    assert gpus.tune("model", file, *QUICK, "--budget", "10m").exit_code == 0
+    assert list(seconds) == [8192, 4096, 256] and sum(seconds.values()) == pytest.approx(600)
+    assert seconds[8192] > 1.5 * seconds[256] and heaps == [max(needed)]
+    seconds.clear()
+    assert gpus.tune("model", file, *QUICK, "--force").exit_code == 0
+    assert list(seconds) == [8192, 4096, 256], "without a budget for all, too"
+
+
+def test_of_many_problems_that_the_budget_is_too_short_for_three_are_named(gpus: Bench, tmp_path: Path) -> None:
+    file = written(tmp_path, *(ENTRY % (m, 1) for m in (16, 32, 64, 128, 256)))
+    result = gpus.tune("model", file, *QUICK, "--budget", "21s")
+    assert result.exit_code == 0 and " and 1 more; shares of the budget below 20 s" in result.stdout
+    assert len(gpus.json("model", file, *QUICK, "--budget", "21s")["not_tuned"]) == 3, "one more each time"
+
+
+def test_an_interrupted_problem_has_not_failed(laptop: Bench, tmp_path: Path) -> None:
+    laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 0)
+    entry = "{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2}"
+    result = laptop.tune("model", written(tmp_path, entry), *QUICK, "--json")
+    assert result.exit_code == 130 and json.loads(result.stdout)["failed"] == []
 
 
 def test_problems_that_differ_in_no_size_are_told_apart(laptop: Bench, tmp_path: Path) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Bench, FakeGang
+from fakes import EIGHT_GPUS, Bench, FakeGang, latency_of
 
 from autotune.config import Config
-from autotune.db import Store
-from autotune.outcome import Door
+from autotune.db import CacheKey, Store, Winner
+from autotune.outcome import Door, Regime
 from autotune.report import build, to_markdown
+from autotune.workloads import provenance_of, workload
 
 SMALL = ("all-gather-gemm", "--trials", "16", "--effort", "quick")
 
@@ -114,6 +116,8 @@ def test_what_a_neighbour_s_config_loses_is_that_of_bound_calls(gpus: Bench) -> 
     rows = gpus.json("grid", *SMALL, "--m", "2048", "--held-out", "4096")
     assert [row["microseconds"] for row in rows] == [2500.0, 2500.0]
     assert rows[1]["held_out"]["times_as_long"]["value"] == 1.0 == rows[1]["with_neighbour"]
+    told = gpus.tune("grid", *SMALL, "--m", "2048", "--held-out", "4096").stdout.splitlines()
+    assert [" ".join(line.split()[1:6]) for line in told[1:3]] == ["2.500 ms 0.80x bsp eager"] * 2, "in the regime"
 
 
 def test_the_library_s_own_way_through_our_operator_is_not_called_as_fast(gpus: Bench) -> None:
@@ -180,6 +184,8 @@ def test_a_resumed_search_knows_what_the_host_costs(gpus: Bench, tmp_path: Path)
 
     gpus.prepare = interrupted
     assert gpus.tune(*SMALL, "--regime", "isolated").exit_code == 130
+    file = str(tmp_path / "cache.db")
+    assert gpus.tune("list", "--db", file).stderr.endswith(f" --regime isolated --db {file}\n")
     with Store.open(tmp_path / "cache.db") as store:
         latencies = [trial.evaluation.latency for trial in store.trials(1)]
     known = [latency for latency in latencies if latency is not None]
@@ -187,6 +193,33 @@ def test_a_resumed_search_knows_what_the_host_costs(gpus: Bench, tmp_path: Path)
     gpus.prepare = lambda gang: setattr(gang, "host", dear_baselines)
     finished = tuned(gpus, "isolated")
     assert finished["resumed"] and finished["config"]["mode"] == "pull"
+
+
+def test_all_that_is_told_is_of_the_regime(gpus: Bench, tmp_path: Path) -> None:
+    """In a graph it would be 400 µs, and the graph the fastest of the library's ways."""
+    found = workload("all_gather_gemm")
+    problem = found.default_problem(EIGHT_GPUS, 8)
+    baselines = {"bsp graph": latency_of(530.0, 8, 1200.0), "bsp eager": latency_of(550.0, 8, 900.0)}
+    winner = Winner(found.default_config(problem, EIGHT_GPUS), latency_of(400.0, 8, 600.0), baselines)
+    winner = replace(winner, limits={"gemm": latency_of(200.0, 8)})
+    with Store.open() as store:
+        key = CacheKey.of(problem, EIGHT_GPUS, Regime.PIPELINED)
+        store.finish(store.study(key, provenance_of(found), seed=0, space_size=9).id, winner)
+    (_, listed) = gpus.tune("list").stdout.splitlines()
+    assert " 600.0 µs  1.50x bsp eager " in listed
+    shown = [line.split() for line in gpus.tune("show", "all-gather-gemm").stdout.splitlines()]
+    told = {words[0]: " ".join(words[1:]) for words in shown if words}
+    assert told["winner"].startswith("600.0 µs") and told["winner"].endswith("skew 1.60 µs")
+    assert told["speedup"].startswith("1.50 ") and "as fast as bsp eager (900.0 µs" in told["speedup"]
+    assert told["limit"].startswith("0.50 of the limit"), "by the device's time, whatever the host's is"
+    values = gpus.json("show", "all-gather-gemm")
+    assert values["microseconds"] == 600.0 and values["limit_share"] == pytest.approx(0.5)
+    assert {name: each["value"] for name, each in values["speedups"].items()} == {"bsp graph": 2.0, "bsp eager": 1.5}
+    assert "\n  600.0 µs: mode=" in gpus.tune("show", "all-gather-gemm", "--m", "8192").stdout
+    file = tmp_path / "configs.json"
+    gpus.tune("export", "-o", str(file))
+    there = ("import", str(file), "--dry-run", "--db", str(tmp_path / "there.db"))
+    assert " 600.0 µs " in gpus.tune(*there).stdout and gpus.json(*there)[0]["latency"] == 600.0
 
 
 @pytest.mark.parametrize(
