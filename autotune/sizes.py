@@ -26,7 +26,7 @@ def parse_sizes(text: str, name: str) -> list[int]:
 
 
 def size_ranges(text: str) -> list[range]:
-    """What a filter takes: ``16,64``, ``16..64`` with all that lies between, or both mixed; empty for another text."""
+    """The sizes of a filter: ``16,64``, ``16..64`` with all between, or both mixed; empty for another text."""
     parts = [_PART.fullmatch(part.strip()) for part in text.split(",")]
     found = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part is not None]
     return found if len(found) == len(parts) and all(found) else []

@@ -29,7 +29,7 @@ FOLDER = "{folder}"
 """Stands in a command for the folder of results so far."""
 
 KEYS = ("words", "machine", "versions", "date", "found")
-"""What a stored result has, and its readers need."""
+"""The keys of a stored result."""
 
 GRACE = 20.0
 """Seconds between asking a step to end and killing it."""

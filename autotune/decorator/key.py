@@ -213,7 +213,7 @@ def _referenced(function: Any) -> list[tuple[str, Any]]:
 
 
 def _names(code: CodeType) -> dict[str, None]:
-    """What code names, in its lambdas and comprehensions too."""
+    """All names in code, those of its lambdas and comprehensions too."""
     names = dict.fromkeys(code.co_names)
     for inner in code.co_consts:
         names |= _names(inner) if isinstance(inner, CodeType) else {}

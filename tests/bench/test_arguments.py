@@ -57,7 +57,7 @@ GPU_ONLY = {
     "operator_overhead": ("--launches", "real"),
     "time_to_optimum": (TABLE,),
 }
-"""What measures on a GPU alone."""
+"""Measurements that need a GPU."""
 
 
 @pytest.mark.parametrize("script", GPU_ONLY)

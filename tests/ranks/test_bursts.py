@@ -56,7 +56,7 @@ class Told:
 def burst_events(
     monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int, count: int = 3, device: str = "cpu"
 ) -> list[list[str]]:
-    """What happens on a rank in bursts of two calls, one of each kind, and then again."""
+    """A rank's events in bursts of two calls, one of each kind, and then again."""
     told: Any = Told()
     monkeypatch.setattr(bursts_module, "first_poll_held", told.held)
     monkeypatch.setattr(bursts_module, "time", told)

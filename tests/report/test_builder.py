@@ -197,7 +197,7 @@ def test_a_winner_that_no_look_up_serves_is_called_so(store: Store, regime: Regi
 
 
 def test_a_replay_s_dimensions_have_no_importance(studied: Path) -> None:
-    """What it searched is a reduced space."""
+    """Its search was of a reduced space."""
     with Store.open(studied) as store:
         (entry,) = store.entries()
         provenance = entry.provenance.as_replay(datetime(2026, 11, 20, tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""What a regime's verdict compares: the times in that regime, of what was measured in it."""
+"""A regime's verdict compares the times in that regime, of what was measured in it."""
 
 from __future__ import annotations
 

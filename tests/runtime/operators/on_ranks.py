@@ -136,7 +136,7 @@ def bad_operands(url: str) -> dict[str, str]:
 
 
 def whole_caps(url: str) -> list[bool]:
-    """Whether a soft cap gives the same written with a point, as models' configs have it, and so in a graph."""
+    """True if a soft cap gives the same written with a point, as models' configs have it, and so in a graph."""
     with autotune.Context(HEAP, url=url) as context:
         operands, _ = drawn(problems(context.heap.device)[2], 5, context.heap.device)
         expected, *others = (autotune.flash_decode(context, *operands, soft_cap=cap) for cap in (3, 3.0, np.int64(3)))
