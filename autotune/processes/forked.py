@@ -43,6 +43,7 @@ class Forked:
         self.pid = pid
         self.returncode: int | None = None
         self._reports = reports
+        self._lock = threading.Lock()
 
     def poll(self) -> int | None:
         """The exit code; None while it runs."""
@@ -51,16 +52,24 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once it has ended. Raises subprocess.TimeoutExpired."""
-        if self.returncode is None:
-            if not self._reports.poll(timeout):
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        """The exit code, once it has ended, for several threads too. Raises subprocess.TimeoutExpired."""
+        if self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
             try:
-                self.returncode = self._reports.recv()
-            except (EOFError, OSError):
-                self.returncode = -signal.SIGKILL  # the server has ended, and its processes with it
-            self._reports.close()
+                if self.returncode is None and self._reports.poll(timeout):
+                    self.returncode = self._reported()
+            finally:
+                self._lock.release()
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return self.returncode
+
+    def _reported(self) -> int:
+        with self._reports:
+            try:
+                code: int = self._reports.recv()
+            except (EOFError, OSError):
+                code = -signal.SIGKILL  # the server has ended, and its processes with it
+        return code
 
 
 class ForkServer:

@@ -6,13 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 import pytest
 from process_ends import gone
 
+from autotune.processes.forked import Forked
 from autotune.processes.python import PACKAGE_ROOT, Process, start_python
 
 WORKER = """
@@ -174,3 +177,31 @@ def test_what_a_process_without_a_log_prints_goes_to_stderr(package: Path, capfd
             process = start_python("grown.worker", theirs, imports=imports)
         assert ended(process, ours, "print('from a child', flush=True)") == 0
         assert capfd.readouterr() == ("", "from a child\n")
+
+
+def test_threads_that_wait_for_one_process_read_its_end_once() -> None:
+    """A pool that is closed kills a helper while its thread sees it die."""
+    reports, server = Pipe()
+    server.send(3)
+
+    class Slow:
+        reads = 0
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(reports, name)
+
+        def __enter__(self) -> Slow:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            reports.close()
+
+        def recv(self) -> object:
+            Slow.reads += 1
+            time.sleep(0.05)  # the others come meanwhile
+            return reports.recv()
+
+    forked = Forked(1, Slow())  # type: ignore[arg-type]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: forked.wait(20.0), range(4))) == [3] * 4
+    assert Slow.reads == 1 and reports.closed and forked.poll() == 3
