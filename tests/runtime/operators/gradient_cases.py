@@ -31,7 +31,7 @@ def kinds(dtype: str) -> Iterator[Any]:
 
 
 def few(dtype: str = "fp32") -> list[Any]:
-    """One of each operator."""
+    """A problem with a bias for each operator."""
     return [each for each in kinds(dtype) if each.bias and getattr(each, "rows_layout", True)]
 
 
@@ -91,7 +91,7 @@ def own_loss(problem: Any, result: Tensor) -> Tensor:
 
 
 def worst(operands: Operands, right: Operands, times: float = 1) -> float:
-    """Of the gradients."""
+    """The largest error of the gradients, against ``times`` the right ones."""
     pairs = [(x, y) for x, y in zip(operands, right, strict=True) if x is not None and y is not None]
     for x, _ in pairs:
         assert x.grad is not None and x.grad.dtype == x.dtype
