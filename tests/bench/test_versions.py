@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
+import contextlib
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,82 +21,128 @@ OLD = {
 """Of a version that said ``unit_rows`` for ``transfer_rows``."""
 
 
+class Answering(versions.Checkout):
+    """A checkout of two ranks that answers at once, and what it was asked for."""
+
+    def __init__(self, name: str, order: list[str]) -> None:
+        self.name, self._order = name, order
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.times = [100.0, 90.0]
+
+    def ask(self, do: str, **arguments: Any) -> list[Any]:
+        if arguments.get("workload") == "flash_decode":
+            raise versions.Refused("no such workload")
+        self.asked.append((do, arguments))
+        if do == "sample":
+            self._order.append(self.name)
+        return {"default": [OLD, OLD], "make": [None, None], "sample": self.times}[do]
+
+    @property
+    def configs(self) -> list[dict[str, Any]]:
+        return [arguments["config"] for do, arguments in self.asked if do == "make"]
+
+    def end(self) -> None:
+        pass
+
+
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Checkouts that answer at once: what each was asked for, and its microseconds, which a test may change."""
-    state: dict[str, Any] = {"before": [], "now": [], "order": [], "microseconds": {"before": 100.0, "now": 100.0}}
+def checkouts(monkeypatch: pytest.MonkeyPatch) -> tuple[Answering, Answering]:
+    order: list[str] = []
+    made = Answering("before", order), Answering("now", order)
 
-    def run(words: list[str], env: dict[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
-        checkout = "now" if env["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT) else "before"
-        command = words[3:]
-        state[checkout].append(command)
-        if "--config" in command:
-            state["order"].append(checkout)
-        if "flash-decode" in command:
-            return subprocess.CompletedProcess(words, 2, "", "tune: error: no such workload")
-        if command[0] == "lookup":
-            return subprocess.CompletedProcess(words, 0, json.dumps({"config": OLD}), "")
-        answer = {"latency": {"median": state["microseconds"][checkout]}}
-        return subprocess.CompletedProcess(words, 0, json.dumps(answer), "")
+    @contextlib.contextmanager
+    def both(before: Path, world_size: int) -> Iterator[tuple[Answering, Answering]]:
+        yield made
 
-    monkeypatch.setattr(subprocess, "run", run)
-    return state
+    monkeypatch.setattr(versions, "both", both)
+    return made
 
 
-def compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *words: str) -> int:
-    (tmp_path / "autotune" / "cli").mkdir(parents=True)
-    monkeypatch.setattr("sys.argv", ["versions.py", str(tmp_path), "--sizes", "1", "--turns", "2", *words])
+def compare(monkeypatch: pytest.MonkeyPatch, *words: str, before: Path = ROOT) -> int:
+    monkeypatch.setattr("sys.argv", ["versions.py", str(before), "--sizes", "1", "--turns", "2", *words])
     return versions.main()
 
 
-def configs(commands: list[list[str]]) -> list[dict[str, Any]]:
-    return [json.loads(command[command.index("--config") + 1]) for command in commands if "--config" in command]
-
-
 def test_each_checkout_runs_the_config_in_its_own_words(
-    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, checkouts: tuple[Answering, Answering], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare(monkeypatch, tmp_path, "--only", "ag-rows", "fd") == 0
-    assert configs(asked["before"]) == [OLD, OLD]
-    now = configs(asked["now"])
-    assert asked["order"] == ["before", "now", "now", "before"], "a drift of the clocks meets both alike"
-    assert [each["transfer_rows"] for each in now] == [16, 16] and not any("unit_rows" in each for each in now)
+    before, now = checkouts
+    assert compare(monkeypatch, "--toy", "--only", "ag-rows", "fd") == 0
+    assert before.configs == [OLD]
+    assert [each["transfer_rows"] for each in now.configs] == [16] and "unit_rows" not in now.configs[0]
+    assert before._order == ["before", "now", *["before", "now", "now", "before"] * 2], "drift meets both alike"
     printed = capsys.readouterr()
-    assert "| ag-rows m=16 | 100.0 | 100.0 | 1.000 ± 0.000 |" in printed.out
-    assert "fd: not compared: tune: error: no such workload" in printed.err
+    assert "| ag-rows m=8 | 100.0 | 100.0 | 1.000 ± 0.000 |" in printed.out
+    assert "fd: not compared: no such workload" in printed.err
 
 
 def test_a_slower_kernel_is_told(
-    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, checkouts: tuple[Answering, Answering], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked["microseconds"]["now"] = 102.0
-    assert compare(monkeypatch, tmp_path, "--only", "ag-rows") == 1
+    checkouts[1].times = [90.0, 102.0]  # of two ranks the slower one counts
+    assert compare(monkeypatch, "--toy", "--only", "ag-rows") == 1
     printed = capsys.readouterr()
-    assert "| 0.980 ± 0.000 |" in printed.out and "slower than 0.99 of before: 1" in printed.err
+    assert "| 100.0 | 102.0 | 0.980 ± 0.000 |" in printed.out and "slower than 0.99 of before: 1" in printed.err
 
 
 def test_a_table_without_a_row_is_no_success(
-    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, checkouts: tuple[Answering, Answering], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare(monkeypatch, tmp_path, "--only", "fd") == 1
+    assert compare(monkeypatch, "--toy", "--only", "fd") == 1
     assert capsys.readouterr().err.splitlines()[-1] == "nothing was compared"
+
+
+def test_a_sample_lasts_as_long_as_it_should(monkeypatch: pytest.MonkeyPatch, checkouts: Any) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(versions.time, "monotonic", lambda: clock[0])
+
+    def microseconds(times: int) -> float:
+        clock[0] += 0.001 * times
+        return 1000.0
+
+    monkeypatch.setattr(checkouts[0], "microseconds", microseconds)
+    versions.in_turns(*checkouts, turns=2, seconds=0.1)
+    assert {arguments["times"] for do, arguments in checkouts[1].asked if do == "sample"} == {100}
+
+
+def test_ranks_of_two_checkouts_measure_in_turns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of real ones, the earlier of which lacks an operator."""
+    shutil.copytree(ROOT / "autotune", tmp_path / "autotune", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__", "recordings"))
+    package = tmp_path / "autotune" / "__init__.py"
+    package.write_text(package.read_text().replace('"FlashDecode": "autotune.', '"Flash": "autotune.'))
+    monkeypatch.setattr(versions, "ALLOWED", 0.0)
+    assert compare(monkeypatch, "--toy", "--only", "fd", "ar-8192", before=tmp_path) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1].startswith("| ar-8192 m=2 | ")
+    assert "fd: not compared: module 'autotune' has no attribute 'FlashDecode'" in printed.err
+
+
+def test_a_rank_that_dies_ends_the_comparison(tmp_path: Path) -> None:
+    checkout = versions.Checkout(tmp_path, 2, tmp_path)  # its ranks find no case of a user's call there
+    try:
+        with pytest.raises(SystemExit, match="a rank has died"):
+            checkout.ask("make", workload="gemm_all_reduce", fields={"n": 32}, config=OLD)
+    finally:
+        checkout.end()
 
 
 @pytest.mark.parametrize(
     ("words", "told"), [(("--turns", "1"), "at least 2"), (("--sizes", "0"), "a whole number from 1 on")]
 )
 def test_what_cannot_be_compared_is_refused(
-    words: tuple[str, str], told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+    words: tuple[str, str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        compare(monkeypatch, tmp_path, *words)
+        compare(monkeypatch, *words)
     assert end.value.code == 2 and told in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_checkout_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["versions.py", str(tmp_path)])
     with pytest.raises(SystemExit) as end:
-        versions.main()
+        compare(monkeypatch, before=tmp_path)
     assert end.value.code == 2 and "git worktree add" in capsys.readouterr().err
