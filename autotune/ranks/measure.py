@@ -54,7 +54,8 @@ stopwatch, 794 to 830 by ``bench/outside.py`` (2 x H200, 2026-11-22).
 SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3
 """Seconds that the device sleeps before a call, so that the host is ahead of it: the time of the call itself helps. The
 shortest that does is tried first, and doubled whenever it did not. Before that, an all-gather alone once took 87 µs,
-one of four times the rows 15 (AG m=16, 64, 2 x H100, 2026-11-25): a slow host is the likely cause.
+one of four times the rows 15 (AG m=16, 64, 2 x H100, 2026-11-25): a slow host is the likely cause. As such a host stays
+slow, as a rule, the next timing begins with the pause that this one came to; each that was long enough is halved.
 """
 
 WARM_CALLS = 4
@@ -109,6 +110,7 @@ class Stopwatch:
         self._spin_limit = spin_limit
         self._flush = torch.zeros(machine.l2_bytes * FLUSH_OVER_L2 // 4, device=heap.device)
         self._sink = torch.zeros((), device=heap.device)
+        self._shortest_pause = SHORTEST_PAUSE
 
     def _barrier_launch(self, spin_limit: int, trace: torch.Tensor | None = None) -> Launch:
         heap = self._heap
@@ -266,20 +268,20 @@ class Stopwatch:
         back_to_back, host_calls = self._way_of(working)
         # The sleep is as short as it may be: an idle GPU gathers power and cools. BSP's eager calls, which enqueue for
         # long, took 1372 µs after a sleep three times as long as that, 1475 after a short one (AG m=4096, 2 x H200).
-        pause = min(max(3 * enqueueing - working, SHORTEST_PAUSE), LONGEST_PAUSE)
-        cycles, longest = (int(each * SLOWEST_CLOCK_GHZ * 1e9) for each in (pause, LONGEST_PAUSE))
+        pause, overtaken = min(max(3 * enqueueing - working, self._shortest_pause), LONGEST_PAUSE), False
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(warmup + iterations)]
         for number, (before, after) in enumerate(events):
             if number == 0 or not back_to_back:
                 torch.sum(self._flush, dim=0, out=self._sink)
-                torch.cuda._sleep(cycles)
+                torch.cuda._sleep(int(pause * SLOWEST_CLOCK_GHZ * 1e9))
             self._barrier.run()
             before.record()
             call()
             after.record()
             # The device was there before the host had enqueued the call: it sleeps longer from now on.
             if before.query():
-                cycles = min(2 * cycles, longest)
+                pause, overtaken = min(2 * pause, LONGEST_PAUSE), True
+        self._shortest_pause = pause if overtaken else max(self._shortest_pause / 2, SHORTEST_PAUSE)
         torch.cuda.synchronize()
         device = [before.elapsed_time(after) * 1e3 for before, after in events[warmup:]]
         return Timed(device, [self._enqueueing(call, host_calls)])

@@ -60,6 +60,7 @@ class Simulated(Stopwatch):
         self._barrier: Any = SimpleNamespace(run=lambda: None)
         self._epoch_counter, self._status = torch.zeros(1), torch.zeros(1)
         self._counters = torch.zeros(2)
+        self._shortest_pause = SHORTEST_PAUSE
         self.latest: Callable[[float], float] = lambda value: value
 
     def _latest(self, value: float) -> float:
@@ -118,6 +119,22 @@ def test_the_device_sleeps_for_three_times_what_the_host_takes_less_what_the_dev
     call = watch.call(lambda number: (5000 if number == 0 else 100) * US, lambda number: 50 * US)
     watch.time(call, warmup=1, iterations=2)
     assert watch.slept == pytest.approx([250 * US] * 3)
+
+
+def test_a_timing_begins_with_the_pause_that_a_slow_host_needed_in_the_one_before(watch: Simulated) -> None:
+    """In shortest pauses. A host that has recovered is believed step by step."""
+    slow = 3.5 * SHORTEST_PAUSE * SLOWEST_CLOCK_GHZ / 1.5  # seconds at the clock that is there
+
+    def slept(host: float, warmup: int = 0) -> tuple[list[float], list[float]]:
+        watch.slept.clear()
+        call = watch.call(lambda number: 0.0 if number < TRIED else host, lambda number: 10 * US)
+        timed = watch.time(call, warmup=warmup, iterations=4 - warmup)
+        return [pause / SHORTEST_PAUSE for pause in watch.slept], timed.device
+
+    assert slept(slow, warmup=2) == (pytest.approx([1, 2, 4, 4]), pytest.approx([10.0] * 2))
+    assert slept(slow) == (pytest.approx([4] * 4), pytest.approx([10.0] * 4)), "no call's time is the host's"
+    assert slept(0.0)[0] == pytest.approx([2] * 4)
+    assert slept(0.0)[0] == pytest.approx([1] * 4)
 
 
 def test_long_calls_sleep_before_the_first_alone_and_follow_each_other(watch: Simulated) -> None:

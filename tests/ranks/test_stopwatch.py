@@ -72,7 +72,8 @@ def test_the_device_sleeps_longer_until_the_host_is_ahead(
     monkeypatch.setattr(measure, "_enqueued_and_worked", lambda call: (1e-9, 1e-9))
     watch = object.__new__(Stopwatch)
     monkeypatch.setattr(watch, "_way_of", lambda working: (False, 1), raising=False)
-    for name, value in {"_flush": torch.zeros(1), "_sink": torch.zeros(()), "_barrier": Barrier()}.items():
+    state = {"_flush": torch.zeros(1), "_sink": torch.zeros(()), "_barrier": Barrier()}
+    for name, value in {**state, "_shortest_pause": measure.SHORTEST_PAUSE}.items():
         monkeypatch.setattr(watch, name, value, raising=False)
     watch._device_times(lambda: None, warmup=2, iterations=6)
     assert [pause / shortest for pause in pauses] == slept
