@@ -33,8 +33,8 @@ def main() -> None:
     importlib.import_module(module)
     for name in [name for name in sys.modules if name.partition(".")[0] == module.partition(".")[0]]:
         del sys.modules[name]
-    # Else the first collection in each process would look at all that torch has made. To collect before that takes 0.13 s
-    # (2026-11-25), and frees 7,000 small objects.
+    # Else the first collection in each process would look at all that torch has made. To collect before that would free
+    # 7,000 small objects, and takes 0.13 s (2026-11-25).
     gc.freeze()
     gc.enable()
     _Server(requests, driver).serve()
