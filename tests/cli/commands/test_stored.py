@@ -229,6 +229,7 @@ def test_sizes_of_several_kinds_are_told_apart(kernel: Bench) -> None:
 def test_studies_go_to_an_optuna_storage_of_their_own(kernel: Bench, tmp_path: Path) -> None:
     file = tmp_path / "optuna.db"
     words = ("export", "copy", "--format", "optuna", "-o", str(file))
+    file.touch()  # a file of nothing is nobody's
     for _ in range(2):
         result = kernel.tune(*words)
         assert result.exit_code == 0, "again it adds nothing"
