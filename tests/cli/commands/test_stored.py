@@ -76,6 +76,15 @@ def test_show_several_as_a_list(kernel: Bench) -> None:
     assert "next: one of them in full: tune show copy --study 2" in shown.stderr
     one = kernel.tune("show", "copy", "--study", "2")
     assert one.exit_code == 0 and one.stdout.startswith("copy  n=64 ")
+    assert kernel.tune("show", "copy", "--study", "1").stdout.startswith("copy  n=200 ")
+    empty = kernel.tune("show", "copy", "--n=", "--study", "1")
+    assert empty.exit_code == 2 and "--n : write a number" in empty.stderr, "the next word is no value of it"
+    for words in (("--device", "another"), ("--regime", "isolated")):
+        other = kernel.tune("export", "copy", *words)
+        assert (
+            other.exit_code == 1
+            and f"no finished study of copy {'on' if words[1] == 'another' else 'for'} " in other.stderr
+        )
 
 
 @pytest.mark.parametrize(
