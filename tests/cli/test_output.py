@@ -68,12 +68,13 @@ def test_a_log_has_a_line_for_each_message_and_ends_with_its_command(
     before = (list(logger.handlers), logger.level)
     with output.logging_to_stderr():
         output.log(True, file)
-        logger.warning("damaged\x1b[2J\nrow")
+        logger.warning("damaged\x07\nrow")
         logger.info("going on")
     assert (logger.handlers, logger.level) == before
     told = [line.split(" ", 2)[2] for line in file.read_text().splitlines()]
-    assert told[1:] == ["WARNING damaged\\x1b[2J\\nrow", "INFO going on"]
-    assert "\x1b" not in (stderr := capsys.readouterr().err) and stderr.endswith("tune: going on\n")
+    assert told[1:] == ["WARNING damaged\\x07\\nrow", "INFO going on"]
+    stderr = capsys.readouterr().err
+    assert "tune: warning: damaged\\x07\nrow\n" in stderr and stderr.endswith("tune: going on\n")
 
 
 def test_within_a_workload_s_prints_data_goes_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
