@@ -101,6 +101,13 @@ def test_a_signal_keeps_what_was_measured_and_names_itself(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_an_earlier_commands_signal_is_not_the_next_ones(gpus: Bench) -> None:
+    gpus.prepare = strike(signal.SIGTERM)
+    assert gpus.tune(*SMALL).exit_code == 143
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 1)
+    assert gpus.tune(*SMALL, "--force").exit_code == 130
+
+
 def test_what_was_to_be_ignored_still_is(gpus: Bench) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import logging
+import os
+from pathlib import Path
+
 import pytest
 
 from autotune.cli import output
+from autotune.errors import InputError
 
 HEADER = ("problem", "latency", "speedup", "mode", "tuned")
 ROWS = (
@@ -29,3 +34,53 @@ def test_numbers_that_do_not_fit_beside_each_other_keep_their_names() -> None:
     lines = output.columns(names, [row], 80, names=True).splitlines()
     assert [line.split()[0] for line in lines] == names and lines[1].endswith("  1.122 ± 0.004")
     assert len(output.columns(names, [row], 200, names=True).splitlines()) == 2
+
+
+def test_where_only_the_gaps_make_words_too_wide_each_row_is_a_paragraph() -> None:
+    row = ["x" * 10, "y" * 10, "z" * 10]
+    assert len(output.columns(("a", "b", "c"), [row], 34).splitlines()) == 2
+    assert output.columns(("a", "b", "c"), [row], 33).splitlines() == ["x" * 10, f"  {'y' * 10}  {'z' * 10}"]
+
+
+def test_each_column_of_numbers_is_on_the_right() -> None:
+    lines = output.columns(("name", "then", "word", "now"), [("a", "1", "b", "2"), ("c", "10", "d", "20")], 80, "lrlr")
+    assert lines.splitlines() == ["name  then  word  now", "a        1  b       2", "c       10  d      20"]
+
+
+def test_a_file_that_could_not_be_written_in_the_end_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_file: Path
+) -> None:
+    file = tmp_path / "table.json"
+    output.check_file(file)
+    with pytest.raises(InputError, match="it is a database, which this would destroy"):
+        output.check_file(empty_file)
+    file.touch()
+    output.check_file(file)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != file)
+    with pytest.raises(InputError, match="no permission to write it"):
+        output.check_file(file)
+
+
+def test_a_log_has_a_line_for_each_message_and_ends_with_its_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger, file = logging.getLogger("autotune"), tmp_path / "tune.log"
+    before = (list(logger.handlers), logger.level)
+    with output.logging_to_stderr():
+        output.log(True, file)
+        logger.warning("damaged\x07\nrow")
+        logger.info("going on")
+    assert (logger.handlers, logger.level) == before
+    told = [line.split(" ", 2)[2] for line in file.read_text().splitlines()]
+    assert told[1:] == ["WARNING damaged\\x07\\nrow", "INFO going on"]
+    stderr = capsys.readouterr().err
+    assert "tune: warning: damaged\\x07\nrow\n" in stderr and stderr.endswith("tune: going on\n")
+
+
+def test_within_a_workload_s_prints_data_goes_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        with output.prints_apart(), output.prints_apart():
+            print("a print of theirs")
+            output.data("ours")
+    output.data("later")
+    assert capsys.readouterr() == ("ours\nours\nlater\n", "a print of theirs\n" * 2) and not output._DATA

@@ -102,6 +102,8 @@ def test_the_finals_have_a_bar_of_their_own_and_the_best_its_age() -> None:
     text = drawn(view)
     assert "finals" in text and "25%" in text and "0:32 elapsed, 0:10 left" in text
     assert "9 of 36 measurements" in text and "found 0:02 ago" in text and "100%" not in text
+    now = 50.0
+    assert "0:50 elapsed, 0:00 left" in drawn(view), "later than foreseen"
 
 
 def test_the_live_view_fits_80_columns() -> None:
@@ -151,9 +153,11 @@ def test_times_are_those_of_the_regime_that_is_tuned_for() -> None:
 
 def test_time_left() -> None:
     assert seconds_left(Progress(seconds_left=7.0), 0.0) == 7.0
+    assert seconds_left(Progress(seconds_left=0.0, used=0.5, seconds=10.0), 0.25) == 0.0, "the budget is used up"
     assert seconds_left(Progress(used=0.5, seconds=10.0), 0.25) == 20.0
     assert seconds_left(Progress(), 0.0) is None
 
 
 def test_clock() -> None:
-    assert [clock_text(seconds) for seconds in (0.2, 42, 307, 3907)] == ["0:00", "0:42", "5:07", "1:05:07"]
+    times = (0.2, 0.6, 42, 59.6, 307, 3599.6, 3907)
+    assert [clock_text(each) for each in times] == ["0:00", "0:01", "0:42", "1:00", "5:07", "1:00:00", "1:05:07"]

@@ -37,6 +37,7 @@ def amd() -> FakeHost:
         f"{KFD}/0/properties": "cpu_cores_count 96\nsimd_count 0\nlds_size_in_kb 0\n",
         f"{KFD}/1/properties": gpu,
         f"{KFD}/2/properties": gpu,
+        f"{KFD}/0/io_links/0/properties": "type 2\nnode_from 0\nnode_to 1\n",
         f"{KFD}/1/io_links/0/properties": "type 2\nnode_from 1\nnode_to 0\n",
         f"{KFD}/1/io_links/1/properties": "type 11\nnode_from 1\nnode_to 2\n",
         f"{KFD}/2/io_links/1/properties": "type 11\nnode_from 2\nnode_to 1\n",

@@ -48,8 +48,16 @@ def test_a_config_lacks_what_every_launch_has_anyway_and_what_it_has_not() -> No
 
 
 def test_entries_of_other_versions_than_the_newest_ones_are_left_out_and_counted() -> None:
-    text, left_out = to_sizes([entry(n=1), entry(STALE, n=1), entry(STALE, n=2), entry(n=3)])
-    assert list(json.loads(text)) == ["triton_version", "1", "3"] and left_out == 2
+    text, left_out = to_sizes([entry(n=3), entry(STALE, n=1), entry(STALE, n=2), entry(n=1)])
+    assert list(json.loads(text)) == ["triton_version", "1", "3"] and left_out == 2, "the smallest first"
+    other = dataclasses.replace(TODAY, source_hash="other")
+    text, left_out = to_sizes([entry(other, n=1, config={"BLOCK": 16}), entry(n=1), entry(n=2)])
+    assert json.loads(text) == {"triton_version": "3.7", "1": {"BLOCK": 16}} and left_out == 2
+
+
+def test_of_two_entries_of_one_size_the_newest_counts() -> None:
+    text, left_out = to_sizes([entry(n=1, config={"BLOCK": 32}), entry(n=1), entry(n=2)], by="n")
+    assert json.loads(text)["1"] == {"BLOCK": 32} and left_out == 0
 
 
 def test_the_size_is_the_integer_in_which_they_differ_or_the_one_that_is_named() -> None:
@@ -60,6 +68,8 @@ def test_the_size_is_the_integer_in_which_they_differ_or_the_one_that_is_named()
     assert list(json.loads(to_sizes([entry(rows=8, dtype="bf16", even=True)])[0])) == ["triton_version", "8"]
     with pytest.raises(InputError, match="by which size.* --by: k, n$"):
         to_sizes([entry(k=1, n=64)])
+    with pytest.raises(InputError, match="^--by even: no integer field of moe: even, n"):
+        to_sizes([entry(even=True, n=1)], by="even")
     with pytest.raises(InputError, match="^--by dtype: no integer field of moe: dtype, n"):
         to_sizes([entry(dtype="bf16", n=1)], by="dtype")
 
@@ -69,6 +79,13 @@ def test_entries_that_differ_in_more_than_the_size_are_refused() -> None:
         to_sizes([entry(n=1, k=1), entry(n=2, k=2)], by="n")
     with pytest.raises(InputError, match="the entries differ in device too; choose with --device VALUE"):
         to_sizes([entry(n=1), entry(n=2, device="MI300X")])
+    graph, isolated = entry(n=1), entry(n=2)
+    isolated = dataclasses.replace(isolated, key=dataclasses.replace(isolated.key, regime="isolated"))
+    with pytest.raises(InputError, match="the entries differ in regime too; choose with --regime VALUE"):
+        to_sizes([graph, isolated])
+    gemm = dataclasses.replace(graph, key=dataclasses.replace(graph.key, workload="gated_gemm"))
+    with pytest.raises(InputError, match="of one workload: tune export NAME .*; names: gated-gemm, moe$"):
+        to_sizes([graph, gemm])
 
 
 def test_a_size_gets_the_config_of_the_nearest_and_of_two_the_smaller_ones(file: Callable[[Any], Path]) -> None:
@@ -82,6 +99,11 @@ def test_equal_configs_are_one_candidate_in_whatever_order_their_values_come(fil
     sizes = {"1": {"BLOCK": 1, "num_warps": 2}, "2": {"num_warps": 2, "BLOCK": 1}, "3": {"BLOCK": 1, "num_warps": 4}}
     listed = autotune.configs_by_size(file(sizes)).listed()
     assert [(config.kwargs, config.num_warps) for config in listed] == [({"BLOCK": 1}, 2), ({"BLOCK": 1}, 4)]
+
+
+def test_words_and_flags_are_values_too(file: Callable[[Any], Path]) -> None:
+    config = {"BLOCK": 1, "mode": "pull", "EVEN": True}
+    assert autotune.configs_by_size(file({"4": config}))[4] == config
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable
+from datetime import UTC, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,14 @@ def refusal(text: str) -> str:
 def test_entries_come_back_with_every_field(make_entry: MakeEntry) -> None:
     entries = [make_entry(m=4096, median=1e-3), make_entry(m=1024, bias=True)]
     assert read(write(entries)) == [without_study(entry) for entry in entries]
+
+
+def test_times_are_written_and_read_in_utc(make_entry: MakeEntry) -> None:
+    entry = make_entry()
+    text, elsewhere = write([entry]), timezone(timedelta(hours=2))
+    assert write([dataclasses.replace(entry, finished_at=entry.finished_at.astimezone(elsewhere))]) == text
+    [found] = read(changed(text, "entries", 0, "finished_at", to="2026-03-04T07:06:07.000008+02:00"))
+    assert found == without_study(entry) and found.finished_at.tzinfo is UTC
 
 
 def test_only_a_winner_has_a_door(make_entry: MakeEntry) -> None:
@@ -158,6 +167,7 @@ def test_another_file_is_refused(text: str, told: str) -> None:
         (("latency", "median"), 5e-324, "latency.median: Input should be greater than or equal to 0.001"),
         (("latency", "high"), 1e13, "latency.high: Input should be less than or equal to 1"),
         (("latency", "low"), 420.0, "latency: Value error, low (420.0) is above high (419.125)"),
+        (("latency", "host_rounds"), [17.0], "latency: Value error, rounds: 2 of the device, "),
         (("latency", "by_rank"), [1.0] * 7, "latency.by_rank has 7 times, world_size is 8"),
         (("limits", "gemm", "by_rank"), [1.0], "gemm.by_rank has 1 times, world_size is 8"),
         (

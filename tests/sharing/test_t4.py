@@ -75,6 +75,25 @@ def test_values_come_through(written: dict[str, Any]) -> None:
     assert measured["iterations"] == (50, "")
 
 
+def test_each_figure_is_its_own_and_none_is_made_up(make_entry: Callable[..., Entry]) -> None:
+    entry = make_entry(world_size=4)
+    latency = Latency(408.25, 401.5, 419.125, 3.5, 50, (405.0, 408.25), host=0.0, isolated=431.0)
+    measured = [TrialRecord(Config({"mode": "push"}), Evaluation(Outcome.MEASURED, latency=each))
+                for each in (latency, dataclasses.replace(latency, host=None, isolated=None))]  # fmt: skip
+    entry = dataclasses.replace(entry, provenance=dataclasses.replace(entry.provenance, driver="580.1"))
+    values = json.loads(to_t4(entry, measured))
+    device = values["metadata"]["hardware"]["hardware_description"]
+    assert device == [{"device": "NVIDIA H200", "arch": "sm_90", "devices": 4, "interconnect": "nvlink"}]
+    assert values["metadata"]["environment"]["device_query"] == {"driver": "580.1"}
+    assert [result["timestamp"] for result in values["results"]] == ["", ""], "of a time that is not known"
+    figures, fewer = ({each["name"]: each["value"] for each in result["measurements"]} for result in values["results"])
+    assert figures == {
+        "time": 0.40825, "time_percentile_20": 0.4015, "time_percentile_80": 0.419125, "time_skew": 0.0035,
+        "time_rank_0": 0.405, "time_rank_1": 0.40825, "time_host": 0.0, "time_isolated": 0.431, "iterations": 50,
+    }  # fmt: skip
+    assert figures.keys() - fewer.keys() == {"time_host", "time_isolated"}
+
+
 def test_every_outcome_has_its_name(written: dict[str, Any]) -> None:
     names = dict(zip((each.evaluation.outcome for each in trials()), written["results"], strict=True))
     assert {outcome: result["invalidity"] for outcome, result in names.items()} == {

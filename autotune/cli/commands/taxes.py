@@ -109,7 +109,7 @@ def _entry(
         return entry
     stale = next((each for each in store.entries(key.workload) if each.key == key), None)
     why = "has not been tuned here" if stale is None else f"was tuned before {stale.provenance.changes(today)}"
-    again = request.command(db=db) + ("" if regime is DEFAULT_REGIME else f" {regime_options(regime.value)}")
+    again = request.command(db=db) + regime_options(regime)
     raise AutotuneError(f"{dashed(key.workload)} {problem_text(problem.as_dict())} {why}; tune it first: {again}")
 
 

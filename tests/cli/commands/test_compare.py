@@ -102,6 +102,28 @@ def test_as_markdown_into_a_file(sides: tuple[Bench, str, str], tmp_path: Path) 
     assert "\n|   64 | 100.0 µs | 110.0 µs | 1.100 ± 0.004 | slower   |\n" in text
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_any_form_goes_into_a_file(sides: tuple[Bench, str, str], tmp_path: Path, form: tuple[str, ...]) -> None:
+    bench, a, b = sides
+    file, told = tmp_path / "changes", bench.tune("compare", a, b, *form).stdout
+    result = bench.tune("compare", a, b, *form, "-o", str(file))
+    assert result.exit_code == 1 and result.stdout == "" and file.read_text() == told != ""
+
+
+def test_a_threshold_of_nothing_leaves_the_noise(sides: tuple[Bench, str, str]) -> None:
+    bench, a, b = sides
+    found = json.loads(bench.tune("compare", a, b, "--threshold", "0", "--json").stdout)
+    assert found["counts"]["slower"] == 2, "1 % is beyond the noise of three rounds"
+
+
+def test_a_url_is_no_file(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.db.engines.database.PATIENCE", 0.0)
+    a, none = str(stored(tmp_path / "a.db", 64, 100.0)), tmp_path / "none.db"
+    assert gpus.tune("compare", f"sqlite:///{a}", a).exit_code == 0
+    missing = gpus.tune("compare", f"sqlite:///{none}", a)
+    assert missing.exit_code == 2 and "no database at" in missing.stderr and not none.exists()
+
+
 def test_nothing_slower_is_success(sides: tuple[Bench, str, str]) -> None:
     bench, a, b = sides
     assert bench.tune("compare", a, b, "--threshold", "15%").exit_code == 0

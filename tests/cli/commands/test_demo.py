@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -52,6 +53,31 @@ def test_a_data_folder_that_cannot_be_written(laptop: Bench, database: Path) -> 
     elsewhere = re.search(r"the demo's database is in (.+)", found.stderr)
     assert elsewhere is not None and f"{elsewhere[1]}/ar-64.db" in found.stdout
     shutil.rmtree(elsewhere[1])
+
+
+def test_the_next_command_and_the_time_are_of_this_demo(
+    laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "my data"))
+    found = laptop.tune("demo", "ar-64", "--trials", "8", "--seed", "3")
+    command = re.search(r"Next: +tune (report .*) --open", found.stdout)
+    assert command is not None
+    database = Path(shlex.split(command[1])[-1])
+    with Store.open(database) as store:
+        (study,) = store.studies()
+        asked = {trial.config for trial in store.trials(study.id)}
+    seconds = sum(RECORDED.evaluations[config].seconds["total"] for config in asked & RECORDED.evaluations.keys())
+    assert study.seed == 3 and f"measuring these configs took {seconds:.0f} s" in found.stdout
+    assert seconds < 0.5 * sum(each.seconds["total"] for each in RECORDED.evaluations.values())
+
+
+def test_an_interrupted_demo_says_so(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Replay, "evaluate", interrupted)
+    found = laptop.tune("demo", "ar-64", "--trials", "8")
+    assert found.exit_code == 130 and found.stdout.endswith("Interrupted. Next:  tune demo\n")
 
 
 def test_an_earlier_demo_gives_the_search_no_start(laptop: Bench, database: Path) -> None:

@@ -110,6 +110,8 @@ def test_an_interrupted_study_is_listed_and_shown(gpus: Bench) -> None:
         found = [trial.evaluation.latency for trial in store.trials(study.id)]
         other = dataclasses.replace(study.provenance, triton="another version")
         stale = store.study(dataclasses.replace(study.key, regime="graph"), other, seed=0, space_size=3)
+    values = json.loads(gpus.tune("show", "all-gather-gemm", "--m", "512", "--json").stdout)
+    assert values["unfinished"].endswith(f"the best {told[1]}") and not values["found"]
     assert told[1] == microseconds(min(latency.of(Regime.PIPELINED) for latency in found if latency is not None))
     graph = gpus.tune("show", "all-gather-gemm", "--m", "512", "--regime", "graph")
     assert "unfinished" not in graph.stdout, "of another version: nothing continues it"
@@ -198,12 +200,16 @@ def test_show_where_there_is_nothing(gpus: Bench) -> None:
     assert json.loads(gpus.tune("show", "all-gather-gemm", "--json").stdout)["nearest"] is None
 
 
-def test_lookup_says_where_it_came_from(gpus: Bench) -> None:
+def test_lookup_says_where_it_came_from(gpus: Bench, tmp_path: Path) -> None:
     tuned = gpus.json(*SMALL)["config"]
     exact = gpus.tune("lookup", "all-gather-gemm")
     assert exact.exit_code == 0 and json.loads(exact.stdout) == tuned and exact.stderr == "exact\n"
     near = gpus.json("lookup", "all-gather-gemm", "--m", "3072")
     assert near["source"] == "nearest" and near["config"] == tuned and near["entry"]["problem"]["m"] == 4096
+    told = gpus.tune("lookup", "all-gather-gemm", "--m", "3072").stderr
+    assert told.startswith("nearest of all-gather-gemm  m=4096 n=28672 ") and near["reason"] and near["reason"] in told
+    there = gpus.json("lookup", "all-gather-gemm", "--db", str(tmp_path / "none.db"))
+    assert there["source"] == "default" and there["reason"], "nothing of the usual database"
     far = gpus.tune("lookup", "all-gather-gemm", "--m", "16")
     assert json.loads(far.stdout)["mode"] and far.stderr.startswith("default: ")
     assert "next: tune all-gather-gemm --m 16" in far.stderr

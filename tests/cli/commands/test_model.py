@@ -17,6 +17,7 @@ from autotune.fleet.problem_list import parse_list
 from autotune.machine import Machine, machine
 from autotune.model_runs.comparison import row
 from autotune.model_runs.measuring import Order
+from autotune.text import microseconds
 
 
 def test_the_list_has_every_collective_with_its_gemm(gpus: Bench, tmp_path: Path) -> None:
@@ -54,6 +55,15 @@ def test_what_a_kind_leaves_unsaid_is_known(
     qkv, up, out, down = found.values()
     assert qkv["n"] == width
     assert (qkv["bias"], out["bias"], up["bias"]) == biases and down["bias"] == up["bias"]
+
+
+def test_a_layer_is_shared_out_over_all_gpus_or_two_ranks(gpus: Bench, laptop: Bench, tmp_path: Path) -> None:
+    for bench, ranks in ((gpus, 8), (laptop, 2)):
+        session_machine = bench.machine
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(session, "machine", lambda found=session_machine: found)
+            found = listed(bench, config(tmp_path), "--tokens", "4")
+        assert {each["world_size"] for each in found.values()} == {ranks}
 
 
 def test_options_change_the_problems(gpus: Bench, tmp_path: Path) -> None:
@@ -98,6 +108,7 @@ def test_a_layer_decodes_over_the_tokens_that_it_attends_to(
     assert (f"{3 - layers} of its 3 layers attend to the last 4096 tokens alone: of longer" in said) == (layers < 3)
     (near,) = [each for each in listed(gpus, file, *words[:-1], "4096").values() if "kv_len" in each]
     assert near["calls"] == 3, "no window is shorter"
+    assert "left out" not in gpus.tune("model", file, "--list", *words[:-1], "4096").stderr
 
 
 def test_fields_that_a_model_of_images_and_text_leaves_out_are_known(gpus: Bench, tmp_path: Path) -> None:
@@ -239,6 +250,15 @@ def test_measured_forwards_stand_beside_their_prediction(
         assert each["speedup"]["value"] == pytest.approx(1.2) and each["promise"]["untuned"] == 0
         told, promise = each["predicted"], each["promise"]
         assert told["before"] - told["after"] == pytest.approx(promise["library"] - promise["winners"])
+        rows_told = [re.split(r"  +", line) for line in result.stdout.splitlines()]
+        (cells,) = [cells for cells in rows_told if cells[:2] == [each["forward"], "600.0 µs"]]
+        promised = [promise["library"] - promise[then] for then in ("winners", "limits")]
+        *cells, difference = cells
+        assert [float(cell) for cell in cells[8:]] == pytest.approx([100 / g for g in promised if g > 0], abs=0.01)
+        assert difference == "1e-03" and cells[4:8] == [
+            "styles eager", microseconds(told["before"]), microseconds(told["after"]),
+            f"{told['before'] / told['after']:.2f}",
+        ]  # fmt: skip
         gains.append((told["before"] - told["after"], whole["predicted"]["before"] - whole["predicted"]["after"]))
     if captured:
         assert 0 < sum(mine for mine, _ in gains) < 0.9 * sum(eager * 2 / 3 for _, eager in gains)

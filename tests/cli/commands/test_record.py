@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes import Bench
+from fakes import Bench, FakeGang
 
+from autotune.config import Config
+from autotune.outcome import Evaluation
 from autotune.recordings import read
 
 WORDS = ("record", "all-gather-gemm", "--m", "4096", "--n", "28672", "--k", "8192", "--world-size", "8")
@@ -30,6 +35,38 @@ def test_a_space_is_recorded(gpus: Bench, tmp_path: Path) -> None:
     assert listed.stdout == "" and "nothing is tuned yet" in listed.stderr, "no command continues it"
     pages = gpus.tune("report", "--all", "-o", str(tmp_path / "pages"))
     assert pages.exit_code == 1 and "no finished study" in pages.stderr
+
+
+def test_the_fastest_is_told_with_what_was_dropped_and_how_often_it_ran(gpus: Bench, tmp_path: Path) -> None:
+    """A noisy config has the lowest 20th percentile, and a slow one the steadiest times."""
+    plans = []
+
+    def prepare(gang: FakeGang) -> None:
+        works = gang.evaluate
+
+        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
+            plans.append(plan)
+            found = works(config, seed, plan)
+            if found.latency is None or config["mode"] != "bsp":
+                return found
+            return replace(found, latency=replace(found.latency, low=1.0))
+
+        gang.evaluate = evaluate  # type: ignore[method-assign]
+
+    gpus.prepare = prepare
+    out = tmp_path / "table.json.gz"
+    words = (*WORDS, "--values", VALUES.replace("transfer_rows=128,256", "transfer_rows=128"), "--out", str(out))
+    result = gpus.tune(*words, "--effort", "full", "--lift", "residency")
+    assert result.exit_code == 0, result.output
+    recording = read(out)
+    assert list(recording.lifted) == ["residency"] and {plan.iterations for plan in plans} == {25}
+    told = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
+    assert told["best"].startswith(f"{recording.optimum:.1f} µs") and told["config"].startswith("mode=push")
+    outcomes = Counter(each.outcome.value for each in recording.evaluations.values())
+    assert gpus.json(*words, "--effort", "full", "--lift", "residency")["outcomes"] == outcomes
+    assert "note: the reduced space does not hold the default config: mode=push" in result.stderr
+    steps = [line for line in result.stderr.splitlines() if line.startswith("recording: ")]
+    assert len(steps) <= 21 and steps[-1] == f"recording: {len(recording.evaluations)} of {len(plans)} configs"
 
 
 def test_interrupted_it_goes_on(gpus: Bench, tmp_path: Path) -> None:
@@ -62,6 +99,7 @@ def test_a_space_of_which_nothing_could_be_measured_is_no_table(gpus: Bench, tmp
         (("--values", "block_m"), "write each dimension once"),
         (("--values", "block_m=64;block_m=128"), "write each dimension once"),
         (("--limit", "100"), "allow fewer"),
+        (("--world-size", "16"), "this machine has 8 GPUs"),
         (("--values", "mode=push;block_m=256;block_n=256;num_warps=4"), "every config breaks registers ("),
         (("--out", "/dev"), "file /dev: it is a folder"),
         (("--out", "x" * 300), ": File name too long"),

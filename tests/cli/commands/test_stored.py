@@ -76,6 +76,15 @@ def test_show_several_as_a_list(kernel: Bench) -> None:
     assert "next: one of them in full: tune show copy --study 2" in shown.stderr
     one = kernel.tune("show", "copy", "--study", "2")
     assert one.exit_code == 0 and one.stdout.startswith("copy  n=64 ")
+    assert kernel.tune("show", "copy", "--study", "1").stdout.startswith("copy  n=200 ")
+    empty = kernel.tune("show", "copy", "--n=", "--study", "1")
+    assert empty.exit_code == 2 and "--n : write a number" in empty.stderr, "the next word is no value of it"
+    for words in (("--device", "another"), ("--regime", "isolated")):
+        other = kernel.tune("export", "copy", *words)
+        assert (
+            other.exit_code == 1
+            and f"no finished study of copy {'on' if words[1] == 'another' else 'for'} " in other.stderr
+        )
 
 
 @pytest.mark.parametrize(
@@ -229,6 +238,7 @@ def test_sizes_of_several_kinds_are_told_apart(kernel: Bench) -> None:
 def test_studies_go_to_an_optuna_storage_of_their_own(kernel: Bench, tmp_path: Path) -> None:
     file = tmp_path / "optuna.db"
     words = ("export", "copy", "--format", "optuna", "-o", str(file))
+    file.touch()  # a file of nothing is nobody's
     for _ in range(2):
         result = kernel.tune(*words)
         assert result.exit_code == 0, "again it adds nothing"

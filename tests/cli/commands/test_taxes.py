@@ -12,7 +12,7 @@ from fakes import EIGHT_GPUS, Bench, FakeGang, formula, latency_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
-from autotune.outcome import Outcome
+from autotune.outcome import DEFAULT_REGIME, Outcome, Regime
 from autotune.ranks.protocol import Failed, Turn
 from autotune.taxes import measure
 from autotune.taxes.result import Taxes
@@ -31,7 +31,9 @@ def _cold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measure.WARMED, "gpu", 0.0)
 
 
-def tuned(bench: Bench, name: str, winner: Config | None = None, stale: bool = False) -> None:
+def tuned(
+    bench: Bench, name: str, winner: Config | None = None, stale: bool = False, regime: Regime = DEFAULT_REGIME
+) -> None:
     """A finished study of the workload's default problem, without a search."""
     found = workload(name)
     problem = found.default_problem(bench.machine, 8)
@@ -39,7 +41,7 @@ def tuned(bench: Bench, name: str, winner: Config | None = None, stale: bool = F
         provenance = provenance_of(found)
         if stale:
             provenance = type(provenance)(**{**vars(provenance), "source_hash": "before"})
-        study = store.study(CacheKey.of(problem, bench.machine), provenance, seed=0, space_size=1)
+        study = store.study(CacheKey.of(problem, bench.machine, regime), provenance, seed=0, space_size=1)
         config = winner or found.default_config(problem, bench.machine).replace(
             num_stages=3
         )  # the fake gang fails at 6
@@ -110,12 +112,32 @@ def test_the_text_fits_80_columns_and_is_stored_with_the_study(gpus: Bench) -> N
     assert Taxes.from_json(taxes.to_json()) == taxes and len(taxes.rounds["B"]) == 4
 
 
+def test_taxes_are_those_of_the_regimes_own_study(gpus: Bench) -> None:
+    tuned(gpus, "gemm_all_reduce")
+    missing = gpus.tune("taxes", "gemm-all-reduce", "--regime", "graph")
+    assert missing.exit_code == 1 and missing.stderr.endswith("tune it first: tune gemm-all-reduce --regime graph\n")
+    tuned(gpus, "gemm_all_reduce", regime=Regime.GRAPH)
+    result = gpus.tune("taxes", "gemm-all-reduce", "--regime", "graph", "--rounds", "2")
+    assert result.exit_code == 0 and "stored with study 2; " in result.stderr
+    with Store.open(create=False) as store:
+        assert store.taxes(1) is None and store.taxes(2) is not None
+
+
+def test_what_would_take_the_interpreter_hours_is_refused(laptop: Bench) -> None:
+    tuned(laptop, "gemm_all_reduce")
+    result = laptop.tune("taxes", "gemm-all-reduce", "--m", "65536", "--n", "4096", "--k", "4096")
+    assert result.exit_code == 2 and "Triton's interpreter runs at most 0.2 GFLOP" in result.stderr
+
+
 def test_a_winner_apart_is_a_rung_of_its_own(gpus: Bench) -> None:
     tuned(gpus, "all_gather_gemm", Config({"mode": "copy_engine", "transfer_rows": 128, "gemm_streams": 1}))
     found = gpus.json("taxes", "all-gather-gemm", "--rounds", "3")
     assert {"W", "D"} <= set(found["rungs"]) and found["steps"][-1]["causes"] == ["fusion"]
     assert found["steps"][-2]["causes"] == ["locality", "other knobs"], "columns of tiles have no F"
-    assert "the default, for the winner is copy_engine" in gpus.tune("taxes", "all-gather-gemm", "--rounds", "2").stdout
+    told = gpus.tune("taxes", "all-gather-gemm", "--rounds", "2").stdout
+    assert "the default, for the winner is copy_engine" in told
+    words = {line.split("  ")[0]: line for line in told.splitlines()}
+    assert "mode=copy_engine" in words["winner"] and "block_m=" in words["tile of"]
 
 
 def test_a_rung_that_is_wrong_has_no_number(gpus: Bench) -> None:

@@ -53,6 +53,9 @@ def test_a_pair_over_pcie(nvidia: FakeHost, amd: FakeHost) -> None:
         "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV4\tSYS\nGPU1\tNV4\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"
     )
     assert "NV4 (1 pair), SYS (2 pairs) → PCIe is about ten times slower" in told(gpus.links(nvidia), Verdict.ADVICE)
+    for nearer in ("PIX", "PXB", "PHB", "NODE"):  # over PCIe all the same
+        nvidia.outputs["nvidia-smi topo"] = f"\tGPU0\tGPU1\nGPU0\t X \t{nearer}\nGPU1\t{nearer}\t X \n"
+        assert told(gpus.links(nvidia), Verdict.ADVICE).startswith(f"{nearer} (1 pair) → PCIe")
     del amd.files[f"{KFD}/1/io_links/1/properties"]
     amd.files[f"{KFD}/1/p2p_links/0/properties"] = "type 2\nnode_from 1\nnode_to 2\n"
     assert told(gpus.links(amd), Verdict.ADVICE).startswith("pcie (1 pair)")
@@ -96,6 +99,17 @@ def test_what_slows_a_gpu(nvidia: FakeHost, status: str, verdict: Verdict, text:
     assert text in told(gpus.clocks(nvidia), verdict)
 
 
+def test_all_that_slows_the_gpus_is_told_the_worst_first(nvidia: FakeHost) -> None:
+    nvidia.outputs["nvidia-smi --query-gpu"] = (
+        "0x04, 0, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4\n"
+        "0x40, 1, 500.00, 700.00, 93, P0, 900, 1980, Disabled, 4\n"
+    )
+    assert told(gpus.clocks(nvidia), Verdict.BROKEN).startswith(
+        "GPU 1 is slowed by its temperature (hardware) (93 °C); GPU 0 is slowed by its power cap (40 °C); "
+        "GPU 1 is limited to 500.00 of 700.00 W → fix"
+    )
+
+
 @pytest.mark.parametrize("output", [None, "", "Field is not a valid field to query.\n"])
 def test_an_nvidia_smi_that_does_not_answer(nvidia: FakeHost, output: str | None) -> None:
     nvidia.outputs["nvidia-smi --query-gpu"] = output
@@ -111,6 +125,9 @@ def test_an_older_nvidia_smi_calls_the_reasons_otherwise(nvidia: FakeHost) -> No
 def test_a_fixed_performance_level(amd: FakeHost) -> None:
     amd.files["/sys/class/drm/card1/device/power_dpm_force_performance_level"] = "low\n"
     assert "performance level card1: low → reset it" in told(gpus.clocks(amd), Verdict.ADVICE)
+    for level in ("high", "perf_determinism"):  # set for steady times
+        amd.files["/sys/class/drm/card1/device/power_dpm_force_performance_level"] = f"{level}\n"
+        assert gpus.clocks(amd).found == f"performance level auto, {level}" and told(gpus.clocks(amd), Verdict.FINE)
     amd.files = {}
     assert "unknown" in told(gpus.clocks(amd), Verdict.ADVICE)
 
@@ -123,10 +140,11 @@ def test_memory_that_somebody_else_uses(nvidia: FakeHost, amd: FakeHost) -> None
     assert "GPU 1: 18.6 GiB" in told(gpus.memory_in_use(amd), Verdict.ADVICE)
 
 
-def test_shared_memory_other_than_the_spaces_are_told(amd: FakeHost) -> None:
+@pytest.mark.parametrize("kib", [32, 160])
+def test_shared_memory_other_than_the_spaces_are_told(amd: FakeHost, kib: int) -> None:
     for node in ("1", "2"):
-        amd.files[f"{KFD}/{node}/properties"] = "simd_count 1024\nlds_size_in_kb 160\n"
-    assert "assumed 64 KiB per program, but the driver says 160 KiB" in told(gpus.shared_memory(amd), Verdict.BROKEN)
+        amd.files[f"{KFD}/{node}/properties"] = f"simd_count 1024\nlds_size_in_kb {kib}\n"
+    assert f"assumed 64 KiB per program, but the driver says {kib} KiB" in told(gpus.shared_memory(amd), Verdict.BROKEN)
 
 
 def test_little_shared_memory(nvidia: FakeHost) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from fake_host import FakeHost
@@ -107,7 +108,11 @@ def test_no_python_headers(nvidia: FakeHost) -> None:
     assert finding.verdict is Verdict.BROKEN and finding.found == "/usr/bin/gcc, but no Python.h"
 
 
-def test_the_real_compiler_compiles_here_and_says_why_it_does_not() -> None:
+def test_the_real_compiler_compiles_here_and_says_why_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))  # what is in there would not be compiled
     host = Host()
     assert host.compile_kernel(H100) == ""
     assert "scale: " in host.compile_kernel(dataclasses.replace(H100, arch="sm_99"))
+    assert not (tmp_path / "cache").exists()

@@ -47,6 +47,12 @@ def test_a_disk_that_is_nearly_full(laptop: FakeHost, free: int, verdict: Verdic
         assert finding.verdict is verdict and "free some space" in finding.mend
 
 
+def test_a_gibibyte_is_enough(laptop: FakeHost) -> None:
+    laptop.mounts["/cache"] = laptop.mounts["/dev/shm"] = Mount("ext4", GIB)
+    assert storage.kernel_cache(laptop) == Finding("/cache: 1.0 GiB free")
+    assert storage.shm(laptop) == Finding("1.0 GiB free in /dev/shm")
+
+
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "cifs"])
 def test_a_database_on_a_networks_file_system(laptop: FakeHost, kind: str) -> None:
     laptop.mounts["/data"] = Mount(kind, 100 * GIB)
@@ -73,9 +79,11 @@ def test_a_servers_disk_is_the_servers(laptop: FakeHost) -> None:
     assert storage.database_disk(laptop, "postgresql://host/data").verdict is Verdict.FINE
 
 
-def test_a_plain_path_has_a_disk_too(laptop: FakeHost) -> None:
+@pytest.mark.parametrize("path", ["/data/cache.db", "~/cache.db"])
+def test_a_plain_path_has_a_disk_too(laptop: FakeHost, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("HOME", "/data")
     laptop.mounts["/data"] = Mount("nfs", 0)
-    assert storage.database_disk(laptop, "/data/cache.db").verdict is Verdict.BROKEN
+    assert storage.database_disk(laptop, path).verdict is Verdict.BROKEN
 
 
 def test_a_database_that_is_not_there_yet_is_fine(laptop: FakeHost) -> None:

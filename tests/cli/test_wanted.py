@@ -1,0 +1,43 @@
+"""Which keys a command's words mean: of a device, with fields that a problem's text leaves out, flags and numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from autotune.cli.wanted import Wanted
+from autotune.db import CacheKey
+from autotune.workloads import workload
+
+
+def key(name: str = "my_kernel", device: str = "NVIDIA H200", **fields: Any) -> CacheKey:
+    return CacheKey(name, json.dumps(fields, sort_keys=True, separators=(",", ":")), 8, device, "sm_90", "nvlink")
+
+
+def test_a_device_is_named_in_full() -> None:
+    assert Wanted(device="NVIDIA H200").takes(key())
+    assert not Wanted(device="NVIDIA H200").takes(key(device="NVIDIA H200 NVL"))
+    assert not Wanted(device="H200").takes(key())
+
+
+def test_a_field_that_a_problem_s_text_leaves_out_has_its_default() -> None:
+    found = workload("flash_decode")
+    of_today = Wanted(found.name, {"kv_dtype": "auto"}, workload=found)
+    assert of_today.takes(key(found.name, batch=1)) and not of_today.takes(key(found.name, batch=1, kv_dtype="fp8"))
+    assert not Wanted(found.name, {"kv_dtype": "fp8"}, workload=found).takes(key(found.name, batch=1))
+    assert not Wanted(found.name, {"kv_dtype": "auto"}).takes(key(found.name, batch=1)), "of a name unknown here"
+
+
+@pytest.mark.parametrize(
+    ("word", "taken"),
+    [
+        ("true", [True]), ("1", [1]), ("1,2", [1, 2]), ("2..4", [2, 3, 4]), ("-1", [-1]), ("16", []),
+        ("float16", ["torch.float16"]), ("torch.float16", ["torch.float16"]),
+    ],
+)  # fmt: skip
+def test_a_word_means_the_values_that_are_written_so(word: str, taken: list[Any]) -> None:
+    values = [True, False, 1, 2, 3, 4, -1, "torch.float16"]
+    found = [value for value in values if Wanted("my_kernel", {"x": word}).takes(key(x=value))]
+    assert json.dumps(found) == json.dumps(taken)
