@@ -165,6 +165,7 @@ def test_a_token_never_has_an_expert_twice_and_gates_are_shares_of_one_or_zero()
         ({"experts": 7}, "experts=7 is sharded over world_size=2, which must divide it"),
         ({"hidden": 20}, "hidden=20: must be a multiple of 8"),
         ({"top_k": 9}, "top_k=9: 8 at most"),
+        ({"experts": 32, "top_k": 17}, "top_k=17: 16 at most"),
         ({"experts": 2048}, "experts=2048: 1024 at most"),
         ({"tokens": 2**23, "top_k": 2}, "use fewer tokens per call"),
         ({"exponent": 1.0}, "zipf needs an exponent above 0, the others have none"),
