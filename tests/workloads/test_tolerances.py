@@ -30,6 +30,7 @@ from autotune.workloads.comparison import (
     drawn_with_zeros,
     farthest,
     rounded_gated,
+    rounded_product,
 )
 from autotune.workloads.tolerance import Error
 
@@ -272,3 +273,11 @@ def test_a_gated_result_is_allowed_what_its_roundings_cost_and_little_more(round
     allowed = rounded_gated(problem, roundings, expected.numel(), EIGHT_GPUS, quantised=quantised)
     assert found.overall < allowed.overall < 2 * found.overall, (found, allowed)
     assert found.element < allowed.element < 40 * found.element, (found, allowed)
+
+
+def test_only_parts_that_travel_as_fp8_are_allowed_its_rounding() -> None:
+    problem = SimpleNamespace(result_dtype="bf16", k=DEPTH, scaled=False)
+    plain, of_fp8 = (
+        rounded_product(problem, 2.0, ROWS * COLUMNS, EIGHT_GPUS, quantised=quantised) for quantised in (False, True)
+    )
+    assert plain.overall < 0.005 and 0.03 < of_fp8.overall < 0.05 and plain.element < of_fp8.element
