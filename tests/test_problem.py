@@ -293,6 +293,8 @@ def test_sizes_of_a_mixture() -> None:
     _, columns, depth = problem.gemm
     assert problem.rows_per_expert == 34 and problem.flops == 2 * 17 * 4 * columns * depth
     assert dataclasses.replace(problem, tokens=1, top_k=1).rows_per_expert == 1, "rounded up"
+    every = dataclasses.replace(problem, top_k=8)
+    assert every.bytes_read == (2 * columns + 17 * 8) * depth * 2, "all experts' B, and a row for each pair"
     scales = {"none": 0, "row": 1, "block": 2}
     for kind, count in scales.items():
         scaled = MoeDispatchGemm(**sizes, width=128, dtype="bf16" if kind == "none" else "fp8", scales=kind)

@@ -40,7 +40,7 @@ DECIDES_NOTHING = {
 NAMES = ("kernels", "ranks", "workloads", "workloads.built_in")
 """Packages whose ``__init__`` only hands names on."""
 
-IMPORTED = rb"import[ \t]*(\([^)]*\)|[^#\n]*)"
+IMPORTED = rb"import[ \t]*(\((?:[^)#]++|#[^\n]*+)*+\)|(?:\\\n|[^#\n])*+)"
 
 IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?" + IMPORTED, re.M)
 
@@ -50,6 +50,8 @@ does no harm.
 """
 
 WORD = re.compile(rb"[\w.]+")
+
+COMMENT = re.compile(rb"#[^\n]*")
 
 
 def source_hash(own: Path | None, also: Iterable[str], kind: str = "") -> str:
@@ -62,25 +64,24 @@ def source_hash(own: Path | None, also: Iterable[str], kind: str = "") -> str:
 
 
 def closure(files: Iterable[Path]) -> list[tuple[str, bytes]]:
-    """The texts of the files and of what they import, with names that are the same on every machine. Files in folders
-    of the same name may share theirs.
+    """The texts of the files and of what they import, with names that are the same on every machine: a user's are
+    those from the file that comes to them first.
 
     Reads import statements, wherever they stand, and imports nothing: a first look-up waits for this.
     """
     todo = [(str(file), os.path.dirname(file)) for file in files]
-    seen, found = dict[str, bool](), dict[str, bytes]()
+    seen, found = dict[str, bool](), dict[str, tuple[str, bytes]]()
     while todo:
         file, home = todo.pop()
         if file in found:
             continue
         with open(file, "rb") as stream:
-            text = found[file] = stream.read()
+            text = stream.read()
+        found[file] = os.path.relpath(file, PACKAGE if _is_ours(file) else home), text
         for name in imported(text, OUR_IMPORT if _is_ours(file) else IMPORT):
             for folder, below in _places(name, file, home):
                 todo += [(each, home) for each in _files(below, folder, seen)]
-    return [
-        (os.path.relpath(file, PACKAGE) if _is_ours(file) else _last_two(file), text) for file, text in found.items()
-    ]
+    return list(found.values())
 
 
 def imported(text: bytes, pattern: re.Pattern[bytes] = IMPORT) -> Iterator[str]:
@@ -90,7 +91,7 @@ def imported(text: bytes, pattern: re.Pattern[bytes] = IMPORT) -> Iterator[str]:
         if package:
             yield before
             before += "" if before.endswith(".") else "."
-        for each in names.split(b","):
+        for each in COMMENT.sub(b"", names).split(b","):
             if (word := WORD.search(each)) is not None:
                 yield before + word[0].decode()
 
@@ -146,10 +147,6 @@ def _files(name: str, root: str, seen: dict[str, bool]) -> list[str]:
 
 def _is_ours(file: str) -> bool:
     return file.startswith(PACKAGE + os.sep)
-
-
-def _last_two(file: str) -> str:
-    return os.path.join(os.path.basename(os.path.dirname(file)), os.path.basename(file))
 
 
 def files_of(names: Iterable[str]) -> list[Path]:

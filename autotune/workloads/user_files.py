@@ -84,7 +84,6 @@ def _of_classes(module: ModuleType, path: str) -> dict[str, Workload]:
         reference = f"{path}:{kind.__name__}"
         made = _instance(kind, reference)
         _check(made, reference)
-        _check_name(made, reference)
         other = found.setdefault(made.name, made)
         if type(other) is not kind:
             raise InputError(
@@ -166,7 +165,6 @@ def _found(module: ModuleType, file: Path, name: str) -> Workload:
         kind = "a class of another kind" if isinstance(found, type) else f"of type {type(found).__name__}"
         raise InputError(f"workload {reference} is {kind}; it must be a class derived from autotune.workloads.Workload")
     _check(found, reference)
-    _check_name(found, reference)
     _REFERENCES[found] = reference
     return found
 
@@ -189,6 +187,7 @@ def _check(found: Workload, reference: str) -> None:
     from autotune.search_spaces import Space
 
     _check_problem(getattr(found, "problem_type", None), reference)
+    _check_name(found, reference)
     if not isinstance(getattr(found, "space", None), Space):
         raise InputError(f"workload {reference}: space must be an autotune.search_spaces.Space")
     if type(found).__hash__ is None:

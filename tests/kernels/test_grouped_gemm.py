@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import grouped
 import pytest
+import torch
 from compile_worker import Compilers
 from every_mode import on_cpu, whole
 from ranks_of_functions import run_ranks
 
+from autotune.kernels.moe.grouped_launch import GroupedOperands
 from autotune.machine import H100, MI300X, MI350X, Machine
 
 CASES: list[dict[str, Any]] = [
@@ -88,3 +91,19 @@ def test_it_compiles(machine: Machine, compilers: Compilers) -> None:
     for future in [compilers.submit(machine, grouped.compiled, machine, form) for form in forms]:
         (kernel,) = future.result()
         assert 0 < kernel.shared_memory <= machine.shared_memory, kernel
+
+
+def test_programs_are_as_many_as_tiles_or_as_a_unit_is_to_have() -> None:
+    knobs = dataclasses.replace(grouped.KNOBS, block_m=16, block_n=32, programs_per_unit=3)
+    assert knobs.most_tiles(40, 3, 72) == (40 + 3 * 15) // 16 * 3 == 15, "an expert's last tile may have one row"
+    assert knobs.most_tiles(2, 3, 72) == 2 * 3, "no more than rows"
+    assert [knobs.grouped_programs(40, 3, 72, units) for units in (2, 100)] == [6, 15]
+    assert knobs.grouped_programs(0, 3, 72, 2) == 1
+
+
+def test_fp8_sums_are_promoted_unless_the_problem_asks_for_fast_ones() -> None:
+    a, b = torch.zeros(8, 64), torch.zeros(2, 32, 64).transpose(1, 2)
+    row = GroupedOperands(a, b, torch.zeros(3, dtype=torch.int32), 8, scales="row")
+    promoted = [grouped.KNOBS.grouped(row, "fp8", fast_accum=fast)["PROMOTE"] for fast in (False, True)]
+    assert promoted == [grouped.KNOBS.block_k, None]
+    assert grouped.KNOBS.grouped(row, "bf16")["PROMOTE"] is None

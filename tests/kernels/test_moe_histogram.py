@@ -34,6 +34,7 @@ def test_files_in_proportion_are_one_histogram(tmp_path: Path, text: str) -> Non
     assert found == histogram_text([1, 0, 3, 2]) and given_histogram(found) == found
     assert shares_of(found) == [432, 0, 1295, 863]
     assert found != histogram_text([1, 0, 3, 1])
+    assert shares_of(histogram_text([1, 0, 100_000])) == [1, 0, 1295], "chosen at all"
 
 
 @pytest.mark.parametrize(

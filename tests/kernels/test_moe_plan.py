@@ -105,6 +105,7 @@ def test_a_rank_with_more_rows_than_room_has_no_gates_and_others_keep_theirs() -
 
 def test_a_set_has_an_expert_that_all_choose_or_a_rank_without_tokens_by_its_seed() -> None:
     problem = ExpertsProblem(tokens=8, hidden=8, experts=6, top_k=2, world_size=3)
+    alone = []
     for seed in range(6):
         ids = drawn_routing(problem, torch.device("cpu"), seed, "one expert").ids
         assert bool((ids[..., 0] == seed).all()) and len(ids[..., 1].unique()) > 1
@@ -112,20 +113,24 @@ def test_a_set_has_an_expert_that_all_choose_or_a_rank_without_tokens_by_its_see
         there = (holes >= 0).any(-1)
         assert [bool(tokens.any()) for tokens in there] == [rank != seed % 3 for rank in range(3)]
         assert not there[:, 7:].any()
+        alone.append(float((holes[there] < 0).float().mean()))
         plain = drawn_routing(problem, torch.device("cpu"), seed).ids
         assert bool((plain >= 0).all()) and bool((holes[holes >= 0] == plain[holes >= 0]).all())
+    assert 0.03 < sum(alone) / 6 < 0.3, "tokens that are there lack single ids"
 
 
 def test_draws_follow_the_distribution() -> None:
     """Of 32 experts that are chosen one at a time the most popular has a quarter of the tokens, or a 32nd."""
-    shares = {}
-    for routing, exponent in (("uniform", 0.0), ("zipf", 1.0)):
+    shares, popular = {}, set()
+    for routing, exponent, tokens in (("uniform", 0.0, 4000), ("zipf", 1.0, 2000), ("zipf", 1.0, 4000)):
         problem = ExpertsProblem(
-            tokens=4000, hidden=8, experts=32, top_k=1, world_size=1, routing=routing, exponent=exponent
+            tokens=tokens, hidden=8, experts=32, top_k=1, world_size=1, routing=routing, exponent=exponent
         )
         ids = drawn_routing(problem, torch.device("cpu"), 3).ids
-        (_, most), *_ = Counter(ids.flatten().tolist()).most_common(1)
-        shares[routing] = most / 4000
+        (expert, most), *_ = Counter(ids.flatten().tolist()).most_common(1)
+        shares[routing] = most / tokens
+        popular |= {expert} if routing == "zipf" else set()
+    assert len(popular) == 1, "the same in every call"
     harmonic = sum(1 / i for i in range(1, 33))
     assert abs(shares["zipf"] * harmonic - 1) < 0.15 and shares["uniform"] < 1.4 / 32
 
@@ -143,6 +148,14 @@ def test_configs_are_timed_on_routings_that_differ_little_from_seed_to_seed(toke
         return max(busiest) / min(busiest)
 
     assert spread(typical_routing) == 1.0 and spread(drawn_routing) > 1.4
+
+    def of_rows(draw: Callable[..., Routing]) -> float:
+        """The same of its rows."""
+        every = [draw(problem, torch.device("cpu"), seed).ids.flatten() // 32 for seed in range(60)]
+        busiest = [float(torch.bincount(ranks).max()) for ranks in every]
+        return max(busiest) / min(busiest)
+
+    assert of_rows(typical_routing) < 1.1 and of_rows(drawn_routing) > 1.3
     kept = [typical_routing(problem, torch.device("cpu"), seed).ids for seed in (1, 1, 2)]
     assert torch.equal(kept[0], kept[1]) and not torch.equal(kept[0], kept[2]), "a seed has one, each its own"
 
@@ -165,6 +178,7 @@ def test_a_token_never_has_an_expert_twice_and_gates_are_shares_of_one_or_zero()
         ({"experts": 7}, "experts=7 is sharded over world_size=2, which must divide it"),
         ({"hidden": 20}, "hidden=20: must be a multiple of 8"),
         ({"top_k": 9}, "top_k=9: 8 at most"),
+        ({"experts": 32, "top_k": 17}, "top_k=17: 16 at most"),
         ({"experts": 2048}, "experts=2048: 1024 at most"),
         ({"tokens": 2**23, "top_k": 2}, "use fewer tokens per call"),
         ({"exponent": 1.0}, "zipf needs an exponent above 0, the others have none"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes import Bench
@@ -15,7 +16,8 @@ from autotune.errors import InvalidConfig, InvalidProblem, WorkloadError
 from autotune.machine import INTERPRETED
 from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import workload
-from autotune.workloads.guard import WHOLE
+from autotune.workloads.guard import WHOLE, guard_results
+from autotune.workloads.tolerance import Error
 
 TOY = Path(__file__).parents[1] / "cli" / "toy_workload.py"
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -62,6 +64,18 @@ INVALID = [
         "first_configs is not valid for ",
         "block_m=7",
     ),
+    (
+        "first_configs",
+        "return [Config({'mode': 'bsp'}), Config({'mode': 'push', 'block_m': 7})]",
+        "first_configs is not valid for ",
+        "block_m=7",
+    ),
+    (
+        "baselines",
+        "return {'mine': Config({'mode': 'bps'}), 'right': Config({'mode': 'bsp'})}",
+        "baselines['mine'] is not valid for ",
+        "bps",
+    ),
     ("baselines", "return {'mine': Config({'mode': 'bps'})}", "baselines['mine'] is not valid for ", "bps"),
 ]
 WRONG = [
@@ -70,6 +84,8 @@ WRONG = [
     ("baselines", "return [1]", "baselines gave [1]", "it must return a dictionary of Config"),
     ("default_problem", "return {'width': 8}", "default_problem gave {'width': 8}", "it must return a ToyProblem"),
     ("unlike_measured", "return True", "unlike_measured gave True", "it must return a reason in words, or None"),
+    ("unlike_measured", "return ''", "unlike_measured gave ''", "it must return a reason in words, or None"),
+    ("source_hash", "return ''", "source_hash gave ''", "it must return a text"),
     ("source_hash", "return 3", "source_hash gave 3", "it must return a text"),
 ]
 
@@ -82,6 +98,18 @@ def test_configs_that_are_none_of_the_space_are_refused(
     line = result.stderr.splitlines()[-1]
     assert line.startswith(f"tune: error: workload toy_sum: {told}") and why in line
     assert result.exit_code == (2 if "not valid" in told else 1)
+
+
+def test_the_line_is_told_that_raised_wherever_it_is(tmp_path: Path) -> None:
+    found = workload(wrong_toy(tmp_path, "default_config", "import json; return json.loads('{')"))
+    with pytest.raises(WorkloadError, match=r"JSONDecodeError: .* \(decoder.py, line \d+, in raw_decode\)"):
+        found.default_config(found.default_problem(INTERPRETED, 2), INTERPRETED)
+
+
+def test_a_tolerance_is_checked(tmp_path: Path) -> None:
+    found = workload(wrong_toy(tmp_path, "tolerance", "return 0.1"))
+    with pytest.raises(WorkloadError, match="toy_sum: tolerance gave 0.1; it must return a Tolerance"):
+        found.tolerance(found.default_problem(INTERPRETED, 2))
 
 
 def test_a_tolerance_of_a_config_is_checked_and_arguments_may_be_named(tmp_path: Path) -> None:
@@ -186,6 +214,31 @@ def test_what_a_method_gives_on_a_rank_is_one_line_that_names_it(tmp_path: Path,
     done = CliRunner().invoke(app.build(), ["run", f"{file}:Forgetful", *sizes, "--db", str(tmp_path / "cache.db")])
     told = f"tune: error: workload {file}:Forgetful: rank 0: {RETURNS[method]}"
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (1, told)
+
+
+A, B = [1.0], SimpleNamespace(data_ptr=0)
+GIVEN: dict[str, tuple[object, object]] = {
+    "inputs": ([B, B], [B, A]), "outputs": ([B], [A, B]), "error_of": (Error(0.0, 0.0), 0.0),
+    "parts": ({"gemm": print}, {"gemm": print, "copy": None}), "tensors": (Error(0.0, 0.0), A), "run": (print, None),
+    "library": (print, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", GIVEN)
+def test_what_other_methods_give_on_a_rank_is_checked(method: str) -> None:
+    for value, fits in zip(GIVEN[method], (True, False), strict=True):
+
+        def users(self: object, value: object = value) -> object:
+            return value
+
+        users.__name__ = method
+        kind = type("Own", (), {method: users})
+        guard_results(kind)
+        if fits:
+            assert getattr(kind(), method)() is value
+        else:
+            with pytest.raises(WorkloadError, match=f"Own.{method} gave .*; it must return "):
+                getattr(kind(), method)()
 
 
 def test_a_recording_may_leave_out_the_default_and_a_baseline(tmp_path: Path) -> None:

@@ -121,9 +121,11 @@ def test_only_what_runs_checks_and_times_a_workload_makes_its_results_stale(name
 
 def test_what_lies_beside_a_users_file_counts_where_it_is_imported(tmp_path: Path) -> None:
     texts = {
-        "own.py": "import os, tiles as t\nfrom package import (\n    inner,\n)\n"
+        "own.py": "import os, tiles as t, text\nfrom package import (  # noqa: F401, (E501)\n    inner,  # this, too\n"
+                  "    last,\n)\nfrom package import inner, \\\n    behind\n"
                   "def late():\n    from .relative import x\n",
-        "tiles.py": "import deeper.below\n", "deeper/below.py": "", "package/__init__.py": "", "package/inner.py": "",
+        "text.py": "", "package/last.py": "", "package/behind.py": "", "tiles.py": "import deeper.below\n",
+        "deeper/below.py": "", "package/__init__.py": "", "package/inner.py": "",
         "relative.py": "from autotune.kernels.primitives.ll import anything\n", "unrelated.py": "", "os.py": "",
     }  # fmt: skip
     for name, text in texts.items():
@@ -160,6 +162,28 @@ def test_what_a_users_package_imports_from_itself_counts_however_it_is_named(tmp
         counts = name not in ("whole/other.py", "whole/__init__.py")
         assert (source_hash(own, ()) != before) == counts, name
         (tmp_path / name).write_text(text)
+
+
+def test_all_modules_of_a_package_that_sources_names_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaf = tmp_path / "named_by_sources" / "inner" / "leaf.py"
+    leaf.parent.mkdir(parents=True)
+    for file in (leaf, leaf.parent / "__init__.py", leaf.parents[1] / "__init__.py", tmp_path / "own.py"):
+        file.write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = source_hash(tmp_path / "own.py", ("named_by_sources",))
+    leaf.write_text("# changed\n")
+    assert source_hash(tmp_path / "own.py", ("named_by_sources",)) != before
+
+
+def test_results_are_not_stale_in_a_folder_of_another_name(tmp_path: Path) -> None:
+    """As a colleague has cloned it."""
+    found = set()
+    for name in ("a", "kernels", "zoo"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "own.py").write_text("from autotune.kernels.primitives.ll import ll_flag\nimport tiles\n")
+        (tmp_path / name / "tiles.py").write_text("# tiles\n")
+        found.add(source_hash(tmp_path / name / "own.py", ()))
+    assert len(found) == 1
 
 
 def test_two_classes_of_one_file_have_results_of_their_own(tmp_path: Path) -> None:

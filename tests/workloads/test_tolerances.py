@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,17 @@ from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
 from autotune.machine import INTERPRETED, MI300X, Machine
 from autotune.workloads import Tolerance, workload
-from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales, farthest
+from autotune.workloads.comparison import (
+    distance,
+    drawn,
+    drawn_bias,
+    drawn_deep,
+    drawn_scales,
+    drawn_with_zeros,
+    farthest,
+    rounded_gated,
+    rounded_product,
+)
 from autotune.workloads.tolerance import Error
 
 CPU = torch.device("cpu")
@@ -230,3 +241,43 @@ def test_sums_in_tensor_cores_are_allowed_for_where_they_are() -> None:
     assert allowed_overall(INTERPRETED, out_dtype="fp16") < allowed_overall(EIGHT_GPUS, out_dtype="fp16")
     assert allowed_overall(EIGHT_GPUS) < 3e-3 < 1e-2 < allowed_overall(EIGHT_GPUS, fast_accum=True)
     assert allowed_overall(MI300X) == allowed_overall(MI300X, fast_accum=True)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64, 600])
+def test_what_travels_holds_zeros_of_both_signs_at_places_of_their_own(rows: int) -> None:
+    places = []
+    for seed in range(4):
+        matrix = drawn_with_zeros((rows, 256), torch.bfloat16, CPU, seed)
+        zero = matrix == 0
+        found = zero.all(1) if rows > 3 else zero[0]
+        places.append(found.nonzero().flatten().tolist())
+        assert len(places[-1]) == {1: 16, 3: 16, 64: 4, 600: 32}[rows] and int(zero.sum()) < 0.1 * zero.numel()
+        assert {True, False} == set(torch.signbit(matrix[zero]).tolist())
+        assert places[-1] == list(range(places[-1][0], places[-1][-1] + 1)), "whole words and vectors"
+    assert rows < 4 or len({first for first, *_ in places}) == 4
+
+
+@pytest.mark.parametrize(("roundings", "quantised"), [(0.0, False), (1.0, False), (1.0, True)])
+def test_a_gated_result_is_allowed_what_its_roundings_cost_and_little_more(roundings: float, quantised: bool) -> None:
+    """By simulation; gate and up may be rounded before, and the result travels as fp8 with a scale for each row."""
+    gate, up = torch.randn((2, 512, 256), generator=torch.Generator().manual_seed(1))
+    expected = torch.nn.functional.silu(gate) * up
+    if roundings:
+        gate, up = gate.bfloat16().float(), up.bfloat16().float()
+    result = (torch.nn.functional.silu(gate) * up).bfloat16().float()
+    if quantised:
+        scale = result.abs().amax(1, keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+        result = (result / scale).to(torch.float8_e4m3fn).float() * scale
+    found = distance(result, expected)
+    problem = SimpleNamespace(result_dtype="bf16", k=DEPTH, scaled=False)
+    allowed = rounded_gated(problem, roundings, expected.numel(), EIGHT_GPUS, quantised=quantised)
+    assert found.overall < allowed.overall < 2 * found.overall, (found, allowed)
+    assert found.element < allowed.element < 40 * found.element, (found, allowed)
+
+
+def test_only_parts_that_travel_as_fp8_are_allowed_its_rounding() -> None:
+    problem = SimpleNamespace(result_dtype="bf16", k=DEPTH, scaled=False)
+    plain, of_fp8 = (
+        rounded_product(problem, 2.0, ROWS * COLUMNS, EIGHT_GPUS, quantised=quantised) for quantised in (False, True)
+    )
+    assert plain.overall < 0.005 and 0.03 < of_fp8.overall < 0.05 and plain.element < of_fp8.element

@@ -16,7 +16,7 @@ import autotune
 from autotune.errors import AutotuneError, InputError, InvalidProblem, UnknownWorkload
 from autotune.problem import Problem
 from autotune.runtime.lookup import forget_lookups
-from autotune.workloads import Operation, reference_of, registry, workload
+from autotune.workloads import Operation, origin_of, reference_of, registry, workload
 
 OWN = """
 from dataclasses import dataclass
@@ -93,6 +93,35 @@ def test_what_lies_beside_the_file_can_be_imported(tmp_path: Path) -> None:
     assert sys.modules[type(found).__module__].WORD == "found"
 
 
+def test_what_lies_beside_the_file_takes_the_place_of_no_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "colorsys.py").write_text("1 / 0\n")
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    assert workload(f"{write(tmp_path)}:Own").name == "own_rows"
+    assert importlib.import_module("colorsys").__file__ != str(tmp_path / "colorsys.py")
+
+
+def test_files_of_one_name_are_modules_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one, two = (workload(f"{write(tmp_path / name)}:Own") for name in ("one", "two"))
+    assert type(one) is not type(two) and workload(f"{tmp_path}/one/my_op.py:Own") is one
+    assert sys.modules[type(one).__module__].__file__ == f"{tmp_path}/one/my_op.py"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert workload("~/two/my_op.py:Own") is two
+
+
+def test_where_a_workload_comes_from_is_told_without_its_folder(tmp_path: Path) -> None:
+    assert origin_of(workload("flash_decode")) == ""
+    assert origin_of(workload(f"{write(tmp_path)}:Own")) == "my_op.py:Own"
+    module = imported(write(tmp_path, name="my_plugged_in_op.py"))
+    try:
+        assert origin_of(module.Own()) == "my_plugged_in_op:Own"
+    finally:
+        del sys.modules["my_plugged_in_op"]
+
+
 def imported(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None
@@ -154,10 +183,10 @@ def test_a_main_script_looks_itself_up(tmp_path: Path) -> None:
         "if __name__ == '__main__':\n"
         "    import autotune\n"
         f"    found = autotune.lookup({str(tmp_path / 'my_op.py')!r} + ':Own', Rows(rows=8, world_size=2))\n"
-        "    print(found.source, found.config['block'])\n"
+        "    print(found.source, found.config['block'], autotune.workloads.origin_of(Own()))\n"
     )
     done = run_script(str(write(tmp_path, after=after)))
-    assert done.stdout.split() == ["default", "32"], done.stderr
+    assert done.stdout.split() == ["default", "32", "my_op.py:Own"], done.stderr
 
 
 def test_a_file_or_class_that_is_not_there(tmp_path: Path) -> None:
@@ -198,6 +227,7 @@ def test_a_class_that_does_not_say_everything(tmp_path: Path) -> None:
         ("class Bad(Own):\n    name = 'other'", "named 'other', its problem says workload = 'own_rows'"),
         ("class Bad(Own):\n    space = [1, 2]", "space must be an autotune.search_spaces.Space"),
         ("class Bad(Own):\n    sources = None", "sources is None; it must be a tuple of modules' names"),
+        ("class Bad(Own):\n    sources = ('os', 3)", "sources is ('os', 3); it must be a tuple of modules' names"),
         ("class Bad(Own):\n    __hash__ = None", "cannot be hashed; write @dataclass(eq=False), or leave __eq__ out"),
         ("class Bad(Own):\n    def __init__(self, tile): ...", "cannot be instantiated: TypeError: "),
         ("class Bad(Own):\n    def __init__(self): raise SystemExit", "cannot be instantiated: SystemExit: "),
@@ -232,6 +262,8 @@ class Taken(Problem):
             "has the name of a built-in workload",
         ),
         ("class Bad(Own):\n    problem_type = PlainRows\nBAD = Bad()", ":BAD: rows of PlainRows is a plain field"),
+        ("class Bad(Own):\n    name = 'other'\nBAD = Bad()", "named 'other', its problem says workload = 'own_rows'"),
+        ("class Bad(Own):\n    name = 'other'", "named 'other', its problem says workload = 'own_rows'"),
     ],
 )
 def test_a_file_of_the_setting_is_held_to_the_same(
@@ -289,6 +321,7 @@ def test_a_plain_field_of_a_problem_is_named() -> None:
     ("after", "told"),
     [
         ("1 / 0", "line LAST: ZeroDivisionError: division by zero"),
+        ("broken = lambda: 1 / 0\nbroken()", "line BEFORE: ZeroDivisionError: division by zero"),
         ("raise RuntimeError('no licence')", "line LAST: RuntimeError: no licence"),
         ("import not_there_at_all", "line LAST: ModuleNotFoundError: No module named 'not_there_at_all'"),
         ("def broken(:", "SyntaxError: "),
@@ -299,7 +332,8 @@ def test_a_file_that_raises_when_it_is_loaded_says_where_and_may_be_mended(
     tmp_path: Path, after: str, told: str
 ) -> None:
     file = write(tmp_path, after=after)
-    told = told.replace("LAST", str(len(file.read_text().splitlines())))
+    last = len(file.read_text().splitlines())
+    told = told.replace("LAST", str(last)).replace("BEFORE", str(last - 1))
     said = refused(f"{file}:Own")
     assert said.startswith(f"workload file {file}") and told in said
     write(tmp_path)

@@ -1,0 +1,67 @@
+"""An operation with kernels on a rank: the heap it takes and gives back, what it begins with, and its baselines."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.config import Config
+from autotune.machine import H100, INTERPRETED
+from autotune.workloads import workload
+
+SIZES: dict[str, Any] = {"tokens": 3, "hidden": 64, "experts": 2, "top_k": 2, "world_size": 1}
+COMBINE = workload("moe_combine")
+
+
+def heap(events: list[object]) -> Any:
+    """One that is none, and notes what is asked of it."""
+
+    def noted(word: str) -> Any:
+        return lambda *given: events.append((word, *given))
+
+    return SimpleNamespace(
+        device=torch.device("cpu"), rank=0, world_size=1, bases=None, library_group=None,
+        mark=lambda: 4096, owns=lambda _: False, barrier=noted("barrier"), release=noted("release"),
+        allocate=lambda shape, dtype: torch.zeros(shape, dtype=dtype),
+    )  # fmt: skip
+
+
+def operation(events: list[object], dtype: str = "bf16") -> Any:
+    return COMBINE.operation(COMBINE.problem_type(**SIZES, dtype=dtype), heap(events), INTERPRETED, 1)
+
+
+def test_the_last_configs_memory_is_given_back_once_all_ranks_have_ended_it() -> None:
+    events: list[object] = []
+    made = operation(events)
+    for _ in range(2):
+        events.clear()
+        made.prepare(Config({"mode": "bsp", "exchange": "reduce_scatter", "launch": "eager"}))
+        assert events[:2] == [("barrier",), ("release", 4096)]
+
+
+def test_a_reference_is_wider_than_its_result() -> None:
+    assert [operation([], dtype).wide for dtype in ("bf16", "fp32")] == [torch.float32, torch.float64]
+
+
+def test_integers_select_nothing_beyond_a_tensor_before_there_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: torch.full(shape, 77, dtype=dtype, device=device))
+    tensors = operation([])._tensors
+    assert not any(bool(each.any()) for each in (tensors.offsets, tensors.pairs, tensors.ids))
+
+
+def test_the_heap_has_room_beside_the_scratch_for_the_stopwatch() -> None:
+    problem: Any = COMBINE.problem_type(**SIZES)
+    assert COMBINE.heap_bytes(problem) - COMBINE.kernels.scratch_bytes(problem) >= 1 << 20  # type: ignore[attr-defined]
+
+
+def test_the_librarys_ways_are_called_one_by_one_and_in_a_graph_where_the_host_reads_nothing() -> None:
+    problem = COMBINE.problem_type(**{**SIZES, "world_size": 2})
+    found = COMBINE.baselines(problem, H100)
+    assert {name: (way["exchange"], way["launch"]) for name, way in found.items()} == {
+        "bsp eager": ("reduce_scatter", "eager"), "bsp graph": ("reduce_scatter", "graph"),
+        "bsp counted eager": ("all_to_all", "eager"),
+    }  # fmt: skip
+    assert set(COMBINE.baselines(problem, INTERPRETED)) == {"bsp eager", "bsp counted eager"}
