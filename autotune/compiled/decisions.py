@@ -67,11 +67,7 @@ class Table:
     @property
     def digest(self) -> str:
         """A hash of all that decides."""
-        told = [
-            f"{each.key} {each.provenance} {each.winner.config} {each.winner.latency}"
-            for name in OPERATORS
-            for each in self._entries[name].all
-        ]
+        told = [f"{each.key} {each.provenance} {each.winner}" for name in OPERATORS for each in self._entries[name].all]
         here = [str(provenance_of(_workload(name))) for name in OPERATORS]
         asking = [str(self.context.machine), self.context.regime, self.replicated, here]
         return hashlib.sha256(json.dumps([*asking, sorted(told)]).encode()).hexdigest()

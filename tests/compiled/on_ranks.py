@@ -34,6 +34,7 @@ def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
         tables = {replicated: Table(context, replicated=replicated) for replicated in (False, True)}
         return {
             "cases": {name: fused(context, name, tables[CASES[name].replicated]) for name in CASES},
+            "said": said(context),
             "grown": grown(context),
             "free": {name: free(context, name) for name in FREE},
             "layers": {kind: layer(context, kind) for kind in kinds},
@@ -89,6 +90,14 @@ def fused(context: autotune.Context, name: str, table: Table) -> dict[str, Any]:
         look(traced.graph)
         traced.recompile()
         return {"error": error(traced(*arguments), case.function(*arguments)), **look.told}
+
+
+def said(context: autotune.Context) -> list[str]:
+    """Of a sum and what is added to it, by name: what is explained where that may differ, and where it may not."""
+    case = CASES["reduce and add"]
+    x, b, r = drawn(case)
+    with torch.no_grad():
+        return [str(autotune.explain(context, case.function, x, b, r=r, replicated=each)) for each in (False, True)]
 
 
 def grown(context: autotune.Context) -> dict[str, Any]:

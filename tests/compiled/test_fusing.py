@@ -126,6 +126,13 @@ def test_a_graph_is_fused_where_that_is_faster_and_right_in_any_case(
             assert ": left: " in told and ": replaced: " not in told
 
 
+def test_what_is_said_to_be_the_same_on_every_rank_is_explained_as_added(answers: list[dict[str, Any]]) -> None:
+    for answer in answers:
+        may_differ, same = answer["said"]
+        assert may_differ.endswith("replaced: mode two_shot, 2.00 times as fast as the library at m=16")
+        assert same.endswith("replaced: mode two_shot, 2.50 times as fast as the library at m=16")
+
+
 def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: list[dict[str, Any]]) -> None:
     for answer in answers:
         grown = answer["grown"]

@@ -85,6 +85,15 @@ def everything(url: str) -> dict[str, Any]:
         holes[1][0], holes[1][1, 0], holes[1][2, 1] = -1, -1, EXPERTS
         for way, each in {"holes": layer, "width": narrow, "part": part}.items():
             found[way] = difference(each(*holes), whole(*holes))
+        with autotune.collect() as by_tokens:
+            more = autotune.nn.ExpertParallel.from_experts(whole, context, replicated=True, tokens=12)
+            found["most"] = difference(more(*same), whole(*same))
+        found["tokens"] = [each.tokens for each in by_tokens]
+        drawn_here = autotune.nn.ExpertParallel(context, EXPERTS, HIDDEN, WIDTH, dtype=torch.bfloat16)
+        found["drawn"] = [float(each.abs().max()) for each in drawn_here.parameters()]
+        like = autotune.nn.ExpertParallel.from_experts(drawn_here, context, share="width")
+        found["types"] = [str(each.dtype) for each in like.parameters()]
+        found["of parts"] = [[each.experts, each.hidden, each.width] for each in (part, shard)]
         found["narrow"] = [list(each.shape) for each in narrow.parameters()]
         with autotune.collect() as problems:
             layer(*own)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from made_on_ranks import handed_on, keeping, made
 from shares import HEAP, difference, part
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -28,7 +29,8 @@ def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
     url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
         return {"modules": modules(context), "styles": styles(context, sample), "corners": corners(context),
-            "under way": under_way(context), "second order": second_order(context)}  # fmt: skip
+            "under way": under_way(context), "second order": second_order(context),
+            "made": made(context), "keeping": keeping(context), "handed on": handed_on(context)}  # fmt: skip
 
 
 class Mlp(nn.Module):

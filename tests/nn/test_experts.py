@@ -14,7 +14,7 @@ import autotune
 
 ON_RANKS = str(Path(__file__).with_name("experts_on_ranks.py"))
 WAYS = {"eager", "batch", "compiled", "shard", "fewer", "none", "replicated", "one token", "holes", "width", "part"}
-WAYS |= {"by recorded experts", "by recorded width", "frozen"}
+WAYS |= {"most", "by recorded experts", "by recorded width", "frozen"}
 FP32, BF16 = 1e-5, 3e-2
 REFUSED = {
     "tokens": "x has 10 tokens, more than tokens=5",
@@ -41,6 +41,9 @@ def test_experts_on_two_ranks_are_all_of_them(gpu: str, tmp_path: Path) -> None:
         assert all(FP32 < found[name] < BF16 for name in ("autocast", "autocast of bf16")), found
         assert found["its type"] == "torch.bfloat16" and found["empty"] == [[1, 0, 32]] * 3
         assert found["narrow"] == [[6, 16, 32], [6, 32, 8]]
+        assert found["tokens"] == [6, 6], "half of the most that a call may bring"
+        assert found["types"] == ["torch.bfloat16"] * 2 and found["of parts"] == [[6, 32, 16]] * 2
+        assert found["drawn"] == [pytest.approx(32**-0.5, rel=0.05), pytest.approx(16**-0.5, rel=0.05)]
         operators = ("moe_dispatch_gemm", "moe_gemm_combine")
         assert found["asked"] == [[operator, "zipf", 1.1, 6] for operator in operators]
         assert (found["counts by experts"], found["counts by width"]) == ([6, 6], [12, 12])

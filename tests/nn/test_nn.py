@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 from ranks_of_functions import run_ranks
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import parallel as theirs
 from two_ranks import A_GPU_EACH, sampled
+
+import autotune
 
 ON_RANKS = str(Path(__file__).with_name("nn_on_ranks.py"))
 FP32 = 1e-5
@@ -62,3 +66,60 @@ def test_what_torchs_styles_hand_on_may_still_be_under_way(pair: Pair) -> None:
     for found in pair["under way"]:
         assert len(found) == 1 + 3
         assert max(found.values()) < FP32, found
+
+
+def test_layers_take_over_what_the_others_have_and_draw_what_they_have_not(pair: Pair) -> None:
+    for found in pair["made"]:
+        assert found["taken over"] == [[False, True, "torch.bfloat16", "torch.bfloat16"]] * 4
+        assert found["sizes"] == [[8, 8], [8, 16], [8, 8], [16, 8]], "from a whole layer and from a shard"
+        assert found["without a bias"] == [True] * 4
+        column, bias, row, zero = found["drawn"]
+        assert all(0.1 < each <= 0.125 for each in (column, bias, row)), "by the depth of the whole layer"
+        assert zero == 0, "all ranks have the same"
+        assert found["vector"] < FP32
+        assert found["its type"] == "torch.bfloat16" and found["autocast"] < 3e-2
+
+
+def test_what_is_gathered_is_kept_where_that_is_asked_for(pair: Pair) -> None:
+    for found in pair["keeping"]:
+        assert found == [False] * 5 + [True] * 5, "a module, a style, a tuned one, a tuned plan, a module of a vector"
+
+
+def test_styles_hand_on_what_torchs_do(pair: Pair) -> None:
+    for found in pair["handed on"]:
+        assert all(ours == others for ours, others in found.pop("kinds"))
+        assert found.pop("other order").startswith("the mesh has the ranks (1, 0) in 1 dimensions, the context (0, 1)")
+        assert found.pop("kept") is False, "though the module failed"
+        assert len(found) == 2 * 6 + 4
+        assert max(found.values()) < FP32, found
+
+
+def test_a_tuned_plan_is_the_given_one_but_for_its_gathers() -> None:
+    context: Any = object()
+    row = autotune.nn.tuned(theirs.RowwiseParallel(output_layouts=Shard(1), use_local_output=False), context)
+    assert isinstance(row, autotune.nn.RowwiseParallel) and row.context is context
+    assert (row.output_layouts, row.use_local_output) == ((Shard(1),), False)
+    column = autotune.nn.tuned(theirs.ColwiseParallel(input_layouts=Shard(1), use_local_output=False), context)
+    assert isinstance(column, autotune.nn.ColwiseParallel)
+    assert (column.input_layouts, column.use_local_output) == ((Shard(1),), False)
+
+    class Theirs(theirs.ColwiseParallel):
+        pass
+
+    class Others(theirs.RowwiseParallel):
+        pass
+
+    wanted = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
+    kept = [Theirs(), Others(), theirs.SequenceParallel(), theirs.PrepareModuleInput(**wanted, use_local_output=True)]
+    assert all(autotune.nn.tuned(each, context) is each for each in kept)
+    given = theirs.PrepareModuleInput(
+        input_layouts=(Shard(1), Partial(), Shard(1), None),
+        desired_input_layouts=(Replicate(), Replicate(), Shard(0), None),
+        input_kwarg_layouts={"mask": Shard(0)}, desired_input_kwarg_layouts={"mask": Replicate()},
+    )  # fmt: skip
+    for share in (False, True):
+        found: Any = autotune.nn.tuned(given, context, share_gather=share)
+        assert found.input_layouts == (Shard(1), Partial(), Shard(1), None) and not found.use_local_output
+        assert found.desired_input_layouts == (Shard(1), Replicate(), Shard(0), None)
+        assert found.input_kwarg_layouts == {"mask": Shard(0)}
+        assert found.desired_input_kwarg_layouts == {"mask": Replicate()}

@@ -1,0 +1,258 @@
+"""Which collectives and GEMMs an operator takes, told from the graph alone: what looks like one and is none is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed._functional_collectives  # its operators
+import torch.nn.functional as F
+from test_patterns import graph_of
+
+from autotune.compiled.gates import epilogue_of_two, gate_behind
+from autotune.compiled.graphs import ATEN, WAIT, NoMatch
+from autotune.compiled.norms import norm_behind
+from autotune.compiled.patterns import Candidate, candidates
+from autotune.compiled.rewriting import check_form
+
+Tensor = torch.Tensor
+FP8 = torch.float8_e4m3fn
+ROWS, K, N = 8, 16, 32
+C10D = torch.ops._c10d_functional
+
+
+def gather(x: Tensor) -> Tensor:
+    return C10D.wait_tensor(C10D.all_gather_into_tensor(x, 2, "all"))  # type: ignore[no-any-return]
+
+
+def gather_second(x: Tensor) -> Tensor:
+    return torch.cat(gather(x).chunk(2), 1)
+
+
+def scatter(x: Tensor) -> Tensor:
+    return C10D.wait_tensor(C10D.reduce_scatter_tensor(x, "sum", 2, "all"))  # type: ignore[no-any-return]
+
+
+def scatter_second(x: Tensor) -> Tensor:
+    return scatter(torch.cat(x.chunk(2, 1)))
+
+
+def reduce(x: Tensor, how: str = "sum") -> Tensor:
+    return C10D.wait_tensor(C10D.all_reduce(x, how, "all"))  # type: ignore[no-any-return]
+
+
+def ways(function: Callable[..., Any], *arguments: Tensor, decomposed: bool = False) -> list[Any]:
+    """The ways to replace the one collective."""
+    ((_, found),) = candidates(graph_of(function, *arguments, decomposed=decomposed))
+    return found
+
+
+def reason(function: Callable[..., Any], *arguments: Tensor, decomposed: bool = False) -> str:
+    """Why there is no way that the operator takes as it is."""
+    (found,) = ways(function, *arguments, decomposed=decomposed)
+    if isinstance(found, str):
+        return found
+    with pytest.raises(NoMatch) as error:
+        check_form(found[0])
+    return str(error.value)
+
+
+def ones(*shapes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.ones(shape) for shape in shapes]
+
+
+def normed(total: Tensor, weight: Tensor) -> Tensor:
+    return total * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-5) * weight
+
+
+X, B, R, W = ones((ROWS, K), (K, N), (ROWS, N), (N,))
+
+
+def test_a_residual_is_added_to_a_sum_and_by_itself_alone() -> None:
+    assert [each[0].added is not None for each in ways(lambda x, b, r: reduce(x @ b) + r, X, B, R)] == [False, True]
+    for function in (
+        lambda x, b, r: reduce(x @ b, "avg") + r,  # the operator would divide it, too
+        lambda x, b, r: torch.add(reduce(x @ b), r, alpha=2),
+    ):
+        ((found,),) = ways(function, X, B, R)
+        assert found.added is None and "residual" not in found.operands
+
+
+def test_a_norm_is_that_of_a_sum_and_its_residual() -> None:
+    last = ways(lambda x, b, r, w: normed(reduce(x @ b) + r, w), X, B, R, W)[-1]
+    assert last[0].workload == "all_reduce_norm"
+    for function in (
+        lambda x, b, r, w: normed(reduce(x @ b, "avg") + r, w),
+        lambda x, b, r, w: normed(torch.add(reduce(x @ b), r, alpha=2), w),
+    ):
+        assert all(each[0].norm is None for each in ways(function, X, B, R, W))
+
+
+def test_a_copy_elsewhere_is_not_that_of_a_collective_in_place() -> None:
+    ((found,),) = ways(lambda x, b, r: torch.ops.aten.copy(r, reduce(x @ b)), X, B, R)
+    assert found.wait.target is WAIT
+
+
+LEFT: dict[str, tuple[Callable[..., Any], list[Tensor], str]] = {
+    "averaged with a divided bias": (
+        lambda x, b, c: reduce(torch.addmm(c / 2, x, b), "avg"), [X, B, W], "each rank adds its own bias",
+    ),
+    "a matrix added": (
+        lambda x, b, c: torch.addmm(c, gather(x), b), ones((ROWS, K), (K, N), (2 * ROWS, N)), "which is not a bias",
+    ),
+    "factors": (lambda x, b, c: torch.addmm(c, gather(x), b, beta=2), [X, B, W], "the GEMM has factors"),
+    "parts in another order": (
+        lambda x, b: torch.cat(gather(x).chunk(2)[::-1], 1) @ b, ones((ROWS, K // 2), (K, N)), "is split, and not conc",
+    ),
+    "squared": (lambda x: (y := gather(x)) @ y, ones((ROWS, 2 * ROWS)), "the GEMM's B, not its A"),
+    "joined elsewhere": (
+        lambda x, b: scatter(torch.cat((x @ b).chunk(2), 1)), [X, B], "and not concatenated along its first dimension",
+    ),
+    "transposed": (lambda x, b: reduce(x.t() @ b), ones((K, ROWS), (K, N)), "A has strides"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_an_operator_does_not_compute_is_left(name: str) -> None:
+    function, arguments, told = LEFT[name]
+    assert told in reason(function, *arguments)
+
+
+def test_a_weight_that_is_computed_behind_the_total_is_said() -> None:
+    def late(x: Tensor, b: Tensor, r: Tensor, w: Tensor) -> Tensor:
+        total = reduce(x @ b) + r
+        return normed(total, w + 1)
+
+    def early(x: Tensor, b: Tensor, r: Tensor, w: Tensor) -> Tensor:
+        weight = w + 1
+        return normed(reduce(x @ b) + r, weight)
+
+    check_form(ways(early, X, B, R, W)[-1][0])
+    with pytest.raises(NoMatch, match="the norm's weight is computed behind the total"):
+        check_form(ways(late, X, B, R, W)[-1][0])
+
+
+def test_rows_in_another_order_take_nothing_beside_them() -> None:
+    """Of several sequences the operator's rows are in the ranks' order; what else it takes or gives back is not."""
+    x, w = ones((2, ROWS, K), (N, K))
+    plain, added = ways(lambda x, w, r: scatter_second(F.linear(x, w)) + r, x, w, torch.ones(2, ROWS // 2, N))
+    given_back = ways(lambda x, w: (F.linear(y := gather_second(x), w), y * 2), x, w)[-1]
+    (scaled,) = ways(
+        lambda a, b, s, t: scatter_second(torch._scaled_mm(a, b.t(), s, t, out_dtype=torch.bfloat16).view(2, ROWS, N)),
+        torch.ones(2 * ROWS, K).to(FP8), w.to(FP8), *ones((2 * ROWS, 1), (1, N)),
+    )  # fmt: skip
+    assert isinstance(plain[0], Candidate)
+    for found in (added, given_back, scaled):
+        with pytest.raises(NoMatch, match="so what else there is has another order"):
+            check_form(found[0])
+
+
+def scaled(a: Tensor, w: Tensor, s: Tensor, t: Tensor, dtype: torch.dtype, fast: bool = False) -> Tensor:
+    return torch.ops.aten._scaled_mm(a, w.t(), s, t, None, None, dtype, fast)  # type: ignore[no-any-return]
+
+
+A8, W8 = torch.ones(ROWS, K).to(FP8), torch.ones(N, K).to(FP8)
+ONE = torch.ones(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_gemm_of_fp8_keeps_its_type_and_its_way_to_add_up(dtype: torch.dtype, fast: bool) -> None:
+    ((found,),) = ways(lambda a, w, s, t: reduce(scaled(a, w, s, t, dtype, fast=fast)), A8, W8, ONE, ONE)
+    wanted = {torch.float32: "fp32", torch.float16: "fp16"}[dtype]
+    assert found.options == {"out_dtype": wanted, "fast_accum": fast}
+
+
+def test_of_a_gemm_of_fp8_what_operators_lack_is_said() -> None:
+    def by_result(a: Tensor, w: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        return reduce(torch.ops.aten._scaled_mm(a, w.t(), s, t, None, t, torch.bfloat16))
+
+    assert reason(by_result, A8, W8, ONE, ONE) == "the GEMM's result has a scale"
+    told = reason(lambda a, w, s, t: reduce(scaled(a, w, s, t, FP8)), A8, W8, ONE, ONE)
+    assert told == "the GEMM's result is float8_e4m3fn"
+
+    def elsewhere(a: Tensor, w: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        others = C10D.wait_tensor(C10D.all_gather_into_tensor(s, 2, "others"))
+        return scaled(gather(a), w, others, t, torch.bfloat16)
+
+    graph = graph_of(elsewhere, A8, W8, *ones((ROWS, 1), (1, N)), decomposed=False)
+    (found,) = [options for _, options in candidates(graph)]
+    assert "not from a gather like A's" in str(found[0])
+    used = ways(
+        lambda a, w, s, t: (scaled(y := gather(a), w, s, t, torch.bfloat16), y.view(torch.uint8) + 1),
+        A8, W8, ONE, ONE,
+    )  # fmt: skip
+    assert all(isinstance(each, str) for each in used), "no operator gives back a gathered A of fp8"
+
+
+def behind(function: Callable[[Tensor], Any], rows: int = 4) -> Any:
+    """The gate behind a square product's columns."""
+    graph = graph_of(lambda x, w: function(F.linear(x, w)), *ones((rows, K), (N, K)), decomposed=False)
+    (product,) = (node for node in graph.nodes if node.target is ATEN.mm.default or node.target is ATEN.linear.default)
+    return gate_behind(product)
+
+
+def test_gate_and_up_are_columns() -> None:
+    assert behind(lambda x: F.silu(x[:, : N // 2]) * x[:, N // 2 :], N).epilogue == "swiglu"
+    assert behind(lambda x: F.silu(x[: N // 2]) * x[N // 2 :], N) is None
+
+
+def test_a_sum_in_a_gate_has_its_factor() -> None:
+    def thrice(x: Tensor, factor: float) -> Tensor:
+        gate, up = x.chunk(2, -1)
+        return torch.add(F.silu(gate) * up * 3, F.silu(gate) * up, alpha=factor)
+
+    with pytest.raises(NoMatch, match="neither SwiGLU nor GeGLU"):
+        behind(lambda x: thrice(x, 2))
+    assert behind(lambda x: thrice(x, -2)).epilogue == "swiglu"
+
+
+def test_a_wide_gate_that_is_also_used_before_its_cast_is_none() -> None:
+    def wide(x: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = x.chunk(2, -1)
+        return (product := F.silu(gate.float()) * up.float()).to(x.dtype), product
+
+    x, w = torch.ones(4, K, dtype=torch.bfloat16), torch.ones(N, K, dtype=torch.bfloat16)
+    graph = graph_of(lambda x, w: wide(x @ w.t()), x, w, decomposed=False)
+    (product,) = (node for node in graph.nodes if node.target is ATEN.mm.default)
+    with pytest.raises(NoMatch, match="gate and up become torch.float32, the GEMM's type is torch.bfloat16"):
+        gate_behind(product)
+
+
+def test_gate_and_up_of_two_weights_are_told_behind_reshapes() -> None:
+    graph = graph_of(
+        lambda x, one, other: F.silu(F.linear(x, one)) * F.linear(x, other), *ones((2, 4, K), (N, K), (N, K))
+    )
+    gate, up = (node for node in graph.nodes if node.target is ATEN.mm.default)
+    assert epilogue_of_two(gate, up) == "swiglu" and epilogue_of_two(up, gate) is None
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda t, w: t * torch.rsqrt(t.pow(2).mean(-1) + 1e-5) * w, "the norm's mean is not that of a row"),
+        (lambda t, w: (t + 1) * torch.rsqrt(t.pow(2).mean(-1, True) + 1e-5) * w, "multiplies mul.*, not its own input"),
+        (lambda t, w: t * torch.rsqrt(t.pow(2).mean(-1, True) + w[:1]) * w, "the norm's eps is no number"),
+        (lambda t, w: t * torch.rsqrt(t.pow(4).mean(-1, True) + 1e-5) * w, None),
+    ],
+)
+def test_a_norm_is_that_of_its_own_rows(function: Callable[..., Any], told: str | None) -> None:
+    graph = graph_of(lambda x, r, w: function(torch.neg(x) + r, w), *ones((N, N), (N, N), (N,)), decomposed=False)
+    (summed,) = (node for node in graph.nodes if node.target is ATEN.neg.default)
+    if told is None:
+        assert norm_behind(summed) is None
+        return
+    with pytest.raises(NoMatch, match=told):
+        norm_behind(summed)
+
+
+@pytest.mark.parametrize("factor", [1, 3])
+def test_a_wide_sum_with_a_factor_is_no_residuals(factor: int) -> None:
+    def served(x: Tensor, r: Tensor, w: Tensor) -> Tensor:
+        return normed(torch.add(torch.neg(x).float(), r.float(), alpha=factor), w.float()).to(x.dtype)
+
+    graph = graph_of(served, *(each.bfloat16() for each in (R, R, W)), decomposed=False)
+    (summed,) = (node for node in graph.nodes if node.target is ATEN.neg.default)
+    assert (norm_behind(summed) is None) == (factor == 3)
