@@ -21,8 +21,6 @@ LARGEST_STEP = 128
 def capacity(rows: Sequence[int]) -> int:
     """The rows of each shard that serve all of these."""
     most = max(rows)
-    if most == 0:
-        return 0
     return min(round_up(most), -(-most // LARGEST_STEP) * LARGEST_STEP)
 
 

@@ -5,8 +5,8 @@ nobody expects.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -20,19 +20,24 @@ from autotune.workloads.interface import Operation, Run
 from autotune.workloads.tolerance import Error
 
 FLAWS = ("none", "too much", "too much later", "times out", "wrong")
-TROUBLES = ("none", "raises", "hangs", "loses its device")
+TROUBLES = ("none", "raises", "hangs", "loses its device", "is interrupted", "is always wrong")
+WITH_ROUTINGS = 1024
+"""A width with another routing."""
 LATE = 3.0
 """Seconds for which a rank hangs: longer than the time-out of the tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlawedProblem(Problem):
-    """``trouble`` comes to rank 1 once the baseline has been measured."""
+    """``trouble`` comes to rank 1 once the baseline has been measured; an interrupt to rank 0."""
 
     workload = "flawed_sum"
 
     width: int = size("numbers on each rank")
     trouble: str = choice("what goes wrong", TROUBLES, "none")
+
+    def other_routings(self) -> dict[str, FlawedProblem]:
+        return {"half": replace(self, width=WITH_ROUTINGS // 2)} if self.width == WITH_ROUTINGS else {}
 
 
 class FlawedOperation(Operation):
@@ -63,6 +68,8 @@ class FlawedOperation(Operation):
         dist.all_reduce(self._sum)
 
     def _by_reading(self) -> None:
+        if self._problem.trouble == "is interrupted" and self._heap.rank == 0:
+            raise KeyboardInterrupt
         if self._struck and self._problem.trouble != "none":
             self._trouble()
         if self._flaw == "too much later":
@@ -92,7 +99,12 @@ class FlawedOperation(Operation):
 
     def error(self) -> Error:
         difference = (self._sum - self._reference).abs().max()
+        if self._struck and self._problem.trouble == "is always wrong":
+            difference += 100
         return Error(float(difference), float(difference))
+
+    def parts(self) -> dict[str, Run]:
+        return {"sum": self._by_the_library}
 
     def timed_out(self) -> bool:
         return self._flaw == "times out"
@@ -100,6 +112,9 @@ class FlawedOperation(Operation):
 
 class FlawedWorkload(Workload):
     """16 configs: one of the library and 15 that read."""
+
+    set_up: ClassVar[list[int]] = []
+    """The widths that this process has set up."""
 
     name = "flawed_sum"
     problem_type = FlawedProblem
@@ -128,6 +143,7 @@ class FlawedWorkload(Workload):
         return 1 << 20
 
     def operation(self, problem: Any, heap: Any, machine: Machine, spin_limit: int) -> FlawedOperation:
+        self.set_up.append(problem.width)
         return FlawedOperation(problem, heap)
 
 

@@ -44,6 +44,7 @@ def test_all_ranks_get_the_same_config_and_the_database_has_it(agreement: Answer
     tuned = same(agreement, "tuned")
     assert tuned["source"] == "exact" and '"flaw":"none"' in tuned["config"] or '"mode":"bsp"' in tuned["config"]
     assert same(agreement, "looked up") == same(agreement, "again") == tuned
+    assert (tuned["seed"], tuned["limits"]) == (0, ["sum"])
 
 
 def test_another_regime_is_another_entry(agreement: Answers) -> None:
@@ -52,7 +53,8 @@ def test_another_regime_is_another_entry(agreement: Answers) -> None:
 
 
 def test_tuned_anew_it_is_a_study_of_its_own(agreement: Answers) -> None:
-    assert same(agreement, "anew")["entry"] != same(agreement, "tuned")["entry"]
+    anew = same(agreement, "anew")
+    assert anew["entry"] != same(agreement, "tuned")["entry"] and anew["seed"] == 1
 
 
 def test_it_gives_back_what_it_took(agreement: Answers) -> None:
@@ -61,10 +63,23 @@ def test_it_gives_back_what_it_took(agreement: Answers) -> None:
 
 def test_ranks_wait_together_for_another_process_that_tunes_the_same(agreement: Answers) -> None:
     assert same(agreement, "waited")["source"] == "exact" and same(agreement, "by then the other was done")
+    (told,), *others = (rank["told"] for rank in agreement)
+    assert re.search("width=512.*: waiting: process .* is tuning this problem", told), "once"
+    assert not any(others), "by rank 0 alone"
+
+
+def test_other_routings_are_set_up_and_then_the_problem_again(agreement: Answers) -> None:
+    assert same(agreement, "with routings")["source"] == "exact"
+    assert same(agreement, "set up") == [1024, 512, 1024]
+
+
+def test_a_heap_is_as_large_as_the_user_says(agreement: Answers) -> None:
+    assert same(agreement, "on a larger heap")["source"] == "exact"
 
 
 def test_what_fails_on_one_rank_is_the_configs_outcome(agreement: Answers) -> None:
     outcomes = same(agreement, "outcomes")
+    assert sum(outcomes.values()) == 7, "as many trials as were asked for"
     assert outcomes["measured"] >= 2
     assert outcomes["out of resources"] >= 2 and outcomes["timed out"] >= 1 and outcomes["wrong result"] >= 1
     assert all(reason.startswith("rank 1: ") for reason in same(agreement, "reasons"))
@@ -76,6 +91,9 @@ def test_what_fails_on_one_rank_is_the_configs_outcome(agreement: Answers) -> No
         ("other problems", "RanksDisagree", "the ranks do not tune the same .*width=256.*width=257"),
         ("other seeds", "RanksDisagree", "seed=0.*seed=1"),
         ("other regimes", "RanksDisagree", "graph.*isolated"),
+        ("other code", "RanksDisagree", "rank 1: .*changed"),
+        ("never right", "NotTuned", "no config could be measured; the last one: out of resources, rank 1: HeapExhau"),
+        ("no room", "GangError", "the problem could not be set up: rank 0: HeapExhausted"),
         ("no regime", "InputError", "regime 'warm': allowed: graph, pipelined, isolated"),
         ("too many ranks", "InputError", r"world_size=\d, but this program has \d ranks"),
         ("no effort", "InputError", "effort 'none': allowed: quick"),
@@ -103,6 +121,8 @@ def test_a_rank_that_is_not_back_in_time_is_an_error_on_all_that_wait(tmp_path: 
         assert alone["error"] == late["error"] == "GangError"
         assert "left alone while the ranks tuned" in alone["told"]
         assert alone["seconds"] < TIMEOUT + 120
+    interrupted, other = (answer["is interrupted"] for answer in answers)
+    assert interrupted["error"] == "KeyboardInterrupt" and other["error"] == "GangError"
     assert "config" in same(answers, "afterwards")
 
 

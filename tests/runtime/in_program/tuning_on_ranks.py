@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import threading
 import time
@@ -10,6 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ TIMEOUT = 1.5
 PATIENCE = 10.0
 """Of ranks that wait for another process, which takes longer."""
 
-LITTLE = Effort(trials=24, screen=1, iterations=1, finalists=1, rounds=1)
+LITTLE = Effort(trials=24, screen=1, iterations=1, finalists=1, rounds=1, routings=1)
 """Each config is measured once, and each of the finals: how well is the matter of other tests."""
 
 Answer = dict[str, Any]
@@ -40,9 +42,12 @@ def answer_of(action: Callable[[], Any]) -> Answer:
     begin = time.monotonic()
     try:
         found = action()
-    except Exception as error:  # noqa: BLE001  to be compared between the ranks
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  to be compared between the ranks
         return {"error": type(error).__name__, "told": str(error), "seconds": time.monotonic() - begin}
-    return {"config": found.config.to_json(), "source": found.source, "entry": found.entry.study_id}
+    return {
+        "config": found.config.to_json(), "source": found.source, "entry": found.entry.study_id,
+        "seed": found.entry.seed, "limits": sorted(found.entry.winner.limits),
+    }  # fmt: skip
 
 
 def flawed() -> Any:
@@ -77,13 +82,32 @@ def agreement(folder: str) -> dict[str, Any]:
     gc.collect()
     answers["given back"] = held() == before
     with tuned_by_another(url) as done:
-        answers["waited"] = tune(folder, width=512, trials=1, timeout=PATIENCE)
+        with warnings_of(logging.getLogger("autotune")) as told:
+            answers["waited"] = tune(folder, width=512, trials=1, timeout=PATIENCE)
+        answers["told"] = told
         answers["by then the other was done"] = done.is_set()
     answers["in a graph"] = tune(folder, regime="graph", trials=1)
     answers["looked up for a graph"] = answer_of(
         lambda: autotune.lookup("flawed_sum", problem, url=url, regime="graph")
     )
+    flawed().set_up.clear()
+    answers["with routings"] = tune(folder, width=1024, trials=1)
+    answers["set up"] = list(flawed().set_up)
+    os.environ["AUTOTUNE_HEAP_BYTES"] = str(4 << 20)
+    answers["on a larger heap"] = tune(folder, width=1 << 19, trials=1)
+    del os.environ["AUTOTUNE_HEAP_BYTES"]
     return answers
+
+
+@contextmanager
+def warnings_of(logger: logging.Logger) -> Iterator[list[str]]:
+    """What it has warned of."""
+    told: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    yield told
+    logger.removeHandler(handler)
 
 
 @contextmanager
@@ -124,6 +148,9 @@ def errors(folder: str) -> dict[str, Any]:
     }
     problem = flawed().default_problem(None, world)
     answers["rank 0 knows no workload"] = answer_of(lambda: autotune.tune("flawed_sum" if rank else "none", problem))
+    answers["other code"] = with_other_code(folder)
+    answers["never right"] = tune(folder, trouble="is always wrong", trials=3)
+    answers["no room"] = tune(folder, width=1 << 19, trials=1)
     answers["raises"] = tune(folder, trouble="raises")
     answers["loses its device"] = tune(folder, trouble="loses its device")
     answers["afterwards"] = tune(folder, trials=1)
@@ -131,6 +158,18 @@ def errors(folder: str) -> dict[str, Any]:
     dist.all_reduce(numbers)
     answers["the program's own group"] = numbers.item()
     return answers
+
+
+def with_other_code(folder: str) -> Answer:
+    """Rank 1's workload has other sources."""
+
+    class Changed(type(flawed())):  # type: ignore[misc]
+        def source_hash(self) -> str:
+            return "changed"
+
+    workload, problem = flawed(), flawed().default_problem(None, dist.get_world_size())
+    ours, url = Changed() if dist.get_rank() else workload, f"sqlite:///{folder}/cache.db"
+    return answer_of(lambda: autotune.tune(ours, problem, url=url, trials=1, effort="quick"))
 
 
 def kernels(folder: str) -> Answer:
@@ -175,8 +214,10 @@ def let_go(tuning: Callable[[], None]) -> bool:
 
 
 def left_alone(folder: str) -> dict[str, Answer]:
-    """Rank 1 hangs in the midst of a config; then it comes too late."""
+    """Rank 1 hangs in the midst of a config; then it comes too late. Between them rank 0 is interrupted."""
     answers = {"hangs": tune(folder, trouble="hangs", timeout=TIMEOUT)}
+    dist.barrier()
+    answers["is interrupted"] = tune(folder, trouble="is interrupted", timeout=PATIENCE)
     dist.barrier()
     if dist.get_rank() == 1:
         time.sleep(2 * TIMEOUT)
@@ -194,7 +235,7 @@ def in_a_programs_settings(folder: str) -> list[Answer]:
     plain = autotune.GemmAllReduce(m=16, n=32, k=64, dtype="fp32", world_size=1)
     mixture = autotune.MoeDispatch(tokens=8, experts=4, top_k=2, hidden=32, routing="zipf", exponent=1.0, world_size=1)
     torch.set_default_dtype(torch.bfloat16)
-    EFFORTS["quick"] = LITTLE  # type: ignore[index]
+    EFFORTS["quick"] = replace(LITTLE, routings=0)  # type: ignore[index]
     drawn = torch.get_rng_state()
     with torch.autocast("cpu", torch.bfloat16), torch.device("meta"), FlopCounterMode(display=False) as counter:
         answers = [

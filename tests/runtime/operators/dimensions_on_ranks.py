@@ -62,7 +62,7 @@ def dimensions(context: autotune.Context) -> dict[str, float]:
         found[name] = max(error(out, reference), error(given, reference))
 
     bias = normal(context, 5, COLUMNS)
-    for dim in (0, 1, 2, -1, None):
+    for dim in (0, 1, 2, -1, -3, None):
         a, b = parts(context, 1, 2, 4, DEPTH), normal(context, 2, DEPTH * (world if dim in (2, -1) else 1), COLUMNS)
         reference = product(torch.cat(a, dim or 0), b) + bias.float()
         keep(f"gather {dim}", reference, lambda out, dim=dim, a=a, b=b: autotune.all_gather_gemm(
@@ -74,6 +74,11 @@ def dimensions(context: autotune.Context) -> dict[str, float]:
         if dim != -2:
             keep(f"scatter {dim}", reference, lambda out, dim=dim, a=a: autotune.gemm_reduce_scatter(
                 context, a[rank], b[rank], bias, scatter_dim=dim, out=out))  # fmt: skip
+    a = parts(context, 3, world, 2 * world, 6, DEPTH)
+    reference = (total(a, b) + bias.float()).chunk(world, 1)[rank]
+    added = normal(context, 7 + rank, *reference.shape)  # of its own on each rank, as its rows are
+    keep("scatter 1, residual", reference + added.float(), lambda out: autotune.gemm_reduce_scatter(
+        context, a[rank], b[rank], bias, scatter_dim=1, residual=added, out=out))  # fmt: skip
     a = parts(context, 6, 2, 3, DEPTH)
     keep("reduce", total(a, b) + bias.float(), lambda out: autotune.gemm_all_reduce(
         context, a[rank], b[rank], bias, out=out))  # fmt: skip
@@ -86,7 +91,10 @@ def averages(context: autotune.Context) -> dict[str, float]:
     mean = total(a, b) / world + bias.float()
     scatter, reduce = autotune.gemm_reduce_scatter, autotune.gemm_all_reduce
     ours = a[rank], b[rank], bias
+    added = normal(context, 24 + rank, 8 * world, COLUMNS // world)
+    both = scatter(context, *ours, reduce_op="avg", scatter_dim=1, residual=added)
     return {
+        "columns, residual": error(both, mean.chunk(world, 1)[rank] + added.float()),
         "rows": error(scatter(context, *ours, reduce_op="avg"), mean.chunk(world)[rank]),
         "columns": error(scatter(context, *ours, reduce_op="avg", scatter_dim=1), mean.chunk(world, 1)[rank]),
         "all": error(reduce(context, *ours, reduce_op="avg"), mean),
@@ -113,6 +121,10 @@ def scaled(context: autotune.Context) -> dict[str, float]:
     for dim in (0, 1, 2):
         out = autotune.gemm_reduce_scatter(context, a8[rank], b8[rank], scatter_dim=dim, **ours)
         found[f"scatter {dim}"] = error(out, total(wide_a, wide_b).chunk(world, dim)[rank])
+    by_tensors = {"scale_a": torch.tensor(0.5).to(heap.device), "scale_b": torch.tensor(0.25).to(heap.device)}
+    out = autotune.gemm_reduce_scatter(context, a8[rank], b8[rank], scatter_dim=2, **by_tensors)
+    plain = total([each.float() for each in a8], [each.float() for each in b8])
+    found["scatter 2, by tensors"] = error(out, plain.chunk(world, 2)[rank] * 0.125)
     ours["scale_a"] = scale_a[rank].flatten(0, 1)
     by_columns = a8[rank].flatten(0, 1).t().contiguous().t()
     out = autotune.gemm_reduce_scatter(context, by_columns, b8[rank], scatter_dim=1, **ours)
@@ -253,6 +265,13 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "own rows": said(lambda: gather(context, a, b, rows=[3] * world)),
         "reduce_op": said(lambda: scatter(context, a, b, reduce_op="max")),
         "out": said(lambda: gather(context, a, b, gather_dim=1, out=like)),
+        "another out": said(lambda: gather(context, a, b, gather_dim=1, out=like.view(1, -1, COLUMNS))),
+        "columns of another out": said(lambda: scatter(context, a, b, scatter_dim=2, out=like)),
+        "columns of a residual": said(lambda: scatter(context, a, b, scatter_dim=2, residual=like)),
+        "two types": said(lambda: scatter(
+            context, torch.ones(128, 128).to(torch.float8_e4m3fn), torch.ones(128, 128).to(torch.float8_e5m2).t(),
+            scale_a=torch.ones(()), scale_b=torch.ones(()), scatter_dim=1,
+        )),
         "out of columns": said(lambda: scatter(context, a, b, scatter_dim=2, out=like[:, :4, ::world].float())),
         "blocks": said(lambda: scatter(
             context, torch.ones(128, 128).to(torch.float8_e4m3fn), torch.ones(128, 128).to(torch.float8_e4m3fn).t(),

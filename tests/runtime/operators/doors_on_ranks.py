@@ -59,8 +59,9 @@ def doors(names: list[str]) -> dict[str, Any]:
             # A result at an address that none had before is bound, which is one function more.
             calls = min(python_calls(call) for _ in range(30))
             found[f"{name} {fields}"] = {
-                "made": [list(each.shape) for each in made], "calls": calls, "taken": left - heap.left,
-                "wanted": [list(each.shape) for each in operation.outputs()],
+                "made": [[*each.shape, str(each.dtype)] for each in made], "calls": calls, "taken": left - heap.left,
+                "called": str(next(iter(call.args[0].calls.values())).workspace.problem), "problem": str(problem),
+                "wanted": [[*each.shape, str(each.dtype)] for each in operation.outputs()],
             }  # fmt: skip
             heap.release(mark)
     return found

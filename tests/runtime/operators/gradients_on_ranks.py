@@ -297,13 +297,17 @@ def refused(context: autotune.Context) -> dict[str, str]:
     rank = dist.get_rank()
     last, rows = rank == ranks - 1, [8 - each for each in range(ranks)]
     whole, part = torch.empty(sum(rows), 16, device=device), torch.empty(8, 16 // ranks, device=device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        double = said(lambda: autotune.gemm_all_reduce(context, a, b, torch.ones(16, device=device).double()))
     found = {
+        "autocast of fp64": double,
         "fp8": said(lambda: autotune.gemm_all_reduce(*fp8, **scaled)),
         "fp8 op": said(lambda: _dispatched(*fp8, **scaled)),
         "in place": said(lambda: autotune.all_gather_gemm(context, shard, b.clone().requires_grad_(), in_place=True)),
         "out": said(lambda: autotune.gemm_all_reduce(context, needy, b, out=torch.empty(8, 16, device=device))),
         "out of rows": said(lambda: autotune.all_gather_gemm(context, needy[rank:], b, rows=rows, out=whole)),
         "out of columns": said(lambda: autotune.gemm_reduce_scatter(context, needy, b, scatter_dim=1, out=part)),
+        "wire": said(lambda: autotune.gemm_reduce_scatter(context, needy, b, wire="fp8")),
         "invalid": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b[1:])),
         "ranks": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b)),
         "a alone": said(lambda: autotune.gemm_all_reduce(context, needy if last else a, b)),
@@ -314,6 +318,12 @@ def refused(context: autotune.Context) -> dict[str, str]:
     assert empty.grad is not None and weight.grad is not None
     found["empty"] = str((list(empty.grad.shape), float(weight.grad.norm())))
     if ranks > 1:
+        wide = torch.ones(32, 32, device=device)
+        bias = torch.ones(32, device=device, requires_grad=last)
+        found["ranks of a bias"] = said(lambda: (  # type: ignore[arg-type,return-value]
+            autotune.gemm_reduce_scatter(context, a, wide, bias, scatter_dim=1),
+            autotune.gemm_all_reduce(context, a, wide),
+        ))  # fmt: skip
         found["right"] = str(bool((autotune.gemm_reduce_scatter(context, a, b) == 32 * ranks).all()))
     return found
 

@@ -23,7 +23,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_ranks_share_any_dimension(pair: Pair) -> None:
-    names = {*(f"gather {dim}" for dim in (0, 1, 2, -1, None)), *(f"scatter {dim}" for dim in range(4)), "reduce"}
+    names = {*(f"gather {dim}" for dim in (0, 1, 2, -1, -3, None)), *(f"scatter {dim}" for dim in range(4))}
+    names |= {"scatter 1, residual", "reduce"}
     for errors in (answer["dimensions"] for answer in pair):
         assert set(errors) == names
         assert max(errors.values()) < WORST, errors
@@ -31,13 +32,13 @@ def test_ranks_share_any_dimension(pair: Pair) -> None:
 
 def test_sums_may_be_averages_and_the_bias_is_added_once(pair: Pair) -> None:
     for errors in (answer["averages"] for answer in pair):
-        assert set(errors) == {"rows", "columns", "all"}
+        assert set(errors) == {"rows", "columns", "columns, residual", "all"}
         assert max(errors.values()) < WORST, errors
 
 
 def test_scales_by_rows_follow_the_rows(pair: Pair) -> None:
     for errors in (answer["scaled"] for answer in pair):
-        assert len(errors) == 5 + 2
+        assert len(errors) == 5 + 3
         assert max(errors.values()) < WORST, errors
 
 
@@ -100,6 +101,10 @@ def test_dimensions_that_cannot_be_are_refused(pair: Pair) -> None:
         "own rows": "InvalidProblem: rows=[3, 3], a [2, 4, 64] on rank",
         "reduce_op": "InvalidProblem: reduce_op='max': allowed: sum, avg",
         "out": "InvalidProblem: out is [2, 8, 32], strides (256, 32, 1); [2, 8, 'columns']",
+        "another out": "InvalidProblem: out is [1, 16, 32]",
+        "columns of another out": "InvalidProblem: out is [2, 8, 32]; [2, 4, 16] expected",
+        "columns of a residual": "InvalidProblem: residual is [2, 8, 32] on ",
+        "two types": "InvalidProblem: the columns of C are scattered",
         "out of columns": "InvalidProblem: out is torch.float32 on cpu; torch.bfloat16 on ",
         "blocks": "InvalidProblem: the columns of C are scattered",
     }

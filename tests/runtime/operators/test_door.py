@@ -23,6 +23,7 @@ def test_a_door_is_the_operator_s_call_without_its_launches(tmp_path: Path) -> N
     assert {each.split()[0] for each in found} == PUBLIC_NAMES
     for problem, of in found.items():
         assert of["made"] == of["wanted"], problem
+        assert of["called"] == of["problem"], problem
         assert of["taken"] == 0, problem
         assert of["calls"] <= MOST_CALLS + FOLDED * ("gathered'" in problem), problem
 

@@ -94,10 +94,12 @@ def test_a_compiler_sees_our_operators_in_both_halves_of_the_joint_graph(pair: P
 
 def test_calls_without_a_backward_are_refused_and_ranks_that_differ_are_told_so(pair: Pair) -> None:
     for said in pair["refused"]:
-        for name in ("fp8", "fp8 op", "in place", "out", "out of rows", "out of columns"):
+        for name in ("fp8", "fp8 op", "in place", "out", "out of rows", "out of columns", "wire"):
             assert said[name].startswith("InvalidProblem: a tensor requires a gradient, and this call has no"), said
         assert said["invalid"].startswith("InvalidProblem: b is [31, 16]"), "on all ranks, whichever need a gradient"
         assert said["ranks"].startswith("RanksDisagree: the ranks call an operator with different problems"), said
+        assert said["ranks of a bias"].startswith("RanksDisagree: "), said
+        assert said["autocast of fp64"].startswith("InvalidProblem: bias is torch.float64"), said
         assert said["a alone"] == "no error"  # its backward exchanges nothing
         assert said["empty"] == "([0, 32], 0.0)"
         assert said["right"] == "True"

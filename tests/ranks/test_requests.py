@@ -1,0 +1,251 @@
+"""What a rank does for each request: which calls are timed, with which inputs, and which reply it gives. No ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import autotune
+from autotune.config import Config
+from autotune.errors import InputError
+from autotune.machine import H100, INTERPRETED
+from autotune.outcome import Outcome
+from autotune.ranks import bursts
+from autotune.ranks.protocol import (
+    Check,
+    Compile,
+    Done,
+    Failed,
+    Measure,
+    MeasureBarrier,
+    MeasureDoor,
+    MeasureIsolated,
+    MeasureParts,
+    Recheck,
+    SetUp,
+    Trace,
+    Turn,
+)
+from autotune.ranks.rank import Rank
+from autotune.workloads.provenance import Code
+from autotune.workloads.tolerance import Error
+
+NAN = float("nan")
+ONE, OTHER = Config({"tile": 1}), Config({"tile": 2})
+SMALL, LARGE = (autotune.GemmAllReduce(m=m, n=32, k=64, world_size=2) for m in (16, 32))
+
+
+class Bench:
+    """A heap, a workload and its operation, and a stopwatch, which note what is asked of them, in order."""
+
+    rank, name, problem_type = 1, "spied", autotune.GemmAllReduce
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.late = False
+        self.refuses: Exception | None = None
+        self.errors = [Error(0.1, 0.2)]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments: self.asked.append((name, *arguments))
+
+    def mark(self) -> str:
+        return "nothing"
+
+    def operation(self, *_: Any) -> Bench:
+        return self
+
+    def prepare(self, config: Config) -> Callable[[], None]:
+        if self.refuses is not None:
+            raise self.refuses
+        self.asked.append(("prepare", config))
+        return lambda: self.asked.append(("run", config))
+
+    def error(self) -> Error:
+        return self.errors[0]
+
+    def timed_out(self) -> bool:
+        return self.late
+
+    def parts(self) -> dict[str, Callable[[], None]]:
+        return {name: lambda name=name: self.asked.append(name) for name in ("gather", "gemm")}  # type: ignore[misc]
+
+    def time(self, run: Callable[[], None], *, warmup: int, iterations: int) -> Any:
+        run()
+        self.asked.append((warmup, iterations))
+        return SimpleNamespace(device=[1.0] * iterations, host=[0.5])
+
+    def time_isolated(self, run: Callable[[], None], calls: int) -> list[float]:
+        run()
+        return [7.0] * calls
+
+    def delayed(self, run: Callable[[], None], seconds: float) -> Callable[[], None]:
+        self.asked.append(("late", seconds))
+        return run
+
+    def time_barrier(self, warmup: int, calls: int) -> dict[str, tuple[float, ...]]:
+        return {"barrier": (1.0 * warmup,) * calls}
+
+    def clock(self) -> float:
+        return 1500.0
+
+    def trace(self, run: Callable[[], None], traces: Any) -> tuple[Any, ...]:
+        run()
+        return ((0, 0, 0, 0, 1.0, 2.0),)
+
+
+class Alone(Rank):
+    """A rank on a bench, with the small problem."""
+
+    def __init__(self, bench: Bench, machine: Any = H100) -> None:
+        self._heap: Any = bench
+        self._stopwatch: Any = bench
+        self._machine, self._spin_limit, self._empty = machine, 1, bench.mark()
+        self._config, self._prepared = None, 0
+        assert isinstance(self.answer(SetUp("spied", SMALL.as_dict())), Done)
+        bench.asked.clear()
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    made = Bench()
+    monkeypatch.setattr("autotune.workloads.workload", {"spied": made}.__getitem__)
+    monkeypatch.setattr(Code, "here", lambda _: None)
+    yield made
+
+
+def done(rank: Rank, request: Any) -> Done:
+    reply = rank.answer(request)
+    assert isinstance(reply, Done), reply
+    return reply
+
+
+def test_another_problem_takes_the_place_of_the_one_before_and_its_memory(bench: Bench) -> None:
+    rank = Alone(bench)
+    done(rank, Check(ONE, 5))
+    bench.asked.clear()
+    assert done(rank, SetUp("spied", LARGE.as_dict())).fingerprint == f"{LARGE.to_json()} ", "and no config"
+    assert bench.asked == [("barrier",), ("release", "nothing")]
+    done(rank, MeasureParts(0, 1, "gemm"))
+    assert ("refresh", 0) in bench.asked, "the inputs were those of the other problem"
+
+
+def test_a_config_is_checked_with_the_inputs_of_the_seed_and_named_in_the_reply(bench: Bench) -> None:
+    rank = Alone(bench)
+    assert done(rank, Compile(OTHER)).fingerprint == f"{SMALL.to_json()} {OTHER.to_json()}"
+    assert bench.asked.pop() == ("compile", SMALL, OTHER, H100)
+    reply = done(rank, Check(ONE, 5))
+    assert (reply.fingerprint, reply.overall, reply.element) == (f"{SMALL.to_json()} {ONE.to_json()}", 0.1, 0.2)
+    assert bench.asked == [("prepare", ONE), ("refresh", 5), ("barrier",), ("run", ONE), ("barrier",)]
+
+
+def test_an_interpreted_rank_compiles_nothing(bench: Bench) -> None:
+    rank = Alone(bench, INTERPRETED)
+    done(rank, Compile(OTHER))
+    assert bench.asked == []
+
+
+@pytest.mark.parametrize(("second", "worst"), [(Error(0.3, 0.1), (0.3, 0.2)), (Error(NAN, 0.1), (NAN, 0.2))])
+def test_of_many_calls_the_worst_error_counts_and_no_number_is_worse_than_any(
+    bench: Bench, second: Error, worst: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bursts:
+        def __init__(self, *given: Any) -> None:
+            bench.asked.append(given[4:])
+
+        def errors(self, count: int, calls: int) -> list[Error]:
+            bench.asked.append((count, calls))
+            return [bench.errors[0], second, Error(0.05, 0.05)]
+
+    monkeypatch.setattr(bursts, "Bursts", Bursts)
+    found = done(Alone(bench), Recheck(seed=3, stagger=0.5, pause=0.25, bursts=4, calls=2))
+    assert (found.overall, found.element) == pytest.approx(worst, nan_ok=True)
+    assert bench.asked == [("input_sets", 3), (3, 0.5, 0.25), (4, 2)]
+
+
+def test_measurements_have_the_calls_that_are_asked_for(bench: Bench) -> None:
+    rank = Alone(bench)
+    done(rank, Check(ONE, 0))
+    bench.asked.clear()
+    timed = done(rank, Measure(warmup=4, iterations=3))
+    assert (timed.times, timed.host, bench.asked) == ((1.0,) * 3, (0.5,), [("run", ONE), (4, 3)])
+    assert done(rank, MeasureIsolated(2)).times == (7.0, 7.0)
+    assert done(rank, MeasureBarrier(5, 2)).parts == {"barrier": (5.0, 5.0)}
+    assert done(rank, Trace()).events
+
+
+def test_each_part_is_measured_or_the_one_that_is_named_with_inputs_of_its_own(bench: Bench) -> None:
+    rank = Alone(bench)
+    assert done(rank, MeasureParts(1, 2)).parts == {"gather": (1.0, 1.0), "gemm": (1.0, 1.0)}
+    assert bench.asked == [("refresh", 0), ("barrier",), "gather", (1, 2), "gemm", (1, 2)]
+    bench.asked.clear()
+    assert set(done(rank, MeasureParts(3, 4, "gemm")).parts) == {"gemm"}
+    assert bench.asked == ["gemm", (3, 4)]
+
+
+def test_a_turn_prepares_what_was_not_the_last_and_only_the_late_rank_is_late(bench: Bench) -> None:
+    rank = Alone(bench)
+    turn = done(rank, Turn(ONE, warmup=1, calls=2))
+    assert (turn.times, turn.clock) == ((1.0, 1.0), 1500.0)
+    assert bench.asked == [("refresh", 0), ("barrier",), ("prepare", ONE), ("run", ONE), (1, 2)]
+    for late_rank, late in ((0, []), (1, [("late", 0.5)])):
+        bench.asked.clear()
+        done(rank, Turn(ONE, 1, 2, late_rank=late_rank, late=0.5))
+        assert bench.asked == [*late, ("run", ONE), (1, 2)]
+    bench.asked.clear()
+    assert done(rank, Turn(OTHER, 1, 2, isolated=True)).times == (7.0, 7.0)
+    assert bench.asked == [("prepare", OTHER), ("run", OTHER)]
+
+
+@pytest.mark.parametrize("request_", [Check(ONE, 0), Measure(0, 1), MeasureIsolated(1), Turn(ONE, 0, 1), Trace()])
+def test_a_wait_that_timed_out_is_no_measurement(bench: Bench, request_: Any) -> None:
+    rank = Alone(bench)
+    bench.late = True
+    reply = rank.answer(request_)
+    assert isinstance(reply, Failed) and reply.outcome is Outcome.TIMED_OUT and "timed out" in reply.reason
+
+
+NO_MEMORY, CRASHED = (Outcome.OUT_OF_RESOURCES, False), (Outcome.CRASHED, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "how"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried"), "OutOfMemoryError: CUDA out of memory.", NO_MEMORY),
+        (MemoryError(), "MemoryError: ", NO_MEMORY),
+        (RuntimeError("[enforce] can't allocate memory"), "RuntimeError: [enforce] can't allocate memory", NO_MEMORY),
+        (RuntimeError("CUDA error: illegal\nFor debugging"), "RuntimeError: CUDA error: illegal", CRASHED),
+        (RuntimeError("HIP error: illegal"), "RuntimeError: HIP error: illegal", CRASHED),
+        (RuntimeError("HIP " + "x" * 999), "RuntimeError: HIP " + "x" * (300 - 18), CRASHED),
+    ],
+    ids=["device memory", "memory", "host memory", "CUDA", "HIP", "long"],
+)
+def test_a_configs_failure_is_an_outcome_in_a_line(
+    bench: Bench, error: Exception, reason: str, how: tuple[Outcome, bool]
+) -> None:
+    rank = Alone(bench)
+    bench.refuses = error
+    found = rank.answer(Check(ONE, 0))
+    assert isinstance(found, Failed) and (found.reason, (found.outcome, found.broken)) == (reason, how)
+
+
+def test_other_errors_are_bugs(bench: Bench) -> None:
+    rank = Alone(bench)
+    bench.refuses = RuntimeError("shapes do not fit")
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        rank.answer(Check(ONE, 0))
+
+
+@pytest.mark.parametrize("error", [InputError("no such call"), NotImplementedError()])
+def test_a_door_that_a_users_workload_does_not_have_has_no_price(
+    bench: Bench, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spy(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("door_spy.spy", spy)
+    assert done(Alone(bench), MeasureDoor("door_spy:spy", 3)).times == ()

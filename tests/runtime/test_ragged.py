@@ -1,0 +1,63 @@
+"""Shards of unequal numbers of rows: how many rows the padded ones have, and which calls are refused. No ranks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.errors import InvalidProblem
+from autotune.runtime.ragged import capacity, gather_ragged, is_ragged
+
+SECOND: Any = SimpleNamespace(world_size=3, rank=1)
+"""The heap of the second of three ranks."""
+
+A = torch.zeros(5, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("most", "padded"), [(0, 0), (1, 1), (5, 8), (8, 8), (65, 128), (128, 128), (129, 256), (257, 384), (384, 384)]
+)
+def test_few_problems_serve_all_numbers_of_rows(most: int, padded: int) -> None:
+    """Powers of two for few rows; multiples of 128, which waste less, for many."""
+    assert capacity([0, most, most // 2]) == padded
+
+
+@pytest.mark.parametrize(("rows", "dim", "padding"), [([5, 5, 5], 0, True), ([3, 4, 4], 1, True), ([4] * 3, 1, False)])
+def test_shards_of_such_a_number_need_no_padding(rows: list[int], dim: int, padding: bool) -> None:
+    assert is_ragged(rows, SECOND, A, dim, in_place=False) is padding
+
+
+@pytest.mark.parametrize(
+    ("rows", "dim", "in_place", "said"),
+    [
+        ([5, 5], 0, False, "a number for each of 3 ranks"),
+        ([4, 4, 5], 0, False, r"a \[5, 4, 8\] on rank 1: .*ours being the size of a in gather_dim=0"),
+        ([5, 5, -1], 0, False, r"rows=\[5, 5, -1\]"),
+        ([5, 8, 5], 2, False, "gather_dim=2, which must not be the last"),
+        ([6, 5, 5], 0, True, "rows with in_place"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(rows: list[int], dim: int, in_place: bool, said: str) -> None:
+    with pytest.raises(InvalidProblem, match=said):
+        is_ragged(rows, SECOND, A, dim, in_place)
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        (torch.zeros(14, 4, 8), r"\[14, 4, 8\] torch.float32; \[13, 4, 8\] torch.float32"),
+        (torch.zeros(13, 4, 8, dtype=torch.float64), r"torch.float64; .* torch.float32 expected"),
+    ],
+)
+def test_a_given_tensor_fits_the_rows_without_padding(out: torch.Tensor, said: str) -> None:
+    def gather(shard: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        return torch.cat([shard, shard + 1, shard + 2])
+
+    with pytest.raises(InvalidProblem, match=said):
+        gather_ragged(gather, [6, 5, 2], 0, A, None, out)
+    right = torch.empty(13, 4, 8)
+    assert gather_ragged(gather, [6, 5, 2], 0, A, None, right) is right
+    assert right[:, 0, 0].tolist() == [*[0.0] * 6, *[1.0] * 5, *[2.0] * 2]
