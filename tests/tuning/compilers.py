@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 from autotune.config import Config
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.launching.plan import Compiled, CompileError
 from autotune.machine import Machine
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmWorkload
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compiling(AllGatherGemm):
+    workload = "compiling"
+
+
 class CompilingWorkload(AllGatherGemmWorkload):
     """Compiles nothing, quickly."""
 
-    name = "compiling"
+    name, problem_type = "compiling", Compiling
 
     def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
         """1 compiles, 2 does not, 4 takes the process down, 8 needs too much shared memory.

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ import triton
 import triton.language as tl
 
 from autotune.config import Config
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.launching.plan import CompileError
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
 from autotune.workloads.interface import Run
@@ -45,6 +47,11 @@ def spin_kernel(flag):
 def stray_kernel(address):
     """Stores where nothing is."""
     tl.store(address.to(tl.int64).to(tl.pointer_type(tl.int32)), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(AllGatherGemm):
+    workload = "faulty"
 
 
 class FaultyOperation(AllGatherGemmOperation):
@@ -180,7 +187,7 @@ STRIKES: dict[str, Callable[[Any], None]] = {
 class FaultyWorkload(AllGatherGemmWorkload):
     """The plug-in, under a name of its own."""
 
-    name, operation_type = "faulty", FaultyOperation
+    name, problem_type, operation_type = "faulty", Faulty, FaultyOperation
 
     def operation(self, *arguments: Any) -> Any:
         fault, _, victim = os.environ.get(FAULT_AT_START, "").partition(", ")
