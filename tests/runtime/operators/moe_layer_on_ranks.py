@@ -63,7 +63,7 @@ class Layer:
 
     def wrong_gathered(self, out: torch.Tensor, operands: Operands) -> float:
         x, ids, gates = operands
-        weight = torch.where(ids >= 0, gates, 0.0).double().sum(1, keepdim=True)
+        weight = torch.where((ids >= 0) & (ids < self.problem.experts), gates, 0.0).double().sum(1, keepdim=True)
         return _distance(out, x.double() * weight)
 
     def wrong_mixed(self, out: torch.Tensor, operands: Operands) -> float:
@@ -98,6 +98,7 @@ def calls(url: str) -> dict[str, Any]:
             "refused": refused(layer, drawn[0]),
             "asked": asked(layer, drawn[0]),
             "scaled": scaled(layer, drawn[0]),
+            "beyond": beyond(layer, drawn[0]),
         }
         for problem in (layer.problem, layer.fused):
             found[problem.workload] = by_mode(layer, problem, drawn[2:])
@@ -126,6 +127,21 @@ def by_mode(layer: Layer, problem: Any, drawn: list[Operands]) -> dict[str, list
         first = call(config=config)
         found[str(config["mode"])] = [wrong(first, operands), torch.equal(call(config=config), first)]
     return found
+
+
+def beyond(layer: Layer, operands: Operands) -> float:
+    """The largest error where some ids are numbers of no expert, behind calls that leave rows in their places."""
+    x, ids, gates = operands
+    none = ids.clone()
+    none[:, 0] = layer.problem.experts
+    before, call = (combining(layer, (x, each, gates), fused=False) for each in (ids, none))
+    given, worst = configs(layer.problem, layer.context.machine), 0.0
+    of_rows = [each.replace(protocol=way) for each in given if each["mode"] == "one_shot" for way in ("signal", "ll")]
+    for config in (*(each for each in given if each["mode"] != "one_shot"), *of_rows):
+        before(config=config)
+        before(config=config)  # an inbox has two slots
+        worst = max(worst, layer.wrong_gathered(call(config=config), (x, none, gates)))
+    return worst
 
 
 def combining(layer: Layer, operands: Operands, *, fused: bool) -> Callable[..., torch.Tensor]:

@@ -27,7 +27,7 @@ WORST = 2e-2
 def test_a_mixture_of_experts_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> None:
     for found in run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert max(found[way] for way in ("gathered", "mixed", "compiled", "gathered, compiled")) < WORST, found
-        assert found["scaled"] < WORST
+        assert max(found["scaled"], found["beyond"]) < WORST
         assert found["asked"] == [
             [
                 ["moe_dispatch", None, None, None, 6],
