@@ -166,7 +166,8 @@ def test_a_compilers_key_differs_by_all_that_decides(monkeypatch: pytest.MonkeyP
 
 def test_the_options_are_the_callers_and_ours() -> None:
     context: Any = Opened()
-    found = autotune.fusing(context, replicated=True, inductor={"max_autotune": True})
+    given = {"max_autotune": True, "post_grad_custom_pre_pass": None}
+    found = autotune.fusing(context, replicated=True, inductor=given)
     assert found.pop("post_grad_custom_pre_pass").table.replicated and found == {"max_autotune": True}
     assert not autotune.fusing(context)["post_grad_custom_pre_pass"].table.replicated
 

@@ -14,6 +14,7 @@ from every_mode import on_cpu, whole
 from ranks_of_functions import run_ranks
 
 from autotune.kernels.moe.grouped_launch import GroupedOperands
+from autotune.kernels.moe.library import has_grouped
 from autotune.machine import H100, MI300X, MI350X, Machine
 
 CASES: list[dict[str, Any]] = [
@@ -107,3 +108,9 @@ def test_fp8_sums_are_promoted_unless_the_problem_asks_for_fast_ones() -> None:
     promoted = [grouped.KNOBS.grouped(row, "fp8", fast_accum=fast)["PROMOTE"] for fast in (False, True)]
     assert promoted == [grouped.KNOBS.block_k, None]
     assert grouped.KNOBS.grouped(row, "bf16")["PROMOTE"] is None
+
+
+def test_torch_multiplies_groups_of_bf16_alone_and_on_gpus() -> None:
+    """Elsewhere the library's way reads the offsets on the host."""
+    kinds = (torch.bfloat16, torch.float16, torch.float32)
+    assert [has_grouped(kind, on_gpu) for kind in kinds for on_gpu in (True, False)] == [True] + [False] * 5

@@ -90,7 +90,8 @@ def everything(url: str) -> dict[str, Any]:
             found["most"] = difference(more(*same), whole(*same))
         found["tokens"] = [each.tokens for each in by_tokens]
         drawn_here = autotune.nn.ExpertParallel(context, EXPERTS, HIDDEN, WIDTH, dtype=torch.bfloat16)
-        found["drawn"] = [float(each.abs().max()) for each in drawn_here.parameters()]
+        in_parts = autotune.nn.ExpertParallel(context, EXPERTS, HIDDEN, WIDTH, share="width")
+        found["drawn"] = [float(p.abs().max()) for each in (drawn_here, in_parts) for p in each.parameters()]
         like = autotune.nn.ExpertParallel.from_experts(drawn_here, context, share="width")
         found["types"] = [str(each.dtype) for each in like.parameters()]
         found["of parts"] = [[each.experts, each.hidden, each.width] for each in (part, shard)]

@@ -150,6 +150,9 @@ def test_bad_input(database: Path) -> None:
     with pytest.raises(UnknownWorkload, match="all_gather_gemm"):
         autotune.lookup("all_gather", problem(), url=str(database))
 
+    with pytest.raises(InputError, match="graph, pipelined"):
+        autotune.lookup("all_gather_gemm", problem(), machine=EIGHT_GPUS, url=str(database), regime="eager")
+
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Other(autotune.problem.Problem):  # type: ignore[misc, name-defined]
         workload = "other"

@@ -211,6 +211,17 @@ def test_a_workload_with_another_space_gets_an_answer_of_its_own(database: Path)
     assert found.source == "default" and "the search space has changed" in found.reason
 
 
+def test_a_variant_of_a_workload_gets_an_answer_of_its_own(database: Path) -> None:
+    """With the same space: its configs mean something else."""
+
+    class Variant(type(FOUND)):  # type: ignore[misc]
+        def default_config(self, problem: Any, machine: Machine) -> Config:
+            return tuned(2)
+
+    assert look(database).config == DEFAULT
+    assert lookup(Variant(), problem(), machine=EIGHT_GPUS, url=str(database)).config == tuned(2)
+
+
 def test_a_problem_that_the_machine_cannot_run_is_an_error_not_a_default(database: Path) -> None:
     older = dataclasses.replace(EIGHT_GPUS, device="NVIDIA A100", arch="sm_80")
     with pytest.raises(InvalidProblem, match="on sm_80: this machine has no matrix units for these operands"):

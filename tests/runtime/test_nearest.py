@@ -124,3 +124,10 @@ def test_only_those_on_the_way_are_asked_whether_they_are_valid() -> None:
 
     served = serve(entries, key_of({"m": 1000.5}), TODAY, ["m"], violation)
     assert number_of(served.entry) == asked[-1] and asked == [1001, 1000, 1002, 999]
+
+
+def test_a_number_that_is_no_size_is_near_nothing() -> None:
+    """A user's own kernel may have any number in its key."""
+    entries = Entries(entry_of(number, {"m": m}) for number, m in enumerate([0, 10**400, 16]))
+    for m, violation in ((0, "no"), (-1, None), (10**400 + 1, None)):
+        assert serve(entries, key_of({"m": m}), TODAY, ["m"], lambda config, said=violation: said).entry is None  # type: ignore[misc]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from autotune.errors import UnknownWorkload
@@ -18,6 +20,14 @@ def test_a_face_is_that_of_its_workload(name: str) -> None:
     assert installed_provenance(name) == provenance_of(whole), (
         "an entry would be called stale, or served when it is not"
     )
+
+
+def test_a_stored_name_loads_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("raise AssertionError('loaded')")
+    for look in (installed_face, installed_provenance):
+        with pytest.raises(UnknownWorkload):
+            look(f"{file}:Mine")
 
 
 def test_a_name_that_nobody_has() -> None:

@@ -90,11 +90,14 @@ def as_torch(url: str) -> dict[str, Any]:
     """Errors against the fallbacks of torch's own operators, by operator and dimension; shapes and strides."""
     name = dist.group.WORLD.group_name
     found: dict[str, Any] = {}
-    with autotune.Context(HEAP, url=url):
+    with autotune.Context(HEAP, url=url) as context:
         _bf16(name, found)
         _fp8(name, found)
         found["compiled"] = _compiled(name)
         found["refused"] = _refused(name)
+        found["asked"] = _asked(name)
+        with autotune.Context(1 << 20, url=url):
+            found["oldest"] = symm_mem.context_of(name) is context
     found["opened"] = _opened(url)
     return found
 
@@ -112,7 +115,7 @@ def _bf16(group: Any, found: dict[str, Any]) -> None:
     world = dist.get_world_size()
     for dim in range(3):
         a = normal(1, world, 2 * world, DEPTH)
-        bs = [normal(2 + each, DEPTH * (world if dim == 2 else 1), COLUMNS) for each in range(2)]
+        bs = [normal(2 + each, DEPTH * (world if dim == 2 else 1), COLUMNS * (1 + each)) for each in range(2)]
         for wanted, given in ((True, bs), (True, bs[:1]), (False, bs[:1])):
             ours = symm_mem.fused_all_gather_matmul(a, given, dim, group, return_A=wanted)
             theirs = _fused_all_gather_matmul_fallback(a, given, dim, group, return_A=wanted)
@@ -166,6 +169,30 @@ def _fp8(group: Any, found: dict[str, Any]) -> None:
                     given, b, *rest, list(shape), bias, None, torch.bfloat16
                 )
                 _differ(found, f"fp8 scatter {dim} {kind} {given.dim()}", ours, theirs)
+    rest = by_rows, by_columns, "avg", 0, 0, group
+    ours = symm_mem.fused_scaled_matmul_reduce_scatter(a, b, *rest, shape, bias, None, torch.bfloat16)
+    right = _fused_scaled_matmul_reduce_scatter_fallback(
+        a, b, *rest[:2], "sum", *rest[3:], list(shape), bias, None, torch.bfloat16
+    )
+    _differ(found, "fp8 scatter avg", ours, right / world)
+    for dim in (0, 1):
+        lists = [by_columns, by_columns * 2], dim, group, [bias, None], [None] * 2, [torch.bfloat16] * 2, [False] * 2
+        with _gathered_as_bytes():
+            theirs = _fused_all_gather_scaled_matmul_fallback(a, [b, b], by_rows, *lists)
+        ours = symm_mem.fused_all_gather_scaled_matmul(a, [b, b], by_rows, *lists)
+        found[f"fp8 A {dim} of two"] = float(not torch.equal(ours[0].float(), theirs[0].float()))
+        for number, pair in enumerate(zip(ours[1], theirs[1], strict=True)):
+            _differ(found, f"fp8 gather {dim} of two {number}", *pair)
+
+
+def _asked(group: Any) -> list[Any]:
+    """The problems of calls that want other types of results, and fast sums."""
+    a, b = normal(12, 16, DEPTH).to(torch.float8_e4m3fn), normal(13, COLUMNS, DEPTH).to(torch.float8_e4m3fn).t()
+    one, kind = torch.ones((), device=a.device), torch.float16
+    with autotune.collect() as problems:
+        symm_mem.fused_all_gather_scaled_matmul(a, [b], one, [one], 0, group, [None], [None], [kind], [True])
+        symm_mem.fused_scaled_matmul_reduce_scatter(a, b, one, one, "sum", 0, 0, group, None, None, None, kind, True)
+    return sorted([each.workload, each.out_dtype, each.fast_accum] for each in problems)  # type: ignore[attr-defined]
 
 
 def _gathered_as_bytes() -> Any:
@@ -205,6 +232,10 @@ def _refused(group: Any) -> dict[str, str]:
         "rows": said(lambda: scatter(
             a, b, one.expand(7, 1), one, "sum", 0, 0, group, None, None, None, torch.bfloat16
         )),
+        "result scale": said(
+            lambda: gather(a, [b], one, [one], 0, group, [None], [one], [torch.bfloat16], [False])
+        ),
+        "scattered fp8": said(lambda: scatter(a, b, one, one, "sum", 0, 0, group, None)),
         "dim": said(lambda: symm_mem.fused_all_gather_matmul(a, [b], 2, group)),
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ import torch
 from calls import HEAP, configs, said
 
 import autotune
+from autotune.kernels.moe.histogram import histogram_text, shares_of
 from autotune.kernels.moe.routing import Kind, drawn_routing
 
 KINDS: tuple[Kind, ...] = ("plain", "holes", "one expert")
@@ -62,7 +63,7 @@ class Layer:
 
     def wrong_gathered(self, out: torch.Tensor, operands: Operands) -> float:
         x, ids, gates = operands
-        weight = torch.where(ids >= 0, gates, 0.0).double().sum(1, keepdim=True)
+        weight = torch.where((ids >= 0) & (ids < self.problem.experts), gates, 0.0).double().sum(1, keepdim=True)
         return _distance(out, x.double() * weight)
 
     def wrong_mixed(self, out: torch.Tensor, operands: Operands) -> float:
@@ -95,6 +96,9 @@ def calls(url: str) -> dict[str, Any]:
             "compiled": grown(layer.mixed, layer.wrong_mixed, drawn[0]),
             "gathered, compiled": grown(layer.gathered, layer.wrong_gathered, drawn[0]),
             "refused": refused(layer, drawn[0]),
+            "asked": asked(layer, drawn[0]),
+            "scaled": scaled(layer, drawn[0]),
+            "beyond": beyond(layer, drawn[0]),
         }
         for problem in (layer.problem, layer.fused):
             found[problem.workload] = by_mode(layer, problem, drawn[2:])
@@ -125,6 +129,21 @@ def by_mode(layer: Layer, problem: Any, drawn: list[Operands]) -> dict[str, list
     return found
 
 
+def beyond(layer: Layer, operands: Operands) -> float:
+    """The largest error where some ids are numbers of no expert, behind calls that leave rows in their places."""
+    x, ids, gates = operands
+    none = ids.clone()
+    none[:, 0] = layer.problem.experts
+    before, call = (combining(layer, (x, each, gates), fused=False) for each in (ids, none))
+    given, worst = configs(layer.problem, layer.context.machine), 0.0
+    of_rows = [each.replace(protocol=way) for each in given if each["mode"] == "one_shot" for way in ("signal", "ll")]
+    for config in (*(each for each in given if each["mode"] != "one_shot"), *of_rows):
+        before(config=config)
+        before(config=config)  # an inbox has two slots
+        worst = max(worst, layer.wrong_gathered(call(config=config), (x, none, gates)))
+    return worst
+
+
 def combining(layer: Layer, operands: Operands, *, fused: bool) -> Callable[..., torch.Tensor]:
     """The operator that combines, with what has been dispatched to this rank."""
     x, ids, gates = operands
@@ -134,6 +153,49 @@ def combining(layer: Layer, operands: Operands, *, fused: bool) -> Callable[...,
         return functools.partial(autotune.moe_gemm_combine, layer.context, a, layer.own_down, *plan, ids)
     found = autotune.moe_dispatch(layer.context, x, ids, gates, experts=experts)
     return functools.partial(autotune.moe_combine, layer.context, *found, ids)
+
+
+def asked(layer: Layer, operands: Operands) -> list[Any]:
+    """The options of calls, as their problems have them; and whether each result is where it is wanted."""
+    x, ids, gates = operands
+    recorded: Any = {"routing": "recorded", "histogram": histogram_text(range(layer.problem.experts))}
+    context, by = layer.context, {"experts": layer.problem.experts, **recorded}
+    with autotune.collect() as problems:
+        rows, *plan = autotune.moe_dispatch(context, x, ids, gates, **by)
+        outs: Any = torch.empty(len(rows), layer.own_up.shape[2], dtype=x.dtype, device=x.device), *plan
+        made = autotune.moe_dispatch_gemm(context, x, ids, gates, layer.own_up, epilogue="none", out=outs, **by)
+        a, *_ = autotune.moe_dispatch_gemm(context, x, ids, gates, layer.own_up, gate_up="interleaved", **by)
+        out, wanted = torch.empty_like(x), {"deterministic": True, **recorded}
+        summed = autotune.moe_combine(context, rows, *plan, ids, out=out, **wanted)
+        also = autotune.moe_gemm_combine(context, a, layer.own_down, *plan, ids, out=out, **wanted)
+    names = "workload", "epilogue", "gate_up", "deterministic"
+    told = [[*(getattr(p, name, None) for name in names), len(shares_of(p.histogram))] for p in problems]  # type: ignore[attr-defined]
+    same = [each is one for each, one in zip(made, outs, strict=True)]
+    return [told, all(same) and summed is out and also is out]
+
+
+def scaled(layer: Layer, operands: Operands) -> float:
+    """The error of a product of fp8 with scales, against the same numbers without; another one is 9."""
+    x, ids, gates = operands
+    rows, *plan = autotune.moe_dispatch(layer.context, x, ids, gates, experts=layer.problem.experts)
+    a, b = rows[:, : layer.fused.width].to(torch.float8_e4m3fn), layer.own_down.mT.to(torch.float8_e4m3fn).mT
+    scale_a = torch.full((len(a), 1), 2.0, device=x.device)
+    scale_b = torch.full((len(b), 1, b.shape[2]), 0.25, device=x.device)
+    with autotune.collect() as problems:
+        out = autotune.moe_gemm_combine(
+            layer.context, a, b, *plan, ids, scale_a=scale_a, scale_b=scale_b, fast_accum=True
+        )  # fmt: skip
+        x8, up = x.to(torch.float8_e4m3fn), layer.own_up.mT.to(torch.float8_e4m3fn).mT
+        scales = {
+            "scale_x": scale_a[: len(x)],
+            "scale_b": scale_b[:, :, :1].expand(-1, -1, up.shape[2]).mT.contiguous().mT,
+        }
+        autotune.moe_dispatch_gemm(
+            layer.context, x8, ids, gates, up, experts=layer.problem.experts, fast_accum=True, **scales
+        )  # fmt: skip
+    right = autotune.moe_gemm_combine(layer.context, a.bfloat16(), b.bfloat16(), *plan, ids) * 0.5
+    fast = [each.fast_accum for each in problems]  # type: ignore[attr-defined]
+    return _distance(out, right.double()) if fast == [True, True] else 9.0
 
 
 def refused(layer: Layer, operands: Operands) -> dict[str, str]:

@@ -40,9 +40,12 @@ def test_torchs_signatures_give_torchs_results(tmp_path: Path, gpu: str) -> None
         refused = found.pop("refused")
         assert all(text.startswith("InvalidProblem") for text in refused.values()), refused
         assert "biases has 0 elements; expected one for each of 1 Bs" in refused["lists"]
-        assert "results are not fp8" in refused["fp8"]
+        assert all("results are not fp8" in refused[name] for name in ("fp8", "result scale", "scattered fp8"))
+        operators = "all_gather_gemm", "gemm_reduce_scatter"
+        assert found.pop("asked") == [[operator, "fp16", True] for operator in operators]
+        assert found.pop("oldest") is True
         assert "allowed: one element, [16, 1], [32, 1]" in refused["scales"]
-        assert len(found) == 51, sorted(found)
+        assert len(found) == 51 + 7, sorted(found)
         wrong = {name: each for name, each in found.items() if not isinstance(each, float) or each >= WORST}
         assert not wrong
 

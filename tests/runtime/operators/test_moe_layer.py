@@ -27,6 +27,17 @@ WORST = 2e-2
 def test_a_mixture_of_experts_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> None:
     for found in run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert max(found[way] for way in ("gathered", "mixed", "compiled", "gathered, compiled")) < WORST, found
+        assert max(found["scaled"], found["beyond"]) < WORST
+        assert found["asked"] == [
+            [
+                ["moe_dispatch", None, None, None, 6],
+                ["moe_dispatch_gemm", "none", "halves", None, 6],
+                ["moe_dispatch_gemm", "swiglu", "interleaved", None, 6],
+                ["moe_combine", None, None, True, 6],
+                ["moe_gemm_combine", None, None, True, 6],
+            ],
+            True,
+        ]
         for name, modes in MODES.items():
             assert found[name].keys() - {"bsp"} == modes
             for mode, (error, same) in found[name].items():
