@@ -176,6 +176,9 @@ def test_show_explains_a_stale_entry(gpus: Bench, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "triton" in result.stdout and "2.0.0" in result.stdout
     assert "stale: triton 2.0.0 is now " in result.stdout
+    values = json.loads(gpus.tune("show", "all-gather-gemm", "--m", "2048", "--json").stdout)
+    assert values["provenance_differences"] == {"triton": ["2.0.0", entry.provenance.triton]}
+    assert values["key_differences"] == {} and not values["found"]
 
 
 def test_list_counts_stale_entries_and_says_why(gpus: Bench, tmp_path: Path) -> None:
@@ -213,6 +216,10 @@ def test_lookup_says_where_it_came_from(gpus: Bench, tmp_path: Path) -> None:
     far = gpus.tune("lookup", "all-gather-gemm", "--m", "16")
     assert json.loads(far.stdout)["mode"] and far.stderr.startswith("default: ")
     assert "next: tune all-gather-gemm --m 16" in far.stderr
+    where = ("--db", str(tmp_path / "none.db"))
+    for verb in ("lookup", "show"):
+        told = gpus.tune(verb, "all-gather-gemm", "--m", "16", "--regime", "graph", *where).stderr
+        assert told.endswith(f"next: tune all-gather-gemm --m 16 {' '.join(where)} --regime graph\n")
 
 
 @pytest.mark.parametrize("words", [["list"], ["show", "all-gather-gemm"], ["lookup", "all-gather-gemm"], ["report"]])
