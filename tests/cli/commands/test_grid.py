@@ -14,6 +14,7 @@ import optuna
 import pytest
 from fakes import EIGHT_GPUS, Bench, FakeGang, FakeScreen, latency_of
 
+from autotune import tuning
 from autotune.cli import session
 from autotune.config import Config
 from autotune.db import Store
@@ -21,6 +22,7 @@ from autotune.errors import AutotuneError
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
+from autotune.tuning import Budget, Result
 from autotune.workloads import Workload, workload
 
 TOY = f"{Path(__file__).parents[1] / 'toy_workload.py'}:ToyWorkload"
@@ -115,6 +117,26 @@ def test_what_is_given_holds_for_every_size(
     bench.tune(*words, "--force")
     first, cached, again = (gang.started for gang in bench.gangs)
     assert first == again > cached == 0
+    assert [gang.closed for gang in bench.gangs] == [1, 1, 1]
+
+
+def test_a_budget_is_that_of_each_size(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune, seconds = tuning.tune, []
+
+    def noting(*problem: Any, budget: Budget, **named: Any) -> Result:
+        seconds.append(budget.seconds)
+        return tune(*problem, budget=budget, **named)
+
+    monkeypatch.setattr(tuning, "tune", noting)
+    result = bench.tune(*GRID, "--width", "128,256", "--budget", "5h")
+    assert result.exit_code == 0 and seconds == [18_000.0] * 2
+    assert re.search(r"^size 1 of 2, \S+ elapsed, about (10:00:00|9:59:\d\d) left: ", result.stderr, re.M)
+
+
+def test_more_ranks_than_run_here_are_refused_first(bench: Bench) -> None:
+    result = bench.tune(*GRID, "--width", "128,256", "--world-size", "9")
+    assert result.exit_code == 2 and "world_size=9: without GPUs at most 8 ranks run" in result.stderr
+    assert not bench.gangs
 
 
 def test_a_size_without_a_winner_ends_it_with_exit_code_1(bench: Bench) -> None:

@@ -39,6 +39,19 @@ def test_without_a_budget_nothing_is_known_before_the_first_size_ends() -> None:
     assert progress.seconds_left() is None and progress.line() == "size 1 of 2, 0:00 elapsed"
 
 
+def test_each_size_counts_from_its_own_begin_and_as_much_as_any_other() -> None:
+    clock = Clock()
+    progress = GridProgress(HEADER, [True] * 4, math.inf, clock)
+    for begin, end in ((0.0, 40.0), (50.0, 70.0)):
+        clock.now = begin
+        progress.next_size()
+        clock.now = end
+        progress.done(["m=1", "4.00 µs", "", "", "push", ""])
+    progress.next_size()
+    clock.now = 80.0
+    assert progress.seconds_left() == 20.0 + 30.0
+
+
 def test_rows_fit_the_terminal() -> None:
     progress = GridProgress(HEADER, [True, True], 60.0, Clock())
     progress.next_size()

@@ -4,13 +4,15 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes import Bench
+from fakes import Bench, FakeGang
 
 from autotune.cli import output
+from autotune.config import Config
 from autotune.db import Store, Winner
-from autotune.outcome import Latency, Regime
+from autotune.outcome import Evaluation, Latency, Regime
 from autotune.report.figures import microseconds
 
 SMALL = ("all-gather-gemm", "--trials", "8", "--effort", "quick")
@@ -95,8 +97,52 @@ def test_an_unfinished_study_of_a_decorated_kernel_has_no_command(gpus: Bench) -
     assert "unfinished: the next launch of my_kernel with this key continues it" in listed.stderr
 
 
+def test_several_kernels_and_unfinished_studies(gpus: Bench) -> None:
+    gpus.tune(*SMALL)
+    with Store.open() as store:
+        (entry,) = store.entries()
+        of, now = entry.key, entry.provenance
+        kernel = dataclasses.replace(of, workload="my_kernel", problem='{"q":64,"x.dtype":"t"}', regime="graph")
+        other = dataclasses.replace(kernel, workload="one_kernel")
+        for key, source in ((kernel, "a"), (kernel, "b"), (other, "a"), (of, "c")):
+            study = store.study(key, dataclasses.replace(now, source_hash=source), seed=0, space_size=1)
+            store.finish(study.id, entry.winner)
+        begun = {}
+        for m in (512, 256):
+            smaller = dataclasses.replace(of, problem=of.problem.replace('"m":4096', f'"m":{m}'))
+            begun[m] = store.study(smaller, now, seed=0, space_size=1).id
+        recorded = dataclasses.replace(now, space=f"{now.space} recorded")
+        store.study(dataclasses.replace(of, device="recorded on"), recorded, seed=0, space_size=1)
+    listed = gpus.tune("list")
+    assert "in full: tune show my-kernel --study 3\n" in listed.stderr, "of the newest kernel with several"
+    assert "tune all-gather-gemm " in listed.stderr and "--m 256 " in listed.stderr, "the newest goes on"
+    assert "recorded on" not in listed.stdout, "a recording has no end"
+    assert not any("--regime" in line for line in listed.stdout.splitlines() if "kernel" in line)
+    assert [each["study"] for each in gpus.json("list")][:2] == [begun[256], begun[512]]
+    assert [each["study"] for each in gpus.json("list", "--m", "512")] == [begun[512]]
+    assert [each["study"] for each in gpus.json("list", "my-kernel")] == [3, 2]
+    assert "did you mean my-kernel?" in gpus.tune("list", "my-kernl").stderr
+    assert gpus.tune("list", "--m", "77").stderr == "nothing of --m 77 is tuned yet; tune list shows everything\n"
+    assert gpus.tune("list", "my-kernel", "--q", "7").stderr.startswith("nothing of my-kernel --q 7 is ")
+    with Store.open() as store:
+        new = dataclasses.replace(of, workload="gone", problem='{"rows":7,"world_size":8}')
+        store.study(new, now, seed=0, space_size=1)
+    gone = gpus.tune("list", "--rows", "7")
+    assert gone.exit_code == 0, "a field of none that is finished"
+    assert gone.stderr.endswith("unfinished: the command that began gone continues it\n")
+
+
 def test_an_interrupted_study_is_listed_and_shown(gpus: Bench) -> None:
-    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 6)
+    def prepare(gang: FakeGang) -> None:
+        works, gang.interrupt_after = gang.evaluate, 6
+
+        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
+            gang.broken = len(gang.calls) == 2
+            return works(config, seed, plan)
+
+        gang.evaluate = evaluate  # type: ignore[method-assign]
+
+    gpus.prepare = prepare
     assert gpus.tune(*SMALL, "--m", "512").exit_code == 130
     listed = gpus.tune("list")
     (row,) = listed.stdout.splitlines()[1:]
@@ -105,6 +151,7 @@ def test_an_interrupted_study_is_listed_and_shown(gpus: Bench) -> None:
     shown = gpus.tune("show", "all-gather-gemm", "--m", "512")
     told = re.search(r"unfinished: \d+ trials \(\d+ measured.*\), the best (.*);", shown.stdout)
     assert shown.exit_code == 1 and told is not None
+    assert told[0].startswith("unfinished: 6 trials (5 measured, 1 crashed), the best ")
     with Store.open() as store:
         (study,) = store.studies()
         found = [trial.evaluation.latency for trial in store.trials(study.id)]
@@ -176,6 +223,11 @@ def test_show_explains_a_stale_entry(gpus: Bench, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "triton" in result.stdout and "2.0.0" in result.stdout
     assert "stale: triton 2.0.0 is now " in result.stdout
+    now = entry.provenance.triton
+    assert ["triton", "2.0.0", now] in [line.split() for line in result.stdout.splitlines()]
+    values = json.loads(gpus.tune("show", "all-gather-gemm", "--m", "2048", "--json").stdout)
+    assert values["provenance_differences"] == {"triton": ["2.0.0", now]}
+    assert values["key_differences"] == {} and not values["found"]
 
 
 def test_list_counts_stale_entries_and_says_why(gpus: Bench, tmp_path: Path) -> None:
@@ -213,6 +265,12 @@ def test_lookup_says_where_it_came_from(gpus: Bench, tmp_path: Path) -> None:
     far = gpus.tune("lookup", "all-gather-gemm", "--m", "16")
     assert json.loads(far.stdout)["mode"] and far.stderr.startswith("default: ")
     assert "next: tune all-gather-gemm --m 16" in far.stderr
+    where = ("--db", str(tmp_path / "none.db"))
+    for verb in ("lookup", "show"):
+        told = gpus.tune(verb, "all-gather-gemm", "--m", "16", "--regime", "graph", *where).stderr
+        assert told.endswith(f"next: tune all-gather-gemm --m 16 {' '.join(where)} --regime graph\n")
+    missed = gpus.tune("show", "all-gather-gemm", "--world-size", "4", *where).stdout
+    assert missed.endswith(" world_size=4\n"), "nothing of the usual database is near"
 
 
 @pytest.mark.parametrize("words", [["list"], ["show", "all-gather-gemm"], ["lookup", "all-gather-gemm"], ["report"]])

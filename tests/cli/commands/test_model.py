@@ -236,19 +236,24 @@ def test_measured_forwards_stand_beside_their_prediction(
             times = {"plain eager": [600.0, 600.0], "styles eager": [500.0, 500.0]}
             if captured:
                 times |= {"plain eager": [900.0, 900.0], "plain graph": [600.0, 600.0]}
-            yield {"tokens": tokens, **row(times, 1e-3), "not_captured": ""}
+            yield {"tokens": tokens, **row(times, 1e-3), "not_captured": f"styles: {tokens}"}
 
     monkeypatch.setattr(session, "measured_rows", rows)
     words = ("model", config(tmp_path), "--tp", "2", "--tokens", "256,4", "--trials", "9", "--measure", "--layers", "2")
     result = gpus.tune(*words)
     assert result.exit_code == 0, result.output
     assert "2 of 3 layers with random weights" in result.stdout and "1.200 ± 0.000" in result.stdout
+    assert "measuring 2 layers: plain" in result.stderr and "interpreter" not in result.stdout
     found, gains = gpus.json(*words), []
     assert [each["forward"] for each in found["measured"]] == ["256 tokens", "4 tokens"]
     for each, whole in zip(found["measured"], found["forwards"], strict=True):
         assert (each["plain"], each["ours"]) == pytest.approx((600.0, 500.0)) and each["way"] == "styles eager"
         assert each["speedup"]["value"] == pytest.approx(1.2) and each["promise"]["untuned"] == 0
+        assert (each["layers"], each["of_layers"]) == (2, 3)
+        assert each["not_captured"] == f"styles: {each['forward'].split()[0]}"
+        assert each["each_way"]["styles eager"] == pytest.approx(500.0) and "plain eager" in each["each_way"]
         told, promise = each["predicted"], each["promise"]
+        assert 0 < told["without_communication"] < whole["predicted"]["without_communication"], "of two layers"
         assert told["before"] - told["after"] == pytest.approx(promise["library"] - promise["winners"])
         rows_told = [re.split(r"  +", line) for line in result.stdout.splitlines()]
         (cells,) = [cells for cells in rows_told if cells[:2] == [each["forward"], "600.0 µs"]]

@@ -152,6 +152,12 @@ def test_problems_that_differ_in_no_size_are_told_apart(laptop: Bench, tmp_path:
         assert result.stdout.count(f"m=4 n=64 k=64 {fields} ") == 1
 
 
+def test_a_problem_that_would_take_hours_is_refused_first(laptop: Bench, tmp_path: Path) -> None:
+    entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2}"
+    result = laptop.tune("model", written(tmp_path, entry % 4, entry % 1048576), *QUICK)
+    assert result.exit_code == 2 and "m=1048576" in result.stderr and not laptop.gangs
+
+
 def test_a_list_for_another_device_is_refused(laptop: Bench, tmp_path: Path) -> None:
     file = tmp_path / "list.yaml"
     file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, device: NVIDIA H200}]")

@@ -14,6 +14,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
 from autotune.outcome import Door, Regime
 from autotune.report import build, to_markdown
+from autotune.text import microseconds
 from autotune.workloads import provenance_of, workload
 
 SMALL = ("all-gather-gemm", "--trials", "16", "--effort", "quick")
@@ -234,3 +235,8 @@ def test_an_unknown_regime_is_one_line_and_exit_code_2(gpus: Bench, words: tuple
 def test_a_grid_tunes_for_the_regime_too(bench: Bench) -> None:
     rows = json.loads(bench.tune("grid", *SMALL, "--m", "2048,4096", "--regime", "graph", "--json").stdout)
     assert [(row["regime"], row["config"]["mode"]) for row in rows] == [("graph", "push")] * 2
+    held = ("grid", *SMALL, "--m", "2048", "--held-out", "4096", "--regime", "graph")
+    rows = bench.json(*held)
+    assert rows[1]["held_out"]["source"] == "nearest", "by what was tuned for the regime"
+    _, *lines = bench.tune(*held).stdout.splitlines()
+    assert all(f" {microseconds(row['microseconds'])} " in line for row, line in zip(rows, lines[:2], strict=True))

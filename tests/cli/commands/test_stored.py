@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import shutil
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,12 @@ import optuna
 import pytest
 import torch
 import triton
-from fakes import Bench
+from fakes import Bench, latency_of
 from small_kernels import SIZES, Clock, copy, grid, tensors
 
 import autotune
-from autotune.db import Store
+from autotune.config import Config
+from autotune.db import CacheKey, Provenance, Store, Winner
 from autotune.errors import InputError
 from autotune.runtime.entries import forget_entries
 
@@ -105,6 +109,44 @@ def test_show_several_as_a_list(kernel: Bench) -> None:
 def test_what_is_not_there(kernel: Bench, words: str, code: int, told: str) -> None:
     result = kernel.tune(*words.split())
     assert (result.exit_code, result.stdout) == (code, "") and told in result.stderr
+
+
+def test_several_of_a_workload_that_is_not_here_are_told_as_they_were_tuned(gpus: Bench) -> None:
+    assert gpus.tune("all-gather-gemm", "--trials", "2", "--effort", "quick").exit_code == 0
+    key = CacheKey("all_gather_gemm_2", '{"m":64,"world_size":4}', 4, "Some GPU", "sm_90", "nvlink", "isolated")
+    winner = Winner(Config({"mode": "push"}), latency_of(100.0, 4, 200.0, 300.0), {"bsp": latency_of(900.0, 4)})
+    with Store.open() as store:
+        for m in (64, 32):
+            of = dataclasses.replace(key, problem=key.problem.replace("64", str(m)))
+            store.finish(store.study(of, Provenance("s", "p", "3", "i", "t", "d"), seed=0, space_size=1).id, winner)
+        newest, *_ = store.entries()
+    shown = gpus.tune("show", "all-gather-gemm-2")
+    _, first, _ = shown.stdout.splitlines()
+    assert shown.stderr.endswith(" --study 3\n")
+    assert re.split(r"  +", first) == [
+        "3", "m=32 --regime isolated", "4", "Some GPU", "300.0 µs ± 1.0 %", "3.00x bsp", "mode=push",
+        f"{newest.finished_at:%Y-%m-%d %H:%M}",
+    ]  # fmt: skip
+    assert gpus.tune("show", "other").stderr.partition("; stored in ")[2].endswith(": all-gather-gemm-2\n")
+
+
+def test_reports_and_exports_are_of_the_database_and_go_where_they_are_told(
+    kernel: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: shown.append(url) or True)
+    db, file, pages = ("--db", str(tmp_path / "here.db")), tmp_path / "report.md", tmp_path / "pages"
+    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "empty.db"))
+    (tmp_path / "cache.db").rename(tmp_path / "here.db")
+    Store.open().close()
+    assert kernel.tune("report", *KEY.split(), *db, "-o", str(file)).stdout == ""
+    assert file.read_text().startswith("# copy: n=200")
+    assert kernel.tune("report", "copy", *db, "--all", "-o", str(pages)).exit_code == 0 and not shown
+    assert len([*pages.glob("*.html")]) == 3, "two, and their index"
+    page = tmp_path / "one.html"
+    assert kernel.tune("report", *KEY.split(), *db, "--open", "-o", str(page)).exit_code == 0
+    assert [url.endswith("/one.html") for url in shown] == [True]
+    assert len(json.loads(kernel.tune("export", "copy", *db).stdout)["entries"]) == 2
 
 
 def test_reports_say_how_to_repeat_it(kernel: Bench) -> None:
