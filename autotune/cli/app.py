@@ -18,6 +18,7 @@ from autotune.cli import output
 from autotune.cli.commands import (
     compare,
     demo,
+    entry,
     fleet,
     grid,
     health,
@@ -29,7 +30,6 @@ from autotune.cli.commands import (
     stored,
     taxes,
     tune,
-    tuned,
 )
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
@@ -47,8 +47,8 @@ EXAMPLES: dict[Callable[..., None], str] = {
     tune.tune_workload: "tune {name} --{size} 1024 --budget 60s",
     grid.tune_grid: "tune grid {name} --{size} 256..4096 --budget 60s",
     record.record_workload: "tune record {name} --{size} 1024 --out table.json.gz",
-    listing.show_entry: "tune show {name} --{size} 1024",
-    listing.look_up: "tune lookup {name} --{size} 1024",
+    entry.show_entry: "tune show {name} --{size} 1024",
+    entry.look_up: "tune lookup {name} --{size} 1024",
     report.report_workload: "tune report {name} --open",
     taxes.measure_taxes: "tune taxes {name} --{size} 64 --trace trace.json",
     sharing.export_workload: "tune export {name} -o configs.json",
@@ -141,7 +141,7 @@ def build() -> typer.Typer:
     for name, command in (
         ("demo", demo.demo),
         ("model", model.model),
-        ("list", tuned.list_entries),
+        ("list", listing.list_entries),
         ("compare", compare.compare),
         ("import", sharing.import_configs),
         ("doctor", health.doctor),
@@ -155,8 +155,8 @@ def build() -> typer.Typer:
         ("run", tune.tune_workload, "Tune {}.", tune.run),
         ("grid", grid.tune_grid, "Tune {} for many sizes.", grid.grid),
         ("record", record.record_workload, "Record a search space of {}.", record.record),
-        ("show", listing.show_entry, "Show the cache entry of one problem of {}.", listing.show),
-        ("lookup", listing.look_up, "Print the config a program would get for {}.", listing.lookup),
+        ("show", entry.show_entry, "Show the cache entry of one problem of {}.", entry.show),
+        ("lookup", entry.look_up, "Print the config a program would get for {}.", entry.lookup),
         ("report", report.report_workload, "Report on {}.", report.report),
         ("taxes", taxes.measure_taxes, "Measure the taxes of {}.", taxes.taxes),
         ("export", sharing.export_workload, "Export the tuned configs of {}.", sharing.export),

@@ -1,130 +1,158 @@
-"""``tune show`` and ``tune lookup``: a cache entry, and the config that a program gets."""
+"""``tune list``: tuned and unfinished problems, as a table that fits the terminal."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, title
-from autotune.cli.options import Database, Json, RegimeName, Request
-from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
-from autotune.errors import NoDatabase
-from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import config_text, microseconds, problem_text, regime_options
-from autotune.report.order import config_in_order
-from autotune.settings import default_database_url
-from autotune.text import counted
-from autotune.workloads import provenance_of
+from autotune.cli.commands.stored import fields
+from autotune.cli.entry_text import entry_dict, short_problem, speedup_text
+from autotune.cli.options import Database, Json, completing
+from autotune.cli.wanted import Wanted
+from autotune.db import CacheKey, Entry, StudyRecord
+from autotune.errors import NoDatabase, UnknownWorkload
+from autotune.outcome import Regime
+from autotune.report.figures import dashed, microseconds, options_text, regime_options
+from autotune.report.repeat import command_of
+from autotune.report.staleness import why_stale
+from autotune.suggestion import did_you_mean
+from autotune.text import counted, visible
+from autotune.workloads import is_reference, names, workload
+
+HEADER = ("problem", "latency", "speedup", "mode", "tuned")
+Cells = tuple[str, ...]
+
+ALIKE = "several results of one kernel and key come from different sources or sets of configs; one in full"
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="WORKLOAD|--FIELD VALUE",
+        help="Only this workload, only problems of these fields; of a size also a list or a range: --m 16..1024.",
+        autocompletion=completing(lambda: [dashed(name) for name in names()]),
+    ),
+]
 
 
-def show() -> None:
-    """Show one cache entry in full; on a miss, the fields in which the nearest entry differs."""
-
-
-def lookup() -> None:
-    """Print the config a program would get: exact, nearest or default."""
-
-
-def show_entry(
-    request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
-) -> None:
-    """On a miss, the nearest entry is shown with the fields in which it differs; exit code 1."""
-    machine = session.machine()
-    problem = request.problem(machine)
-    key, provenance = CacheKey.of(problem, machine, regime_of(regime)), provenance_of(request.workload)
-    entry, nearest, begun = _find(key, provenance, db)
-    if entry is not None:
-        if json:
-            output.data_json({"found": True, **entry_dict(entry)})
-        else:
-            lines = output.named(entry_lines(entry, request.workload))
-            output.data(f"{title(request.workload.name, problem.as_dict())}\n\n{lines}")
-        return
-    differences = nearest.key.differences(key) if nearest else {}
-    stale = nearest.provenance.differences(provenance) if nearest else {}
-    if json:
-        output.data_json(
-            {
-                "found": False,
-                "problem": problem.as_dict(),
-                "nearest": entry_dict(nearest) if nearest else None,
-                "key_differences": differences,
-                "provenance_differences": stale,
-                "unfinished": begun,
-            }
+def list_entries(of: Words = None, db: Database = None, json: Json = False) -> None:
+    """List tuned and unfinished problems, newest first: tune list all-gather-gemm --m 4096 --dtype bf16."""
+    words = of or []
+    name = words[0] if words and not words[0].startswith("-") else None
+    wanted = Wanted(name=_name(name), given=fields(words[1:] if name is not None else words))
+    begun, entries, known = _found(wanted, db)
+    if name is not None and not is_reference(name) and dashed(name) not in {*known, *map(dashed, names())}:
+        every = sorted({*known, *map(dashed, names())})
+        raise UnknownWorkload(
+            f"no workload named {name!r}; known: {', '.join(every)}{did_you_mean(dashed(name), every)}"
         )
+    if json:
+        unfinished = [_unfinished_dict(*each) for each in begun]
+        output.data_json([*unfinished, *({**entry_dict(entry), "finished": True} for entry in entries)])
+    elif begun or entries:
+        keys = [*(study.key for study, _ in begun), *(entry.key for entry in entries)]
+        stale = [why_stale(entry.key, entry.provenance) for entry in entries]
+        alike = Counter(entry.key for entry in entries)
+        going_on = [study for study, _ in begun if not why_stale(study.key, study.provenance)]
+        rows = [_cells(entry, why, alike[entry.key]) for entry, why in zip(entries, stale, strict=True)]
+        first = [_begun_cells(study, trials, study in going_on) for study, trials in begun]
+        output.data(_table(keys, [*first, *rows]))
+        for why, count in Counter(filter(None, stale)).most_common():
+            output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
+        kernels = [entry for entry in entries if entry.key.is_kernel and alike[entry.key] > 1]
+        if kernels:
+            output.say(f"{ALIKE}: tune show {dashed(kernels[0].key.workload)} --study {kernels[0].study_id}")
+        if going_on:
+            output.say(_continuing(going_on[0], db))
+    elif words:
+        output.say(f"nothing of {' '.join(words)} is tuned yet; tune list shows everything")
     else:
-        output.data(f"not in the cache: {problem_text(problem.as_dict())} world_size={problem.world_size}")
-        if begun is not None:
-            output.data(f"unfinished: {begun}; the same command continues it")
-        if nearest is not None:
-            output.data(f"\n{_miss(nearest, differences, provenance)}")
-        output.say(f"\nnext: {request.command(db=db)}{regime_options(regime)}")
-    raise typer.Exit(1)
+        output.say("nothing is tuned yet; next: tune demo, or tune WORKLOAD, see tune --help")
 
 
-def look_up(
-    request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
-) -> None:
-    """The config goes to stdout, its source (exact, nearest or default) to stderr."""
-    from autotune.runtime.lookup import lookup
-
-    machine = session.machine()
-    problem = request.problem(machine)
-    found = lookup(request.workload, problem, machine=machine, url=db or default_database_url(), regime=regime)
-    if json:
-        output.data_json(
-            {
-                "config": dict(found.config),
-                "source": found.source,
-                "reason": found.reason,
-                "entry": entry_dict(found.entry) if found.entry else None,
-            }
-        )
-        return
-    output.data(found.config.to_json())
-    of = f" of {entry_title(found.entry)}" if found.entry is not None and found.source != "exact" else ""
-    output.say(f"{found.source}{of}" + (f": {found.reason}" if found.reason else ""))
-    if found.source != "exact":
-        output.say(f"next: {request.command(db=db)}{regime_options(regime)}")
+def _name(name: str | None) -> str | None:
+    return workload(name).name if name is not None and is_reference(name) else name
 
 
-def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None, str | None]:
-    """The entry itself, the nearest one, and the trials of an unfinished study; nothing if there is no database."""
+def _found(wanted: Wanted, db: str | None) -> tuple[list[tuple[StudyRecord, int]], list[Entry], set[str]]:
+    """Unfinished studies with their trials' number, entries, and every workload's name in the database."""
     try:
         with session.open_store(db, create=False) as store:
-            same = [study for study in store.studies("running") if (study.key, study.provenance) == (key, provenance)]
-            begun = [_begun(store.trials(study.id), key.regime) for study in same]
-            return store.entry(key, provenance), store.nearest(key), begun[0] if begun else None
+            running = [s for s in reversed(store.studies("running")) if s.is_begun and wanted.takes(s.key)]
+            begun = [(study, len(store.trials(study.id))) for study in running]
+            every = store.entries()
+            entries = [entry for entry in every if wanted.takes(entry.key)]
+            if not entries and not begun:
+                wanted.check_fields(every)
+            return begun, entries, {*map(dashed, store.names())}
     except NoDatabase as error:
         output.say(str(error))
-        return None, None, None
+        return [], [], set()
 
 
-def _begun(trials: Sequence[TrialRecord], regime: str) -> str:
-    """``14 trials (12 measured, 2 crashed), the best 408.2 µs``."""
-    outcomes = Counter(trial.evaluation.outcome.value for trial in trials)
-    found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
-    latencies = [trial.evaluation.latency for trial in trials if trial.evaluation.latency is not None]
-    best = min((latency.of(Regime(regime)) for latency in latencies), default=None)
-    told = f"{counted(len(trials), 'trial')} ({found or 'none'})"
-    return told if best is None else f"{told}, the best {microseconds(best)}"
+def _table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
+    """One table; where that is wider than the terminal, one for each workload and device."""
+    both = list(zip(keys, rows, strict=True))
+    flat = [(dashed(key.workload), cells[0], _devices(key), *cells[1:]) for key, cells in both]
+    text = output.columns(("workload", HEADER[0], "device", *HEADER[1:]), flat, output.WIDE)
+    if max(map(len, text.splitlines())) <= output.table_width():
+        return text
+    parts: dict[str, list[Cells]] = {}
+    for key, cells in both:
+        parts.setdefault(f"{dashed(key.workload)} on {_devices(key)}", []).append(cells)
+    return "\n\n".join(f"{title}\n{output.columns(HEADER, cells)}" for title, cells in parts.items())
 
 
-def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> str:
-    """The nearest entry and the fields in which it differs."""
-    stale = nearest.provenance.differences(provenance)
-    rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
-    latency = nearest.winner.latency.of(Regime(nearest.key.regime))
-    lines = [
-        f"The nearest entry: {entry_title(nearest)}",
-        f"  {microseconds(latency)}: {config_text(config_in_order(nearest.key, nearest.winner.config))}",
-        "",
-        output.columns(("field", "stored", "requested"), rows),
-    ]
-    if not differences:
-        lines.append(f"\nIt is of the same problem and machine but stale: {nearest.provenance.changes(provenance)}.")
-    return "\n".join(lines)
+def _devices(key: CacheKey) -> str:
+    return f"{key.world_size} × {key.device}"
+
+
+def _problem(key: CacheKey) -> str:
+    return short_problem(key) + ("" if key.is_kernel else regime_options(key.regime))
+
+
+def _cells(entry: Entry, stale: str, alike: int) -> Cells:
+    """``stale``: why it is not served, if it is not; ``alike``: entries of the same key."""
+    winner, regime = entry.winner, Regime(entry.key.regime)
+    return (
+        _problem(entry.key) + (f" (study {entry.study_id})" if alike > 1 else ""),
+        microseconds(winner.latency.of(regime)),
+        speedup_text(winner, regime),
+        str(winner.config.get("mode", "")),
+        f"{entry.finished_at:%Y-%m-%d}" + (", stale" if stale else ""),
+    )
+
+
+def _begun_cells(study: StudyRecord, trials: int, goes_on: bool) -> Cells:
+    """``goes_on``: with today's sources and versions; with others a command begins anew."""
+    told = f"unfinished, {counted(trials, 'trial')}" + ("" if goes_on else ", stale")
+    return (_problem(study.key), "", "", "", told)
+
+
+def _unfinished_dict(study: StudyRecord, trials: int) -> dict[str, Any]:
+    return {
+        **asdict(study.key), "problem": study.key.fields, "config": None, "latency": None, "study": study.id,
+        "trials": trials, "finished": False,
+    }  # fmt: skip
+
+
+def _continuing(study: StudyRecord, db: str | None) -> str:
+    """The line on how to continue an unfinished study; a decorated kernel's has no command."""
+    key = study.key
+    if key.is_kernel:
+        return f"unfinished: the next launch of {key.workload} with this key continues it"
+    words = f"{command_of(key, study.origin, None)} {options_text(key.fields)}{regime_options(key.regime)}"
+    told = f"unfinished: the same command continues it, as {words}" + (f" --db {db}" if db else "")
+    file = visible(study.origin.rpartition(":")[0])
+    if key.workload in names() or os.path.exists(file):
+        return told
+    return (
+        f"{told}, in the folder of {file}"
+        if file
+        else f"unfinished: the command that began {key.workload} continues it"
+    )

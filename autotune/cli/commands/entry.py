@@ -1,0 +1,130 @@
+"""``tune show`` and ``tune lookup``: a cache entry, and the config that a program gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import typer
+
+from autotune.cli import output, session
+from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, title
+from autotune.cli.options import Database, Json, RegimeName, Request
+from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
+from autotune.errors import NoDatabase
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
+from autotune.report.figures import config_text, microseconds, problem_text, regime_options
+from autotune.report.order import config_in_order
+from autotune.settings import default_database_url
+from autotune.text import counted
+from autotune.workloads import provenance_of
+
+
+def show() -> None:
+    """Show one cache entry in full; on a miss, the fields in which the nearest entry differs."""
+
+
+def lookup() -> None:
+    """Print the config a program would get: exact, nearest or default."""
+
+
+def show_entry(
+    request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
+) -> None:
+    """On a miss, the nearest entry is shown with the fields in which it differs; exit code 1."""
+    machine = session.machine()
+    problem = request.problem(machine)
+    key, provenance = CacheKey.of(problem, machine, regime_of(regime)), provenance_of(request.workload)
+    entry, nearest, begun = _find(key, provenance, db)
+    if entry is not None:
+        if json:
+            output.data_json({"found": True, **entry_dict(entry)})
+        else:
+            lines = output.named(entry_lines(entry, request.workload))
+            output.data(f"{title(request.workload.name, problem.as_dict())}\n\n{lines}")
+        return
+    differences = nearest.key.differences(key) if nearest else {}
+    stale = nearest.provenance.differences(provenance) if nearest else {}
+    if json:
+        output.data_json(
+            {
+                "found": False,
+                "problem": problem.as_dict(),
+                "nearest": entry_dict(nearest) if nearest else None,
+                "key_differences": differences,
+                "provenance_differences": stale,
+                "unfinished": begun,
+            }
+        )
+    else:
+        output.data(f"not in the cache: {problem_text(problem.as_dict())} world_size={problem.world_size}")
+        if begun is not None:
+            output.data(f"unfinished: {begun}; the same command continues it")
+        if nearest is not None:
+            output.data(f"\n{_miss(nearest, differences, provenance)}")
+        output.say(f"\nnext: {request.command(db=db)}{regime_options(regime)}")
+    raise typer.Exit(1)
+
+
+def look_up(
+    request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
+) -> None:
+    """The config goes to stdout, its source (exact, nearest or default) to stderr."""
+    from autotune.runtime.lookup import lookup
+
+    machine = session.machine()
+    problem = request.problem(machine)
+    found = lookup(request.workload, problem, machine=machine, url=db or default_database_url(), regime=regime)
+    if json:
+        output.data_json(
+            {
+                "config": dict(found.config),
+                "source": found.source,
+                "reason": found.reason,
+                "entry": entry_dict(found.entry) if found.entry else None,
+            }
+        )
+        return
+    output.data(found.config.to_json())
+    of = f" of {entry_title(found.entry)}" if found.entry is not None and found.source != "exact" else ""
+    output.say(f"{found.source}{of}" + (f": {found.reason}" if found.reason else ""))
+    if found.source != "exact":
+        output.say(f"next: {request.command(db=db)}{regime_options(regime)}")
+
+
+def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None, str | None]:
+    """The entry itself, the nearest one, and the trials of an unfinished study; nothing if there is no database."""
+    try:
+        with session.open_store(db, create=False) as store:
+            same = [study for study in store.studies("running") if (study.key, study.provenance) == (key, provenance)]
+            begun = [_begun(store.trials(study.id), key.regime) for study in same]
+            return store.entry(key, provenance), store.nearest(key), begun[0] if begun else None
+    except NoDatabase as error:
+        output.say(str(error))
+        return None, None, None
+
+
+def _begun(trials: Sequence[TrialRecord], regime: str) -> str:
+    """``14 trials (12 measured, 2 crashed), the best 408.2 µs``."""
+    outcomes = Counter(trial.evaluation.outcome.value for trial in trials)
+    found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    latencies = [trial.evaluation.latency for trial in trials if trial.evaluation.latency is not None]
+    best = min((latency.of(Regime(regime)) for latency in latencies), default=None)
+    told = f"{counted(len(trials), 'trial')} ({found or 'none'})"
+    return told if best is None else f"{told}, the best {microseconds(best)}"
+
+
+def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> str:
+    """The nearest entry and the fields in which it differs."""
+    stale = nearest.provenance.differences(provenance)
+    rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
+    latency = nearest.winner.latency.of(Regime(nearest.key.regime))
+    lines = [
+        f"The nearest entry: {entry_title(nearest)}",
+        f"  {microseconds(latency)}: {config_text(config_in_order(nearest.key, nearest.winner.config))}",
+        "",
+        output.columns(("field", "stored", "requested"), rows),
+    ]
+    if not differences:
+        lines.append(f"\nIt is of the same problem and machine but stale: {nearest.provenance.changes(provenance)}.")
+    return "\n".join(lines)
