@@ -114,14 +114,15 @@ def test_ranks_of_two_checkouts_measure_in_turns(
     package = tmp_path / "autotune" / "__init__.py"
     package.write_text(package.read_text().replace('"FlashDecode": "autotune.', '"Flash": "autotune.'))
     monkeypatch.setattr(versions, "ALLOWED", 0.0)
-    assert compare(monkeypatch, "--toy", "--only", "fd", "ar-8192", before=tmp_path) == 0
+    assert compare(monkeypatch, "--toy", "--world-size", "1", "--only", "fd", "ar-8192", before=tmp_path) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-1].startswith("| ar-8192 m=2 | ")
     assert "fd: not compared: module 'autotune' has no attribute 'FlashDecode'" in printed.err
 
 
 def test_a_rank_that_dies_ends_the_comparison(tmp_path: Path) -> None:
-    checkout = versions.Checkout(tmp_path, 2, tmp_path)  # its ranks find no case of a user's call there
+    (tmp_path / "torch.py").write_text("raise SystemExit(3)\n")
+    checkout = versions.Checkout(tmp_path, 2, tmp_path)
     try:
         with pytest.raises(SystemExit, match="a rank has died"):
             checkout.ask("make", workload="gemm_all_reduce", fields={"n": 32}, config=OLD)
