@@ -57,6 +57,22 @@ def test_what_a_kind_leaves_unsaid_is_known(
     assert (qkv["bias"], out["bias"], up["bias"]) == biases and down["bias"] == up["bias"]
 
 
+@pytest.mark.parametrize(
+    ("said", "words", "dtype"),
+    [
+        ({"torch_dtype": None}, (), "bf16"),
+        ({"torch_dtype": None, "dtype": "float16"}, (), "fp16"),
+        ({"torch_dtype": "float16"}, ("--dtype", "bf16"), "bf16"),
+    ],
+    ids=["unsaid", "by its newer name", "given"],
+)
+def test_the_element_type_is_the_given_one_else_the_configs_else_bf16(
+    gpus: Bench, tmp_path: Path, said: dict[str, Any], words: tuple[str, ...], dtype: str
+) -> None:
+    found = listed(gpus, config(tmp_path, **said), "--tp", "2", "--tokens", "4", *words)
+    assert {each["dtype"] for each in found.values()} == {dtype}
+
+
 def test_a_layer_is_shared_out_over_all_gpus_or_two_ranks(gpus: Bench, laptop: Bench, tmp_path: Path) -> None:
     for bench, ranks in ((gpus, 8), (laptop, 2)):
         session_machine = bench.machine
