@@ -105,7 +105,7 @@ class Request:
         if self.is_of_a_file:
             verb = verb or "run"
         words = ["tune", verb, self.word, options_text(self.given)]
-        return " ".join(word for word in (*words, f"--db {masked(db)}" if db else "") if word)
+        return " ".join(word for word in words if word) + database_option(db)
 
     @property
     def is_of_a_file(self) -> bool:
@@ -126,6 +126,11 @@ def masked(db: str) -> str:
     from autotune.db.engines import database_url, has_secret, place_of
 
     return place_of(database_url(db)) if has_secret(db) else db
+
+
+def database_option(db: str | None) -> str:
+    """The end of a hint's command line: `` --db …`` where one was given."""
+    return f" --db {masked(db)}" if db else ""
 
 
 def refuse(ignored: Mapping[str, object], why: str) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
-from autotune.cli.options import Database, Json, masked
+from autotune.cli.options import Database, Json, database_option, masked
 from autotune.errors import InputError
 from autotune.settings import default_database_url
 from autotune.text import counted
@@ -238,7 +238,7 @@ def _finish(fleet: Fleet, db: str | None) -> None:
         output.data(headline(snapshot))
     counts = snapshot.counts
     if counts.done == counts.total:
-        output.say("next: tune list" + (f" --db {masked(db)}" if db else ""))
+        output.say(f"next: tune list{database_option(db)}")
         return
     left = counts.wanted + counts.stopped
     if left:

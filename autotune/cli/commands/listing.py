@@ -13,7 +13,7 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.commands.stored import fields
 from autotune.cli.entry_text import entry_dict, short_problem, speedup_text
-from autotune.cli.options import Database, Json, completing
+from autotune.cli.options import Database, Json, completing, database_option
 from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry, StudyRecord
 from autotune.errors import NoDatabase, UnknownWorkload
@@ -147,7 +147,7 @@ def _continuing(study: StudyRecord, db: str | None) -> str:
     if key.is_kernel:
         return f"unfinished: the next launch of {key.workload} with this key continues it"
     words = f"{command_of(key, study.origin, None)} {options_text(key.fields)}{regime_options(key.regime)}"
-    told = f"unfinished: the same command continues it, as {words}" + (f" --db {db}" if db else "")
+    told = f"unfinished: the same command continues it, as {words}{database_option(db)}"
     file = visible(study.origin.rpartition(":")[0])
     if key.workload in names() or os.path.exists(file):
         return told

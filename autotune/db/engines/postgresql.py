@@ -38,7 +38,8 @@ def postgresql_engine(url: URL) -> Engine:
     try:
         engine = create_engine(url, pool_pre_ping=True)
     except ImportError as error:
-        raise StoreError(f"database {url} needs the driver psycopg ({error}); install it: {EXTRA}") from error
+        place = url.set(query={})  # which may hold a password
+        raise StoreError(f"database {place} needs the driver psycopg ({error}); install it: {EXTRA}") from error
     event.listen(engine, "do_connect", _connect)
     event.listen(engine, "begin", _begin)
     return engine

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes import Bench, FakeGang
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.config import Config
 from autotune.db import Store, Winner
 from autotune.outcome import Evaluation, Latency, Regime
@@ -95,6 +95,20 @@ def test_an_unfinished_study_of_a_decorated_kernel_has_no_command(gpus: Bench) -
         store.study(key, study.provenance, seed=0, space_size=3)
     listed = gpus.tune("list")
     assert "unfinished: the next launch of my_kernel with this key continues it" in listed.stderr
+
+
+def test_how_to_continue_is_told_with_the_database_that_was_given_without_its_password(
+    gpus: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus.tune(*SMALL)
+    with Store.open() as store:
+        (entry,) = store.entries()
+        smaller = dataclasses.replace(entry.key, problem=entry.key.problem.replace('"m":4096', '"m":256'))
+        store.study(smaller, entry.provenance, seed=0, space_size=1)
+    monkeypatch.setattr(session, "open_store", lambda db, create: Store.open(create=create))
+    told = gpus.tune("list", "--db", "postgresql://me:secret@host/db").stderr
+    assert "the same command continues it, as tune all-gather-gemm " in told
+    assert told.endswith("me:***@host/db\n") and "secret" not in told
 
 
 def test_several_kernels_and_unfinished_studies(gpus: Bench) -> None:

@@ -334,8 +334,9 @@ def test_an_unusable_url_is_refused(url: str, said: str, tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_driver_is_named_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("url", ["postgresql://me:secret@host/name", "postgresql://me@host/name?password=secret"])
+def test_a_missing_driver_is_named_without_the_password(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    message = refusal("postgresql://me:secret@host/name")
+    message = refusal(url)
     assert "needs the driver psycopg" in message and "pip install 'iris-autotune[postgresql]'" in message
     assert "secret" not in message
