@@ -118,14 +118,24 @@ def main() -> None:
         return
     from autotune import recordings
     from autotune.errors import InputError
+    from autotune.machine import machine
 
     try:
-        halves = [int(recordings.read(recording).problem["m"]) // 2 for recording in options.recordings]
+        recorded = [recordings.read(recording) for recording in options.recordings]
+        halves = [int(each.problem["m"]) // 2 for each in recorded]
     except InputError as error:
         parser.error(str(error))
     except KeyError:
         parser.error("a recording's problem has no m, half of which is the warm start")
     need_gpu(parser)
+    here = machine()
+    for file, each in zip(options.recordings, recorded, strict=True):
+        needed = int(each.problem["world_size"])
+        if each.machine.device != here.device or needed > here.gpus:
+            parser.error(
+                f"{file}: recorded on {needed} × {each.machine.device}; here are {here.gpus} × {here.device}, where "
+                "its optimum says nothing"
+            )
     print(
         "| problem | start | first measured, s | within 3 %, s | best, µs | recorded, µs | trials | trials a minute |"
     )
