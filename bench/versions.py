@@ -38,7 +38,7 @@ from autotune.workloads import workload
 
 ALLOWED = 0.99
 SECONDS = 0.1
-"""Of a sample."""
+"""The length of a sample."""
 
 HEADER = "| sizes | before, µs | now, µs | before / now | config |\n|---|---:|---:|---:|---|"
 
@@ -70,7 +70,7 @@ class Checkout:
         ]  # fmt: skip
 
     def ask(self, do: str, **arguments: Any) -> list[Any]:
-        """What each rank answers. Raises Refused; where a rank has died, the program ends."""
+        """The ranks' answers to a request. Raises Refused; where a rank has died, the program ends."""
         line = json.dumps({"do": do, **arguments}) + "\n"
         with ThreadPoolExecutor(len(self._ranks)) as pool:
             answers = list(pool.map(lambda rank: self._asked(rank, line), self._ranks))

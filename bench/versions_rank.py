@@ -36,7 +36,7 @@ class Rank:
         self._on_gpu = context.heap.device.type == "cuda"
         self._calls = 0
         self._run: Callable[[], object] = lambda: None
-        """Makes ``_calls`` calls."""
+        """``_calls`` calls of the operator."""
 
     def default(self, workload: str, fields: dict[str, Any]) -> dict[str, Any]:
         """The config that this checkout takes where nothing is tuned."""

@@ -1,4 +1,4 @@
-"""Which keys a command's words mean: of a device, with fields that a problem's text leaves out, flags and numbers."""
+"""The keys that a command's words choose: by device, by fields that a problem's text leaves out, flags and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which collectives and GEMMs an operator takes, told from the graph alone: what looks like one and is none is left."""
+"""An operator takes its collectives and GEMMs from the graph, and leaves those that only look like them."""
 
 from __future__ import annotations
 

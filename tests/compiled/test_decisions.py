@@ -35,7 +35,7 @@ K, N = 64, 32
 
 @dataclass
 class Opened:
-    """What the decision asks of a context."""
+    """A context without ranks."""
 
     entries: Sequence[Entry] = ()
     regime: Regime = Regime.PIPELINED

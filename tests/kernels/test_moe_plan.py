@@ -150,7 +150,6 @@ def test_configs_are_timed_on_routings_that_differ_little_from_seed_to_seed(toke
     assert spread(typical_routing) == 1.0 and spread(drawn_routing) > 1.4
 
     def of_rows(draw: Callable[..., Routing]) -> float:
-        """The same of its rows."""
         every = [draw(problem, torch.device("cpu"), seed).ids.flatten() // 32 for seed in range(60)]
         busiest = [float(torch.bincount(ranks).max()) for ranks in every]
         return max(busiest) / min(busiest)

@@ -55,7 +55,7 @@ def made(context: autotune.Context) -> dict[str, Any]:
 
 
 def keeping(context: autotune.Context) -> list[bool]:
-    """Whether each way to ask for it keeps the gathered A for the backward."""
+    """True for each way to ask for it that keeps the gathered A for the backward."""
     device = context.heap.device
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     linear, found = nn.Linear(16, 16, device=device), []

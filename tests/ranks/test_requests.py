@@ -1,4 +1,4 @@
-"""What a rank does for each request: which calls are timed, with which inputs, and which reply it gives. No ranks."""
+"""A rank's answer to each request: the calls that it times, their inputs, and its reply. Starts no process."""
 
 from __future__ import annotations
 

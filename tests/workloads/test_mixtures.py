@@ -1,4 +1,4 @@
-"""What a mixture's operation compares with, on ranks without a heap: a right result passes, each fault is seen."""
+"""A mixture's check, on ranks without a heap: a right result passes, each fault is seen."""
 
 from __future__ import annotations
 

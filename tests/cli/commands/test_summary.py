@@ -1,4 +1,4 @@
-"""What a run says at its end: the next commands, what an interrupted one has, why nothing could be measured."""
+"""The last lines of a run: the next commands, an interrupted run's best, the reason why nothing was measured."""
 
 from __future__ import annotations
 

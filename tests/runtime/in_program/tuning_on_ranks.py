@@ -101,7 +101,7 @@ def agreement(folder: str) -> dict[str, Any]:
 
 @contextmanager
 def warnings_of(logger: logging.Logger) -> Iterator[list[str]]:
-    """What it has warned of."""
+    """Its warnings."""
     told: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
