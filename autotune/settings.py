@@ -82,12 +82,23 @@ HEAP_BYTES = Setting(
     "bytes of each rank's symmetric heap while tuning; default: what the problem needs",
     _whole_number(1, 1 << 50),
 )
-SETTINGS: Sequence[Setting[Any]] = (DATABASE, WORKLOADS, COMPILE_WORKERS, OFFLINE, HEAP_BYTES)
+WAIT_SECONDS = Setting(
+    "AUTOTUNE_WAIT_SECONDS",
+    "an integer from 1 to 10**6",
+    "seconds for which the ranks of a program wait for each other, in a kernel or on the host; default: 600, as NCCL's",
+    _whole_number(1, 10**6),
+)
+SETTINGS: Sequence[Setting[Any]] = (DATABASE, WORKLOADS, COMPILE_WORKERS, OFFLINE, HEAP_BYTES, WAIT_SECONDS)
 
 
 def offline() -> bool:
     """True if AUTOTUNE_OFFLINE forbids tuning at a kernel's launch."""
     return OFFLINE.value() or False
+
+
+def wait_seconds() -> int:
+    """Seconds for which the ranks of a program wait for each other."""
+    return WAIT_SECONDS.value() or 600
 
 
 def default_database_url() -> str:

@@ -27,6 +27,7 @@ from transport_kernels import LL, POINTERS, SENTINEL, TMA, TMA_ADD, WIDTH, add_k
 
 from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
+from autotune.heap.status import new_status
 from autotune.kernels.launching.plan import Launch
 from autotune.machine import machine, versions
 
@@ -184,7 +185,7 @@ class Pair:
         mark, heap = self.heap.mark(), self.heap
         mine = self._numbers(heap.rank, (count,)).to(torch.int32)
         inbox = heap.allocate((slots * count,), torch.int64 if way == LL else torch.int32)
-        counters, status = heap.allocate((programs,), torch.int32), heap.allocate((1,), torch.int32)
+        counters, status = heap.allocate((programs,), torch.int32), new_status(heap)
         sums = torch.zeros(programs, dtype=torch.int64, device=heap.device)
         theirs = heap.peer(inbox, self.peer)
         found: dict[str, Any] = {"way": name, "KiB": kib, "programs": programs}

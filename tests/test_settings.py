@@ -18,6 +18,7 @@ from autotune.settings import SETTINGS, Setting
     [
         (settings.HEAP_BYTES, "4096", 4096),
         (settings.COMPILE_WORKERS, " 3 ", 3),
+        (settings.WAIT_SECONDS, "1800", 1800),
         (settings.OFFLINE, "Yes", True),
         (settings.OFFLINE, "0", False),
         (settings.WORKLOADS, "a.py::b.py", ["a.py", "b.py"]),
@@ -37,6 +38,7 @@ def test_what_is_allowed(setting: Setting[object], text: str, value: object, mon
     [
         *[(settings.HEAP_BYTES, text) for text in ("x", "0", "-1", "1e9", "4G", str(1 << 51))],
         *[(settings.COMPILE_WORKERS, text) for text in ("abc", "0", "1025", "2.5")],
+        *[(settings.WAIT_SECONDS, text) for text in ("0", "-1", "inf", "1e7")],
         *[(settings.OFFLINE, text) for text in ("maybe", "2")],
     ],
 )

@@ -122,6 +122,10 @@ class SymmetricHeap(ABC):
         """``borrow`` for a contiguous tensor with elements."""
 
     @abstractmethod
+    def view(self, address: int, like: torch.Tensor) -> torch.Tensor:
+        """A tensor like ``like`` on the heap's device, over memory at an address that the device reaches."""
+
+    @abstractmethod
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
         """A tensor like ``like`` at an address in ``rank``'s heap."""
 

@@ -3,9 +3,19 @@
 The protocol, in one place. A producer stores data to a peer, then ``signal``s a counter in that peer's heap: a
 barrier among the program's threads orders all their stores before one thread's release at system scope. A consumer
 ``wait``s on the counter in its own heap with an acquire at system scope, then reads. Data that it reads through TMA
-(the async proxy) needs a proxy fence in between. A wait is bounded: after ``spin_limit`` polls it times out and sets
-bit 0 of ``status``; under the interpreter also once a peer's process has ended. There a poll takes a millisecond, in
-which the core is another rank's.
+(the async proxy) needs a proxy fence in between.
+
+A wait may give up, a result may not lie. After ``spin_limit`` polls a wait times out: it sets bit 0 of ``status`` on
+every rank, and the word that the ranks' hosts read; waits that are still polling then end, too. A program ends with
+``seal``, which fills its result with NaN where that bit is set. What a rank sends after it has timed out may be
+anything and may overwrite what a peer still reads; but its peers' bits were set before, so they seal their results.
+
+``status``, int64 [STATUS_WORDS + world_size], lies on the heap (``heap/status.py`` fills it): bits; the address of the
+hosts' word, or zero; how many addresses follow; those of the other ranks' bits. Without addresses, as in the tuner,
+whose gang ends together, a time-out stays with its rank.
+
+Under the interpreter a wait also ends once a peer's process has ended, and a poll takes a millisecond, in which the
+core is another rank's.
 """
 
 from __future__ import annotations
@@ -13,10 +23,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from triton import knobs
-from triton.language.target_info import is_cuda
+from triton.language.target_info import cuda_capability_geq, is_cuda, is_hip
 from triton.runtime.jit import constexpr_function
 
-from autotune.heap import peers
+from autotune.heap import patience, peers
 from autotune.heap.loading import import_iris
 
 iris = import_iris()
@@ -24,6 +34,11 @@ iris = import_iris()
 load = iris.load
 store = iris.store
 atomic_add = iris.atomic_add
+
+QUICK_POLLS = tl.constexpr(patience.QUICK_POLLS)
+
+SEALED_AT_ONCE = tl.constexpr(1024)
+"""Elements that a program fills with NaN at once."""
 
 
 @triton.jit
@@ -55,8 +70,7 @@ def signal_each(counter, rank, heap_bases, WORLD: tl.constexpr, FIRST: tl.conste
 def wait(counter, target, status, spin_limit):
     """Poll ``counter`` in our own heap until it has reached ``target``; returns 0, or 1 where it timed out.
 
-    Counters only grow and may wrap around, hence the signed difference. Every 256 polls it looks whether another wait
-    has timed out already, so that a broken launch ends after one time-out and not after one for each of its waits.
+    Counters only grow and may wrap around, hence the signed difference.
     """
     spins = 0
     behind = target - tl.atomic_add(counter, 0, sem="acquire", scope="sys")
@@ -87,11 +101,21 @@ def _furthest_behind(counters, mask, target):
 
 @triton.jit
 def next_spin(spins, status, spin_limit):
-    """The number of polls that a wait has made, or ``spin_limit`` where it is in vain."""
+    """The number of polls that a wait has made, or ``spin_limit`` where it is in vain.
+
+    Every 256 polls it looks whether another wait has timed out, so that a broken launch ends after one time-out and not
+    after one for each of its waits. The hosts' word is behind PCIe, and so is asked a hundredth as often, until the
+    wait has become slow anyway.
+    """
     spins += 1
     if spins % 256 == 0:
-        if (tl.load(status, volatile=True) & 1) != 0:  # a wait has timed out
+        if (tl.load(status, volatile=True) & 1) != 0:
             spins = spin_limit
+        elif (spins % (1 << 15) == 0) | (spins > QUICK_POLLS):
+            if alarmed(status):
+                spins = spin_limit
+    if spins > QUICK_POLLS:
+        pause()
     if is_interpreted():
         if peer_ends():
             spins = spin_limit
@@ -99,11 +123,74 @@ def next_spin(spins, status, spin_limit):
 
 
 @triton.jit
+def alarmed(status):
+    """True if a rank has told all hosts that its wait timed out, or that it will not come."""
+    address = tl.load(status + 1)
+    told = address != 0
+    if told:
+        told = tl.load(tl.cast(address, tl.pointer_type(tl.int64)), volatile=True) != 0
+    return told
+
+
+@triton.jit
+def pause():
+    """Sleep for 20 to 40 microseconds: polls for minutes then cost no bandwidth and little power."""
+    if compiles_for_cuda():
+        tl.inline_asm_elementwise(
+            "nanosleep.u32 20000; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+        )
+    elif compiles_for_hip():
+        tl.inline_asm_elementwise("s_sleep 127; v_mov_b32 $0, 0;", "=v", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
 def _late(behind, status):
     late = (behind > 0).to(tl.int32)
     if late != 0:
-        tl.atomic_or(status, 1)
+        time_out(status)
     return late
+
+
+@triton.jit
+def time_out(status):
+    """This program's wait has timed out: tell this rank's programs, the other ranks, and all hosts.
+
+    The last atomic orders that before all that the program sends from here on.
+    """
+    tl.atomic_or(status, 1)
+    for number in range(tl.load(status + 2)):
+        of_peer = tl.cast(tl.load(status + 3 + number), tl.pointer_type(tl.int64))
+        tl.atomic_or(of_peer, 1, scope="sys")
+    address = tl.load(status + 1)
+    if address != 0:
+        # A store, for over PCIe there need be no atomics.
+        tl.store(tl.cast(address, tl.pointer_type(tl.int64)), 1)
+    tl.atomic_or(status, 1, sem="acq_rel", scope="sys")
+
+
+@triton.jit
+def seal(status, out, elements):
+    """Fill ``out``, contiguous, with NaN if a wait has timed out, on whatever rank. The last thing that a program does.
+
+    All of it, and each program does: one that has ended before had nothing to tell, and the last one to end comes after
+    all stores. ``elements`` may be int64.
+    """
+    if (tl.load(status, volatile=True) & 1) != 0:
+        _await_own_tma_stores()
+        lanes = tl.arange(0, SEALED_AT_ONCE)
+        nan = tl.full((SEALED_AT_ONCE,), float("nan"), tl.float32).to(out.dtype.element_ty)
+        for begin in range(0, elements, SEALED_AT_ONCE):
+            tl.store(out + begin + lanes, nan, mask=begin + lanes < elements)
+
+
+@triton.jit
+def _await_own_tma_stores():
+    """Stores by TMA end after the program has gone on; they must not come after the NaN."""
+    if has_tma():
+        tl.inline_asm_elementwise(
+            "cp.async.bulk.wait_group 0; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+        )
+        tl.debug_barrier()
 
 
 @constexpr_function
@@ -124,6 +211,18 @@ def peer_ends():
 def compiles_for_cuda():
     """True if this kernel is compiled for an NVIDIA GPU; never under the interpreter."""
     return not knobs.runtime.interpret and is_cuda()
+
+
+@constexpr_function
+def compiles_for_hip():
+    """True if this kernel is compiled for an AMD GPU; never under the interpreter."""
+    return not knobs.runtime.interpret and is_hip()
+
+
+@constexpr_function
+def has_tma():
+    """True if this kernel is compiled for an NVIDIA GPU with a tensor memory accelerator."""
+    return not knobs.runtime.interpret and cuda_capability_geq(9, 0)
 
 
 @triton.jit

@@ -46,9 +46,12 @@ class IrisHeap(SymmetricHeap):
         super().__init__(arena, [bases[rank] for rank in members], group)
 
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._view(tensor.data_ptr(), self.rank, tensor)
+        return self.view(tensor.data_ptr(), tensor)
 
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
+        return self.view(address, like)
+
+    def view(self, address: int, like: torch.Tensor) -> torch.Tensor:
         size = like.numel() * like.element_size()
         flat: torch.Tensor = self._view_of(address, size, torch.uint8, self.device)
         return flat.view(like.dtype).view(like.shape)

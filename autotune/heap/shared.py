@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import weakref
-from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,13 +12,11 @@ from triton import knobs
 
 from autotune.agreement import Agreement
 from autotune.errors import HeapError
+from autotune.heap.alarm import common_folder
 from autotune.heap.arena import SymmetricHeap
 from autotune.heap.interpreter import mend_interpreter
 from autotune.heap.peers import PEERS
 from autotune.machine import check_interpreter
-from autotune.processes.folder import OwnFolder
-
-MEMORY = Path("/dev/shm")
 
 
 class SharedMemoryHeap(SymmetricHeap):
@@ -42,7 +37,7 @@ class SharedMemoryHeap(SymmetricHeap):
         mend_interpreter()
         agreement = Agreement(group if group is not None else dist.group.WORLD)
         rank = agreement.rank
-        with _common_folder(agreement) as folder:
+        with common_folder(agreement) as folder:
             files = [os.path.join(folder, f"rank{peer}") for peer in range(agreement.world_size)]
             agreement.gather(lambda: _allocate(files[rank], size, rank))
             self._maps = [torch.from_file(file, shared=True, size=size, dtype=torch.uint8) for file in files]
@@ -51,8 +46,11 @@ class SharedMemoryHeap(SymmetricHeap):
         super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
 
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        memory = (ctypes.c_byte * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
-        return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
+        return self.view(tensor.data_ptr(), tensor)
+
+    def view(self, address: int, like: torch.Tensor) -> torch.Tensor:
+        memory = (ctypes.c_byte * (like.numel() * like.element_size())).from_address(address)
+        return torch.frombuffer(memory, dtype=like.dtype).view(like.shape)
 
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
         begin = address - self._addresses[rank]
@@ -76,15 +74,3 @@ def _allocate(file: str, size: int, rank: int) -> None:
 
 def _others(agreement: Agreement) -> list[int]:
     return [pid for pid in agreement.gather(os.getpid) if pid != os.getpid()]
-
-
-@contextlib.contextmanager
-def _common_folder(agreement: Agreement) -> Iterator[str]:
-    """A fresh folder, known to all ranks and removed by the first; in memory if the host has such a place."""
-    with contextlib.ExitStack() as stack:
-
-        def make() -> str:
-            own = stack.enter_context(contextlib.closing(OwnFolder(MEMORY if MEMORY.is_dir() else None)))
-            return str(own.path)
-
-        yield agreement.broadcast(make)

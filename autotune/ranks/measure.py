@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from autotune.errors import MissedBarrier
 from autotune.heap.arena import SymmetricHeap
+from autotune.heap.status import new_status
 from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.primitives.barrier import barrier_kernel
@@ -103,8 +104,8 @@ class Stopwatch:
         self._heap = heap
         self._machine = machine
         self._epoch_counter = heap.allocate((1,), torch.int64)
-        self._counters = heap.allocate((heap.world_size + 1,), torch.int32)
-        self._status = self._counters[:1]
+        self._counters = heap.allocate((heap.world_size,), torch.int32)
+        self._status = new_status(heap)
         self._begin_anew()
         self._barrier = self._barrier_launch(spin_limit)
         self._spin_limit = spin_limit
@@ -115,7 +116,7 @@ class Stopwatch:
     def _barrier_launch(self, spin_limit: int, trace: torch.Tensor | None = None) -> Launch:
         heap = self._heap
         arguments = {
-            "counters": self._counters[1:], "epoch_counter": self._epoch_counter, "rank": heap.rank,
+            "counters": self._counters, "epoch_counter": self._epoch_counter, "rank": heap.rank,
             "heap_bases": heap.bases, "status": self._status, "spin_limit": spin_limit, "trace": trace,
             "WORLD": heap.world_size, "FINISH": True,
         }  # fmt: skip
@@ -130,7 +131,7 @@ class Stopwatch:
         if self._machine.is_interpreter:
             return Timed([self._host_time(call) for _ in range(warmup + iterations)][warmup:], [])
         timed = self._device_times(call, warmup, iterations)
-        if self._status.item():
+        if self._status[0].item():
             raise MissedBarrier("a rank missed the barrier before a timed call: it was stuck, or had failed")
         return timed
 
@@ -139,6 +140,7 @@ class Stopwatch:
         self._heap.barrier()
         self._epoch_counter.zero_()
         self._counters.zero_()
+        self._status.zero_()
         self._heap.barrier()
 
     def time_isolated(self, call: Callable[[], None], calls: int) -> list[float]:

@@ -15,8 +15,11 @@ import torch.distributed as dist
 
 from autotune.agreement import Agreement
 from autotune.config import Config
-from autotune.errors import InputError, InvalidConfig
+from autotune.errors import GangError, InputError, InvalidConfig, InvalidProblem
 from autotune.heap import open_heap
+from autotune.heap.alarm import RAISED, Alarm
+from autotune.heap.patience import polls
+from autotune.heap.status import TIMED_OUT, new_status, tell_peers
 from autotune.kernels.launching.streams import capturing, on_device
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
@@ -27,14 +30,9 @@ from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import Found, lookup, workload_for
 from autotune.runtime.turns import TURNS
 from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
-from autotune.settings import default_database_url
+from autotune.settings import default_database_url, wait_seconds
 from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
-
-SPIN_LIMITS = {True: 1 << 14, False: 1 << 25}
-"""Polls before a wait times out, under the interpreter and on GPUs: about 20 s, and 7 to 13 s on an H200; peers may
-well be late.
-"""
 
 _Key = tuple[LaunchedWorkload, Problem, Config]
 """Of a workspace: several workloads may share a type of problem."""
@@ -107,7 +105,17 @@ class Context:
         self.heap.group = None  # the agreement alone holds it, and so can leave it at once
         self.heap.library_group = group
         self._interpreted = self.machine.is_interpreter
-        self.spin_limit = SPIN_LIMITS[self._interpreted]
+        self.spin_limit = polls(wait_seconds(), interpreted=self._interpreted)
+        """Polls before a wait in a kernel times out."""
+        self._status = new_status(self.heap)
+        try:
+            self._alarm = agreement.all_or_none(lambda: Alarm(agreement, self.heap))
+        except BaseException:
+            self.heap.close()
+            self._leave_group()
+            raise
+        tell_peers(self._status, self.heap, self._alarm.address)
+        self._alarm_words = self._alarm.words
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""
         self.handle = next(_HANDLES)
@@ -169,6 +177,7 @@ class Context:
             if _OPEN.pop(self.handle, None) is None:
                 return
             self._forget()
+            self._alarm.close()
             self.heap.close()
             self._leave_group()
             if not _OPEN:
@@ -189,17 +198,21 @@ class Context:
             self._forget()
             self._choices.clear()
             self.heap.release(self._mark)
+            self._status[0] = 0
+            self._alarm.reset()
+            self.heap.barrier()
 
     def _forget(self) -> None:
         self.calls.clear()
         self._workspaces.clear()
 
     def check(self) -> None:
-        """Raise GangError where a wait in any operator's kernel has timed out, InvalidProblem where a routing gave this
-        rank more rows than there is room for. Waits for the device, all streams of it.
+        """Raise GangError where a wait in a kernel has timed out, on whatever rank, InvalidProblem where a routing gave
+        this rank more rows than there is room for. Waits for the device, all streams of it.
 
-        On a GPU a call returns before it is known whether all ranks came: check now and then, and before results
-        count. (Under the interpreter every call checks itself.) While a graph is captured it raises InputError.
+        On a GPU a call returns before it is known whether all ranks came. If one does not, results are NaN, and the
+        next call of any operator raises what this does. (Under the interpreter every call checks itself.) While a graph
+        is captured it raises InputError.
         """
         if self.capturing:
             raise InputError(
@@ -208,8 +221,27 @@ class Context:
         with self._lock:
             if self.heap.device.type == "cuda":
                 torch.cuda.synchronize(self.heap.device)  # calls may be on any stream, and a status word waits for none
-            for workspace in self._workspaces.values():
-                workspace.check()
+            self._check_status()
+
+    def _check_status(self) -> None:
+        status = int(self._status[0].item())
+        if status & ~TIMED_OUT:  # first: the wrong input would be there again after a release
+            raise InvalidProblem(
+                "tokens name an expert more than once, and so gave this rank more rows than there is room for "
+                "(docs/kernels/moe.md); results since then lack rows. Mend the routing, then call context.release() on "
+                "every rank"
+            )
+        if status or self._alarm_words[RAISED]:
+            self._raise_alarm()
+
+    def _raise_alarm(self) -> None:
+        """What happened since, on whatever rank. Raises GangError."""
+        raise GangError(
+            self._alarm.reason
+            or "a wait in a kernel timed out: some rank died, did not make this call, or came more than "
+            f"{wait_seconds()} s late (AUTOTUNE_WAIT_SECONDS). Results since then are NaN, on all ranks. To go on, "
+            "call context.release() on every rank"
+        )
 
     @property
     def group(self) -> Any:
@@ -222,10 +254,17 @@ class Context:
         return capturing(self.heap.device)
 
     def enqueue(self, workspace: Workspace, operands: Operands, outs: Results, bindings: Bindings) -> None:
-        """One call of a workspace on the current stream, after the process's call before, on whatever stream."""
+        """One call of a workspace on the current stream, after the process's call before, on whatever stream.
+
+        Raises GangError where a wait has timed out since the context was opened or released, on whatever rank.
+        """
+        if self._alarm_words[RAISED]:
+            self._raise_alarm()
         with self._lock:
             if self._interpreted:
                 workspace.run(operands, outs, bindings)
+                if self._status[0]:
+                    self._check_status()
                 return
             TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
 
@@ -265,7 +304,9 @@ class Context:
 
     def _made(self, key: _Key) -> Workspace:
         known, (workload, problem, config) = self._workspaces.get(key), key
-        return known or Workspace(workload.kernels, problem, config, self.machine, self.heap, self.spin_limit)
+        return known or Workspace(
+            workload.kernels, problem, config, self.machine, self.heap, self.spin_limit, self._status
+        )
 
     def agree_without_rows(self, workload: LaunchedWorkload, problem: Problem, first: FirstCall) -> None:
         """A form's ``first`` call, whose results are empty. Collective. Raises what ``agree`` raises."""
@@ -296,6 +337,8 @@ class Context:
     def _demand_open(self, name: str) -> None:
         if self.handle not in _OPEN:
             raise InputError(f"{name}: the context is closed; open another one")
+        if self._alarm_words[RAISED]:
+            self._raise_alarm()
 
     def choose(self, problem: Problem, config: Config | None = None, workload: Workload | None = None) -> Found:
         """The config for a problem, the same on every rank: rank 0 looks it up, the others take its word.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -74,6 +75,8 @@ class _Doorway(Context):
         """Opens and allocates nothing; there is nothing to close."""
         self.heap, self.machine, self._interpreted = heap, machine, machine.is_interpreter
         self.calls: dict[Any, Prepared] = {}
+        self._alarm_words = memoryview(array("q", [0]))
+        self._status = torch.zeros(1, dtype=torch.int64, device="cpu")
         self._lock = threading.RLock()
 
     def workspace(
@@ -90,7 +93,7 @@ class _NothingBound(Workspace):
     """A workspace whose calls are bound to nothing."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.bound, self._interpreted = problem, False, False
+        self.problem, self.bound = problem, False
         self._bindings: dict[tuple[Any, ...], Bindings] = {}
 
     def readable(self, operands: Operands) -> Operands:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.errors import GangError, HeapExhausted, InvalidProblem
+from autotune.errors import HeapExhausted, InvalidProblem
 from autotune.heap.arena import SymmetricHeap, extent
-from autotune.kernels.launching.contract import TIMED_OUT, Kernels, Setup
+from autotune.kernels.launching.contract import Kernels, Setup
 from autotune.kernels.launching.streams import capturing
 from autotune.kernels.launching.tensors import Run
 from autotune.machine import Machine
@@ -34,19 +34,18 @@ class Workspace:
 
     def __init__(
         self, kernels: Kernels[Any, Any, Any, Any], problem: Problem, config: Config, machine: Machine,
-        heap: SymmetricHeap, spin_limit: int,
+        heap: SymmetricHeap, spin_limit: int, status: torch.Tensor,
     ) -> None:  # fmt: skip
-        """Collective. Raises HeapExhausted, on every rank alike."""
+        """Collective. Raises HeapExhausted, on every rank alike. ``status`` is that of all workspaces of the heap."""
         # A graph would be bound to fixed addresses; callers who capture graphs capture the eager calls.
         config = config.replace(launch="eager") if "launch" in config else config
         self._kernels, self._heap, self.problem = kernels, heap, problem
-        self._interpreted = machine.is_interpreter
         self._bindings: dict[tuple[Any, ...], Bindings] = {}
         self.bound = False
         """True once it is compiled, and bound to tensors, on every rank."""
         try:
             with torch.inference_mode(False):  # as in ``_bound``
-                self._setup = Setup(kernels, problem, config, machine, heap, spin_limit)
+                self._setup = Setup(kernels, problem, config, machine, heap, spin_limit, status=status)
         except HeapExhausted as error:
             raise HeapExhausted(f"{error}; or free other problems' workspaces with context.release()") from error
 
@@ -78,33 +77,11 @@ class Workspace:
         self.bound = True
 
     def run(self, operands: Operands, outs: Results, bindings: Bindings) -> None:
-        """Enqueue one call on the current stream; ``bindings`` are those of its operands. Under the interpreter raises
-        GangError where a wait timed out.
-        """
+        """Enqueue one call on the current stream; ``bindings`` are those of its operands."""
         # As ``_addresses`` does, in place: this is every call's way.
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
         run = bindings.get(addresses) or self._bound(operands, outs, bindings, addresses)
         run()
-        if self._interpreted:
-            self.check()
-
-    def check(self) -> None:
-        """Raise GangError where a wait in a kernel has timed out since the workspace was made, InvalidProblem where the
-        inputs of a call broke what its kernels rely on; waits for the device.
-        """
-        status = self._setup.status
-        if status & ~TIMED_OUT:  # first: the wrong input would be there again after a release
-            raise InvalidProblem(
-                f"{self.problem.workload} ({self.problem}): tokens name an expert more than once, and so gave this "
-                "rank more rows than there is room for (docs/kernels/moe.md); results since then lack rows. Mend "
-                "the routing, then call context.release() on every rank"
-            )
-        if status:
-            raise GangError(
-                f"{self.problem.workload} ({self.problem}): a wait in the kernel timed out, and results since then are "
-                "wrong. Some rank did not make this call, or made it far too late. To go on, call context.release() on "
-                "every rank"
-            )
 
     @property
     def shard(self) -> torch.Tensor | None:

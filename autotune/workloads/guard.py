@@ -190,7 +190,7 @@ RESULTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "error_of": (lambda found: isinstance(found, Error), "an Error"),
     "parts": (lambda found: isinstance(found, dict) and all(map(callable, found.values())), "functions by name"),
     "tensors": (dataclasses.is_dataclass, "its tensors_type, a dataclass of tensors"),
-    "scratch": (lambda found: found is None or _has("status", "poison")(found), "status, poison and tensors, or None"),
+    "scratch": (lambda found: found is None or _has("poison")(found), "poison and tensors, or None"),
     "plan": (_listed(_has("kernel", "arguments")), "a list of Launch"),
     "run": (callable, "a function that enqueues one call"),
     "library": (callable, "a function that enqueues one call"),

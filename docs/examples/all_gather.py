@@ -71,6 +71,7 @@ def push_kernel(
         part = tl.load(box + source * wide + place + late, mask=inside)
         tl.store(out + source * wide + place, part, mask=inside)
     finish(epoch_counter, programs)
+    heap.seal(status, out, WORLD * wide)
 
 
 # --- the mode that the guide adds: from here …
@@ -94,6 +95,7 @@ def pull_kernel(
     if finish(epoch_counter, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
+    heap.seal(status, out, WORLD * tl.cast(elements, tl.int64))
 
 
 # … to here, and what says "pull" below.
@@ -116,7 +118,6 @@ class Scratch:
     """Memory shared by the ranks; counters are zero at the start."""
 
     epoch_counter: torch.Tensor
-    status: torch.Tensor
     counters: torch.Tensor
     """int32 [world_size, blocks] for the push; [2, world_size] for the pull."""
     inbox: torch.Tensor
@@ -163,7 +164,6 @@ class AllGatherKernels(Kernels[AllGather, AllGatherKnobs, Tensors, Scratch]):
         blocks = triton.cdiv(problem.elements, knobs.block)
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
-            status=shared((1,), torch.int32),
             counters=shared((world, blocks) if pushes else (2, world), torch.int32),
             inbox=shared((2 * pushes, world * problem.elements), TORCH_DTYPES[problem.dtype]),
         )
@@ -176,7 +176,7 @@ class AllGatherKernels(Kernels[AllGather, AllGatherKnobs, Tensors, Scratch]):
         problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
         common = {
             "x": tensors.x, "out": tensors.out, "elements": problem.elements, "rank": call.rank,
-            "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "status": scratch.status,
+            "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "status": call.status,
             "spin_limit": call.spin_limit, "WORLD": problem.world_size, "BLOCK": knobs.block,
         }  # fmt: skip
         programs, options = triton.cdiv(problem.elements, knobs.block), {"num_warps": knobs.num_warps}

@@ -79,6 +79,7 @@ def gather_multiply_tile(
     if finish(epoch_counter, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
+    heap.seal(status, c, WORLD * shard * N)
 
 
 SPACE = Space(
@@ -105,7 +106,6 @@ class Scratch:
     """Memory shared by the ranks, zero at the start: one int64, the rest int32."""
 
     epoch_counter: torch.Tensor
-    status: torch.Tensor
     ready: torch.Tensor
     done: torch.Tensor
 
@@ -147,9 +147,8 @@ class FusedMatmulKernels(Kernels[Gathered, FusedMatmulKnobs, Tensors, Scratch]):
     ) -> Scratch | None:
         if knobs.mode == "gather":
             return None
-        world = problem.world_size
-        counters = (shared((count,), torch.int32) for count in (1, world, world))
-        return Scratch(shared((1,), torch.int64), *counters)
+        ready, done = (shared((problem.world_size,), torch.int32) for _ in range(2))
+        return Scratch(shared((1,), torch.int64), ready, done)
 
     def scratch_bytes(self, problem: Gathered) -> int:
         return 4 << 10
@@ -162,7 +161,7 @@ class FusedMatmulKernels(Kernels[Gathered, FusedMatmulKnobs, Tensors, Scratch]):
         arguments = {
             "a": tensors.a, "b": tensors.b, "c": tensors.c, "shard": shard, "N": problem.n, "K": problem.k,
             "rank": call.rank, "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "ready": scratch.ready,
-            "done": scratch.done, "status": scratch.status, "spin_limit": call.spin_limit,
+            "done": scratch.done, "status": call.status, "spin_limit": call.spin_limit,
             "WORLD": problem.world_size,
         }  # fmt: skip
         return [Launch(gather_multiply_tile, problem.world_size * tiles, arguments, knobs.options)]

@@ -14,6 +14,7 @@ import triton.language as tl
 import autotune
 from autotune.errors import GangError
 from autotune.heap import device, open_heap
+from autotune.heap.status import new_status
 from autotune.kernels.primitives.ll import ll_wait
 
 NEVER = 1 << 30
@@ -48,25 +49,25 @@ def leave(folder: str, answer: object) -> None:
 def raw_wait(folder: str) -> None:
     """The mark that a wait has left behind."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
-    flag, status = heap.allocate((1,), torch.int32), heap.allocate((1,), torch.int32)
-    flag.zero_(), status.fill_(OTHER)
+    flag, status = heap.allocate((1,), torch.int32).zero_(), new_status(heap)
+    status[0] = OTHER
     heap.barrier()
     if last():
         leave(folder, None)
     forlorn_kernel[(1,)](flag, status, NEVER)
-    leave(folder, status.item())
+    leave(folder, status[0].item())
 
 
 def ll_wait_alone(folder: str) -> None:
     """The same of a wait for a word of the LL protocol."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
-    word, status = heap.allocate((1,), torch.int64), heap.allocate((1,), torch.int32)
-    word.zero_(), status.fill_(OTHER)
+    word, status = heap.allocate((1,), torch.int64).zero_(), new_status(heap)
+    status[0] = OTHER
     heap.barrier()
     if last():
         leave(folder, None)
     forlorn_ll_kernel[(1,)](word, status, NEVER)
-    leave(folder, status.item())
+    leave(folder, status[0].item())
 
 
 def in_an_operator(folder: str) -> None:

@@ -17,6 +17,7 @@ import triton.language as tl
 from autotune.errors import HeapError, HeapExhausted
 from autotune.heap import device, open_heap
 from autotune.heap.arena import ALIGNMENT, SymmetricHeap
+from autotune.heap.status import new_status
 
 TURNS = 12
 ALMOST_FULL = (1 << 31) - TURNS // 2
@@ -62,7 +63,7 @@ def synchronisation(argument: Any) -> dict[str, Any]:
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
     found: dict[str, Any] = {}
 
-    boxes, out, flag, status = _zeros(heap, TURNS, 64), _zeros(heap, TURNS, 64), _zeros(heap, 1), _zeros(heap, 1)
+    boxes, out, flag, status = _zeros(heap, TURNS, 64), _zeros(heap, TURNS, 64), _zeros(heap, 1), new_status(heap)
     flag.fill_(ALMOST_FULL)
     heap.barrier()
     for turn in range(TURNS):
@@ -71,17 +72,17 @@ def synchronisation(argument: Any) -> dict[str, Any]:
         ring_kernel[(1,)](boxes, flag, out, status, turn, target, *where, PATIENCE, WORLD=heap.world_size)
     heap.barrier()
     found["ring"] = [sorted(set(row)) for row in out.tolist()]
-    found["ring status"], found["ring counter"] = int(status.item()), int(flag.item())
+    found["ring status"], found["ring counter"] = int(status[0].item()), int(flag.item())
 
-    flag, status, results = _zeros(heap, 1), _zeros(heap, 1), _zeros(heap, WAITS)
+    flag, status, results = _zeros(heap, 1), new_status(heap), _zeros(heap, WAITS)
     flag.fill_(5)
     results.fill_(-1)
     waits_kernel[(1,)](flag, results, status, 5, 0, WAITS=WAITS)
     heap.barrier()
-    found["no wait"] = [results.tolist(), int(status.item())]
+    found["no wait"] = [results.tolist(), int(status[0].item())]
     waits_kernel[(1,)](flag, results, status, 6, 300, WAITS=WAITS)
     heap.barrier()
-    found["timed out"] = [results.tolist(), int(status.item())]
+    found["timed out"] = [results.tolist(), int(status[0].item())]
     begin = time.monotonic()
     waits_kernel[(1,)](flag, results, status, 6, 1 << 30, WAITS=WAITS)
     heap.barrier()

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from autotune.errors import HeapError, HeapExhausted
 from autotune.heap import device, open_heap
+from autotune.heap.status import new_status
 
 
 @triton.jit(do_not_specialize=["rank"])
@@ -69,21 +70,21 @@ def contract(argument: Any) -> dict[str, Any]:
     found["counted"] = int(counter.item())
 
     box, out = heap.allocate((64,), torch.int32), heap.allocate((64,), torch.int32)
-    flag, status = heap.allocate((1,), torch.int32), heap.allocate((1,), torch.int32)
-    for tensor in (box, out, flag, status):
+    flag, status = heap.allocate((1,), torch.int32), new_status(heap)
+    for tensor in (box, out, flag):
         tensor.zero_()
     heap.barrier()
     # On GPUs a poll takes a microsecond, and another rank may still be compiling this for seconds.
     patience = 1 << (18 if heap.device.type == "cpu" else 25)
     relay_kernel[(1,)](box, flag, out, status, rank, heap.bases, patience, WORLD=world_size)
     heap.barrier()
-    found["relayed"], found["relay status"] = sorted(set(out.tolist())), int(status.item())
+    found["relayed"], found["relay status"] = sorted(set(out.tolist())), int(status[0].item())
 
     flag.zero_()
     begin = time.monotonic()
     forlorn_kernel[(1,)](flag, status, 300)
     heap.barrier()
-    found["forlorn status"], found["forlorn seconds"] = int(status.item()), time.monotonic() - begin
+    found["forlorn status"], found["forlorn seconds"] = int(status[0].item()), time.monotonic() - begin
 
     next_rank = (rank + 1) % world_size
     found["peer reads"] = heap.peer(mine, next_rank).tolist()[0]

@@ -18,7 +18,7 @@ def test_a_wait_for_a_process_that_has_ended_ends(wait: str, ranks: int, tmp_pat
 
 def test_a_call_that_a_dead_peer_misses_raises(tmp_path: Path) -> None:
     told, _ = run_ranks(ON_RANKS, "in_an_operator", 2, tmp_path, argument=str(tmp_path))
-    assert "a wait in the kernel timed out" in told
+    assert "timed out" in told
 
 
 def test_watching_peers_leaves_no_descriptor_behind(tmp_path: Path) -> None:

@@ -61,9 +61,9 @@ class Calls:
         values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
         return values.to(self.dtype).to(self.device)
 
-    def bind(self, config: Config, out: torch.Tensor, spins: int | None = None) -> tuple[Any, Any]:
+    def bind(self, config: Config, out: torch.Tensor) -> tuple[Any, Any]:
         """The call that writes to ``out``, and its scratch."""
-        setup = Setup(KERNELS, self.problem, config, machine(), self.heap, spins or SPINS[self.gpu])
+        setup = Setup(KERNELS, self.problem, config, machine(), self.heap, SPINS[self.gpu])
         return setup.bind(GemmTensors(self.a, self.b, out)), setup.scratch
 
     def out(self) -> torch.Tensor:
@@ -134,19 +134,6 @@ def back_to_back(epochs: dict[str, int]) -> dict[str, list[float]]:
         calls.a.copy_(original)
         found[name] = calls.errors(outs)
         calls.heap.barrier()
-    return found
-
-
-def missed(_: None) -> dict[str, bool]:
-    """By config whether a wait timed out in a call that the second rank never makes."""
-    calls = Calls(dtype="fp32")
-    found = {}
-    for config in CONFIGS.values():
-        run, scratch = calls.bind(config, calls.out(), spins=40)
-        if calls.heap.rank == 0:
-            run()
-        calls.heap.barrier()
-        found[config.to_json()] = bool(scratch.status.item())
     return found
 
 

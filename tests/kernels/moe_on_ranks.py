@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from autotune.heap import open_heap
+from autotune.heap.status import new_status
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.moe.plan import plan_kernel
 from autotune.kernels.moe.problem import SLOTS, ExpertsProblem
@@ -34,7 +35,7 @@ def _right(heap: Any, problem: ExpertsProblem, seed: int, *, parts: int, ll: boo
     world, pairs, device = problem.world_size, problem.tokens * problem.top_k, heap.device
     inbox = heap.allocate((SLOTS, world, 2, pairs), torch.int64 if ll else torch.int32).zero_()
     arrivals = heap.allocate((SLOTS, world), torch.int32).zero_()
-    epoch, status = heap.allocate((1,), torch.int64).zero_(), heap.allocate((1,), torch.int32).zero_()
+    epoch, status = heap.allocate((1,), torch.int64).zero_(), new_status(heap)
     ids = torch.empty(problem.tokens, problem.top_k, dtype=torch.int32, device=device)
     gates = torch.empty(problem.tokens, problem.top_k, device=device)
     offsets = torch.empty(problem.local_experts + 1, dtype=torch.int32, device=device)
@@ -59,7 +60,7 @@ def _right(heap: Any, problem: ExpertsProblem, seed: int, *, parts: int, ll: boo
             each.fill_(-1)
         launch.run()
         right.append(_agrees(problem, routing, heap.rank, offsets, listed, listed_gates, own_rows))
-    return all(right) and not status.item()
+    return all(right) and not status[0].item()
 
 
 def _agrees(problem: ExpertsProblem, routing: Routing, rank: int, *found: torch.Tensor) -> bool:

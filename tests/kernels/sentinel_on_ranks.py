@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device, open_heap
+from autotune.heap.status import new_status
 from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_empty, sentinel_take, sentinel_wait
 
 WORDS = 256
@@ -56,7 +57,7 @@ def exchanged(_: None) -> dict[str, Any]:
 
 def _launches(heap: Any, kernel: Any, dtype: torch.dtype, slots: int, programs: int, left: int) -> dict[str, Any]:
     bits, rank = BITS[dtype.itemsize], heap.rank
-    inbox, status = heap.allocate((slots, WORDS), bits).zero_(), heap.allocate((1,), torch.int32).zero_()
+    inbox, status = heap.allocate((slots, WORDS), bits).zero_(), new_status(heap)
     heap.barrier()
     right = 0
     for epoch in range(LAUNCHES):
@@ -70,7 +71,7 @@ def _launches(heap: Any, kernel: Any, dtype: torch.dtype, slots: int, programs: 
             right += same(row.view(dtype)[:-1], expected[:-1]) and bool((row[:-1] != 0).all())
     heap.barrier()
     full = [bool((slot != 0).any()) for slot in inbox[:, : WORDS - 1].cpu()]
-    return {"right": right, "all": LAUNCHES * programs, "full": sum(full), "left": left, "late": status.item()}
+    return {"right": right, "all": LAUNCHES * programs, "full": sum(full), "left": left, "late": status[0].item()}
 
 
 def _drawn(dtype: torch.dtype, rank: int, epoch: int) -> torch.Tensor:
@@ -85,10 +86,10 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
 def missing(_: None) -> int:
     """The status word of a rank whose peer sends nothing."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
-    inbox, status = heap.allocate((2, WORDS), torch.int16).zero_(), heap.allocate((1,), torch.int32).zero_()
+    inbox, status = heap.allocate((2, WORDS), torch.int16).zero_(), new_status(heap)
     heap.barrier()
     if heap.rank == 0:
         mine, out = (torch.zeros(WORDS, dtype=torch.int16, device=heap.device) for _ in range(2))
         taking_kernel[(1,)](mine, inbox, out, 0, 0, heap.bases, status, 300, WORDS, num_warps=4)
     heap.barrier()
-    return int(status.item())
+    return int(status[0].item())

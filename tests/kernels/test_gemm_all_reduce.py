@@ -122,14 +122,6 @@ def test_zeros_arrive_like_any_other_numbers(tmp_path: Path) -> None:
             assert [value == 0.0 for value in largest] == [True, False, True, True], (config, largest)
 
 
-def test_a_call_that_a_peer_misses_ends_and_says_so(tmp_path: Path) -> None:
-    on_cpu()
-    first, second = run_ranks(FUNCTIONS, "missed", 2, tmp_path)
-    assert set(first.values()) == {True}
-    assert set(second.values()) == {False}
-    assert len(first) == len(second) == 7
-
-
 def test_a_k_that_the_ranks_cannot_share_is_refused() -> None:
     with pytest.raises(InvalidProblem, match="k=100 .* world_size=8, .* use 96 or 104"):
         WORKLOAD.problem_type(m=1, n=8, k=100, world_size=8)

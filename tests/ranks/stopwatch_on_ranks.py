@@ -26,7 +26,7 @@ def missed_before(_: Any) -> list[int]:
             watch._barrier.run()
     watch.time(lambda: None, warmup=0, iterations=2)
     counters: list[int] = watch._counters.tolist()
-    return [*watch._epoch_counter.tolist(), *counters]
+    return [*watch._epoch_counter.tolist(), int(watch._status[0]), *counters]
 
 
 def missed_meanwhile(_: Any) -> str:

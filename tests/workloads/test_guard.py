@@ -196,7 +196,7 @@ RETURNS = {
     "prepare": "OwnOperation.prepare gave None; it must return a function that enqueues one call",
     "error": "OwnOperation.error gave None; it must return an Error",
     "plan": "OwnKernels.plan gave None; it must return a list of Launch",
-    "scratch": "OwnKernels.scratch gave (1, 2); it must return status, poison and tensors, or None",
+    "scratch": "OwnKernels.scratch gave (1, 2); it must return poison and tensors, or None",
 }
 
 

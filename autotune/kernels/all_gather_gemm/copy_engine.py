@@ -60,11 +60,12 @@ class CopyEngine:
         pushed: bool,
     ) -> None:  # fmt: skip
         """``returned``, the tensor for the gathered A, serves as the inbox where it is given. ``launches``: the barrier
-        before, and that after the copies; or, pushed, that before, then a signal and a wait for each chunk.
+        before, and that after the copies; or, pushed, that before, then a signal and a wait for each chunk; and
+        the seal of a result that the library has written.
         """
         rows, _ = problem.shard
         self._problem, self._tensors = problem, tensors
-        self._enter, *others = launches
+        self._enter, *others, self._seal = launches
         self._exit = None if pushed else others[0]
         self._signals, self._waits = (others[::2], others[1::2]) if pushed else ([], [])
         own = slice(heap.rank * rows, (heap.rank + 1) * rows)
@@ -125,6 +126,7 @@ class CopyEngine:
         if self._exit is not None:
             self._exit.run()
         wait([main], self._multiplying)
+        self._seal.run()
 
     def _copy(self, copies: Copies) -> None:
         with on(self._copying):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.heap import device as heap
 from autotune.kernels.all_gather_gemm.push import place_of, scale_place_of
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
@@ -67,7 +68,7 @@ def chunk_of(turn, rank, K, WORLD: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.
     ]
 )  # fmt: skip
 def gather_gemm_kernel(
-    a, inbox, b, c, shard, inbox_pointer, bias, partials, tickets, scale_a, scale_shard, scale_inbox, scale_b,
+    a, inbox, b, c, result, shard, inbox_pointer, bias, partials, tickets, scale_a, scale_shard, scale_inbox, scale_b,
     M, N, K, shard_rows, width, stride_bk, stride_bn, scale_columns, scale_pitch,
     transfer_rows, comm_programs, head_start, group_m, finishing, rank,
     heap_bases, epoch_counter, arrivals, ready, done, phase, trace, status, spin_limit,
@@ -82,8 +83,9 @@ def gather_gemm_kernel(
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
-    ``a`` and ``inbox`` are descriptors with TMA and the pointers ``shard`` and ``inbox_pointer`` without. TRANSFER says
-    what the first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another kernel does).
+    ``a``, ``inbox`` and ``c`` are descriptors with TMA, else the pointers ``shard``, ``inbox_pointer`` and ``result``.
+    TRANSFER says what the first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another
+    kernel does).
     ``finishing`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
     that a tile may have several owners and its depth be split; otherwise (rows layout, tiles that divide the shard)
     each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
@@ -296,3 +298,4 @@ def gather_gemm_kernel(
     if TRANSFER == FETCH:
         if last_out:
             wait_for_all(done, target, status, spin_limit, WORLD)
+    heap.seal(status, result, tl.cast(M, tl.int64) * (N if EPILOGUE == PLAIN else N // 2))

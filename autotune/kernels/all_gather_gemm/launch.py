@@ -31,7 +31,7 @@ from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.scratch import wire_type
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
-from autotune.kernels.primitives.barrier import barrier_kernel
+from autotune.kernels.primitives.barrier import barrier_kernel, seal_kernel
 from autotune.machine import Machine
 
 MOST_CHUNKS = 16
@@ -101,7 +101,6 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         dtype, words = OPERAND_DTYPES[problem.dtype], (2, problem.world_size, math.prod(problem.shard))
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
-            status=shared((1,), ints),
             ready=shared((problem.world_size,), ints),
             done=shared((problem.world_size,), ints),
             arrivals=shared((knobs.k_chunks, problem.world_size, units), ints),
@@ -125,8 +124,8 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
 
     def plan(self, call: GatherCall) -> list[Launch]:
         """A push in its own launch comes before the GEMM. ``copy_engine``: the launch before its copies, and the one
-        after or, pushed, a signal and a wait for each chunk. ``own_collective``: the launch before its GEMM. Where the
-        gathered A is a result, our GEMM is followed by the launch that copies it.
+        after or, pushed, a signal and a wait for each chunk; at last the seal. ``own_collective``: the launch before
+        its GEMM. Where the gathered A is a result, our GEMM is followed by the launch that copies it.
         """
         mode, scratch = call.knobs.mode, call.scratch
         if mode == "pull":
@@ -134,10 +133,10 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         if mode == "own_collective":
             return [_gather(call) if scratch.words is None else _gather_words(call)]
         if mode == "copy_engine":
-            enter = _barrier(call, scratch.ready, finish=False)
+            enter, seal = _barrier(call, scratch.ready, finish=False), _seal(call)
             if call.knobs.copies == "pushed":
-                return [enter, *_signals_and_waits(call)]
-            return [enter, _barrier(call, scratch.done, finish=True)]
+                return [enter, *_signals_and_waits(call), seal]
+            return [enter, _barrier(call, scratch.done, finish=True), seal]
         launches = _gather_gemm(call)
         returned = returned_of(call.tensors)
         return launches if returned is None else [*launches, _return(call, returned, launches[-1])]
@@ -211,7 +210,8 @@ def _return(call: GatherCall, returned: torch.Tensor, gemm: Launch) -> Launch:
     problem, scratch = call.problem, call.scratch
     arguments = {
         "shard": call.tensors.a, "inbox_pointer": scratch.inbox, "returned": returned,
-        "epoch_counter": scratch.epoch_counter, "M": problem.m, "K": problem.k, "shard_rows": problem.shard[0],
+        "epoch_counter": scratch.epoch_counter, "status": call.status, "M": problem.m, "K": problem.k,
+        "shard_rows": problem.shard[0],
         "rank": call.rank, "GATHERED": gemm.arguments["GATHERED"], "SLOTS": call.knobs.slots, "BLOCK": BLOCK,
     }  # fmt: skip
     return Launch(return_kernel, problem.m * math.ceil(problem.k / BLOCK), arguments, {"num_warps": 8})
@@ -235,7 +235,7 @@ def _ranks(call: GatherCall) -> dict[str, Any]:
     """Arguments of every kernel that communicates."""
     return {
         "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter,
-        "status": call.scratch.status, "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,
+        "status": call.status, "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,
     }  # fmt: skip
 
 
@@ -280,7 +280,7 @@ def _gemm(call: GatherCall) -> dict[str, Any]:
     return {
         **call.knobs.common(problem, call.tensors, call.machine), **_ranks(call), **_shard(call),
         "EPILOGUE": EPILOGUES.index(problem.epilogue), "HALVES": halves_constant(problem.halves, problem.n_local),
-        "c_scales": scales_of_c(call.tensors), "N": problem.n_local,
+        "c_scales": scales_of_c(call.tensors), "N": problem.n_local, "result": call.tensors.c,
         "ready": scratch.ready, "done": scratch.done,
         "scale_a": None if problem.gathers_scales else call.tensors.scale_a,
     }  # fmt: skip
@@ -366,7 +366,7 @@ def _signals_and_waits(call: GatherCall) -> list[Launch]:
         }  # fmt: skip
         waiting = {
             "arrivals": scratch.arrivals, "counter": (call.rank - apart) % world * units + number,
-            "epoch_counter": scratch.epoch_counter, "status": scratch.status, "spin_limit": call.spin_limit,
+            "epoch_counter": scratch.epoch_counter, "status": call.status, "spin_limit": call.spin_limit,
             "FINISH": turn == len(turns),
         }  # fmt: skip
         launches += [Launch(signal_chunk_kernel, 1, signal, {"num_warps": 1})]
@@ -379,6 +379,11 @@ def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
     return Launch(
         barrier_kernel, 1, _ranks(call) | {"counters": counters, "trace": None, "FINISH": finish}, {"num_warps": 1}
     )
+
+
+def _seal(call: GatherCall) -> Launch:
+    c = call.tensors.c
+    return Launch(seal_kernel, 1, {"status": call.status, "out": c, "elements": c.numel()}, {"num_warps": 1})
 
 
 class _SideStream:

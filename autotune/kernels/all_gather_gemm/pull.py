@@ -15,7 +15,7 @@ from autotune.kernels.primitives.tiles import store_tile, swizzle
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
 def pull_gemm_kernel(
-    b, c, shard, bias, scale_a, scale_shard, scale_b,
+    b, c, result, shard, bias, scale_a, scale_shard, scale_b,
     M, N, K, shard_rows, width, stride_bk, stride_bn, scale_columns, scale_pitch, group_m, rank,
     heap_bases, epoch_counter, ready, done, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, ALIGNED: tl.constexpr,
@@ -105,3 +105,4 @@ def pull_gemm_kernel(
     if finish(epoch_counter, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
+    heap.seal(status, result, tl.cast(M, tl.int64) * (N if EPILOGUE == PLAIN else N // 2))

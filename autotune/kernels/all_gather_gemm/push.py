@@ -77,6 +77,7 @@ def gather_kernel(
     )  # fmt: skip
     if finish(epoch_counter, programs):
         wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)
+    heap.seal(status, inbox_pointer, tl.cast(M, tl.int64) * K)
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "rank", "spin_limit"])
@@ -113,11 +114,12 @@ def gather_words_kernel(
             place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width
             tl.store(inbox_pointer + place, taken.to(inbox_pointer.dtype.element_ty, bitcast=True), mask=inside)
     finish(epoch_counter, tl.num_programs(0))
+    heap.seal(status, inbox_pointer, tl.cast(M, tl.int64) * K)
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "rank"])
 def return_kernel(
-    shard, inbox_pointer, returned, epoch_counter, M, K, shard_rows, rank,
+    shard, inbox_pointer, returned, epoch_counter, status, M, K, shard_rows, rank,
     GATHERED: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Copy what the launch before has gathered, [M, K]; our own rows from the shard unless they are GATHERED, too.
@@ -134,3 +136,4 @@ def return_kernel(
         if row // shard_rows == rank:
             source = shard + (row - rank * shard_rows) * K
     tl.store(returned + row * K + column, tl.load(source + column, mask=inside), mask=inside)
+    heap.seal(status, returned, tl.cast(M, tl.int64) * K)

@@ -13,8 +13,6 @@ class Scratch:
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
-    status: torch.Tensor
-    """int32 [1]: 1 once a wait timed out."""
     ready: torch.Tensor
     done: torch.Tensor
     arrivals: torch.Tensor

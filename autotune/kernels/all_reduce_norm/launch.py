@@ -48,8 +48,6 @@ class Scratch:
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
-    status: torch.Tensor
-    """int32 [1]: 1 once a wait timed out."""
     arrivals: torch.Tensor
     """int32 [2, blocks]: parts of a block that have arrived, over all launches that used the slot."""
     returns: torch.Tensor
@@ -109,7 +107,6 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         in_sums = SLOTS * blocks * knobs.norm_rows * problem.n // per_word if two_shot else 0
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
-            status=shared((1,), ints),
             arrivals=shared((SLOTS, blocks), ints),
             returns=shared((SLOTS, blocks if two_shot else 0), ints),
             inbox=shared((in_all - in_sums,), wire),
@@ -130,7 +127,7 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         arguments |= {
             "inbox": scratch.inbox, "sums": scratch.sums, "rank": call.rank, "heap_bases": call.bases,
             "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns,
-            "status": scratch.status, "spin_limit": call.spin_limit, "WORLD": problem.world_size,
+            "status": call.status, "spin_limit": call.spin_limit, "WORLD": problem.world_size,
             "MODE": MODES[knobs.mode].value, "PROTOCOL": PROTOCOLS[knobs.protocol].value,
             "SENDERS": knobs.senders,
         }  # fmt: skip

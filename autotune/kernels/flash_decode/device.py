@@ -146,6 +146,13 @@ def run_phase(
         end_phase(phase + number + 1, units, ready + (number + 1) * WORLD, rank, heap_bases, WORLD)
 
 
+@triton.jit
+def elements_of(total_rows, D: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr):
+    """Elements of a rank's result, int64: of all heads, or of the OWNED ones."""
+    rows = total_rows // WORLD if OWNED else total_rows
+    return tl.cast(rows, tl.int64) * D
+
+
 @triton.jit(
     do_not_specialize=[
         "groups", "units", "total_rows", "heads_of_group", "kv_heads", "splits", "table_width", "finishing", "rank",
@@ -253,6 +260,7 @@ def attend_kernel(
                     D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, 2, True,
                 )  # fmt: skip
                 traces.end(trace, traces.WAIT, unit - first_unit)
+            heap.seal(status, out, elements_of(total_rows, D, WORLD, OWNED))
 
 
 @triton.jit(
@@ -281,6 +289,7 @@ def reduce_kernel(
             arrivals, returns, rank, heap_bases, status, spin_limit,
             D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, 2, True,
         )  # fmt: skip
+        heap.seal(status, out, elements_of(total_rows, D, WORLD, OWNED))
 
 
 @triton.jit(do_not_specialize=["units", "heads_of_group", "rank", "spin_limit"])
@@ -322,3 +331,4 @@ def combine_kernel(
         outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
         D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, SLOTS, WAIT,
     )  # fmt: skip
+    heap.seal(status, out, elements_of(total_rows, D, WORLD, OWNED))

@@ -109,7 +109,6 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         outbox_rows = 2 * problem.rows if knobs.exchange == "two_shot" else 0
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
-            status=shared((1,), ints),
             arrived=shared((units.groups,), ints),
             arrivals=shared((world, units.count), ints),
             returns=shared((units.count,), ints),
@@ -252,7 +251,7 @@ class _Planner:
             "inbox": inbox.values, "inbox_lse": inbox.lse,
             "value_stride": inbox.value_stride, "lse_stride": inbox.lse_stride, "outbox": scratch.outbox,
             "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns,
-            "rank": self.call.rank, "heap_bases": self.call.bases, "status": scratch.status,
+            "rank": self.call.rank, "heap_bases": self.call.bases, "status": self.call.status,
             "spin_limit": self.call.spin_limit,
             "D": problem.head_dim, "UNITS": units.of_group, "BLOCKS": units.blocks, "HPP": units.heads_per_program,
             "TRANSFER_HEADS": units.transfer_heads, "TILE": units.tile, "CHUNK": self.chunk(warps, problem.world_size),

@@ -88,8 +88,6 @@ class Scratch:
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
-    status: torch.Tensor
-    """int32 [1]: 1 once a wait timed out."""
     arrived: torch.Tensor
     """int32 [groups]: splits that have been finished here."""
     arrivals: torch.Tensor

@@ -200,6 +200,7 @@ def all_reduce_kernel(
         results, arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
     )  # fmt: skip
     finish_unordered(epoch_counter, finishing, tl.program_id(0) == first)
+    heap.seal(status, c, tl.cast(M, tl.int64) * N)
 
 
 @triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "finishing", "rank", "spin_limit"])
@@ -292,3 +293,4 @@ def gemm_all_reduce_kernel(
             traces.end(trace, traces.WAIT, 0)
     if not PHASED:
         finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
+    heap.seal(status, c, tl.cast(M, tl.int64) * N)

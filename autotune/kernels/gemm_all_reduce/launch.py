@@ -87,7 +87,6 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
         partials, tickets = knobs.partials(problem.m, problem.n, own)
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
-            status=shared((1,), ints),
             arrivals=shared((SLOTS, tiles), ints),
             returns=shared((results,), ints),
             inbox=shared((in_all - in_results,), wire_dtype(problem, machine) if quantised else wire),
@@ -188,7 +187,7 @@ def _exchange(call: ReduceCall) -> dict[str, Any]:
         "inbox": scratch.inbox, "inbox_scales": scratch.inbox_scales, "results": scratch.results,
         "rank": call.rank, "heap_bases": call.bases,
         "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns,
-        "status": scratch.status, "spin_limit": call.spin_limit, "parts": scratch.parts,
+        "status": call.status, "spin_limit": call.spin_limit, "parts": scratch.parts,
         "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton), "WORLD": problem.world_size,
         "MODE": MODES[call.knobs.shots].value, "PROTOCOL": PROTOCOLS[call.knobs.protocol].value,
         "residual": call.tensors.residual if problem.residual else None,

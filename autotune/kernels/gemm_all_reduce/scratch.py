@@ -15,8 +15,6 @@ class Scratch:
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
-    status: torch.Tensor
-    """int32 [1]: 1 once a wait timed out."""
     arrivals: torch.Tensor
     """int32 [2, tiles]: parts of a tile that have arrived, over all launches that used the slot."""
     returns: torch.Tensor

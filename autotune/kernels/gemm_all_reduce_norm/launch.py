@@ -50,13 +50,6 @@ class Scratch:
     part: torch.Tensor
     """[m, n], ``own_collective``: this rank's product."""
 
-    @property
-    def status(self) -> torch.Tensor:
-        """int32 [1]: 1 once a wait timed out."""
-        waiting = self.reduce or self.norm
-        assert waiting is not None
-        return waiting.status
-
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
         for each in (self.reduce, self.norm):

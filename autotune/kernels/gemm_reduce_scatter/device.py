@@ -87,7 +87,7 @@ def sum_own_tile(
 
 @triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit", "producers", "finishing"])
 def gemm_scatter_kernel(
-    a, b, c, bias, residual, scale_a, scale_b, inbox, inbox_scales, partials, tickets, sent,
+    a, b, c, result, bias, residual, scale_a, scale_b, inbox, inbox_scales, partials, tickets, sent,
     M, N, K, rows, stride_bk, stride_bn, group_m, rank,
     heap_bases, epoch_counter, arrivals, ready, phase, producers, finishing, trace, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TRANSFER_TILES: tl.constexpr, LATE: tl.constexpr,
@@ -220,11 +220,12 @@ def gemm_scatter_kernel(
         finish(epoch_counter, finishing)
     else:
         finish(epoch_counter, programs)
+    heap.seal(status, result, tl.cast(rows, tl.int64) * N)
 
 
 @triton.jit(do_not_specialize=["rows", "rank", "spin_limit", "finishing"])
 def sum_tiles_kernel(
-    c, bias, residual, inbox, inbox_scales, rows, N, rank, heap_bases, epoch_counter, ready, finishing, status,
+    c, result, bias, residual, inbox, inbox_scales, rows, N, rank, heap_bases, epoch_counter, ready, finishing, status,
     spin_limit, WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr,
     BIAS: tl.constexpr,
 ):  # fmt: skip
@@ -235,6 +236,7 @@ def sum_tiles_kernel(
         heap_bases, ready, None, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
     )  # fmt: skip
     finish(epoch_counter, finishing)
+    heap.seal(status, result, tl.cast(rows, tl.int64) * N)
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
@@ -266,6 +268,7 @@ def sum_kernel(
         acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
     tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
     finish(epoch_counter, tl.num_programs(0))
+    heap.seal(status, c, elements)
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
@@ -301,3 +304,4 @@ def pull_sum_kernel(
     if finish(epoch_counter, programs):
         arrive(done, rank, heap_bases, WORLD)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
+    heap.seal(status, c, elements)

@@ -86,7 +86,6 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
         dtype = TORCH_DTYPES[problem.result_dtype]
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
-            status=shared((1,), ints),
             ready=shared((world,), ints),
             done=shared((world,), ints),
             arrivals=shared((world, units), ints),
@@ -150,7 +149,7 @@ def _common(call: ScatterCall) -> dict[str, Any]:
     """Arguments of all kernels."""
     return {
         "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter,
-        "status": call.scratch.status, "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,
+        "status": call.status, "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,
     }  # fmt: skip
 
 
@@ -192,6 +191,7 @@ def _gemm_scatter(call: ScatterCall, programs: int, phases: Mapping[str, Any] | 
         "TRANSFER_TILES": knobs.transfer_tiles, "LATE": knobs.signals == "next_turn" and not knobs.phased,
         "FLATTEN": knobs.schedule == "flattened", "PHASED": knobs.phased, "MEMORY": knobs.handover == MEMORY,
         "trace": knobs.trace_of(programs, call.tensors.c), "residual": call.tensors.residual,
+        "result": call.tensors.c,
         **(phases or dict.fromkeys(("producers", "finishing", "phase", "ready"))),
     }  # fmt: skip
     return Launch(device.gemm_scatter_kernel, programs, arguments, knobs.options, resident)

@@ -15,8 +15,6 @@ class Scratch:
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
-    status: torch.Tensor
-    """int32 [1]: 1 once a wait timed out."""
     ready: torch.Tensor
     """int32 [world_size], library's GEMMs: ranks whose inbox may be written to, whose product may be read."""
     done: torch.Tensor

@@ -15,6 +15,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import WorkloadError
 from autotune.heap.arena import SymmetricHeap
+from autotune.heap.status import TIMED_OUT, status_shape
 from autotune.kernels.launching.graphs import replayed
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch, in_order
@@ -22,9 +23,6 @@ from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run, meta
 from autotune.machine import Machine
 from autotune.problem import Problem
-
-TIMED_OUT = 1
-"""The bit of a status word that says that a wait timed out."""
 
 LIBRARY = "bsp"
 """The mode that is the library's own way."""
@@ -35,10 +33,6 @@ SPINS_OFFLINE = 1 << 20
 
 class Shared(Protocol):
     """The scratch of a config: tensors that its kernels keep between calls, all zero at the start."""
-
-    @property
-    def status(self) -> torch.Tensor:
-        """int32 [1]: 1 once a wait has timed out; a workload's own faults have other bits."""
 
     def poison(self) -> None:
         """Fill with NaN what a right call writes before it reads it: inboxes, not counters."""
@@ -63,6 +57,9 @@ class Call(Generic[P, K, T, MaybeS]):
     bases: torch.Tensor
     """The heap's base address on each rank, int64 [world_size]."""
     rank: int
+    status: torch.Tensor
+    """int64: what waits set when they time out, and programs end with ``seal`` by; see ``heap/device.py``. A workload's
+    own faults have other bits of it."""
     spin_limit: int
     """Polls before a wait times out."""
     group: Any = None
@@ -144,7 +141,8 @@ class Kernels(ABC, Generic[P, K, T, S]):
         if scratch is None:
             return []
         tensors, bases = self.tensors(problem, meta, meta), meta((problem.world_size,), torch.int64)
-        return self.plan(Call(problem, knobs, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
+        status = meta(status_shape(problem.world_size), torch.int64)
+        return self.plan(Call(problem, knobs, machine, tensors, scratch, bases, 0, status, SPINS_OFFLINE))
 
 
 class Setup(Generic[P, K, T, S]):
@@ -156,13 +154,21 @@ class Setup(Generic[P, K, T, S]):
 
     def __init__(
         self, kernels: Kernels[P, K, T, S], problem: P, config: Config, machine: Machine, heap: SymmetricHeap,
-        spin_limit: int, shard: torch.Tensor | None = None,
+        spin_limit: int, shard: torch.Tensor | None = None, status: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Allocate the scratch, all of it zero, and a shard if none is given. Collective. Raises HeapExhausted."""
+        """Allocate the scratch, all of it zero, and a shard and a status where none is given. Collective. Raises
+        HeapExhausted.
+        """
         self.knobs = kernels.knobs.of(config)
         self._kernels, self._problem, self._machine = kernels, problem, machine
         self._heap, self._spin_limit = heap, spin_limit
-        self.scratch: S | None = share(heap, functools.partial(kernels.scratch, problem, self.knobs, machine))
+
+        def allocate(shared: Allocate, own: Allocate) -> tuple[torch.Tensor, S | None]:
+            words = shared(status_shape(heap.world_size), torch.int64) if status is None else status
+            return words, kernels.scratch(problem, self.knobs, machine, shared, own)
+
+        self.scratch: S | None
+        self._status, self.scratch = share(heap, allocate)
         shape = kernels.read_by_peers(problem, self.knobs)
         self.shard = None if shape is None else shard
         self._own_shard = None
@@ -208,20 +214,15 @@ class Setup(Generic[P, K, T, S]):
         for copy in self._further.values():
             copy.fill_(math.nan)
 
-    @property
-    def status(self) -> int:
-        """The status word since the scratch was allocated: 0 as long as nothing is wrong. Waits for the device."""
-        return 0 if self.scratch is None else int(self.scratch.status.item())
-
     def timed_out(self) -> bool:
-        """True if a wait has timed out since the scratch was allocated. Waits for the device."""
-        return bool(self.status & TIMED_OUT)
+        """True if a wait has timed out since the status was allocated. Waits for the device."""
+        return bool(int(self._status[0].item()) & TIMED_OUT)
 
     def _call(self, tensors: T, scratch: MaybeS) -> Call[P, K, T, MaybeS]:
         heap = self._heap
         return Call(
-            self._problem, self.knobs, self._machine, tensors, scratch, heap.bases, heap.rank, self._spin_limit,
-            heap.library_group, heap,
+            self._problem, self.knobs, self._machine, tensors, scratch, heap.bases, heap.rank, self._status,
+            self._spin_limit, heap.library_group, heap,
         )  # fmt: skip
 
 

@@ -149,7 +149,7 @@ def combine_launch(call: Call[Any, Any, Any, Any], tensors: dict[str, Any], num_
     adding = min(ADDING_PER_UNIT * call.machine.compute_units, units)
     arguments: dict[str, Any] = {
         **tensors, **knobs.summing(problem), "placing": placing, "sending": knobs.comm_programs, "rank": call.rank,
-        "heap_bases": call.bases, "spin_limit": call.spin_limit, "LL": knobs.ll,
+        "heap_bases": call.bases, "status": call.status, "spin_limit": call.spin_limit, "LL": knobs.ll,
     }  # fmt: skip
     return Launch(device.combine_kernel, placing + knobs.comm_programs + adding, arguments, {"num_warps": num_warps})
 

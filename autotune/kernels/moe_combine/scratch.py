@@ -18,8 +18,6 @@ class Scratch:
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
-    status: torch.Tensor
-    """int32 [1]: 1 once a wait timed out."""
     placed: torch.Tensor
     """int32 [2]: programs that have placed their rows, over all launches that used the slot."""
     done: torch.Tensor
@@ -47,7 +45,6 @@ def scratch_of(
     wire = torch.int64 if ll else TORCH_DTYPES[problem.result_dtype]
     return Scratch(
         epoch_counter=shared((1,), torch.int64),
-        status=shared((1,), ints),
         placed=shared((SLOTS,), ints),
         done=shared((problem.world_size,), ints),
         arrivals=shared((groups, SLOTS, 1 if one_shot else units), ints),

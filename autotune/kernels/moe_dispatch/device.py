@@ -7,6 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.heap import device as heap
 from autotune.kernels.moe.arrivals import exchange_and_plan, finish_exchange, wait_for_plan
 from autotune.kernels.moe.tokens import read_tokens, wait_for_tokens
 from autotune.kernels.primitives.counters import wide_epoch
@@ -54,12 +55,17 @@ def lay_out(
 @triton.jit(do_not_specialize=["T", "rank", "spin_limit"])
 def dispatch_kernel(
     x, ids, gates, rows, offsets, pairs, row_gates, own_rows, routed, routings, inbox, scale_x, scale_rows,
-    scale_inbox, arrivals, planned, done, T, H, K, local, capacity, routing_parts, comm_programs, rank, heap_bases,
-    epoch_counter, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, LL: tl.constexpr,
+    scale_inbox, arrivals, planned, done, product, width, T, H, K, local, capacity, routing_parts, comm_programs, rank,
+    heap_bases, epoch_counter, status, spin_limit,
+    TYPE: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, LL: tl.constexpr,
     ROUTING_LL: tl.constexpr, STEP: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr,
     CHOICES: tl.constexpr, ROWS: tl.constexpr, ROW_COLUMNS: tl.constexpr, PER_ROW: tl.constexpr,
 ):  # fmt: skip
-    """Rows [capacity, H] = tokens x [T, H] of all ranks by this rank's experts, with their plan."""
+    """Rows [capacity, H] = tokens x [T, H] of all ranks by this rank's experts, with their plan.
+
+    ``product`` [capacity, width] or None: what a GEMM behind it makes of the rows that the plan names; sealed here, for
+    after a time-out the plan names any.
+    """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
     epoch = wide_epoch(epoch_counter)
@@ -78,3 +84,6 @@ def dispatch_kernel(
             ROW_COLUMNS, PER_ROW,
         )  # fmt: skip
     finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)
+    heap.seal(status, rows, tl.cast(capacity, tl.int64) * H)
+    if product is not None:
+        heap.seal(status, product, tl.cast(capacity, tl.int64) * width)

@@ -52,8 +52,6 @@ class Scratch:
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
-    status: torch.Tensor
-    """int32 [1]: 1 once a wait timed out."""
     own_rows: torch.Tensor
     """int32 [local experts, 2]: of each expert's rows those of this rank's own tokens, from and to."""
     planned: torch.Tensor
@@ -85,7 +83,6 @@ def exchange_scratch(problem: DispatchedProblem, knobs: ExchangeKnobs, shared: A
     per_word = 4 // problem.element_size if knobs.ll else 1
     return Scratch(
         epoch_counter=shared((1,), torch.int64),
-        status=shared((1,), ints),
         own_rows=shared((problem.local_experts, 2), ints),
         planned=shared((SLOTS,), ints),
         done=shared((world,), ints),
@@ -116,7 +113,8 @@ def exchange_arguments(call: Call[Any, Any, Any, Any], num_warps: int) -> tuple[
         "H": problem.hidden, "K": problem.top_k,
         "local": problem.local_experts, "capacity": problem.capacity, "routing_parts": parts,
         "comm_programs": knobs.comm_programs, "rank": call.rank, "heap_bases": call.bases,
-        "spin_limit": call.spin_limit, "WORLD": problem.world_size, "PULL": knobs.mode == "pull", "LL": knobs.ll,
+        "status": call.status, "spin_limit": call.spin_limit, "WORLD": problem.world_size,
+        "PULL": knobs.mode == "pull", "LL": knobs.ll,
         "ROUTING_LL": knobs.routing_ll, "STEP": step, "TOKENS": knobs.transfer_tokens, "SPLIT": knobs.split,
         "COLUMNS": step_columns(problem, knobs.copy_kib, knobs.transfer_tokens), "CHOICES": round_up(problem.top_k),
     }  # fmt: skip

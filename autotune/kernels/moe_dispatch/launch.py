@@ -149,15 +149,19 @@ class ScaledKernels(MoeDispatchKernels):
     results = (*MoeDispatchKernels.results, "scale_rows")
 
 
-def dispatch_launch(call: Call[Any, Any, Any, Any], tensors: dict[str, Any], num_warps: int) -> Launch:
-    """A dispatch, alone or before a library's GEMM: ``tensors`` are those of ``Tensors`` or ``ScaledTensors``."""
+def dispatch_launch(
+    call: Call[Any, Any, Any, Any], tensors: dict[str, Any], num_warps: int, product: torch.Tensor | None = None
+) -> Launch:  # fmt: skip
+    """A dispatch, alone or before a GEMM with the result ``product``: ``tensors`` are those of ``Tensors`` or
+    ``ScaledTensors``.
+    """
     problem, knobs = call.problem, call.knobs
     laying = min(ROWS_A_UNIT * call.machine.compute_units, math.ceil(problem.capacity / knobs.layout_rows))
     first, arguments = exchange_arguments(call, num_warps)
     arguments |= {
         "scale_x": None, "scale_rows": None, **tensors, "TYPE": getattr(tl, OPERAND_TYPES[problem.dtype].triton),
         "ROWS": knobs.layout_rows, "ROW_COLUMNS": step_columns(problem, knobs.copy_kib, knobs.layout_rows),
-        "PER_ROW": problem.row_scales,
+        "PER_ROW": problem.row_scales, "product": product, "width": None if product is None else product.shape[1],
     }  # fmt: skip
     return Launch(dispatch_kernel, first + laying, arguments, {"num_warps": num_warps})
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.heap import device as heap
 from autotune.kernels.moe.arrivals import exchange_and_plan, finish_exchange, wait_for_plan
 from autotune.kernels.moe.grouped_gemm import (
     expert_product,
@@ -24,6 +25,7 @@ from autotune.kernels.moe.grouped_gemm import (
 )
 from autotune.kernels.moe.tokens import places_of, wait_for_tokens
 from autotune.kernels.primitives.counters import wide_epoch
+from autotune.kernels.primitives.gated import PLAIN
 
 
 @triton.jit
@@ -102,3 +104,4 @@ def dispatch_gemm_kernel(
             EVEN_K, SWAP, SCALES, PROMOTE, PARTS, EPILOGUE,
         )  # fmt: skip
     finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)
+    heap.seal(status, c, tl.cast(capacity, tl.int64) * (N if EPILOGUE == PLAIN else N // 2))

@@ -178,7 +178,7 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
         )  # fmt: skip
         assert rows is not None
         given = {name: value for name, value in vars(tensors).items() if name not in ("b", "c", "scale_b")}
-        dispatch = dispatch_launch(call, {**given, "rows": rows, "scale_rows": of_rows}, knobs.layout_warps)
+        dispatch = dispatch_launch(call, {**given, "rows": rows, "scale_rows": of_rows}, knobs.layout_warps, tensors.c)
         if knobs.mode == "own_collective":
             return [dispatch]
         operands = GroupedOperands(

@@ -157,7 +157,8 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
         arguments: dict[str, Any] = {
             **vars(tensors), **vars(scratch), **{name: each for name, each in gemm.items() if name not in UNUSED},
             **knobs.summing(problem), "placing": placing, "gemm_programs": gemm_programs, "sending": sending,
-            "GROUPS": knobs.column_groups, "rank": call.rank, "heap_bases": call.bases, "spin_limit": call.spin_limit,
+            "GROUPS": knobs.column_groups, "rank": call.rank, "heap_bases": call.bases, "status": call.status,
+            "spin_limit": call.spin_limit,
             "LL": knobs.ll,
         }  # fmt: skip
         programs = placing + gemm_programs + sending + adding

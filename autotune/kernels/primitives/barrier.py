@@ -1,10 +1,11 @@
-"""The barrier of all ranks, on the device: it lines them up before a measurement or a pull."""
+"""Kernels of one program around others: the barrier of all ranks, and the seal of a result."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 
@@ -24,3 +25,9 @@ def barrier_kernel(
     traces.end(trace, traces.PASSED, 0)
     if FINISH:
         finish(epoch_counter, tl.num_programs(0))
+
+
+@triton.jit(do_not_specialize=["elements"])
+def seal_kernel(status, out, elements):
+    """The seal of a result that the library has written: see ``seal`` in ``heap/device.py``."""
+    heap.seal(status, out, elements)

@@ -95,7 +95,7 @@ def ll_wait(place, flag, mask, status, spin_limit):
         words = tl.load(place, mask=mask, other=empty, volatile=True)
         missing = ll_missing(words, flag)
     if missing > 0:
-        tl.atomic_or(status, 1)
+        heap.time_out(status)
     if heap.compiles_for_cuda():
         if words.numel < num_threads():
             tl.debug_barrier()  # from here on all see what one has seen

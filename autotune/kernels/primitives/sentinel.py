@@ -58,7 +58,7 @@ def sentinel_wait(place, mask, status, spin_limit):
         words = tl.load(place, mask=mask, other=0, volatile=True)
         missing = tl.sum(((words == 0) & mask).to(tl.int32))
     if missing > 0:
-        tl.atomic_or(status, 1)
+        heap.time_out(status)
     return words
 
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from autotune.config import Config
 from autotune.dtypes import FP8
 from autotune.errors import InvalidProblem
+from autotune.heap.status import status_shape
 from autotune.kernels.flash_decode.launch import KERNELS, library_exchange
 from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
@@ -145,7 +146,7 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
         *local, combine = KERNELS.plan(
             Call(
                 self._problem, knobs, self._machine, self._tensors, scratch, self._heap.bases, self._heap.rank,
-                self._spin_limit,
+                own(status_shape(self._problem.world_size), torch.int64), self._spin_limit,
             )
         )  # fmt: skip
         exchange = "all_to_all" if self._problem.owned_heads else "all_gather"

@@ -47,7 +47,7 @@ def used_memory(url: str) -> dict[str, float]:
             for number, config in enumerate(ways.values()):
                 if config["mode"] == "bsp":
                     continue
-                context.heap.arena.view(torch.int64).fill_(STALE)
+                context.heap.arena[context.heap.mark() :].view(torch.int64).fill_(STALE)
                 dist.barrier()
                 operands, reference = drawn(problem, number, context.heap.device)
                 here, operands = in_place(context, problem, config, operands)

@@ -19,6 +19,7 @@ from calls import HEAP, call, configs, drawn, error, problems, said
 from torch.utils.flop_counter import FlopCounterMode
 
 import autotune
+from autotune.heap.patience import polls
 
 
 def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
@@ -175,13 +176,23 @@ def missed(url: str) -> dict[str, str]:
         config = next(c for c in configs(problem, context.machine) if c["mode"] == "one_shot")
         last = dist.get_rank() == dist.get_world_size() - 1
         patience = context.spin_limit
-        context.spin_limit >>= 4  # a workspace's is that of its making
+        # A workspace's is that of its making.
+        context.spin_limit = polls(1, interpreted=context.machine.is_interpreter)
         for _ in range(2):
             call(context, problem, operands, config=config)
         context.check()
         operands, reference = drawn(problem, 2, context.heap.device)  # at other addresses, so bound anew
         found["call"] = "none" if last else said(lambda: call(context, problem, operands, config=config))
-        found["check"] = said(context.check)
+        if not last:
+            found["check"] = said(context.check)
+        dist.barrier()
+        if last:
+            found["check"] = said(context.check)
+        found["next call"] = said(lambda: call(context, problem, operands, config=config))
+        first = problems(context.heap.device)[0]
+        found["first call of another operator"] = said(
+            lambda: call(context, first, drawn(first, 1, context.heap.device)[0])
+        )
         context.spin_limit = patience
         context.release()
         found["later check"] = said(context.check)

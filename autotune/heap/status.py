@@ -1,0 +1,31 @@
+"""The status word of a rank's launches, and behind it the addresses by which a time-out is told to the other ranks."""
+
+from __future__ import annotations
+
+import torch
+
+from autotune.heap.arena import SymmetricHeap
+
+TIMED_OUT = 1
+"""The bit that says that a wait timed out, or that another rank's did."""
+
+STATUS_WORDS = 3
+"""int64 words before the addresses of the other ranks' status: see ``heap/device.py``."""
+
+
+def status_shape(world_size: int) -> tuple[int]:
+    """Shape of a status, int64."""
+    return (STATUS_WORDS + world_size,)
+
+
+def new_status(heap: SymmetricHeap) -> torch.Tensor:
+    """One with nothing set, on the heap."""
+    return heap.allocate(status_shape(heap.world_size), torch.int64).zero_()
+
+
+def tell_peers(status: torch.Tensor, heap: SymmetricHeap, hosts_word: int) -> None:
+    """From now on a time-out sets the bit on all ranks, and the word of the hosts at that address."""
+    others = [rank for rank in range(heap.world_size) if rank != heap.rank]
+    addresses = [heap.peer(status, rank).data_ptr() for rank in others]
+    words = torch.tensor([hosts_word, len(others), *addresses], dtype=torch.int64, device="cpu")
+    status[1 : STATUS_WORDS + len(others)] = words

@@ -1,0 +1,72 @@
+"""Calls for which a rank comes too late, of every workload and mode."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+from every_mode import LIBRARY
+
+from autotune.config import Config
+from autotune.heap import open_heap
+from autotune.heap.patience import polls
+from autotune.heap.status import TIMED_OUT, tell_peers
+from autotune.machine import machine
+from autotune.workloads import Workload, workload
+
+CALLS = 3
+"""The third is the first to write where the first one's late peer may still read."""
+
+
+def found_after(name: str) -> dict[str, list[str]]:
+    """By config what is wrong with the results of calls that rank 0 makes while the others wait, and then they."""
+    heap = open_heap(32 << 20, dist.new_group(backend="gloo"))
+    found, here = workload(name), machine()
+    problem: Any = found.default_problem(here, heap.world_size)
+    if here.is_interpreter:
+        sizes = {each: value // 2 for each, value in problem.as_dict().items() if each in ("m", "n", "k", "kv_len")}
+        problem = dataclasses.replace(problem, **sizes)
+    operation: Any = found.operation(problem, heap, here, polls(0.05, interpreted=here.is_interpreter))
+    wrong: dict[str, list[str]] = {}
+    for config in one_of_each_protocol(found, problem):
+        run = operation.prepare(config)
+        status = operation._setup._status
+        tell_peers(status, heap, 0)
+        operation.refresh(0)
+        outputs = [each for each in operation.outputs() if each.dtype.is_floating_point]
+        heap.barrier()
+        faults = wrong.setdefault(config.to_json(), [])
+        for turn in range(heap.world_size):
+            if turn == heap.rank:
+                for call in range(CALLS):
+                    outputs[0].zero_()
+                    run()
+                    finite = int((~outputs[0].float().isnan()).sum())
+                    if finite:
+                        faults.append(f"call {call} of rank {turn}: {finite} of {outputs[0].numel()} are no NaN")
+            heap.barrier()
+        if not int(status[0]) & TIMED_OUT:
+            faults.append("the rank was not told")
+    heap.close()
+    return wrong
+
+
+WORDS = ("protocol", "exchange", "delivery", "copies", "reducer", "push_site", "combine")
+"""Dimensions that decide who waits for what."""
+
+
+def one_of_each_protocol(found: Workload, problem: Any) -> Iterator[Config]:
+    """First configs with each of their modes' WORDS, one for each combination of them."""
+    seen, here = set(), machine()
+    for config in found.first_configs(problem, here):
+        if config["mode"] in LIBRARY:
+            continue
+        words = [d for d in found.space.dimensions_of(config["mode"]) if d.name in WORDS]
+        for word, value in [("mode", config["mode"]), *((d.name, value) for d in words for value in d.values)]:
+            other = config.replace(**{word: value})
+            key = tuple(other.get(name) for name in ("mode", *WORDS))
+            if key not in seen and found.space.violation(other, problem, here) is None:
+                seen.add(key)
+                yield other

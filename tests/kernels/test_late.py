@@ -1,0 +1,19 @@
+"""A wait may give up, a result may not lie: every mode of every workload where a rank comes too late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ranks_of_functions import run_ranks
+
+from autotune.workloads import names
+
+FUNCTIONS = str(Path(__file__).with_name("late_on_ranks.py"))
+
+
+@pytest.mark.parametrize("gpu", [False, pytest.param(True, marks=pytest.mark.gpu(2))])
+@pytest.mark.parametrize("name", names())
+def test_results_of_calls_that_a_rank_misses_are_nan_on_all_ranks(name: str, gpu: bool, tmp_path: Path) -> None:
+    for rank, wrong in enumerate(run_ranks(FUNCTIONS, "found_after", 2, tmp_path, gpu=gpu, argument=name)):
+        assert wrong and not any(wrong.values()), (rank, {config: each for config, each in wrong.items() if each})
