@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -162,29 +161,33 @@ class StandIn:
 
     def found(self, reason: str) -> Found:
         """The untuned config, else the fastest that the entry's study measured, of a mode that was faster there than
-        the library; it has the entry with that time in the winner's place. Else the library's way.
+        the library; else the library's way. The entry has it in the winner's place, with its time at the tuned size.
         """
         usual = [each for each in self.workload.baselines(self.problem, self.machine).values() if self._serves(each)]
         libraries = {each["mode"] for each in usual}
-        known = [(config, time) for config, time in self.measured if self._as_measured(config)]
-        library = min((self._time(time) for config, time in known if config["mode"] in libraries), default=math.inf)
-        faster = [pair for pair in sorted(known, key=lambda pair: self._time(pair[1])) if self._time(pair[1]) < library]
+        known = sorted(filter(self._as_measured, self.measured), key=lambda pair: self._time(pair[1]))
+        library = next((time for config, time in known if config["mode"] in libraries), None)
+        faster = [pair for pair in known if library is None or self._time(pair[1]) < self._time(library)]
         default = self.workload.default_config(self.problem, self.machine)
         untuned = [(default, time) for config, time in faster if config["mode"] == default["mode"]]
         for config, time in [*untuned, *faster]:
             if self._serves(config):
                 modes = f"mode {config['mode']} instead of {self.entry.winner.config['mode']}"
-                gain = "" if library == math.inf else f", {library / self._time(time):.2f} times as fast as the library"
-                entry = replace(self.entry, winner=replace(self.entry.winner, config=config, latency=time))
-                return Found(config, "nearest", entry, f"{reason}: {modes}{gain} there")
-        config = usual[0] if usual else default
-        return Found(config, "default", None, f"{reason}, and nothing else is known to be faster than the library")
+                gain = f", {self._time(library) / self._time(time):.2f} times as fast as the library" if library else ""
+                return self._lent(config, time, f"{reason}: {modes}{gain} there")
+        time = library or min(self.entry.winner.baselines.values(), key=self._time, default=self.entry.winner.latency)
+        told = f"{reason}: the library's way, for nothing else is known to have been faster there"
+        return self._lent(usual[0] if usual else default, time, told)
+
+    def _lent(self, config: Config, time: Latency, reason: str) -> Found:
+        winner = replace(self.entry.winner, config=config, latency=time)
+        return Found(config, "nearest", replace(self.entry, winner=winner), reason)
 
     def _time(self, latency: Latency) -> float:
         return latency.of(Regime(self.entry.key.regime))
 
-    def _as_measured(self, config: Config) -> bool:
-        return self.workload.unlike_measured(config, Regime(self.entry.key.regime)) is None
+    def _as_measured(self, pair: tuple[Config, Latency]) -> bool:
+        return self.workload.unlike_measured(pair[0], Regime(self.entry.key.regime)) is None
 
     def _serves(self, config: Config) -> bool:
         regime = Regime(self.entry.key.regime)

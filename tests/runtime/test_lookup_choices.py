@@ -130,9 +130,8 @@ def test_between_tuned_sizes_nothing_is_served_that_takes_another_way_there_or_w
         assert FOUND.detour(push, here) and FOUND.detour(found.config, here) is None
         assert found.config["mode"] in allowed and found.config.get("launch") != "graph"
         assert f"128 rows do not divide a rank's {rows}" in found.reason and "the library" in found.reason
-        assert (found.entry is None) == (allowed == {"bsp"})
-        if found.entry is not None:  # so the pass for torch.compile decides by its time
-            assert found.entry.winner.config == found.config and found.entry.winner.latency.median < 130.0
+        assert found.entry is not None and found.entry.winner.config == found.config
+        assert found.entry.winner.latency.median < 130.0 or allowed == {"bsp"}, "the pass for torch.compile goes by it"
 
 
 def test_what_was_tuned_with_the_detour_is_served_with_it(database: Path) -> None:
@@ -144,7 +143,7 @@ def test_what_was_tuned_with_the_detour_is_served_with_it(database: Path) -> Non
 def test_a_study_without_trials_such_as_an_imported_one_lends_the_librarys_way(database: Path) -> None:
     keep(database, DEFAULT.replace(block_m=128), m=8 * 1024)
     found = look(database, m=8 * 1000)
-    assert (found.config, found.source, found.entry) == (LIBRARY, "default", None)
+    assert (found.config, found.source) == (LIBRARY, "nearest")
 
 
 def test_a_fresh_near_entry_stands_in_for_a_stale_exact_one_and_the_reason_says_so(database: Path) -> None:
