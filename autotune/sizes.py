@@ -35,3 +35,11 @@ def size_ranges(text: str) -> list[range]:
 def round_up(number: int) -> int:
     """The power of two from a number on."""
     return 1 << max(0, number - 1).bit_length()
+
+
+def even_part(whole: int, most: int) -> int:
+    """The size of as few, as equal parts as ``most`` allows, a multiple of 16 rows as ``most`` is: a last part of a few
+    rows would take a GEMM of its own, which reads all of B.
+    """
+    parts = -(-whole // most)
+    return -(-whole // (16 * parts)) * 16

@@ -282,13 +282,19 @@ def arguments() -> argparse.Namespace:
         parser.error("run it under torchrun: torchrun --nproc-per-node 4 bench/outside.py …")
     except ValueError as error:
         parser.error(str(error))
-    if not torch.cuda.is_available():
-        if not given.toy:
-            parser.error("no GPU found; --toy runs tiny problems under Triton's interpreter")
-        if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is imported, which torch has done
-            os.environ["TRITON_INTERPRET"] = "1"
-            os.execv(sys.executable, [sys.executable, *sys.argv])
+    demand_gpus(parser, given.toy)
     return given
+
+
+def demand_gpus(parser: argparse.ArgumentParser, toy: bool) -> None:
+    """End the program where there is no GPU; start it anew under the interpreter for ``toy`` problems."""
+    if torch.cuda.is_available():
+        return
+    if not toy:
+        parser.error("no GPU found; --toy runs tiny problems under Triton's interpreter")
+    if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is imported, which torch has done
+        os.environ["TRITON_INTERPRET"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 def start_ranks() -> None:

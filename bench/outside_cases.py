@@ -143,13 +143,15 @@ def make(problem: Any, context: autotune.Context, collectives: Collectives) -> C
 
 
 def pairs(operands: Operands, a: tuple[int, int], b: tuple[int, int]) -> list[Pair]:
-    """Sets of A and B; C is of order 1. B of fp8 is stored transposed."""
-    count = operands.sets(math.prod(a) + math.prod(b))
+    """Sets of A and B; C is of order 1. B is stored as the problem says, of fp8 transposed."""
+    count, scale = operands.sets(math.prod(a) + math.prod(b)), b[0] ** -0.5
+    if operands.dtype.itemsize > 1 and operands.problem.b_order == "nk":
+        return [Pair(operands.normal(*a), operands.normal(*b[::-1], scale=scale).t()) for _ in range(count)]
     if operands.dtype.itemsize > 1:
-        return [Pair(operands.normal(*a), operands.normal(*b, scale=b[0] ** -0.5)) for _ in range(count)]
+        return [Pair(operands.normal(*a), operands.normal(*b, scale=scale)) for _ in range(count)]
     return [
         Pair(operands.normal(*a), operands.normal(*b[::-1]).t(), operands.scales(a[0], 1),
-             operands.scales(1, b[1], scale=b[0] ** -0.5))
+             operands.scales(1, b[1], scale=scale))
         for _ in range(count)
     ]  # fmt: skip
 

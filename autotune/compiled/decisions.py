@@ -116,7 +116,9 @@ class Table:
         return chosen.entry, chosen.reason
 
     def _span(self, verdict: Verdict) -> tuple[int, int]:
-        """The smallest and the largest m around the problem's for which the same entry is served."""
+        """The smallest and the largest m around the problem's for which an entry of the same study is served: its
+        winner, or what stands in for it.
+        """
         problem = verdict.problem
         found = _workload(problem.workload)
         step = self.ranks if found.name in SHARED_ROWS else 1
@@ -124,7 +126,8 @@ class Table:
 
         def serves(count: int) -> bool:
             asked = found.problem_type.from_dict({**problem.as_dict(), "m": count * step})
-            return self._served(found, asked)[0] is verdict.entry
+            entry = self._served(found, asked)[0]
+            return entry is not None and verdict.entry is not None and entry.study_id == verdict.entry.study_id
 
         beyond = here * 4 + 1  # a look-up's neighbours are within a factor of two
         return _border(serves, here, 0) * step, _border(serves, here, beyond) * step

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from autotune.device_rates import RATES, Rates, rates_of
 from autotune.dtypes import FP8
 from autotune.machine import Machine
 from autotune.models.forward import Forward, Work
 from autotune.problem import Problem
 from autotune.tuning.effort import LONGEST, SHORTEST
-from autotune.workloads.roofline.device_rates import RATES, Rates, rates_of
 
 LEAST_SECONDS = 20.0
 """A shorter search finds little: baselines and finals take most of it."""

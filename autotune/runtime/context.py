@@ -6,7 +6,7 @@ import itertools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from autotune.agreement import Agreement
 from autotune.config import Config
+from autotune.db import Entry
 from autotune.errors import GangError, InputError, InvalidConfig, InvalidProblem
 from autotune.heap import open_heap
 from autotune.heap.alarm import RAISED, Alarm
@@ -25,13 +26,14 @@ from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 from autotune.runtime.call import FirstCall, Prepared
-from autotune.runtime.entries import Entries, read_entries
+from autotune.runtime.entries import Entries, Measured, read_entries
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import Found, lookup, workload_for
 from autotune.runtime.turns import TURNS
 from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
 from autotune.settings import default_database_url, wait_seconds
-from autotune.workloads import Workload
+from autotune.workloads import Workload, provenance_of
+from autotune.workloads import workload as workload_named
 from autotune.workloads.launched import LaunchedWorkload
 
 _Key = tuple[LaunchedWorkload, Problem, Config]
@@ -366,7 +368,18 @@ class Context:
         self._demand_open(name)
         url = self._url or default_database_url()
         with self._agreement.in_step():
-            return Entries(self._agreement.broadcast(lambda: read_entries(url, name, self.machine.device).all))
+            every, measured = self._agreement.broadcast(lambda: self._read(url, workload_named(name)))
+            return Entries(every, lambda entry: measured.get(entry.study_id, ()))
+
+    def _read(self, url: str, found: Workload) -> tuple[Sequence[Entry], dict[int, Measured]]:
+        """A workload's entries, and what the studies measured of those whose winner a look-up may replace."""
+        entries, today = read_entries(url, found.name, self.machine.device), provenance_of(found)
+        lending = [
+            each for each in entries.all
+            if type(found).detour is not Workload.detour and each.provenance == today
+            and (each.key.world_size, each.key.regime) == (self.heap.world_size, self.regime)
+        ]  # fmt: skip
+        return entries.all, {each.study_id: entries.measured(each) for each in lending}
 
     def _given(self, workload: Workload, problem: Problem, config: Config) -> Found:
         if all(key != (workload, problem, config) for key in self._workspaces):

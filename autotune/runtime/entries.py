@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import json
 import math
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from itertools import chain, takewhile
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Provenance, Store
+from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord
 from autotune.errors import NoDatabase
+from autotune.outcome import Latency, Regime
 from autotune.runtime.gate import Gate
 
 GATE = Gate()
@@ -33,12 +35,18 @@ class Served:
     reason: str
 
 
+Measured = Sequence[tuple[Config, Latency]]
+"""The fastest config of each mode, and way to launch it, that a study measured and that never failed there."""
+
+
 class Entries:
     """A workload's entries on a device: by key and, on the first search for neighbours, sorted by the free sizes."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        """``entries`` go from the newest to the oldest."""
+    def __init__(self, entries: Iterable[Entry], read: Callable[[Entry], Measured] = lambda entry: ()) -> None:
+        """``entries`` go from the newest to the oldest. ``read`` tells what else was measured, asked once per entry."""
         self._entries = tuple(entries)
+        self._read = read
+        self._measured: dict[int, Measured] = {}
         self._by_key: dict[CacheKey, list[Entry]] = {}
         for entry in self._entries:
             self._by_key.setdefault(entry.key, []).append(entry)
@@ -52,6 +60,12 @@ class Entries:
     def of(self, key: CacheKey) -> Sequence[Entry]:
         """The entries of a key, one per provenance."""
         return self._by_key.get(key, ())
+
+    def measured(self, entry: Entry) -> Measured:
+        """What the study of one of these entries measured beside its winner; nothing of an imported one."""
+        if entry.study_id not in self._measured:
+            self._measured[entry.study_id] = self._read(entry)
+        return self._measured[entry.study_id]
 
     def near(self, key: CacheKey, provenance: Provenance, free: Sequence[str]) -> Iterator[Entry]:
         """The entries of a provenance that differ from the key only in the dimensions ``free``, and little; nearest
@@ -108,7 +122,7 @@ def read_entries(url: str, workload: str, device: str) -> Entries:
     key = (url, workload, device)
     with GATE:
         if key not in _ENTRIES:
-            _ENTRIES[key] = Entries(_query(url, workload, device))
+            _ENTRIES[key] = Entries(_query(url, workload, device), functools.partial(_query_measured, url))
         return _ENTRIES[key]
 
 
@@ -148,6 +162,27 @@ def _query(url: str, workload: str, device: str) -> list[Entry]:
             return store.entries(workload, device)
     except NoDatabase:
         return []
+
+
+def _query_measured(url: str, entry: Entry) -> Measured:
+    with Store.open(url, create=False) as store:
+        return fastest_of_modes(store.trials(entry.study_id), Regime(entry.key.regime))
+
+
+def fastest_of_modes(history: Iterable[TrialRecord], regime: Regime) -> Measured:
+    """By each config's first measurement, that of the search, which has seen every mode: finals may have run at another
+    clock. What failed once does not count, but for baselines: they are the first on a cold machine.
+    """
+    records = list(history)
+    failed = {each.config for each in records if each.evaluation.latency is None and each.source != "baseline"}
+    first: dict[Config, Latency] = {}
+    for each in records:
+        if each.evaluation.latency is not None and each.config not in failed:
+            first.setdefault(each.config, each.evaluation.latency)
+    fastest: dict[object, Config] = {}
+    for config in sorted(first, key=lambda config: first[config].of(regime)):
+        fastest.setdefault((config.get("mode"), config.get("launch")), config)
+    return [(config, first[config]) for config in fastest.values()]
 
 
 def _families(entries: Iterable[Entry], free: tuple[str, ...]) -> dict[object, _Family]:

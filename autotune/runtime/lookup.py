@@ -12,9 +12,9 @@ from autotune.errors import InputError, InvalidProblem
 from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
 from autotune.notebook import html_table
-from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
+from autotune.outcome import DEFAULT_REGIME, Latency, Regime, regime_of
 from autotune.problem import Problem
-from autotune.runtime.entries import GATE, Entries, Served, forget_entries, read_entries, serve
+from autotune.runtime.entries import GATE, Entries, Measured, Served, forget_entries, read_entries, serve
 from autotune.settings import default_database_url
 from autotune.workloads import Workload, provenance_of, workload
 
@@ -69,11 +69,14 @@ def lookup(
     ``regime`` is how the caller meets the operator: ``graph``, ``pipelined`` or ``isolated``. What was tuned for
     another one is not served, nor is a config that a caller in the regime cannot get as it was measured.
 
-    The database is read once per workload and process, then never again: ``forget_lookups`` starts afresh. Exact means
-    the same problem, world size, device and interconnect, and the same sources, space and versions; an entry of other
-    versions is stale and not served. Nearest means the same but for the problem's free dimensions (``free``), each
-    within a factor of two, the smallest sum of their log ratios, smaller sizes first; its config is checked against the
-    space for the actual problem. No database is no error; an unreadable one raises StoreError. Raises
+    The database is read once per workload and process, and once for each study that lends another config than its
+    winner, then never again: ``forget_lookups`` starts afresh. Exact means the same problem, world size, device and
+    interconnect, and the same sources, space and versions; an entry of other versions is stale and not served. Nearest
+    means the same but for the problem's free dimensions (``free``), each within a factor of two, the smallest sum of
+    their log ratios, smaller sizes first; its config is checked against the space for the actual problem. Where it
+    would take a detour that it did not take where it was tuned (``Workload.detour``), the untuned config stands in, or
+    the fastest other one of that study, if its mode was faster than the library there; else the library's way. No
+    database is no error; an unreadable one raises StoreError. Raises
     InvalidProblem where this machine cannot run the problem: not every one multiplies fp8.
     """
     url = url or default_database_url()
@@ -134,8 +137,62 @@ def choose(
         lambda config: found.unservable(config, problem, machine, regime),
     )  # fmt: skip
     if served.entry is None:
-        served = replace(served, reason=served.reason + _other_inputs(entries, problem, machine, regime))
-    return Found.of(served) or Found(found.default_config(problem, machine), "default", None, served.reason)
+        reason = served.reason + _other_inputs(entries, problem, machine, regime)
+        return Found(found.default_config(problem, machine), "default", None, reason)
+    lent, config = Found.of(served), served.entry.winner.config
+    assert lent is not None
+    detour = None if lent.source == "exact" else found.detour(config, problem)
+    if detour is None or found.detour(config, found.problem_type.from_dict(served.entry.key.fields)) is not None:
+        return lent
+    sizes = fields_text({name: served.entry.key.fields[name] for name in problem.free})
+    standing_in = StandIn(found, problem, machine, served.entry, entries.measured(served.entry))
+    return standing_in.found(f"{served.reason}; {detour}, unlike at {sizes}")
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """The config in the place of an entry's winner that would take a detour."""
+
+    workload: Workload
+    problem: Problem
+    machine: Machine
+    entry: Entry
+    measured: Measured
+
+    def found(self, reason: str) -> Found:
+        """The untuned config, else the fastest that the entry's study measured, of a mode that was faster there than
+        the library; else the library's way. The entry has it in the winner's place, with its time at the tuned size.
+        """
+        usual = [each for each in self.workload.baselines(self.problem, self.machine).values() if self._serves(each)]
+        libraries = {each["mode"] for each in usual}
+        known = sorted(filter(self._as_measured, self.measured), key=lambda pair: self._time(pair[1]))
+        library = next((time for config, time in known if config["mode"] in libraries), None)
+        faster = [pair for pair in known if library is None or self._time(pair[1]) < self._time(library)]
+        default = self.workload.default_config(self.problem, self.machine)
+        untuned = [(default, time) for config, time in faster if config["mode"] == default["mode"]]
+        for config, time in [*untuned, *faster]:
+            if self._serves(config):
+                modes = f"mode {config['mode']} instead of {self.entry.winner.config['mode']}"
+                gain = f", {self._time(library) / self._time(time):.2f} times as fast as the library" if library else ""
+                return self._lent(config, time, f"{reason}: {modes}{gain} there")
+        time = library or min(self.entry.winner.baselines.values(), key=self._time, default=self.entry.winner.latency)
+        told = f"{reason}: the library's way, for nothing else is known to have been faster there"
+        return self._lent(usual[0] if usual else default, time, told)
+
+    def _lent(self, config: Config, time: Latency, reason: str) -> Found:
+        winner = replace(self.entry.winner, config=config, latency=time)
+        return Found(config, "nearest", replace(self.entry, winner=winner), reason)
+
+    def _time(self, latency: Latency) -> float:
+        return latency.of(Regime(self.entry.key.regime))
+
+    def _as_measured(self, pair: tuple[Config, Latency]) -> bool:
+        return self.workload.unlike_measured(pair[0], Regime(self.entry.key.regime)) is None
+
+    def _serves(self, config: Config) -> bool:
+        regime = Regime(self.entry.key.regime)
+        refused = self.workload.unservable(config, self.problem, self.machine, regime)
+        return refused is None and self.workload.detour(config, self.problem) is None
 
 
 def _other_inputs(entries: Entries, problem: Problem, machine: Machine, regime: Regime) -> str:

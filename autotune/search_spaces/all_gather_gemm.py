@@ -6,7 +6,7 @@ from autotune.config import Config, Value
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed
+from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed, two_ranks
 from autotune.search_spaces.gemm import (
     default_tile,
     fits_shared_memory,
@@ -62,8 +62,7 @@ def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
 
 
 def _preload_waits(s: Setting, preload_b: bool, split_k: int, block_m: int) -> bool:
-    aligned = s.problem.rows_layout and s.problem.shard[0] % block_m == 0
-    return not preload_b or split_k > 1 or not aligned
+    return not preload_b or split_k > 1 or not s.problem.one_owner(block_m)
 
 
 def _preload_has_a_step(s: Setting, preload_b: bool, split_k: int, block_k: int) -> bool:
@@ -263,8 +262,59 @@ WORDS = {"peer_order": "fanout", "protocol": "sentinel"}
 """Knobs of an all-gather by sentinel words."""
 
 
+MOST_ROWS_BESIDE_TILES = 256
+"""From here on a tile whose rows have two owners costs more than the overlap gains: at m=1500 and 3000 the push takes
+1.18 and 1.31 times as long as what is chosen instead (N=28672 K=4096, 2 H100, 2026-11-25).
+"""
+
+MOST_ROWS_GATHERED_FIRST = 2000
+"""Beyond, the copy engines move A beside the library's GEMM: 1.00 against 1.20 at m=3000, 1.10 against 1.00 at 1500."""
+
+
 def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
-    """A push in the GEMM's own launch with a tile to suit M: what one would write down without measuring."""
+    """What one would write down without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push."""
+    chosen = _by_arithmetic(problem, machine)
+    found = None if chosen is None else SPACE.first_valid([chosen], problem, machine)
+    return found or _push(problem, machine)
+
+
+def _by_arithmetic(problem: AllGatherGemm, machine: Machine) -> Config | None:
+    """Overlap where the exchange takes longer than the GEMM or the GEMM is long; else our all-gather first."""
+    parts = two_ranks.parts(problem, machine)
+    if parts is None or not problem.rows_layout or problem.gathered:
+        return None
+    if parts.gemm > parts.exchange and problem.m * problem.k * problem.element_size <= MOST_WORD_BYTES:
+        programs = _at_most("comm_programs", min(32 if problem.m <= 32 else 64, machine.compute_units // 2))
+        step = 2 if problem.m <= 32 else 4 if problem.m <= 64 else 8
+        return Config({"mode": "own_collective", "comm_programs": programs, "copy_kib": step, **WORDS})
+    tile = two_ranks.filling_tile(problem, machine, problem.m)
+    if problem.m < MOST_ROWS_BESIDE_TILES or problem.one_owner(tile["block_m"]):
+        return _filled_push(problem, machine, tile)
+    if problem.m <= MOST_ROWS_GATHERED_FIRST:
+        steps = {"comm_programs": _at_most("comm_programs", min(32, machine.compute_units // 2)), "copy_kib": 16}
+        return Config({"mode": "own_collective", **steps, "peer_order": "rotate", "protocol": "signal"})
+    unit = _at_most("transfer_rows", round_up(problem.shard[0]))
+    return Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1, **PULLED})
+
+
+def _filled_push(problem: AllGatherGemm, machine: Machine, tile: dict[str, int]) -> Config:
+    """A push whose tile has a program for nearly every compute unit; more programs than units are persistent."""
+    many = two_ranks.programs_of(tile, problem.m, problem.n_local) > machine.compute_units
+    config = _push(problem, machine).replace(
+        **tile, schedule="persistent" if many else "tile", head_start=2 if many else 0, copy_kib=16,
+        comm_programs=_at_most("comm_programs", min(20, machine.compute_units // 2)),
+        transfer_rows=min(512, max(16, round_up(problem.shard[0]))),
+    )  # fmt: skip
+    return with_fitting_tile(SPACE, config, problem, machine)
+
+
+def _at_most(name: str, limit: int) -> int:
+    """The largest value of a dimension up to a limit."""
+    return max(int(value) for value in SPACE.dimensions[name].values if int(value) <= limit)
+
+
+def _push(problem: AllGatherGemm, machine: Machine) -> Config:
+    """A push in the GEMM's own launch with a tile to suit M."""
     setting = Setting(problem, machine)
     tma = tma_aligned(setting, "tma") and machine.has_tma and not machine.is_interpreter
     tile = default_tile(problem, machine)
@@ -291,24 +341,25 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
 
 
 def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
-    """The default's tile in every mode, and with the transfer beside or around it."""
-    default = default_config(problem, machine)
-    tile = {d.name: default[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
-    staged = {d.name: default[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
+    """The default, then a push, its tile in every mode, and with the transfer beside or around it."""
+    default, push = default_config(problem, machine), _push(problem, machine)
+    tile = {d.name: push[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
+    staged = {d.name: push[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
     persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
     tiles = tiles_beside_default(problem, machine)
-    gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
+    gathering = {name: push[name] for name in ("copy_kib", "peer_order")}
     rows, most = problem.shard[0], min(32, machine.compute_units // 4)
     unit = max((v for v in SPACE.dimensions["transfer_rows"].values if int(v) <= rows), default=16)
     found = [
         default,
-        *(default.replace(**each) for each in tiles),
-        *(default.replace(**{**each, **persistent, "schedule": "flattened"}) for each in tiles),
-        *_streaming(default, machine),
-        *(default.replace(k_chunks=chunks) for chunks in (4, 8)),
-        default.replace(**persistent),
-        default.replace(schedule="persistent", push_site="side_stream"),
-        default.replace(loads="pointer"),
+        push,
+        *(push.replace(**each) for each in tiles),
+        *(push.replace(**{**each, **persistent, "schedule": "flattened"}) for each in tiles),
+        *_streaming(push, machine),
+        *(push.replace(k_chunks=chunks) for chunks in (4, 8)),
+        push.replace(**persistent),
+        push.replace(schedule="persistent", push_site="side_stream"),
+        push.replace(loads="pointer"),
         Config({"mode": "own_collective", "comm_programs": most, **gathering, "protocol": "signal"}),
         Config({"mode": "own_collective", "comm_programs": most, "copy_kib": 2, **WORDS}),
         Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1, **PULLED}),
@@ -320,14 +371,14 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
     return list(SPACE.valid(found, problem, machine))
 
 
-def _streaming(default: Config, machine: Machine) -> list[Config]:
+def _streaming(push: Config, machine: Machine) -> list[Config]:
     """For few rows: deep steps of B and many splits, all of them loading before A has arrived."""
-    deep = default.replace(
+    deep = push.replace(
         block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
         comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
     )  # fmt: skip
     # A preload may take a stage more, see _preload_fits: of 48 KiB a fifth one does not fit.
-    rows = default.integer("block_m")
+    rows = push.integer("block_m")
     return [
         deep,
         deep.replace(block_k=256, comm_programs=4),

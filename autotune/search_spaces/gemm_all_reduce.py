@@ -7,7 +7,7 @@ import itertools
 from autotune.config import Config, Value
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed, two_ranks
 from autotune.search_spaces.dimension import Dimension
 from autotune.search_spaces.gemm import (
     default_tile,
@@ -217,8 +217,37 @@ def _untuned_collective(problem: GemmAllReduce, machine: Machine) -> Config | No
     return SPACE.first_valid(shapes, problem, machine)
 
 
+MOST_ROWS_AT_ONCE = 256
+"""On two ranks, where one shot moves as much as two: beyond, two shots with a separate combine are the fastest."""
+
+LONG_GEMM = 5.0
+"""A GEMM that takes as many times as long as its exchange hides one shot; a shorter one goes first, the sum follows."""
+
+
+def by_arithmetic(problem: GemmAllReduce, machine: Machine) -> str | None:
+    """The mode of an untuned config on two ranks of sm_90 with more than a few rows; None elsewhere."""
+    parts = two_ranks.parts(problem, machine)
+    if parts is None or problem.m <= MOST_ROWS_ONE_SHOT:
+        return None
+    if problem.m > MOST_ROWS_AT_ONCE:
+        return "two_shot"
+    return "one_shot" if parts.gemm > LONG_GEMM * parts.exchange else "own_collective"
+
+
+def _chosen(problem: GemmAllReduce, machine: Machine) -> Config | None:
+    mode = by_arithmetic(problem, machine)
+    base = None if mode is None else untuned(mode, problem, machine)
+    changes = {"own_collective": {"protocol": "sentinel"}, "two_shot": {"combine": "separate"}}.get(str(mode), {})
+    return None if base is None else SPACE.first_valid([base.replace(**changes), base], problem, machine)
+
+
 def default_config(problem: GemmAllReduce, machine: Machine) -> Config:
-    """One shot for few rows, two for many; the library's way where neither's inbox fits."""
+    """By arithmetic on two ranks of sm_90. Elsewhere one shot for few rows, two for many; the library's way where
+    neither's inbox fits.
+    """
+    chosen = _chosen(problem, machine)
+    if chosen is not None:
+        return chosen
     order = ("one_shot", "two_shot") if problem.m <= MOST_ROWS_ONE_SHOT else ("two_shot", "one_shot")
     found = (untuned(mode, problem, machine) for mode in order)
     return next((config for config in found if config), Config({"mode": "bsp", "launch": "eager"}))

@@ -57,7 +57,16 @@ def untuned(mode: str, problem: GemmAllReduceNorm, machine: Machine) -> Config |
 
 
 def default_config(problem: GemmAllReduceNorm, machine: Machine) -> Config:
-    """The library's GEMM, then our all-reduce with the norm: nobody's tile has to fit."""
+    """The library's GEMM, then our all-reduce with the norm: nobody's tile has to fit. On two ranks of sm_90 that sum
+    travels as words, or a GEMM that is long enough does it in one shot, as in GEMM + all-reduce.
+    """
+    mode = reducing.by_arithmetic(problem, machine)
+    if mode in ("one_shot", "own_collective"):
+        base = untuned(mode, problem, machine)
+        words = {"protocol": "sentinel"} if mode == "own_collective" else {}
+        chosen = None if base is None else SPACE.first_valid([base.replace(**words)], problem, machine)
+        if chosen is not None:
+            return chosen
     found = (untuned(mode, problem, machine) for mode in ("own_collective", "library_collective"))
     return next((config for config in found if config), Config({"mode": "bsp", "launch": "eager"}))
 

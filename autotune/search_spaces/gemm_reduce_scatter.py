@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed, two_ranks
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -109,7 +109,51 @@ SPACE = Space(
 )  # fmt: skip
 
 
+FEWEST_ROWS_OF_COPIES = 700
+"""Beyond so many rows the copy engines carry the parts: 1.00 to 1.04 of the best from m=2048 on, the push 1.06 to 1.24;
+up to m=512 they take 1.5 to 1.9 (2 H100, 2026-11-25).
+"""
+
+LINKS_SLOWER = 0.6
+"""Where the GEMM takes less than this share of the exchange's time, the links are busy all the while."""
+
+FEW_ROWS_OF_AN_OWNER = 16
+"""Up to so many, two narrow programs fit on a compute unit: 1.02 of the best as they are, 1.09 in one round."""
+
+
 def default_config(problem: GemmReduceScatter, machine: Machine) -> Config:
+    """What one would write down without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push by tiles."""
+    chosen = _by_arithmetic(problem, machine)
+    found = None if chosen is None else SPACE.first_valid([chosen], problem, machine)
+    return found or _push(problem, machine)
+
+
+def _by_arithmetic(problem: GemmReduceScatter, machine: Machine) -> Config | None:
+    """A persistent push if the links are the bottleneck; else copies for many rows, and for few one round of tiles."""
+    parts, rows = two_ranks.parts(problem, machine), problem.rows
+    if parts is None:
+        return None
+    push = _push(problem, machine)
+    if parts.gemm <= LINKS_SLOWER * parts.exchange:
+        tile = two_ranks.filling_tile(problem, machine, rows)
+        many = two_ranks.programs_of(tile, problem.m, problem.n) > machine.compute_units
+        turns = {"schedule": "persistent", "signals": "next_turn"} if many else {}
+        return with_fitting_tile(SPACE, push.replace(**tile, **turns), problem, machine)
+    if problem.m > FEWEST_ROWS_OF_COPIES:
+        units = [int(value) for value in SPACE.dimensions["transfer_rows"].values]
+        unit = next((each for each in units if each >= min(2048, rows) and each * MOST_CHUNKS >= rows), units[-1])
+        copies = {"transfer_rows": unit, "gemm_streams": 1, "sum_block": 4096, "sum_warps": 4}
+        return Config({"mode": "copy_engine", **copies})
+    one_round = two_ranks.one_round_tile(problem, machine, rows) if rows > FEW_ROWS_OF_AN_OWNER else None
+    if one_round is None:
+        return push
+    # Pointers are level with TMA or up to 6 % faster where they need no masks, in tiles of at most 128 columns.
+    even = problem.b_order == "nk" and problem.k_local % one_round["block_k"] == 0 and one_round["block_n"] <= 128
+    loads = "pointer" if even else push["loads"]
+    return with_fitting_tile(SPACE, push.replace(**one_round, loads=loads), problem, machine)
+
+
+def _push(problem: GemmReduceScatter, machine: Machine) -> Config:
     """A push tile by tile, each tile its own program, of a size to suit an owner's rows."""
     tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
     tile = default_tile(problem, machine)
@@ -130,20 +174,21 @@ def default_config(problem: GemmReduceScatter, machine: Machine) -> Config:
 
 
 def first_configs(problem: GemmReduceScatter, machine: Machine) -> list[Config]:
-    """The default, its tile in the other schedules and in the pull; the library's GEMM with either sum of ours."""
-    default = default_config(problem, machine)
+    """The default; a push, its tile in other schedules and in the pull; the library's GEMM with either sum of ours."""
+    push = _push(problem, machine)
     # Where the loop is flattened, tiles on their way out take memory of their own: 262 KB in all for 128 x 256 and
     # four stages, of 232 on H100 (Triton 3.6); three fit.
-    stages = min(3, int(default["num_stages"]))
+    stages = min(3, int(push["num_stages"]))
     found = [
-        default,
-        *(default.replace(**each) for each in tiles_beside_default(problem, machine)),
-        default.replace(schedule="persistent", signals="next_turn"),
-        default.replace(schedule="flattened", transfer_tiles=2, num_stages=stages),
-        default.replace(peer_order="interleaved"),
-        default.replace(transfer_tiles=4),
-        default.replace(split_k=2),
-        default.replace(mode="pull"),
+        default_config(problem, machine),
+        push,
+        *(push.replace(**each) for each in tiles_beside_default(problem, machine)),
+        push.replace(schedule="persistent", signals="next_turn"),
+        push.replace(schedule="flattened", transfer_tiles=2, num_stages=stages),
+        push.replace(peer_order="interleaved"),
+        push.replace(transfer_tiles=4),
+        push.replace(split_k=2),
+        push.replace(mode="pull"),
     ]
     total = {"sum_block": 2048, "sum_warps": 8}
     found.append(Config({"mode": "own_collective", **total}))

@@ -88,7 +88,8 @@ class Base:
 def choose_base(
     workload: Workload, problem: Problem, machine: Machine, winner: Config, trials: Sequence[tuple[Config, float]]
 ) -> Base:
-    """The winner if its mode overlaps; else the fastest such config that its study measured; else the default.
+    """The winner if its mode overlaps; else the fastest such config that its study measured; else an
+    untuned one.
 
     ``trials`` are configs and their latencies.
     """
@@ -98,8 +99,9 @@ def choose_base(
     if others:
         _, fastest = min(others, key=lambda pair: pair[0])
         return Base(fastest, f"the study's fastest {fastest['mode']}, for the winner is {winner['mode']}")
-    default = workload.default_config(problem, machine)
-    return Base(default, f"the default, for the winner is {winner['mode']}")
+    untuned = workload.first_configs(problem, machine)
+    first = next((each for each in untuned if each["mode"] in workload.overlapping), untuned[0])
+    return Base(first, f"an untuned {first['mode']}, for the winner is {winner['mode']}")
 
 
 def ladder_of(

@@ -150,6 +150,12 @@ class Workload(ABC):
         """The reason why a stored config does not answer for the problem; None if it does."""
         return self.space.violation(config, problem, machine) or self.unlike_measured(config, regime)
 
+    def detour(self, config: Config, problem: Any) -> str | None:
+        """The reason why the config's kernels take a slower way through this problem than through others; None where
+        they do not. A config that was tuned without the detour is not served where it takes it.
+        """
+        return None
+
     def tolerance(self, problem: Any) -> Tolerance:
         """The tolerance of a right result."""
         return ROUNDED_ONCE[problem.dtype]

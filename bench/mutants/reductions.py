@@ -46,7 +46,7 @@ MUTANTS: list[Mutant] = [
     *rows_of(
         "kernels/gemm_reduce_scatter/copy_engine.py",
         ("inboxes are overwritten while they are summed", "rs copies", ("            self._enter.run()\n", "            pass\n")),
-        ("a chunk is not multiplied", "rs copies", ("    for begin in range(0, m, transfer_rows):", "    for begin in range(transfer_rows, m, transfer_rows):")),
+        ("a chunk is not multiplied", "rs copies", ("    for begin in range(0, m, unit):", "    for begin in range(unit, m, unit):")),
     ),
     *rows_of(
         "kernels/gemm_all_reduce/device.py",

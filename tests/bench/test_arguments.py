@@ -48,6 +48,7 @@ WRONG = {
     ],
     "taxes": [("--rounds", "0"), ("--minutes", "nan"), ("--list", "--only", "no such problem")],
     "time_to_optimum": [("none.json.gz",), (__file__,)],
+    "untuned": [("--list", "none"), ("--heap-gib", "0"), ()],
     "winners": [()],
 }
 

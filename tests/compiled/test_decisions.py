@@ -21,6 +21,7 @@ from autotune.compiled.decisions import Table, Verdict
 from autotune.compiled.fusing import Fusing
 from autotune.compiled.graphs import NoMatch
 from autotune.compiled.patterns import candidates
+from autotune.config import Config
 from autotune.db import CacheKey, Entry, Winner
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.machine import INTERPRETED
@@ -38,6 +39,7 @@ class Opened:
     """A context without ranks."""
 
     entries: Sequence[Entry] = ()
+    measured: Sequence[tuple[Config, Latency]] = ()
     regime: Regime = Regime.PIPELINED
     handle: int = 1
     ranks: tuple[int, ...] = (0, 1)
@@ -45,7 +47,7 @@ class Opened:
     heap: Any = field(default_factory=lambda: SimpleNamespace(world_size=2, rank=0))
 
     def tuned(self, name: str) -> Entries:
-        return Entries(each for each in self.entries if each.key.workload == name)
+        return Entries((each for each in self.entries if each.key.workload == name), lambda entry: self.measured)
 
 
 @pytest.fixture(autouse=True)
@@ -57,10 +59,10 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tuned(
     n: int = N, latency: float | Latency = 50.0, baselines: Mapping[str, float | Latency] | None = None,
-    gathers: float | None = None, regime: Regime = Regime.PIPELINED,
+    gathers: float | None = None, regime: Regime = Regime.PIPELINED, m: int = 16,
 ) -> Entry:  # fmt: skip
-    """Of a GEMM [16, K] @ [K, n] on each rank, behind a gather."""
-    problem = AllGatherGemm(m=16, n=2 * n, k=K, dtype="fp32", world_size=2)
+    """Of a GEMM [m, K] @ [K, n] on each rank, behind a gather."""
+    problem = AllGatherGemm(m=m, n=2 * n, k=K, dtype="fp32", world_size=2)
     found = workload(problem.workload)
     config = next(
         each for each in found.first_configs(problem, INTERPRETED)
@@ -99,6 +101,19 @@ def test_the_librarys_way_is_the_fastest_that_the_caller_could_take() -> None:
     assert found.replaced and found.gain == 50.0 and "2.00 times as fast" in found.reason
     in_graphs = tuned(baselines={"bsp": 100.0, "captured graph": 60.0}, regime=Regime.GRAPH)
     assert one(in_graphs, regime=Regime.GRAPH).gain == 10.0
+
+
+@pytest.mark.parametrize("collective", [80.0, 120.0])
+def test_where_the_winner_takes_a_detour_what_stands_in_for_it_decides(collective: float) -> None:
+    """A push in tiles of 16 rows, tuned with 32 rows on each rank and used with 20."""
+    steps = {"comm_programs": 2, "copy_kib": 2, "peer_order": "rotate", "protocol": "signal"}
+    ours = Config({"mode": "own_collective", **steps}), latency_of(collective)
+    library = Config({"mode": "bsp", "launch": "eager"}), latency_of(100.0)
+    (found,) = decided(
+        lambda x, b: gather(x) @ b, (20, K), (K, N), entries=[tuned(m=64)], measured=[ours, library]
+    )  # fmt: skip
+    assert found.replaced == (collective < 100.0) and found.gain == max(0.0, 100.0 - collective)
+    assert ("own_collective" in found.reason) == found.replaced
 
 
 def test_what_is_no_faster_stays() -> None:

@@ -96,6 +96,15 @@ def test_the_last_chunks_are_the_smallest(world_size: int, rows: int, transfer_r
         assert sizes == sorted(sizes, reverse=True) and sizes[-1] <= max(transfer_rows, rows * (len(chunks) == 1))
 
 
+@pytest.mark.parametrize("rows", [1, 15, 100, 1023, 1025, 2050, 6000])
+@pytest.mark.parametrize("transfer_rows", [16, 64, 1024, 2048])
+def test_even_chunks_are_as_few_as_they_may_be_and_none_is_a_remainder(rows: int, transfer_rows: int) -> None:
+    chunks = [chunk for _, _, chunk in rounds(2, rows, transfer_rows, shrinking=False)]
+    sizes = [end - begin for begin, end in chunks]
+    assert len(chunks) == -(-rows // transfer_rows) and sum(sizes) == rows and max(sizes) <= transfer_rows
+    assert max(sizes) - min(sizes) < 16 * len(sizes), "a GEMM of few rows reads all of B as another does"
+
+
 PAPER = {"n": 3584, "k": 8192, "dtype": "fp16", "layout": "k"}
 """n per rank, k in all: Llama-70B's MLP up-projection on 8 GPUs."""
 

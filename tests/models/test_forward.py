@@ -9,6 +9,7 @@ import pytest
 from fakes import latency_of
 from model_configs import LLAMA
 
+from autotune.device_rates import RATES
 from autotune.machine import H100
 from autotune.models.architecture import architecture_of
 from autotune.models.forward import Call, Forward, Plan, Work, forwards
@@ -16,7 +17,6 @@ from autotune.models.gains import estimate, expected_gains, shares
 from autotune.models.promise import Promise, promised
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.workloads.roofline.device_rates import RATES
 
 MODEL = architecture_of(LLAMA)
 DECODE, PREFILL = 4, 128

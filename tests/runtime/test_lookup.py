@@ -81,8 +81,8 @@ def test_a_graph_of_the_library_s_calls_is_served_to_callers_who_capture_alone(d
 def test_nearest_is_the_closest_within_a_factor_of_two(database: Path) -> None:
     keep(database, tuned(4), m=4096)
     keep(database, tuned(2), m=8192)
-    assert look(database, m=6000).config == tuned(2)
-    assert look(database, m=5000).config == tuned(4)
+    assert look(database, m=6144).config == tuned(2)
+    assert look(database, m=5120).config == tuned(4)
     assert look(database, m=2048).source == "nearest"
     beyond = look(database, m=2040)
     assert beyond.source == "default" and beyond.config == FOUND.default_config(problem(m=2040), EIGHT_GPUS)
@@ -133,7 +133,7 @@ def test_the_database_is_read_once(database: Path) -> None:
     assert look(database).source == "exact"
     for leftover in database.parent.glob("cache.db*"):
         leftover.unlink()
-    assert look(database, m=2560).source == "nearest"
+    assert look(database, m=3072).source == "nearest"
     with ThreadPoolExecutor(8) as pool:
         assert {found.config for found in pool.map(lambda _: look(database), range(64))} == {tuned(4)}
 

@@ -13,9 +13,10 @@ from fakes import EIGHT_GPUS, LAPTOP, latency_of
 
 import autotune
 from autotune.config import Config
-from autotune.db import CacheKey, Store, Winner
+from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.errors import InvalidProblem, StoreError
 from autotune.machine import Machine
+from autotune.outcome import Evaluation, Outcome
 from autotune.runtime.lookup import Found, forget_lookups, lookup
 from autotune.search_spaces import Space
 from autotune.workloads import provenance_of, workload
@@ -74,15 +75,75 @@ def test_of_two_equally_near_the_smaller_stands_in(database: Path) -> None:
 
 
 def test_a_nearer_entry_whose_config_is_not_valid_for_this_problem_is_passed_over(database: Path) -> None:
-    keep(database, tuned(4).replace(transfer_rows=1024), m=8192 + 1024)
+    keep(database, tuned(4).replace(transfer_rows=1024), m=9216)
     keep(database, tuned(2), m=4096)
-    assert FOUND.space.violation(tuned(4).replace(transfer_rows=1024), problem(m=8192 - 512), EIGHT_GPUS) is None
-    assert look(database, m=7680).config == tuned(4).replace(transfer_rows=1024)
-    narrow = look(database, m=4608 - 512 + 8)
-    assert narrow.source == "nearest" and narrow.config == tuned(2)
-    keep(database, tuned(8).replace(transfer_rows=2048), m=4104)
+    assert look(database, m=7168).config == tuned(4).replace(transfer_rows=1024)
+    assert look(database, m=5120).config == tuned(2)
+    keep(database, tuned(8).replace(transfer_rows=2048), m=6144)
     forget_lookups()
-    assert look(database, m=4112).config == tuned(2), "2048 rows exceed a shard of 514"
+    assert look(database, m=5120).config == tuned(2), "2048 rows exceed a shard of 640"
+
+
+COLLECTIVE = Config(
+    {"mode": "own_collective", "comm_programs": 32, "copy_kib": 8, "peer_order": "fanout", "protocol": "signal"}
+)
+COPIES = Config(
+    {"mode": "copy_engine", "transfer_rows": 256, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even"}
+)
+LIBRARY = Config({"mode": "bsp", "launch": "eager"})
+CAPTURED = LIBRARY.replace(launch="graph")
+
+
+def measure(path: Path, study: int, times: dict[Config, float | None]) -> None:
+    """Store a search's trials; None: a wrong result."""
+    with Store.open(path) as store:
+        for config, time in times.items():
+            wrong = Evaluation(Outcome.WRONG_RESULT, "wrong")
+            evaluation = wrong if time is None else Evaluation(Outcome.MEASURED, latency=latency_of(time))
+            store.record(study, TrialRecord(config, evaluation))
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize(
+    ("collective", "copies", "allowed"),
+    [
+        (110.0, 120.0, {"own_collective", "copy_engine"}), (110.0, 140.0, {"own_collective"}),
+        (140.0, 120.0, {"copy_engine"}), (140.0, 140.0, {"bsp"}), (None, None, {"bsp"}),
+    ],
+)  # fmt: skip
+def test_between_tuned_sizes_nothing_is_served_that_takes_another_way_there_or_was_slower_than_the_library(
+    database: Path, ranks: int, collective: float | None, copies: float | None, allowed: set[str]
+) -> None:
+    """The library took 130 µs at the tuned size, and 90 in a graph, which no operator makes of it."""
+    sizes = {"world_size": ranks, "m": 1024 * ranks}
+    push = DEFAULT.replace(block_m=128, transfer_rows=256)
+    study = keep(database, push, **sizes)
+    trials = {push: 100.0, push.replace(group_m=4): 101.0, COLLECTIVE: collective, COPIES: copies}
+    measure(database, study, {**trials, LIBRARY: 130.0, CAPTURED: 90.0})
+    for rows in (*range(520, 2040, 31), 640, 1024):
+        here = problem(**{**sizes, "m": rows * ranks})
+        found = look(database, **{**sizes, "m": rows * ranks})
+        assert FOUND.space.violation(found.config, here, EIGHT_GPUS) is None
+        if rows % 128 == 0:
+            assert found.config == push
+            continue
+        assert FOUND.detour(push, here) and FOUND.detour(found.config, here) is None
+        assert found.config["mode"] in allowed and found.config.get("launch") != "graph"
+        assert f"128 rows do not divide a rank's {rows}" in found.reason and "the library" in found.reason
+        assert found.entry is not None and found.entry.winner.config == found.config
+        assert found.entry.winner.latency.median < 130.0 or allowed == {"bsp"}, "the pass for torch.compile goes by it"
+
+
+def test_what_was_tuned_with_the_detour_is_served_with_it(database: Path) -> None:
+    push = DEFAULT.replace(block_m=128)
+    keep(database, push, m=8 * 1000)
+    assert look(database, m=8 * 900).config == look(database, m=8 * 1024).config == push
+
+
+def test_a_study_without_trials_such_as_an_imported_one_lends_the_librarys_way(database: Path) -> None:
+    keep(database, DEFAULT.replace(block_m=128), m=8 * 1024)
+    found = look(database, m=8 * 1000)
+    assert (found.config, found.source) == (LIBRARY, "nearest")
 
 
 def test_a_fresh_near_entry_stands_in_for_a_stale_exact_one_and_the_reason_says_so(database: Path) -> None:
@@ -144,7 +205,7 @@ def test_many_threads_read_the_database_once(database: Path, monkeypatch: pytest
         return store
 
     monkeypatch.setattr(Store, "open", classmethod(counted))
-    sizes = [2048 + 8 * (number % 50) for number in range(400)] + [4096] * 50
+    sizes = [1024 * (2 + number % 6) for number in range(400)] + [4096] * 50
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda m: look(database, m=m), sizes))
     assert len(opened) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from every_mode import whole
 
+from autotune.errors import InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.recordings import read
 from autotune.workloads import workload
@@ -71,6 +74,63 @@ def test_what_is_tried_first_is_valid_and_has_every_mode_that_has_a_config(
         assert tried == alive, problem
 
 
+DENSE = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm")
+
+
+def drawn(name: str, rng: random.Random, **fields: Any) -> Any:
+    """A problem of any sizes, odd ones among them."""
+
+    def size(most: int) -> int:
+        return round(math.exp(rng.uniform(0, math.log(most)))) * rng.choice([1, 1, 8, 128])
+
+    options = {"dtype": rng.choice(["bf16", "fp16"]), "b_order": rng.choice(["kn", "nk"]), "bias": rng.random() < 0.5}
+    sizes = {"m": 2 * size(8192), "n": min(2 * size(30000), 60000), "k": 2 * size(16384)}
+    return workload(name).problem_type(**{**sizes, **options, "world_size": 2, **fields})
+
+
+@pytest.mark.parametrize("machine", [H100, dataclasses.replace(H100, compute_units=78)], ids=["h100", "h20"])
+@pytest.mark.parametrize("name", DENSE)
+def test_what_the_arithmetic_chooses_on_two_ranks_is_valid_at_any_size(name: str, machine: Machine) -> None:
+    rng, found = random.Random(name), workload(name)
+    for _ in range(300):
+        try:
+            problem = drawn(name, rng)
+        except InvalidProblem:  # a row too wide for a norm
+            continue
+        default, first = found.default_config(problem, machine), found.first_configs(problem, machine)
+        for config in (default, *first):
+            found.space.check(config, problem, machine)
+        assert first[0] == default == found.default_config(problem, machine)
+        assert problem.m < 256 or found.detour(default, problem) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "modes"), [("all_gather_gemm", {"push"}), ("gemm_reduce_scatter", {"push"}),
+                        ("gemm_all_reduce", {"one_shot", "two_shot"}), ("gemm_all_reduce_norm", {"own_collective"})]
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("machine", "fields"),
+    [
+        (H100, {"world_size": 4}), (H100, {"dtype": "fp32"}), (MI300X, {}), (LAPTOP, {}),
+        (H100, {"dtype": "fp8", "scales": "row", "b_order": "nk"}),
+        (dataclasses.replace(H100, arch="sm_100"), {}), (dataclasses.replace(H100, interconnect="pcie-peer"), {}),
+    ],
+)  # fmt: skip
+def test_where_nothing_was_measured_the_untuned_config_follows_from_m_alone(
+    name: str, modes: set[str], machine: Machine, fields: dict[str, Any]
+) -> None:
+    for m, n, k in itertools.product((32, 512, 1504, 8192), (512, 8192), (512, 8192)):
+        problem = workload(name).problem_type(**{"m": m, "n": n, "k": k, "world_size": 2, **fields})
+        assert workload(name).default_config(problem, machine)["mode"] in modes
+
+
+@pytest.mark.parametrize("fields", [{"layout": "k"}, {"epilogue": "swiglu"}, {"gathered": True}])
+def test_so_it_does_for_forms_of_all_gather_that_were_not_measured(fields: dict[str, Any]) -> None:
+    for m in (32, 512, 1504, 8192):
+        problem = workload("all_gather_gemm").problem_type(m=m, n=8192, k=8192, world_size=2, **fields)
+        assert workload("all_gather_gemm").default_config(problem, H100)["mode"] == "push"
+
+
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_the_default_of_a_narrow_b_in_fp32_is_valid(machine: Machine) -> None:
     """Such as a mixture's router: a tile is as narrow as it can be at first, and its stages may still be too large."""
@@ -87,7 +147,7 @@ RECORDED = Path(__file__).parents[2] / "bench/recordings"
     ("table", "over"),
     [
         ("ag-rows-256", 1.06), ("ag-rows-1024", 1.1), ("ag-k-256", 1.0),
-        ("two_gpus/ag-rows-64", 1.04), ("two_gpus/rs-512", 1.0),
+        ("two_gpus/ag-rows-64", 1.02), ("two_gpus/rs-512", 1.0),
     ],
 )  # fmt: skip
 def test_the_untuned_config_is_near_the_optimum_that_was_recorded(table: str, over: float) -> None:
@@ -123,7 +183,7 @@ def test_the_tile_is_the_one_whose_programs_end_first_and_the_next_one_is_tried_
 def test_a_thread_holds_as_much_of_a_tile_on_amd_whose_warps_are_twice_as_wide() -> None:
     """128 numbers of 128 x 256, in 4 warps of 64 threads, or of 256 x 256 in 8."""
     found = workload("gemm_reduce_scatter")
-    problem = found.problem_type(m=8192, n=8192, k=28672, dtype="bf16", world_size=2)
+    problem = found.problem_type(m=8192, n=8192, k=28672, dtype="bf16", world_size=4)
     for tile in ({"block_m": 128, "num_warps": 4}, {"block_m": 256, "num_warps": 8}):
         wide = {**tile, "block_n": 256, "num_stages": 2}
         told = {}

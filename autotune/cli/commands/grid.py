@@ -201,8 +201,11 @@ def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progre
 
 def _lent(bench: Bench, problem: Problem, others: list[Row]) -> Found:
     """The config that a look-up would serve if only the sizes that are not held out were tuned."""
-    from autotune.runtime.entries import Entries
+    from autotune.runtime.entries import Entries, Measured, fastest_of_modes
     from autotune.runtime.lookup import choose
 
+    def measured(entry: Entry) -> Measured:
+        return fastest_of_modes(bench.store.trials(entry.study_id), bench.regime)
+
     entries = [row.entry for row in others if row.entry is not None and row.held_out is None]
-    return choose(bench.workload, problem, bench.machine, Entries(entries), bench.regime)
+    return choose(bench.workload, problem, bench.machine, Entries(entries, measured), bench.regime)

@@ -17,8 +17,8 @@ from autotune.text import shortened
 
 if TYPE_CHECKING:
     from autotune.db import Entry
+    from autotune.device_rates import Rates
     from autotune.models.forward import Call, Forward
-    from autotune.workloads.roofline.device_rates import Rates
 
 HEADER = ("forward", "layer", "operator", "sizes", "calls", "before", "after", "times as fast", "mode", "share")
 TUNED = ("operator", "sizes", "after", "speedup", "mode")

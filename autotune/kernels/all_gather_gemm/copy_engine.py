@@ -14,17 +14,21 @@ from autotune.kernels.all_gather_gemm.tensors import scales_of_c
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
+from autotune.sizes import even_part
 
 Copies = list[tuple[torch.Tensor, torch.Tensor]]
 """Of rows of A, and of their scales: the place, and what is copied there."""
 
 
 def chunks_of(rows: int, transfer_rows: int, shrinking: bool) -> list[tuple[int, int]]:
-    """First and end row of each chunk of a shard: ``transfer_rows`` each, or half of what is left, at least so many."""
+    """First and end row of each chunk of a shard: ``transfer_rows`` each at most, and alike; or half of what is left,
+    at least so many.
+    """
     found, begin = [], 0
+    unit = transfer_rows if shrinking else even_part(rows, transfer_rows)
     while begin < rows:
-        halves = -(-(rows - begin) // (2 * transfer_rows)) if shrinking else 1
-        end = min(begin + halves * transfer_rows, rows)
+        halves = -(-(rows - begin) // (2 * unit)) if shrinking else 1
+        end = min(begin + halves * unit, rows)
         found.append((begin, end))
         begin = end
     return found

@@ -222,11 +222,6 @@ def _hint(problem: AllGatherGemm) -> int:
     return math.gcd(problem.shard[1] * problem.element_size, 16)
 
 
-def _aligned(call: GatherCall) -> bool:
-    """True if a tile's rows have one owner."""
-    return call.problem.rows_layout and call.problem.shard[0] % call.knobs.block_m == 0
-
-
 def _tiles(call: GatherCall) -> int:
     return call.knobs.tiles(call.problem.m, call.problem.n_local) * call.knobs.split_k
 
@@ -291,7 +286,7 @@ def _pull(call: GatherCall) -> Launch:
     programs, knobs = _tiles(call), call.knobs
     if knobs.schedule != "tile":
         programs = min(programs, call.machine.compute_units)
-    segments = {"ALIGNED": _aligned(call), "EVEN_K": call.problem.shard[1] % knobs.block_k == 0}
+    segments = {"ALIGNED": call.problem.one_owner(knobs.block_m), "EVEN_K": call.problem.shard[1] % knobs.block_k == 0}
     return Launch(pull_gemm_kernel, programs, _gemm(call) | segments, knobs.options)
 
 
@@ -305,7 +300,7 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
     else:
         programs = call.machine.compute_units - (communicating if beside else 0)
         head_start = knobs.head_start if same_launch else 0
-    gathered = not _aligned(call) or knobs.split_k > 1
+    gathered = not call.problem.one_owner(call.knobs.block_m) or knobs.split_k > 1
     transfer = {
         "inbox_pointer": scratch.inbox, "scale_inbox": scratch.scale_inbox, "arrivals": scratch.arrivals,
         "transfer_rows": knobs.transfer_rows,

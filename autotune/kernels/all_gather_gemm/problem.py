@@ -106,6 +106,10 @@ class AllGatherGemm(GatedColumns, GemmProblem):
             return self.m // self.world_size, self.k
         return self.m, self.k // self.world_size
 
+    def one_owner(self, block_m: int) -> bool:
+        """True if the rows of a tile have one owner: then tiles of a rank's own rows need not wait for any gather."""
+        return self.rows_layout and self.shard[0] % block_m == 0
+
     @property
     def gathers_scales(self) -> bool:
         """True if a rank holds scales of A that its peers need."""

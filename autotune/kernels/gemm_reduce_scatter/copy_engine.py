@@ -14,14 +14,17 @@ from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
+from autotune.sizes import even_part
 
 
 def chunks(rank: int, rows: int, world_size: int, transfer_rows: int) -> Iterator[tuple[int, int]]:
-    """First and end row of each chunk of A, at most ``transfer_rows`` rows: rank + 1's first, ``rank``'s own last."""
+    """First and end row of each chunk of A, at most ``transfer_rows`` rows and alike: rank + 1's first, ``rank``'s own
+    last.
+    """
     m = rows * world_size
-    first = (rank + 1) * rows
-    for begin in range(0, m, transfer_rows):
-        at, length = (first + begin) % m, min(transfer_rows, m - begin)
+    first, unit = (rank + 1) * rows, even_part(m, transfer_rows)
+    for begin in range(0, m, unit):
+        at, length = (first + begin) % m, min(unit, m - begin)
         yield at, min(at + length, m)
         if at + length > m:
             yield 0, at + length - m

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from autotune.device_rates import rates_of
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
-from autotune.workloads.roofline.device_rates import rates_of
 
 if TYPE_CHECKING:  # else whoever tunes would load the kernels
     from autotune.kernels.flash_decode.launch import FlashDecodeKnobs

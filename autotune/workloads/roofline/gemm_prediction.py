@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from autotune.device_rates import Rates, rates_of
 from autotune.machine import Machine
-from autotune.workloads.roofline.device_rates import Rates, rates_of
 
 if TYPE_CHECKING:  # else whoever tunes would load the kernels
     from autotune.kernels.launching.gemm import GemmKnobs

@@ -83,7 +83,7 @@ def test_the_ladder_has_the_tile_of_the_fastest_config_that_overlaps() -> None:
     assert base(slow, [(fast, 1.0)]) == measure.Base(slow, "the winner")
     told = base(library, [(library, 1.0), (slow, 3.0), (fast, 2.0)])
     assert told == measure.Base(fast, f"the study's fastest {fast['mode']}, for the winner is bsp")
-    assert base(library, [(library, 1.0)]) == measure.Base(default, "the default, for the winner is bsp")
+    assert base(library, [(library, 1.0)]) == measure.Base(default, "an untuned push, for the winner is bsp")
 
 
 def test_rungs_take_turns_and_the_order_rotates(gpus: Bench) -> None:
@@ -135,7 +135,7 @@ def test_a_winner_apart_is_a_rung_of_its_own(gpus: Bench) -> None:
     assert {"W", "D"} <= set(found["rungs"]) and found["steps"][-1]["causes"] == ["fusion"]
     assert found["steps"][-2]["causes"] == ["locality", "other knobs"], "columns of tiles have no F"
     told = gpus.tune("taxes", "all-gather-gemm", "--rounds", "2").stdout
-    assert "the default, for the winner is copy_engine" in told
+    assert "an untuned push, for the winner is copy_engine" in told
     words = {line.split("  ")[0]: line for line in told.splitlines()}
     assert "mode=copy_engine" in words["winner"] and "block_m=" in words["tile of"]
 
