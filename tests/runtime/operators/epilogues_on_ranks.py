@@ -10,6 +10,7 @@ import torch.distributed as dist
 from calls import HEAP, WORST, configs, drawn, error, said, schema_arguments
 
 import autotune
+from autotune.workloads import workload
 
 IN_FP8 = 0.04
 """Largest relative error of a result in e4m3 with scales."""
@@ -23,7 +24,7 @@ def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
     """Every answer of this module, in one context; or a sample, some of it in a FEW modes."""
     url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
-        functions = (refused, compiled, residual, several, gathered)
+        functions = (refused, compiled, residual, several, gathered, gathered_bits)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         found |= {"gated": gated(context, sample), "quantised": quantised(context, sample)}
         context.check()
@@ -254,4 +255,25 @@ def gathered(context: autotune.Context) -> dict[str, Any]:
     more = {"layout": "k", "return_gathered": True, "config": pull}
     refusal = said(lambda: autotune.all_gather_gemm(context, a, b, **more))
     found["pull refused"] = "there is no gathered A to return" in refusal
+    return found
+
+
+def gathered_bits(context: autotune.Context) -> dict[str, bool]:
+    """By mode and protocol: whatever bits A has, every rank gets the same ones, and they are A's, but for which NaN."""
+    ranks, found = dist.get_world_size(), {}
+    problem = autotune.AllGatherGemm(m=16 * ranks, n=32 * ranks, k=64, gathered=True, world_size=ranks)
+    bits = torch.randint(-(1 << 15), 1 << 15, (problem.m, 64), generator=torch.Generator().manual_seed(8))
+    bits[:, :8] = torch.tensor([0, -(1 << 15), 0x7F80, 0x7FC0, 0x7FFF, -1, -91, -92])
+    bits = bits.to(torch.int16).to(context.heap.device)
+    a, whole = (each.view(torch.bfloat16) for each in (bits.view(ranks, 16, 64)[context.heap.rank], bits))
+    b = torch.ones(64, 32, device=bits.device).bfloat16()
+    for config in workload(problem.workload).first_configs(problem, context.machine):
+        way = f"{config['mode']} {config.get('protocol')}"
+        if way not in found:
+            _, mine = autotune.all_gather_gemm(context, a, b, return_gathered=True, config=config)
+            everyones = torch.empty(ranks, *bits.shape, dtype=mine.dtype, device=mine.device)
+            dist.all_gather(list(everyones), mine)
+            same = (everyones.view(torch.int16) == mine.view(torch.int16)).all()
+            right = (mine.view(torch.int16) == bits) | (mine.isnan() & whole.isnan())
+            found[way] = bool(same & right.all())
     return found

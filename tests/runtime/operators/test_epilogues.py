@@ -80,6 +80,11 @@ def test_the_gathered_a_is_a_tensor_of_its_own(pair: Pair) -> None:
         assert {f"k {mode}" for mode in modes - {"copy_engine"}} <= answers.keys()
 
 
+def test_the_gathered_a_has_the_same_bits_on_every_rank(pair: Pair) -> None:
+    for answers in (answer["gathered_bits"] for answer in pair):
+        assert all(answers.values()) and "own_collective sentinel" in answers, answers
+
+
 def test_what_does_not_fit_is_refused(pair: Pair) -> None:
     for told in (answer["refused"] for answer in pair):
         assert told.keys() == REFUSED.keys()
