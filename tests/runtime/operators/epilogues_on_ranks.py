@@ -16,6 +16,8 @@ IN_FP8 = 0.04
 """Largest relative error of a result in e4m3 with scales."""
 
 
+SPECIAL = (float("inf"), float("nan"), -float("inf"))
+
 FEW = ("push", "bsp")
 """Modes of a sample: peers write, and the library gathers. The kernels' tests have each in every mode."""
 
@@ -24,7 +26,7 @@ def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
     """Every answer of this module, in one context; or a sample, some of it in a FEW modes."""
     url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
-        functions = (refused, compiled, residual, several, gathered, gathered_bits)
+        functions = (refused, compiled, residual, several, gathered, gathered_bits, infinite)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         found |= {"gated": gated(context, sample), "quantised": quantised(context, sample)}
         context.check()
@@ -82,9 +84,33 @@ def quantised(context: autotune.Context, sample: bool) -> dict[str, bool]:
     answers["in place"] = error(c.float() * scales.repeat_interleave(128, 1), expected) < IN_FP8
     c, scales = autotune.all_gather_gemm(context, a * 2.0**-74, b, bias * 0, epilogue="swiglu", quantise=True)
     answers["next to zero"] = bool((scales > 0).all() and (c.float() == 0).all())
+    special = bias.clone()
+    special[256 : 256 + len(SPECIAL)] = torch.tensor(SPECIAL)
+    for config in chosen:
+        c, scales = autotune.all_gather_gemm(context, a, b, special, epilogue="swiglu", quantise=True, config=config)
+        wide = c.float() * scales.repeat_interleave(128, 1)
+        beside = error(wide[:, len(SPECIAL) :], expected[:, len(SPECIAL) :]) < IN_FP8
+        answers[f"special {config['mode']}"] = beside and bool(wide[:, : len(SPECIAL)].isnan().all())
     arguments = schema_arguments(context, problem, operands)
     checked = torch.library.opcheck(torch.ops.iris_autotune.all_gather_gemm_quantised.default, arguments)
     return {**answers, "opcheck": set(checked.values()) == {"SUCCESS"}}
+
+
+def infinite(context: autotune.Context) -> dict[str, bool]:
+    """By operator and mode: infinities and NaN of parts that travel in fp8 arrive, and change nothing beside them."""
+    ranks, found = dist.get_world_size(), {}
+    fields = {"m": 16 * ranks, "n": 64, "k": 32 * ranks, "wire": "fp8", "world_size": ranks}
+    for problem in (autotune.GemmAllReduce(**fields), autotune.GemmReduceScatter(**fields)):
+        a, b = (torch.ones(size, device=context.heap.device).bfloat16() for size in ((problem.m, 32), (32, 64)))
+        if context.heap.rank == 0:
+            b[0, : len(SPECIAL)] = torch.tensor(SPECIAL)
+        expected = torch.full((64,), float(problem.k), device=a.device)
+        expected[: len(SPECIAL)] = torch.tensor(SPECIAL)
+        for config in configs(problem, context.machine):
+            out = getattr(autotune, problem.workload)(context, a, b, wire="fp8", config=config).float()
+            near = torch.isclose(out, expected, rtol=IN_FP8, equal_nan=True)
+            found[f"{problem.workload} {config['mode']}"] = bool(near.all())
+    return found
 
 
 def refused(context: autotune.Context) -> dict[str, str]:

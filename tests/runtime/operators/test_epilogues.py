@@ -57,6 +57,12 @@ def test_results_in_fp8_are_right_in_every_mode(pair: Pair) -> None:
         assert {"looked up", "in place", "opcheck", "push", *({"bsp"} & MODES["all_gather_gemm"])} <= answers.keys()
 
 
+def test_what_is_infinite_arrives_in_fp8_and_changes_nothing_beside_it(pair: Pair) -> None:
+    for answers in (answer["infinite"] for answer in pair):
+        assert all(answers.values()), answers
+        assert {"gemm_all_reduce two_shot", "gemm_reduce_scatter push", "gemm_reduce_scatter pull"} <= answers.keys()
+
+
 def test_residuals_are_added_in_every_mode(pair: Pair) -> None:
     for answers in (answer["residual"] for answer in pair):
         assert all(answers.values()), answers
