@@ -116,9 +116,8 @@ def _scales_of(largest, LARGEST: tl.constexpr):
 @triton.jit
 def received(tile, of_rows):
     """In fp32 what was ``quantised`` to be sent, a tile in fp8 and its rows' scales."""
-    LARGEST: tl.constexpr = largest_sent(tile.dtype)
-    tile = widened(tile)
-    return tile * tl.where(tl.abs(tile) > LARGEST, float("inf"), of_rows[:, None])
+    value = widened(tile)
+    return value * tl.where(tl.abs(value) > largest_sent(tile.dtype), float("inf"), of_rows[:, None])
 
 
 @triton.jit
