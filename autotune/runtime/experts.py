@@ -75,7 +75,8 @@ def moe_dispatch(
     int32 and ``gates`` fp32 are [tokens, top_k]. An id is a number below ``experts``, of which rank r holds as many as
     every rank, in order; -1, like any other number, is none. A token of such ids alone does not exist. An expert
     that a token names twice gets it twice, in two rows, so that their gates add up; where top_k is above the experts of
-    a rank, that may be more rows than ``capacity``, which ``context.check()`` says. The host reads nothing.
+    a rank, that may be more rows than ``capacity``, which ``context.check()`` says, or, where the config's mode is
+    ``bsp``, that rank's gates, which are NaN then. The host reads nothing.
     ``routing``, ``exponent`` and ``histogram`` name the problem whose tuned config is taken: how popular the experts
     are expected to be, with ``recorded`` by the counts of a file, ``histogram=autotune.recorded_histogram(FILE)``. They
     change no result. ``out`` is what is returned, as a tuple.

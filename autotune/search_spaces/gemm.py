@@ -50,7 +50,8 @@ def gemm_constraints() -> tuple[Constraint, ...]:
         Constraint("a warp's share", ("block_m", "block_n", "num_warps"), _feeds_every_warp,
                    "a warp gets less than 128 elements of the tile"),
         Constraint("TMA exists", ("loads",), _tma_available, "only NVIDIA GPUs from sm_90 on have TMA"),
-        Constraint("TMA alignment", ("loads",), tma_aligned, "TMA needs rows that are multiples of 16 bytes"),
+        Constraint("TMA alignment", ("loads",), tma_aligned,
+                   "TMA needs rows, and halves of B's rows, that are multiples of 16 bytes"),
         Constraint("shared memory", ("block_m", "block_n", "block_k", "num_stages", "loads"), fits_shared_memory,
                    "the pipeline's stages do not fit into a program's shared memory"),
     )  # fmt: skip
@@ -202,9 +203,9 @@ def _scales_aligned(s: Setting, mode: str) -> bool:
 
 
 def tma_aligned(s: Setting, loads: str) -> bool:
-    """True if the rows of A, B and C are multiples of 16 bytes."""
+    """True if the rows of A, B and C are multiples of 16 bytes, and so is where up begins in a row of B."""
     _, columns, depth = s.problem.gemm
-    of_b = columns if s.problem.b_order == "kn" else depth
+    of_b = columns // (1 + s.problem.halves) if s.problem.b_order == "kn" else depth
     of_c = columns // (1 + s.problem.gated)
     rows = (depth * s.problem.element_size, of_b * s.problem.element_size, of_c * s.problem.result_size)
     return loads != "tma" or all(size % 16 == 0 for size in rows)

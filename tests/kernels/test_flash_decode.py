@@ -16,6 +16,7 @@ from autotune.config import Config
 from autotune.kernels.flash_decode import reference
 from autotune.kernels.flash_decode.tensors import Tensors
 from autotune.machine import Machine, machine
+from autotune.problem import LARGEST_DIMENSION
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.workloads import workload
 
@@ -50,6 +51,8 @@ def few_configs(problem: Any, here: Machine, knobs: Knobs, count: int) -> list[C
 
 
 FP16 = {"dtype": "fp16"}
+LARGEST_CAP = {"soft_cap": LARGEST_DIMENSION}
+"""It leaves logits as they are."""
 WIDE = {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 20, "page_size": 24}
 SMALL: Knobs = {
     "block_n": (16, 32), "kv_splits": (1, 2, 3), "heads_per_program": (1, 2, 4, 8), "num_warps": (2, 4),
@@ -60,7 +63,7 @@ SMALL: Knobs = {
 @pytest.mark.parametrize(
     ("world_size", "count", "sizes"),
     [
-        (1, 1, {"batch": 1, "q_heads": 3, "kv_heads": 1, "head_dim": 64, "kv_len": 45, "page_size": 16}),
+        (1, 1, {"batch": 1, "q_heads": 3, "kv_heads": 1, "head_dim": 64, "kv_len": 45, "page_size": 16, **LARGEST_CAP}),
         (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "soft_cap": 5, **FP16}),
         (3, KERNELS, {"batch": 1, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 21, "page_size": 5}),
         (4, KERNELS, WIDE),

@@ -82,6 +82,21 @@ def test_halves_of_rows_are_right_by_tma(fields: dict[str, Any]) -> None:
     check_all(WORKLOAD, problem, few(problem, configs, 1), {"push", "pull_staged"})
 
 
+@pytest.mark.parametrize("dtype", ["bf16", whole("fp32")])
+@pytest.mark.parametrize("b_order", ["kn", whole("nk")])
+def test_tma_is_valid_where_it_is_right(dtype: str, b_order: str) -> None:
+    """However wide a rank's B is: its rows, their halves and C's rows are multiples of 16 bytes, or there is no TMA."""
+    by_tma = set()
+    for width in (20, 24, 40, 48, 50):
+        problem = WORKLOAD.problem_type(
+            m=10, n=2 * width, k=64, epilogue="swiglu", b_order=b_order, dtype=dtype, out_dtype="fp32", world_size=2
+        )
+        configs = [each for each in variants(WORKLOAD, problem, on_cpu(), TILES) if each.get("loads") == "tma"]
+        check_all(WORKLOAD, problem, few(problem, configs, 1), set())
+        by_tma |= {width} if configs else set()
+    assert by_tma >= {48}
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"m": 10, "n": 512, "k": 64, "scales": "row", **FP8}, whole({"m": 10, "n": 1024, "k": 64, "bias": True})],

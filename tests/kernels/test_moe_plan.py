@@ -96,7 +96,8 @@ def test_a_rank_with_more_rows_than_room_has_no_gates_and_others_keep_theirs() -
     problem = ExpertsProblem(tokens=3, hidden=8, experts=4, top_k=3, world_size=2)
     ids = torch.zeros((2, 3, 3), dtype=torch.int32)
     lost = planned(problem, Routing(ids, torch.ones(ids.shape)), 0)
-    assert lost.offsets.tolist() == [0, 12, 12] and bool(lost.gates.isnan().all()) and problem.capacity == 12
+    assert lost.offsets.tolist() == [0, 6, 6] and bool(lost.gates.isnan().all()) and problem.capacity == 12
+    assert lost.pairs[:6].tolist() == list(range(0, 18, 3)), "each token has a row"
     ids[..., 2] = 3
     for rank, offsets in ((0, [0, 12, 12]), (1, [0, 0, 6])):
         plan = planned(problem, Routing(ids, torch.ones(ids.shape)), rank)

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
-from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_take
+from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_data, sentinel_take
 from autotune.kernels.primitives.transfer import push_shard
 
 
@@ -100,8 +100,9 @@ def gather_words_kernel(
         inside = at < elements
         value = tl.load(shard + at, mask=inside)
         place = place_of(rank, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width
-        tl.store(inbox_pointer + place, value, mask=inside)
         bits = sentinel_bits(value)
+        kept = sentinel_data(bits).to(inbox_pointer.dtype.element_ty, bitcast=True)
+        tl.store(inbox_pointer + place, kept, mask=inside)
         for onwards in tl.static_range(1, WORLD):
             peer = (rank + onwards) % WORLD
             heap.store(slot + rank * elements + at, bits, rank, peer, heap_bases, mask=inside, hint=HINT)

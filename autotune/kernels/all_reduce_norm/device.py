@@ -101,8 +101,8 @@ def collect(
             words = ll_wait(inbox + place, ll_flag(epoch), exists, status, spin_limit)
             acc = ll_sum(words, TYPE, BLOCK_M, BLOCK_N)
         else:
-            words = sentinel_take(inbox + place, exists, status, spin_limit)
-            acc = tl.sum(words.to(TYPE, bitcast=True).to(tl.float32), axis=0)
+            data = sentinel_take(inbox + place, exists, status, spin_limit)
+            acc = tl.sum(data.to(TYPE, bitcast=True).to(tl.float32), axis=0)
     else:
         wait_in_slot(counter, epoch, SIGNALS, status, spin_limit)
         columns = tl.arange(0, BLOCK_N)

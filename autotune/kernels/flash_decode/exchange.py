@@ -28,7 +28,13 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.ll import ll_flag, ll_pack, ll_unpack, ll_wait
-from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_empty, sentinel_take, sentinel_wait
+from autotune.kernels.primitives.sentinel import (
+    sentinel_bits,
+    sentinel_empty,
+    sentinel_read,
+    sentinel_take,
+    sentinel_wait,
+)
 from autotune.kernels.primitives.softmax import finalize, merge_parts, update
 
 KEEP = tl.constexpr(0)
@@ -235,14 +241,14 @@ def sentinel_merge(
     place, place_lse, there = places_of_each(inbox, inbox_lse, value_stride, lse_stride, rows, valid, D, WORLD)
     sentinel_wait(place_lse, there, status, spin_limit)
     tl.debug_barrier()  # several threads hold each of these few words: from here on all see what one has seen
-    lse = tl.load(place_lse, mask=there, other=0, volatile=True).to(tl.float32, bitcast=True)
-    words = sentinel_take(place, there[:, :, None], status, spin_limit)
+    lse = sentinel_read(place_lse, there).to(tl.float32, bitcast=True)
+    data = sentinel_take(place, there[:, :, None], status, spin_limit)
     tl.debug_barrier()  # every thread has read the few words
     sentinel_empty(place_lse, there)
-    if words.dtype.primitive_bitwidth == 32:
-        values = words.to(tl.float32, bitcast=True)
+    if data.dtype.primitive_bitwidth == 32:
+        values = data.to(tl.float32, bitcast=True)
     else:
-        values = words.to(TYPE, bitcast=True).to(tl.float32)
+        values = data.to(TYPE, bitcast=True).to(tl.float32)
     return merged(values, tl.where(there, lse, float("-inf")), rows.shape[0], D)
 
 

@@ -57,7 +57,7 @@ def deliver(
     else:
         of_rows = None
         if scales is not None:
-            part, of_rows = quantised(part, inbox.dtype.element_ty)
+            part, of_rows = quantised(part, inbox.dtype.element_ty, True)
         if PROTOCOL == SENTINEL:
             part = sentinel_bits(part.to(TYPE))
         for turn in tl.static_range(PEERS):

@@ -57,5 +57,5 @@ def sentinel_sum_tiles(
 ):  # fmt: skip
     """The same of tiles whose elements are words themselves. They are empty afterwards."""
     pointers, exists = _parts(inbox, index, apart, rows, SOURCES, BLOCK_M, BLOCK_N)
-    words = sentinel_take(pointers, tl.broadcast_to(exists, pointers.shape), status, spin_limit)
-    return tl.sum(words.to(TYPE, bitcast=True).to(tl.float32), axis=0)
+    data = sentinel_take(pointers, tl.broadcast_to(exists, pointers.shape), status, spin_limit)
+    return tl.sum(data.to(TYPE, bitcast=True).to(tl.float32), axis=0)

@@ -131,19 +131,31 @@ class Plan:
 
 
 def planned(problem: ExpertsProblem, routing: Routing, rank: int) -> Plan:
-    """The plan of a rank, by fixed shapes: it waits for no number on the host, and can be captured."""
+    """The plan of a rank, by fixed shapes: it waits for no number on the host, and can be captured.
+
+    Where rows are too many, a token has one for each of its experts here, which there is always room for, and all gates
+    are NaN: whoever combines, each token that came here is NaN.
+    """
     local, capacity = problem.local_experts, problem.capacity
-    expert = routing.ids.flatten() - rank * local
+    expert = routing.ids - rank * local
     expert = torch.where((expert >= 0) & (expert < local), expert, local)
-    expert, pairs = torch.sort(expert, stable=True)
+    too_many = None
+    if problem.top_k > local:  # only then may rows be too many
+        too_many = (expert < local).sum() > capacity
+        expert = torch.where(too_many & repeats(expert), local, expert)
+    expert, pairs = torch.sort(expert.flatten(), stable=True)
     bounds = torch.arange(local + 1, dtype=expert.dtype, device=expert.device)
     offsets = torch.searchsorted(expert, bounds, out_int32=True)
     pairs = pairs[:capacity]
     gates = routing.gates.flatten()[pairs]
-    if problem.top_k > local:  # only then may rows be too many: their results are to be no numbers
-        gates = torch.where(offsets[-1] > capacity, torch.nan, gates)
-        offsets = offsets.clamp(max=capacity)
+    if too_many is not None:
+        gates = torch.where(too_many, torch.nan, gates)
     return Plan(offsets, pairs.to(torch.int32), gates)
+
+
+def repeats(ids: torch.Tensor) -> torch.Tensor:
+    """The places of ids [..., top_k] whose number is at an earlier place, too: bool, of the same shape."""
+    return (ids[..., :, None] == ids[..., None, :]).tril(-1).any(-1)
 
 
 def reached_ranks(problem: ExpertsProblem, ids: torch.Tensor) -> torch.Tensor:

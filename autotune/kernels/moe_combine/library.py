@@ -71,6 +71,14 @@ def _counted(
     leaving = torch.zeros(world * tokens, dtype=torch.bool, device=rows.device)
     leaving[plan.pairs[:count].long() // problem.top_k] = True
     reached = reached_ranks(problem, ids)
+    if problem.top_k > problem.local_experts:
+        # A plan may lack rows, and then tokens: who waits for a sum gets one, or the all-to-all would not end.
+        wanted = torch.empty_like(leaving)
+        dist.all_to_all_single(
+            wanted.view(torch.uint8), reached.T.contiguous().view(torch.uint8).flatten(), group=group
+        )
+        summed.masked_fill_((wanted & ~leaving)[:, None], math.nan)
+        leaving = wanted
     sent, received = leaving.view(world, tokens).sum(1).tolist(), reached.sum(0).tolist()
     arrived = rows.new_empty((sum(received), problem.hidden))
     dist.all_to_all_single(arrived, summed[leaving], received, sent, group)

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.scales import quantised
+from autotune.kernels.primitives.scales import quantised, received
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def send_tile(
     exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
     if scales is not None:
         if of_rows is None:
-            value, of_rows = quantised(value, inbox.dtype.element_ty)
+            value, of_rows = quantised(value, inbox.dtype.element_ty, True)
         places = scales + tl.cast(index, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
         heap.store(places, of_rows, rank, peer, heap_bases, mask=tl.arange(0, BLOCK_M) < rows)
     pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
@@ -53,7 +53,7 @@ def read_tile(inbox, index, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1
     tile = tl.load(pointers, mask=exists, other=0.0)
     if scales is not None:
         places = scales + tl.cast(index, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-        tile = tile.to(tl.float32) * tl.load(places, mask=tl.arange(0, BLOCK_M) < rows, other=0.0)[:, None]
+        tile = received(tile, tl.load(places, mask=tl.arange(0, BLOCK_M) < rows, other=0.0))
     return tile
 
 
@@ -92,9 +92,9 @@ def add_tiles(
         holder = source if PULL else rank
         place = tl.cast(index + (0 if PULL else source * apart) + late, tl.int64)
         pointers = inbox + place * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
-        part = heap.load(pointers, rank, holder, heap_bases, hint=(1, 16)).to(tl.float32)
+        part = heap.load(pointers, rank, holder, heap_bases, hint=(1, 16))
         if scales is not None:
             places = scales + place * BLOCK_M + tl.arange(0, BLOCK_M)
-            part *= heap.load(places, rank, holder, heap_bases)[:, None]
-        acc += part
+            part = received(part, heap.load(places, rank, holder, heap_bases))
+        acc += part.to(tl.float32)
     return acc

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.runtime.jit import constexpr_function
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.gated import tile_columns
@@ -73,21 +74,77 @@ def _of_two_blocks(at, pitch, column, last, places):
     return tl.where(column % SIDE + places < SIDE, scale, next_scale)
 
 
+@constexpr_function
+def largest_of(dtype):
+    """The largest number of an fp8 type."""
+    return 448.0 if dtype == tl.float8e4nv else 240.0
+
+
+@constexpr_function
+def largest_sent(dtype):
+    """The second largest: where parts of a sum travel in fp8, which has no infinity, the largest stands for that."""
+    return 416.0 if dtype == tl.float8e4nv else 224.0
+
+
 @triton.jit
-def quantised(value, TYPE: tl.constexpr):
-    """A tile's rows in an fp8 type, and their scales, fp32 [BLOCK_M]: a row's largest becomes the type's largest.
+def quantised(value, TYPE: tl.constexpr, SENT: tl.constexpr = False):
+    """A tile's rows in an fp8 type, and their scales, fp32 [BLOCK_M]: a row's largest number becomes the type's
+    largest. NaN stays NaN, and so becomes what is infinite; or, SENT, what ``received`` makes infinite again.
 
     Rows of zeros, and of so little that a scale would have fewer digits, or be zero itself, become zeros.
     """
-    MOST: tl.constexpr = 448.0 if tl.float8e4nv == TYPE else 240.0
+    MOST: tl.constexpr = largest_of(TYPE)
+    LARGEST: tl.constexpr = largest_sent(TYPE) if SENT else MOST
     largest = tl.max(tl.abs(value), axis=1)
-    of_rows = tl.where(largest < 1e-35, 1.0, largest / MOST)
-    value = value / of_rows[:, None]
+    if tl.max(largest) == float("inf"):  # a comparison for a whole tile: nearly none has an infinity
+        infinite = tl.abs(value) == float("inf")
+        largest = tl.max(tl.where(infinite, 0.0, tl.abs(value)), axis=1)
+        if SENT:
+            bound = (_scales_of(largest, LARGEST) * MOST)[:, None]
+            value = tl.clamp(value, -bound, bound, propagate_nan=tl.PropagateNan.ALL)
+        else:
+            value = tl.where(infinite, float("nan"), value)
+    of_rows = _scales_of(largest, LARGEST)
+    return narrowed(value / of_rows[:, None], TYPE), of_rows
+
+
+@triton.jit
+def _scales_of(largest, LARGEST: tl.constexpr):
+    return tl.where(largest < 1e-35, 1.0, largest / LARGEST)
+
+
+@triton.jit
+def received(tile, of_rows):
+    """In fp32 what was ``quantised`` to be sent, a tile in fp8 and its rows' scales."""
+    value = widened(tile)
+    return value * tl.where(tl.abs(value) > largest_sent(tile.dtype), float("inf"), of_rows[:, None])
+
+
+@triton.jit
+def narrowed(value, TYPE: tl.constexpr):
+    """Fp32 rounded to an fp8 type. The interpreter's conversion loses the carry of what is rounded up to a power of
+    two, a number of fp8 it leaves as it is; and makes a number of NaN.
+    """
     if heap.is_interpreted():
-        # Its conversion loses the carry of what is rounded up to a power of two; a number of fp8 it leaves as it is.
         bits = value.to(tl.int32, bitcast=True)
-        value = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
-    return value.to(TYPE), of_rows
+        rounded = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
+        code = rounded.to(TYPE).to(tl.uint8, bitcast=True)
+        NAN: tl.constexpr = 0x7F if tl.float8e4nv == TYPE else 0x80
+        result = tl.where(value == value, code, NAN).to(tl.uint8).to(TYPE, bitcast=True)
+    else:
+        result = value.to(TYPE)
+    return result
+
+
+@triton.jit
+def widened(tile):
+    """A tile of fp8 in fp32; under the interpreter NaN, too, stays what it is."""
+    value = tile.to(tl.float32)
+    if heap.is_interpreted():
+        code = tile.to(tl.uint8, bitcast=True)
+        is_nan = (code & 0x7F) == 0x7F if tile.dtype == tl.float8e4nv else code == 0x80
+        value = tl.where(is_nan, float("nan"), value)
+    return value
 
 
 @triton.jit

@@ -1,9 +1,11 @@
 """Sentinel words: data travels alone, and the reader polls it until no word is empty, that is zero in all its bits.
 
-Half the bytes of the LL protocol (``ll.py``), and no signal either: one trip. What is sent is never empty, for +0.0
-goes as -0.0, which equals it and is the same as a summand. Whole words become visible at once, of 8, 16 or 32 bits
-however wide the store is, and no order among them is needed: each is looked at for itself, by volatile loads, which go
-to the L2, where peers' stores arrive. As for LL, this holds on NVIDIA's GPUs.
+Half the bytes of the LL protocol (``ll.py``), and no signal either: one trip. What is sent is never empty: an empty
+word stands for one NaN among many, which no arithmetic gives, and which goes as its neighbour. All other bits arrive as
+they are; whoever keeps what it sends keeps what arrives (``sentinel_data``), and so ranks have the same bits. Whole
+words become visible at once, of 16 or 32 bits however wide the store is, and no order among them is needed: each is
+looked at for itself, by volatile loads, which go to the L2, where peers' stores arrive. As for LL, this holds on
+NVIDIA's GPUs.
 
 A word tells that it has come, not when. So it has to be empty again before a peer sends the next one to the same place:
 
@@ -24,39 +26,46 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 
+NO_NUMBER = tl.constexpr(-91)
+"""The bits for which an empty word stands: a NaN in bf16 and fp16, and in fp32."""
+
 
 @triton.jit
 def sentinel_bits(value):
-    """The bits of ``value``, elements of 8, 16 or 32 bits (or integers that hold some), as integers that are not zero.
-
-    Where all bits are zero the highest is set: the sign of a zero.
-    """
+    """The words that carry ``value``, elements of 16 or 32 bits (or integers that hold some): none of them is zero."""
     if value.dtype.primitive_bitwidth == 32:
-        bits = value.to(tl.uint32, bitcast=True)
-        bits = (bits | ((bits == 0).to(tl.uint32) << 31)).to(tl.int32, bitcast=True)
-    elif value.dtype.primitive_bitwidth == 16:
-        bits = value.to(tl.uint16, bitcast=True)
-        bits = (bits | ((bits == 0).to(tl.uint16) << 15)).to(tl.int16, bitcast=True)
+        words = value.to(tl.int32, bitcast=True) ^ NO_NUMBER
     else:
-        bits = value.to(tl.uint8, bitcast=True)
-        bits = (bits | ((bits == 0).to(tl.uint8) << 7)).to(tl.int8, bitcast=True)
-    return bits
+        words = value.to(tl.int16, bitcast=True) ^ NO_NUMBER
+    return words | (words == 0).to(words.dtype)
+
+
+@triton.jit
+def sentinel_data(words):
+    """The bits that words carry, as integers."""
+    return words ^ NO_NUMBER
+
+
+@triton.jit
+def sentinel_read(place, mask):
+    """What words carry that have come; 0 where ``mask`` asks for none."""
+    return sentinel_data(tl.load(place, mask=mask, other=NO_NUMBER, volatile=True))
 
 
 @triton.jit
 def sentinel_wait(place, mask, status, spin_limit):
-    """Poll words [any shape] in our own heap until none that ``mask`` asks for is empty; the others are 0.
+    """Poll words [any shape] in our own heap until none that ``mask`` asks for is empty, and read them.
 
     No fewer words than the program has threads: else threads that hold the same word could see it at different times.
-    Bounded as ``wait`` in ``heap/device.py`` is; where it times out, the words are what was there.
+    Bounded as ``wait`` in ``heap/device.py`` is; where it times out, what has not come is NaN.
     """
-    words = tl.load(place, mask=mask, other=0, volatile=True)
-    missing = tl.sum(((words == 0) & mask).to(tl.int32))
+    words = sentinel_read(place, mask)
+    missing = tl.sum((words == NO_NUMBER).to(tl.int32))
     spins = 0
     while (missing > 0) & (spins < spin_limit):
         spins = heap.next_spin(spins, status, spin_limit)
-        words = tl.load(place, mask=mask, other=0, volatile=True)
-        missing = tl.sum(((words == 0) & mask).to(tl.int32))
+        words = sentinel_read(place, mask)
+        missing = tl.sum((words == NO_NUMBER).to(tl.int32))
     if missing > 0:
         heap.time_out(status)
     return words
@@ -71,6 +80,6 @@ def sentinel_empty(place, mask):
 @triton.jit
 def sentinel_take(place, mask, status, spin_limit):
     """``sentinel_wait`` by the only program that reads these words: they are empty afterwards."""
-    words = sentinel_wait(place, mask, status, spin_limit)
+    data = sentinel_wait(place, mask, status, spin_limit)
     sentinel_empty(place, mask)
-    return words
+    return data

@@ -10,10 +10,13 @@ import torch.distributed as dist
 from calls import HEAP, WORST, configs, drawn, error, said, schema_arguments
 
 import autotune
+from autotune.workloads import workload
 
 IN_FP8 = 0.04
 """Largest relative error of a result in e4m3 with scales."""
 
+
+SPECIAL = (float("inf"), float("nan"), -float("inf"))
 
 FEW = ("push", "bsp")
 """Modes of a sample: peers write, and the library gathers. The kernels' tests have each in every mode."""
@@ -23,7 +26,7 @@ def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
     """Every answer of this module, in one context; or a sample, some of it in a FEW modes."""
     url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
-        functions = (refused, compiled, residual, several, gathered)
+        functions = (refused, compiled, residual, several, gathered, gathered_bits, infinite)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         found |= {"gated": gated(context, sample), "quantised": quantised(context, sample)}
         context.check()
@@ -81,9 +84,33 @@ def quantised(context: autotune.Context, sample: bool) -> dict[str, bool]:
     answers["in place"] = error(c.float() * scales.repeat_interleave(128, 1), expected) < IN_FP8
     c, scales = autotune.all_gather_gemm(context, a * 2.0**-74, b, bias * 0, epilogue="swiglu", quantise=True)
     answers["next to zero"] = bool((scales > 0).all() and (c.float() == 0).all())
+    special = bias.clone()
+    special[256 : 256 + len(SPECIAL)] = torch.tensor(SPECIAL)
+    for config in chosen:
+        c, scales = autotune.all_gather_gemm(context, a, b, special, epilogue="swiglu", quantise=True, config=config)
+        wide = c.float() * scales.repeat_interleave(128, 1)
+        beside = error(wide[:, len(SPECIAL) :], expected[:, len(SPECIAL) :]) < IN_FP8
+        answers[f"special {config['mode']}"] = beside and bool(wide[:, : len(SPECIAL)].isnan().all())
     arguments = schema_arguments(context, problem, operands)
     checked = torch.library.opcheck(torch.ops.iris_autotune.all_gather_gemm_quantised.default, arguments)
     return {**answers, "opcheck": set(checked.values()) == {"SUCCESS"}}
+
+
+def infinite(context: autotune.Context) -> dict[str, bool]:
+    """By operator and mode: infinities and NaN of parts that travel in fp8 arrive, and change nothing beside them."""
+    ranks, found = dist.get_world_size(), {}
+    fields = {"m": 16 * ranks, "n": 64, "k": 32 * ranks, "wire": "fp8", "world_size": ranks}
+    for problem in (autotune.GemmAllReduce(**fields), autotune.GemmReduceScatter(**fields)):
+        a, b = (torch.ones(size, device=context.heap.device).bfloat16() for size in ((problem.m, 32), (32, 64)))
+        if context.heap.rank == 0:
+            b[0, : len(SPECIAL)] = torch.tensor(SPECIAL)
+        expected = torch.full((64,), float(problem.k), device=a.device)
+        expected[: len(SPECIAL)] = torch.tensor(SPECIAL)
+        for config in configs(problem, context.machine):
+            out = getattr(autotune, problem.workload)(context, a, b, wire="fp8", config=config).float()
+            near = torch.isclose(out, expected, rtol=IN_FP8, equal_nan=True)
+            found[f"{problem.workload} {config['mode']}"] = bool(near.all())
+    return found
 
 
 def refused(context: autotune.Context) -> dict[str, str]:
@@ -254,4 +281,25 @@ def gathered(context: autotune.Context) -> dict[str, Any]:
     more = {"layout": "k", "return_gathered": True, "config": pull}
     refusal = said(lambda: autotune.all_gather_gemm(context, a, b, **more))
     found["pull refused"] = "there is no gathered A to return" in refusal
+    return found
+
+
+def gathered_bits(context: autotune.Context) -> dict[str, bool]:
+    """By mode and protocol: whatever bits A has, every rank gets the same ones, and they are A's, but for which NaN."""
+    ranks, found = dist.get_world_size(), {}
+    problem = autotune.AllGatherGemm(m=16 * ranks, n=32 * ranks, k=64, gathered=True, world_size=ranks)
+    bits = torch.randint(-(1 << 15), 1 << 15, (problem.m, 64), generator=torch.Generator().manual_seed(8))
+    bits[:, :8] = torch.tensor([0, -(1 << 15), 0x7F80, 0x7FC0, 0x7FFF, -1, -91, -92])
+    bits = bits.to(torch.int16).to(context.heap.device)
+    a, whole = (each.view(torch.bfloat16) for each in (bits.view(ranks, 16, 64)[context.heap.rank], bits))
+    b = torch.ones(64, 32, device=bits.device).bfloat16()
+    for config in workload(problem.workload).first_configs(problem, context.machine):
+        way = f"{config['mode']} {config.get('protocol')}"
+        if way not in found:
+            _, mine = autotune.all_gather_gemm(context, a, b, return_gathered=True, config=config)
+            everyones = torch.empty(ranks, *bits.shape, dtype=mine.dtype, device=mine.device)
+            dist.all_gather(list(everyones), mine)
+            same = (everyones.view(torch.int16) == mine.view(torch.int16)).all()
+            right = (mine.view(torch.int16) == bits) | (mine.isnan() & whole.isnan())
+            found[way] = bool(same & right.all())
     return found

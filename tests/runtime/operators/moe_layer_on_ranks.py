@@ -12,6 +12,7 @@ from calls import HEAP, configs, said
 import autotune
 from autotune.kernels.moe.histogram import histogram_text, shares_of
 from autotune.kernels.moe.routing import Kind, drawn_routing
+from autotune.workloads import workload
 
 KINDS: tuple[Kind, ...] = ("plain", "holes", "one expert")
 REPLAYS = 1000
@@ -99,6 +100,8 @@ def calls(url: str) -> dict[str, Any]:
             "asked": asked(layer, drawn[0]),
             "scaled": scaled(layer, drawn[0]),
             "beyond": beyond(layer, drawn[0]),
+            "too many rows": too_many_rows(context),
+            "rows left out": rows_left_out(context),
         }
         for problem in (layer.problem, layer.fused):
             found[problem.workload] = by_mode(layer, problem, drawn[2:])
@@ -142,6 +145,60 @@ def beyond(layer: Layer, operands: Operands) -> float:
         before(config=config)  # an inbox has two slots
         worst = max(worst, layer.wrong_gathered(call(config=config), (x, none, gates)))
     return worst
+
+
+def each_way(problem: Any, context: autotune.Context) -> dict[str, autotune.Config]:
+    """A config of each mode, and of each way of the library's; none by LL words, of which a reader misses some."""
+    known = configs(problem, context.machine)
+    if any(config["mode"] == "bsp" for config in known):
+        known += workload(problem.workload).baselines(problem, context.machine).values()
+    known = [config.replace(protocol="signal") if "protocol" in config else config for config in known]
+    return {f"{problem.workload} {config['mode']} {config.get('exchange', '')}": config for config in known}
+
+
+def too_many_rows(context: autotune.Context) -> dict[str, bool]:
+    """By the ways to dispatch, the library's, and to combine: True if all tokens are NaN where each names the first
+    rank's only expert twice, and so gives that rank twice as many rows as it has room for.
+    """
+    world, device, found = context.heap.world_size, context.heap.device, {}
+    sizes = {"tokens": 4, "hidden": 64, "experts": world, "top_k": 2, "world_size": world}
+    x, ids = torch.ones(4, 64, device=device).bfloat16(), torch.zeros(4, 2, dtype=torch.int32, device=device)
+    gates, up, down = (torch.ones(size, device=device) for size in ((4, 2), (1, 64, 64), (1, 32, 64)))
+    given = context, x, ids, gates
+    alone = autotune.MoeDispatch(**sizes), autotune.MoeCombine(**sizes)
+    fused = (
+        autotune.MoeDispatchGemm(**sizes, width=32, b_order="kn"),
+        autotune.MoeGemmCombine(**sizes, width=32, b_order="kn"),
+    )
+    for dispatch, combine in (alone, fused):
+        for way, config in each_way(dispatch, context).items():
+            if config["mode"] != "bsp":
+                continue
+            operand = [] if combine is alone[1] else [up.bfloat16()]
+            rows, *plan = getattr(autotune, dispatch.workload)(*given, *operand, experts=world, config=config)
+            rows = [rows] if combine is alone[1] else [rows, down.bfloat16()]
+            for last, chosen in each_way(combine, context).items():
+                out = getattr(autotune, combine.workload)(context, *rows, *plan, ids, config=chosen)
+                found[f"{way}, {last}"] = bool(out.isnan().all())
+    return found
+
+
+def rows_left_out(context: autotune.Context) -> bool | None:
+    """True if an all-to-all ends, and tokens without rows are NaN, where a plan has rows for the first rank's alone."""
+    world, device = context.heap.world_size, context.heap.device
+    problem = autotune.MoeCombine(tokens=4, hidden=64, experts=world, top_k=2, world_size=world)
+    ways = [c for c in each_way(problem, context).values() if c.get("exchange") == "all_to_all"]
+    if not ways:
+        return None
+    rows, gates = (
+        torch.ones(problem.capacity, 64, device=device).bfloat16(),
+        torch.ones(problem.capacity, device=device),
+    )
+    ids, pairs = torch.zeros(4, 2, dtype=torch.int32, device=device), torch.arange(problem.capacity, dtype=torch.int32)
+    ends = [0, 8 if context.heap.rank == 0 else 0]
+    plan = torch.tensor(ends, dtype=torch.int32, device=device), pairs.to(device), gates
+    out = autotune.moe_combine(context, rows, *plan, ids, config=ways[0])
+    return bool((out == 2).all() if context.heap.rank == 0 else out.isnan().all())
 
 
 def combining(layer: Layer, operands: Operands, *, fused: bool) -> Callable[..., torch.Tensor]:

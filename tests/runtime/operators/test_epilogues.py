@@ -57,6 +57,12 @@ def test_results_in_fp8_are_right_in_every_mode(pair: Pair) -> None:
         assert {"looked up", "in place", "opcheck", "push", *({"bsp"} & MODES["all_gather_gemm"])} <= answers.keys()
 
 
+def test_what_is_infinite_arrives_in_fp8_and_changes_nothing_beside_it(pair: Pair) -> None:
+    for answers in (answer["infinite"] for answer in pair):
+        assert all(answers.values()), answers
+        assert {"gemm_all_reduce two_shot", "gemm_reduce_scatter push", "gemm_reduce_scatter pull"} <= answers.keys()
+
+
 def test_residuals_are_added_in_every_mode(pair: Pair) -> None:
     for answers in (answer["residual"] for answer in pair):
         assert all(answers.values()), answers
@@ -78,6 +84,11 @@ def test_the_gathered_a_is_a_tensor_of_its_own(pair: Pair) -> None:
         assert all(answers.values()), answers
         assert {f"rows {mode}" for mode in modes | {"looked up", "in place", "stays", "compiled"}} <= answers.keys()
         assert {f"k {mode}" for mode in modes - {"copy_engine"}} <= answers.keys()
+
+
+def test_the_gathered_a_has_the_same_bits_on_every_rank(pair: Pair) -> None:
+    for answers in (answer["gathered_bits"] for answer in pair):
+        assert all(answers.values()) and "own_collective sentinel" in answers, answers
 
 
 def test_what_does_not_fit_is_refused(pair: Pair) -> None:

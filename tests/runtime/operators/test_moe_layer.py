@@ -28,6 +28,10 @@ def test_a_mixture_of_experts_is_right_however_it_is_called(tmp_path: Path, gpu:
     for found in run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert max(found[way] for way in ("gathered", "mixed", "compiled", "gathered, compiled")) < WORST, found
         assert max(found["scaled"], found["beyond"]) < WORST
+        ways = found["too many rows"]
+        assert all(ways.values()), ways
+        assert len(ways) in (0, 2 * (5 + 7)), "the library's two ways to dispatch, and each to combine"
+        assert found["rows left out"] is not False
         assert found["asked"] == [
             [
                 ["moe_dispatch", None, None, None, 6],
