@@ -6,7 +6,6 @@ import math
 from typing import Any, Literal, Protocol, Self, cast, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from autotune.errors import InvalidProblem
@@ -15,6 +14,7 @@ from autotune.nn.functional import readable
 from autotune.runtime.context import Context
 from autotune.runtime.experts import moe_dispatch_gemm, moe_gemm_combine
 from autotune.runtime.gradients import autocast
+from autotune.runtime.tokens import expert_ids, lacking, longer
 from autotune.workloads.dispatched import check_routing
 
 Tensor = torch.Tensor
@@ -52,24 +52,25 @@ def expert_parallel(
 ) -> Tensor:  # fmt: skip
     """Each token's sum of gate * expert over its experts, by ``moe_dispatch_gemm`` and ``moe_gemm_combine``.
 
-    Collective. ``x`` [..., hidden] are this rank's tokens, bf16, fp16 or fp32; ``ids`` (whole numbers) and ``gates``
-    [..., top_k] their experts, as ``moe_dispatch`` takes them. Rank r holds the experts r * L to (r + 1) * L - 1:
+    Collective. ``x`` [..., hidden] are this rank's tokens, bf16, fp16 or fp32; ``ids`` and ``gates`` [..., top_k]
+    their experts, as ``moe_dispatch`` takes them. Rank r holds the experts r * L to (r + 1) * L - 1:
     ``gate_up`` [L, 2 * width, hidden] and ``down`` [L, hidden, width]; an expert is down(SiLU(gate) * up). The result
     has the form of ``x``; the host reads nothing. ``share="width"``: rank r holds a part of every expert, ``gate_up``
     [experts, 2 * width / ranks, hidden], its part of gate, then of up, and ``down`` [experts, hidden, width / ranks];
     tokens are gathered, and sums scattered. ``torch.autocast`` casts tokens and weights, in every call.
 
-    Every rank brings as many tokens. Where their numbers differ, ``tokens`` is the most that any rank has: fewer are
-    filled up with tokens without experts. No token is left out, whatever the routing is. ``replicated``: the tokens are
-    the same on every rank; each sends its part of them, and the results are gathered. ``routing``, ``exponent``
-    and ``histogram`` are those of ``moe_dispatch``, the histogram with a count for each whole expert.
+    Every rank brings as many tokens, 0 too. Where their numbers differ, ``tokens``, the same on every rank, is the most
+    that any of them has: fewer are filled up with tokens without experts. No token is left out, whatever the routing
+    is. ``replicated``: the tokens are the same on every rank; each sends its part of them, and the results are
+    gathered. ``routing``, ``exponent`` and ``histogram`` are those of ``moe_dispatch``, the histogram with a count for
+    each whole expert.
 
     Raises InvalidProblem for more tokens than ``tokens``, where shapes or types do not fit, and where a gradient is
     needed: there is no backward.
     """
     _check_share(share)
     rows, ids, gates = (each.reshape(-1, each.shape[-1]) for each in (x, ids, gates))
-    ids, gates = ids.to(torch.int32).contiguous(), gates.float().contiguous()
+    ids, gates = expert_ids(ids).contiguous(), gates.float().contiguous()
     check_routing(rows, ids, gates)  # before rows are filled up or shared out, which makes any number fit
     if down.shape[1:2] != gate_up.shape[2:]:
         raise InvalidProblem(
@@ -77,13 +78,12 @@ def expert_parallel(
             "and [local experts, hidden, width]"
         )
     count, ranks = len(rows), context.heap.world_size
-    if tokens is not None and count > tokens:
-        raise InvalidProblem(f"x has {count} tokens, more than tokens={tokens}, the most that a call may bring")
-    least = tokens if tokens is not None else count or 1  # of an empty batch, one token that has no experts
+    least = count + lacking(rows, tokens)
     if replicated:
         least = -(-least // ranks)
         rows, ids, gates = (_part(each, least, context.heap.rank) for each in (rows, ids, gates))
-    rows, ids, gates = (_filled(rows, least, 0), _filled(ids, least, -1), _filled(gates, least, 0))
+    missing = least - len(rows)
+    rows, ids, gates = longer(rows, missing), longer(ids, missing, -1), longer(gates, missing)
     if share == "width":
         ids, gates = _to_every_rank(ids, gates, gate_up.shape[0], ranks)
     rows, gate_up, down = cast(list[Tensor], autocast((rows, gate_up, down), x.device.type))
@@ -94,7 +94,7 @@ def expert_parallel(
     found = moe_dispatch_gemm(context, rows, ids, gates, gate_up.mT, experts=experts, **popularity)
     plan = found.offsets, found.pairs, found.gates
     out = moe_gemm_combine(context, found.rows, down.mT, *plan, ids, **popularity)
-    if replicated:
+    if replicated and least:
         out = collectives.wait_tensor(collectives.all_gather_into_tensor(out, ranks, context.group_name))
     return out[:count].view(x.shape).to(x.dtype)
 
@@ -123,12 +123,6 @@ def _to_every_rank(ids: Tensor, gates: Tensor, experts: int, ranks: int) -> tupl
 def _part(tensor: Tensor, rows: int, rank: int) -> Tensor:
     """A rank's rows: the last ranks may have fewer, or none."""
     return tensor[rank * rows : (rank + 1) * rows]
-
-
-def _filled(tensor: Tensor, rows: int, value: int) -> Tensor:
-    """The tensor with so many rows, contiguous; those that it lacks have this value."""
-    missing = rows - len(tensor)
-    return F.pad(tensor, (0, 0, 0, missing), value=value) if missing else tensor.contiguous()
 
 
 class ExpertParallel(nn.Module):

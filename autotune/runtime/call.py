@@ -74,7 +74,7 @@ class Prepared:
     """A form of call that has been checked: where it runs, and what it returns."""
 
     workspace: Workspace | None
-    """None where the results are empty, and nothing runs."""
+    """None where the results have no rows, and nothing runs."""
     outs: tuple[Form, ...]
     copies: bool
     """True if the launches cannot read some operand as it lies, so that each call copies it."""

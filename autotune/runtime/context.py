@@ -67,7 +67,10 @@ class FirstCallAgreement(Agreement):
         "this rank was left alone in a first call, or in release or close: another rank died, or did not make the same "
         "call"
     )
-    disagree = "the ranks call an operator with different problems or configs ({seen})"
+    disagree = (
+        "the ranks call an operator with different problems or configs ({seen}); where they have different numbers of "
+        "rows, all of them give rows= to all_gather_gemm, tokens= to the operators of a mixture of experts"
+    )
     interrupted = f"{Agreement.interrupted}; leave the context on every rank, and open another"
 
 
@@ -311,7 +314,7 @@ class Context:
         )
 
     def agree_without_rows(self, workload: LaunchedWorkload, problem: Problem, first: FirstCall) -> None:
-        """A form's ``first`` call, whose results are empty. Collective. Raises what ``agree`` raises."""
+        """A form's ``first`` call, whose results have no rows. Collective. Raises what ``agree`` raises."""
 
         def call() -> str:
             first.check()

@@ -9,6 +9,7 @@ import torch
 from autotune.config import Config
 from autotune.runtime.context import Context
 from autotune.runtime.operator import Operator
+from autotune.runtime.tokens import as_the_most, own_sums
 from autotune.workloads.built_in import moe_combine as combining
 from autotune.workloads.built_in import moe_dispatch as dispatching
 from autotune.workloads.built_in import moe_dispatch_gemm as dispatching_multiplying
@@ -51,32 +52,35 @@ class ScaledDispatched(NamedTuple):
 @overload
 def moe_dispatch(
     context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
-    *, experts: int, routing: str = "uniform", exponent: float = 0.0, histogram: str = "", scale_x: None = None,
-    out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
+    *, experts: int, tokens: int | None = None, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
+    scale_x: None = None, out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
 ) -> Dispatched: ...  # fmt: skip
 
 
 @overload
 def moe_dispatch(
     context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
-    *, experts: int, routing: str = "uniform", exponent: float = 0.0, histogram: str = "", scale_x: torch.Tensor,
-    out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
+    *, experts: int, tokens: int | None = None, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
+    scale_x: torch.Tensor, out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
 ) -> ScaledDispatched: ...  # fmt: skip
 
 
 def moe_dispatch(
     context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
-    *, experts: int, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
+    *, experts: int, tokens: int | None = None, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
     scale_x: torch.Tensor | None = None, out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
 ) -> Dispatched | ScaledDispatched:  # fmt: skip
     """Every token to the ranks of its experts, laid out there by expert, by the tuned config, on the current stream.
 
-    Collective. ``x`` [tokens, hidden] is contiguous and bf16, fp16 or fp32, with as many rows on every rank; ``ids``
-    int32 and ``gates`` fp32 are [tokens, top_k]. An id is a number below ``experts``, of which rank r holds as many as
-    every rank, in order; -1, like any other number, is none. A token of such ids alone does not exist. An expert
+    Collective. ``x`` [tokens, hidden] is contiguous and bf16, fp16 or fp32; ``ids`` of any integer type (int32 is read
+    as it is) and ``gates`` fp32 are [tokens, top_k]. An id is a number below ``experts``, of which rank r holds as many
+    as every rank, in order; -1, like any other number, is none. A token of such ids alone does not exist. An expert
     that a token names twice gets it twice, in two rows, so that their gates add up; where top_k is above the experts of
     a rank, that may be more rows than ``capacity``, which ``context.check()`` says, or, where the config's mode is
     ``bsp``, that rank's gates, which are NaN then. The host reads nothing.
+    Every rank has as many tokens, 0 too. Where their numbers differ, ``tokens``, the same on every rank, is the most
+    that any of them has, here and in the combine: ``capacity`` and ``pairs`` are those of so many on every rank, and
+    the operands of a rank with fewer are copied.
     ``routing``, ``exponent`` and ``histogram`` name the problem whose tuned config is taken: how popular the experts
     are expected to be, with ``recorded`` by the counts of a file, ``histogram=autotune.recorded_histogram(FILE)``. They
     change no result. ``out`` is what is returned, as a tuple.
@@ -88,6 +92,7 @@ def moe_dispatch(
     small, and on the first call of a problem what ``lookup`` raises.
     """
     options = experts, routing, exponent, histogram
+    x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
     if scale_x is None:
         return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
     operands = x, ids, gates, scale_x
@@ -96,15 +101,15 @@ def moe_dispatch(
 
 def moe_dispatch_gemm(
     context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor, b: torch.Tensor,
-    *, experts: int, epilogue: str = "swiglu", gate_up: str = "halves", routing: str = "uniform",
-    exponent: float = 0.0, histogram: str = "", scale_x: torch.Tensor | None = None,
+    *, experts: int, tokens: int | None = None, epilogue: str = "swiglu", gate_up: str = "halves",
+    routing: str = "uniform", exponent: float = 0.0, histogram: str = "", scale_x: torch.Tensor | None = None,
     scale_b: torch.Tensor | None = None, fast_accum: bool = False,
     out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
 ) -> Dispatched:  # fmt: skip
     """``moe_dispatch``, and each row times its expert's B, by the tuned config, on the current stream. Collective.
 
-    ``x``, ``ids``, ``gates``, ``experts``, ``routing``, ``exponent`` and ``histogram`` are as there. ``b`` [local
-    experts, hidden, columns] holds the B of this rank's experts, of the type of ``x``; contiguous, or each the
+    ``x``, ``ids``, ``gates``, ``experts``, ``tokens``, ``routing``, ``exponent`` and ``histogram`` are as there. ``b``
+    [local experts, hidden, columns] holds the B of this rank's experts, of the type of ``x``; contiguous, or each the
     transpose of a contiguous matrix. With the epilogue ``swiglu`` its columns are gate and up, ``gate_up`` says how
     they lie, and rows are [capacity, columns / 2], SiLU(gate) * up; with ``none`` they are the product, [capacity,
     columns].
@@ -117,6 +122,7 @@ def moe_dispatch_gemm(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
+    x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
     options, operands = (
         (experts, epilogue, gate_up, routing, exponent, fast_accum, histogram),
         (x, ids, gates, b, scale_x, scale_b),
@@ -126,30 +132,36 @@ def moe_dispatch_gemm(
 
 def moe_combine(
     context: Context, rows: torch.Tensor, offsets: torch.Tensor, pairs: torch.Tensor, gates: torch.Tensor,
-    ids: torch.Tensor, *, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
-    deterministic: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
+    ids: torch.Tensor, *, tokens: int | None = None, routing: str = "uniform", exponent: float = 0.0,
+    histogram: str = "", deterministic: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Each token's sum of gate * row over its experts' rows, at the token's rank, by the tuned config, on the current
     stream.
 
     Collective. ``rows`` [capacity, hidden], bf16, fp16 or fp32, lie by expert, and ``offsets``, ``pairs`` and ``gates``
-    are their plan, as ``moe_dispatch`` returns it; ``ids`` int32 [tokens, top_k] are those of this rank's tokens that
-    it was given. All are contiguous. Returns [tokens, hidden], zero for a token without experts; ``out`` where one is
-    given. The host reads nothing. ``deterministic`` demands the same bits in every call with the same inputs, which our
-    kernels give in any case. ``routing``, ``exponent`` and ``histogram`` are as in ``moe_dispatch``.
+    are their plan, as ``moe_dispatch`` returns it; ``ids`` [tokens, top_k] are those of this rank's tokens that it was
+    given, and so is ``tokens``. All are contiguous. Returns [tokens, hidden], as this rank has, zero for a token
+    without experts; ``out`` where one is given. The host reads nothing. ``deterministic`` demands the same bits in
+    every call with the same inputs, which our kernels give in any case. ``routing``, ``exponent`` and ``histogram`` are
+    as in ``moe_dispatch``.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    operands = rows, offsets, pairs, gates, ids
-    return _MOE_COMBINE(context, operands, (routing, exponent, deterministic, histogram), out, config)
+
+    def combine(ids: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        operands = rows, offsets, pairs, gates, ids
+        return _MOE_COMBINE(context, operands, (routing, exponent, deterministic, histogram), out, config)
+
+    return own_sums(combine, ids, tokens, out)
 
 
 def moe_gemm_combine(
     context: Context, a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, pairs: torch.Tensor,
-    gates: torch.Tensor, ids: torch.Tensor, *, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
-    deterministic: bool = False, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    fast_accum: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
+    gates: torch.Tensor, ids: torch.Tensor, *, tokens: int | None = None, routing: str = "uniform",
+    exponent: float = 0.0, histogram: str = "", deterministic: bool = False, scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None, fast_accum: bool = False, out: torch.Tensor | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Each token's sum of gate * (row of A @ its expert's B), at the token's rank, by the tuned config, on the current
     stream.
@@ -157,11 +169,16 @@ def moe_gemm_combine(
     Collective. ``a`` [capacity, width], contiguous, and ``b`` [local experts, width, hidden], contiguous or each the
     transpose of a contiguous matrix, are bf16, fp16 or fp32; or fp8 with ``scale_a`` and ``scale_b``, of the forms that
     ``moe_dispatch_gemm`` has, and then the result is bf16. A's rows lie by expert, by the plan ``offsets``,
-    ``pairs``, ``gates``. That, ``ids``, ``deterministic``, ``routing``, ``exponent``, ``histogram`` and what is
-    returned are as in ``moe_combine``.
+    ``pairs``, ``gates``. That, ``ids``, ``tokens``, ``deterministic``, ``routing``, ``exponent``, ``histogram`` and
+    what is returned are as in ``moe_combine``.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    operands = a, b, offsets, pairs, gates, ids, scale_a, scale_b
-    return _MOE_GEMM_COMBINE(context, operands, (routing, exponent, deterministic, fast_accum, histogram), out, config)
+
+    def combine(ids: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        operands = a, b, offsets, pairs, gates, ids, scale_a, scale_b
+        options = routing, exponent, deterministic, fast_accum, histogram
+        return _MOE_GEMM_COMBINE(context, operands, options, out, config)
+
+    return own_sums(combine, ids, tokens, out)

@@ -205,6 +205,9 @@ class Operator:
         else:
             results = fitting(prepared.outs, outs)
         if prepared.workspace is None:
+            for each in results:
+                if each.numel():  # the offsets of a dispatch: no expert has rows
+                    each.zero_()
             return results
         if prepared.copies:
             operands = prepared.workspace.readable(operands)
@@ -234,7 +237,7 @@ class Operator:
         return Prepared(workspace, forms, first.copies, first.bindings), first.results
 
     def _problem(self, context: Context, operands: Operands, options: tuple[Any, ...]) -> tuple[Problem, bool]:
-        """That of a call, and whether it runs: where its results are empty, nothing does. Raises InvalidProblem."""
+        """That of a call, and whether it runs: where its results have no rows, nothing does. Raises InvalidProblem."""
         ranks = context.heap.world_size
         filled = self.workload.filled(ranks, operands, options)
         return self.workload.problem_of(ranks, operands if filled is None else filled, options), filled is None

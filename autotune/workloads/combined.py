@@ -27,6 +27,7 @@ from autotune.workloads.experts import (
 )
 from autotune.workloads.gemm import ring
 from autotune.workloads.interface import Run
+from autotune.workloads.launched import Operands, with_rows
 from autotune.workloads.tolerance import Error, Tolerance
 
 C = TypeVar("C", bound=CombinedProblem)
@@ -129,6 +130,16 @@ class CombinedWorkload(ExpertsWorkload):
         "bsp": Config({"mode": "bsp", "exchange": "reduce_scatter"}),
         "bsp counted": Config({"mode": "bsp", "exchange": "all_to_all"}),
     }
+
+    def filled(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Operands | None:
+        """One token for each rank, and the rows of its plan."""
+        named = dict(zip(self.kernels.operands, operands, strict=True))
+        rows, ids, offsets = operands[0], named["ids"], named["offsets"]
+        assert rows is not None and ids is not None and offsets is not None
+        if rows.shape[:1] != (0,) or ids.shape[:1] != (0,) or (ids.dim(), offsets.dim()) != (2, 1):
+            return None
+        named["ids"] = with_rows(ids, 1)
+        return [with_rows(each, world_size * min(ids.shape[1], offsets.shape[0] - 1)) for each in named.values()]
 
 
 def combined_tolerance(

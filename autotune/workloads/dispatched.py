@@ -103,5 +103,5 @@ def check_routing(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> No
     if not (fits and types and ids.is_contiguous() and gates.is_contiguous()):
         raise InvalidProblem(
             f"x is {list(x.shape)}, ids {list(ids.shape)} {ids.dtype}, gates {list(gates.shape)} {gates.dtype}: "
-            "expected ids and gates [tokens, top_k], int32 and float32, contiguous"
+            "expected ids and gates [tokens, top_k], integers and float32, contiguous"
         )

@@ -110,6 +110,8 @@ class ExpertsOperation(DrawnOperation[E, T, S], Generic[E, T, S]):
 class ExpertsWorkload(LaunchedWorkload):
     """A workload of a mixture of experts."""
 
+    row_by_row = True
+
     library_ways: ClassVar[Mapping[str, Config]]
     """By name: one whose shapes are fixed, and an all-to-all for which the host reads counts."""
 

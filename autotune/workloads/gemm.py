@@ -20,7 +20,7 @@ from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales, with_zeros
 from autotune.workloads.input_sets import poison
-from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph, with_rows
 from autotune.workloads.roofline import gemm_latency
 from autotune.workloads.tolerance import Error
 
@@ -51,6 +51,8 @@ def ring(world_size: int) -> float:
 
 class GemmWorkload(LaunchedWorkload):
     """A subclass says how the sizes of A and B make a problem, which has ``gemm``: rows, columns, depth on a rank."""
+
+    row_by_row = True
 
     @abstractmethod
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
@@ -135,13 +137,6 @@ def operand_type(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, ou
     if bias is not None and bias.dtype != out:
         raise InvalidProblem(f"bias is {bias.dtype}; it must be of the result's type, {out}")
     return dtype
-
-
-def with_rows(tensor: torch.Tensor | None, rows: int) -> torch.Tensor | None:
-    """A tensor with so many rows in place of one that has none."""
-    if tensor is None or tensor.shape[:1] != (0,):
-        return tensor
-    return tensor.new_empty((rows, *tensor.shape[1:]))
 
 
 def kind_of_scales(

@@ -42,6 +42,8 @@ class LaunchedWorkload(Workload):
     operation_type: ClassVar[type[LaunchedOperation[Any, Any, Any]]]
     options: ClassVar[tuple[str, ...]] = ()
     """Fields of the problem that an operator's caller gives beside the tensors, in their order."""
+    row_by_row: ClassVar[bool] = False
+    """True if a call may have no rows: then its results have none, and nothing runs."""
 
     def operation(
         self, problem: Any, heap: SymmetricHeap, machine: Machine, spin_limit: int
@@ -77,8 +79,11 @@ class LaunchedWorkload(Workload):
         return CAPTURED if self.kernels.has_collective(self.kernels.knobs.of(config)) else None
 
     def filled(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Operands | None:
-        """For operands without rows, whose results are empty, such operands of the smallest problem; else None."""
-        return None
+        """For operands without rows, whose results have none, such operands of a small problem; else None."""
+        first = operands[0]
+        if not self.row_by_row or first is None or first.shape[:1] != (0,):
+            return None
+        return [with_rows(each, world_size) for each in operands]
 
     def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
         """The element type of each of the kernels' ``results``; by default all have the same."""
@@ -181,6 +186,13 @@ class DrawnOperation(LaunchedOperation[P, T, S]):
 
     def error(self) -> Error:
         return self.error_of(self.outputs(), self._number)
+
+
+def with_rows(tensor: torch.Tensor | None, rows: int) -> torch.Tensor | None:
+    """A tensor with so many rows in place of one that has none."""
+    if tensor is None or tensor.shape[:1] != (0,):
+        return tensor
+    return tensor.new_empty((rows, *tensor.shape[1:]))
 
 
 def eager_and_graph(

@@ -17,7 +17,7 @@ WAYS = {"eager", "batch", "compiled", "shard", "fewer", "none", "replicated", "o
 WAYS |= {"most", "by recorded experts", "by recorded width", "frozen"}
 FP32, BF16 = 1e-5, 3e-2
 REFUSED = {
-    "tokens": "x has 10 tokens, more than tokens=5",
+    "tokens": "this rank has 10 tokens, more than tokens=5",
     "experts": "experts=7: 2 ranks do not divide it",
     "hidden": "b is \\[3, 32, 32\\]: with x \\[5, 8\\]",
     "width": "width=15: 2 ranks do not divide it",

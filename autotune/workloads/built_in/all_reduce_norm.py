@@ -76,6 +76,7 @@ class AllReduceNormWorkload(LaunchedWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("eps", "in_place")
+    row_by_row = True
 
     def default_problem(self, machine: Machine, world_size: int) -> AllReduceNorm:
         """Llama-70B's hidden size at 16 tokens; a toy of the same form under the interpreter."""

@@ -208,6 +208,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("soft_cap", "ragged", "result")
+    row_by_row = True
     overlapping = ("fused",)
 
     def default_problem(self, machine: Machine, world_size: int) -> FlashDecode:

@@ -81,7 +81,7 @@ class Layer:
 
 def _distance(out: torch.Tensor, expected: torch.Tensor) -> float:
     norm = expected.norm()
-    return float((out.double() - expected).norm() / norm) if norm > 0 else float(out.abs().max())
+    return float((out.double() - expected).norm() / norm) if norm > 0 else float(out.norm())
 
 
 def calls(url: str) -> dict[str, Any]:
@@ -264,8 +264,9 @@ def refused(layer: Layer, operands: Operands) -> dict[str, str]:
 
     a = rows[:, : layer.fused.width].contiguous()
     return {
-        "rows": call(rows[:-1], *plan, ids), "ids": call(rows, *plan, ids.long()), "tokens": call(rows, *plan, ids[1:]),
-        "stride": call(rows.t().contiguous().t(), *plan, ids), "routing": call(rows, *plan, ids, exponent=1.0),
+        "rows": call(rows[:-1], *plan, ids), "ids": call(rows, *plan, ids.float()),
+        "tokens": call(rows, *plan, ids[1:]), "stride": call(rows.t().contiguous().t(), *plan, ids),
+        "routing": call(rows, *plan, ids, exponent=1.0),
         "b": said(lambda: autotune.moe_gemm_combine(layer.context, a, layer.own_down[:-1], *plan, ids)),
         "depth": said(lambda: autotune.moe_gemm_combine(layer.context, rows, layer.own_down, *plan, ids)),
     }  # fmt: skip

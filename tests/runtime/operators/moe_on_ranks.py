@@ -196,7 +196,7 @@ def refused(context: autotune.Context, tokens: Tokens) -> dict[str, str]:
         return said(lambda: autotune.moe_dispatch(context, *operands, **{"experts": experts, **options}))
 
     return {
-        "rows": call(x[:4], ids, gates), "type": call(x, ids.long(), gates), "gates": call(x, ids, gates.bfloat16()),
+        "rows": call(x[:4], ids, gates), "type": call(x, ids.float(), gates), "gates": call(x, ids, gates.bfloat16()),
         "stride": call(x.t().contiguous().t(), ids, gates), "experts": call(x, ids, gates, experts=experts + 1),
         "routing": call(x, ids, gates, routing="hot"), "exponent": call(x, ids, gates, exponent=1.0),
         "scales": call(x.to(FP8), ids, gates, scale_x=x[:, :2].float()), "no scales": call(x.to(FP8), ids, gates),

@@ -11,10 +11,10 @@ from ranks_of_functions import run_ranks
 from two_ranks import EVERYWHERE
 
 ON_RANKS = str(Path(__file__).with_name("moe_on_ranks.py"))
-OPERANDS = "expected ids and gates \\[tokens, top_k\\], int32 and float32, contiguous"
+OPERANDS = "expected ids and gates \\[tokens, top_k\\], integers and float32, contiguous"
 REFUSED = {
     "rows": f"x is \\[4, .*{OPERANDS}",
-    "type": f"torch.int64.*{OPERANDS}",
+    "type": f"torch.float32, .*{OPERANDS}",
     "gates": f"torch.bfloat16: {OPERANDS}",
     "stride": "expected \\[tokens, hidden\\], contiguous",
     "experts": "experts=9 is sharded over world_size=2",

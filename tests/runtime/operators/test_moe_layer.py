@@ -15,7 +15,7 @@ COMBINE = {"push", "pull", "one_shot"}
 MODES = {"moe_combine": COMBINE, "moe_gemm_combine": COMBINE | {"own_collective", "unfused"}}
 PLAN = "contiguous, as a dispatch gives them: capacity is ranks"
 REFUSED = {
-    "rows": PLAN, "ids": f"torch.int64.*{PLAN}", "tokens": PLAN, "stride": "expected \\[capacity, hidden\\]",
+    "rows": PLAN, "ids": f"torch.float32: .*{PLAN}", "tokens": PLAN, "stride": "expected \\[capacity, hidden\\]",
     "routing": "zipf needs an exponent above 0", "b": "b is \\[2, .*columns\\] expected",
     "depth": "b is \\[3, .*columns\\] expected",
 }  # fmt: skip
