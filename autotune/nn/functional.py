@@ -32,7 +32,8 @@ def column_parallel(
         return all_gather_gemm(context, x, weight.t(), bias, gather_dim=gather_dim, keep_gathered=keep_gathered)
     if not (torch.is_grad_enabled() and x.requires_grad):
         return F.linear(x, weight, bias)
-    made: Tensor = _Replicated.apply(context.handle, *autocast((x, weight, bias), x.device.type))  # type: ignore[no-untyped-call]
+    operands = autocast((x, weight, bias), x.device.type)
+    made: Tensor = _Replicated.apply(context.handle, context.group_name, *operands)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -71,9 +72,9 @@ class _Replicated(torch.autograd.Function):
     """A linear layer of an input that all ranks have: its gradient is the sum over ranks, by ``gemm_all_reduce``."""
 
     @staticmethod
-    def forward(ctx: Any, context: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x if ctx.needs_input_grad[2] else None, weight)
-        ctx.context, ctx.shape = context, x.shape
+    def forward(ctx: Any, context: int, group: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x if ctx.needs_input_grad[3] else None, weight)
+        ctx.context, ctx.group, ctx.shape = context, group, x.shape
         return F.linear(x, weight, bias)
 
     @staticmethod
@@ -81,5 +82,5 @@ class _Replicated(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         rows = torch.atleast_2d(grad).flatten(0, -2).contiguous()
         of_x = reduced(ctx.context, rows, weight).view(ctx.shape)
-        of_weight = None if x is None else rows.t() @ torch.atleast_2d(taken_by_all(ctx.context, x)).flatten(0, -2)
-        return None, of_x, of_weight, rows.sum(0) if ctx.needs_input_grad[3] else None
+        of_weight = None if x is None else rows.t() @ torch.atleast_2d(taken_by_all(ctx.group, x)).flatten(0, -2)
+        return None, None, of_x, of_weight, rows.sum(0) if ctx.needs_input_grad[4] else None

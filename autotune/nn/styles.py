@@ -71,11 +71,17 @@ class Layouts:
 class Gathered:
     """An input that several layers take, gathered by the first of them; forgotten when their module ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: nn.Module) -> None:
+        self.linear = [each for each in module.modules() if isinstance(each, nn.Linear)]
         self._input: Tensor | None = None
         self._whole: Tensor | None = None
         self._graded = False
         """True if the whole leads gradients back to the input."""
+
+    @property
+    def shared(self) -> bool:
+        """True if there are several: what one alone returned for others would make its backward slower."""
+        return sum(isinstance(each, ColwiseLinear) for each in self.linear) > 1
 
     def column_parallel(self, context: Context, input: Tensor, dim: int, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``nn.functional.column_parallel``; ``input`` is compared by identity."""
@@ -102,7 +108,7 @@ class ColwiseLinear(nn.Linear):
         layouts, weight, bias = self.layouts, local(self.weight), local(self.bias)
         layout = layouts.layout_of(input)
         if isinstance(layout, Shard) and layouts.divide(input, layout.dim):
-            if self.gathered is not None:
+            if self.gathered is not None and self.gathered.shared:
                 result = self.gathered.column_parallel(layouts.context, input, layout.dim, weight, bias)
             else:
                 x = local(input)
@@ -198,10 +204,9 @@ class SharedInput(theirs.PrepareModuleInput):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        gathered = Gathered()
-        for each in module.modules():
-            if isinstance(each, nn.Linear):
-                cast(Any, each).gathered = gathered
+        gathered = Gathered(module)
+        for each in gathered.linear:
+            cast(Any, each).gathered = gathered
         module.register_forward_hook(gathered.forget, always_call=True)
         return super()._apply(module, device_mesh)
 

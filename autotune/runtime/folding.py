@@ -18,7 +18,7 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.launching.gemm import order_of
 from autotune.runtime.call import demand_no_gradient
 from autotune.runtime.context import Context
-from autotune.runtime.gradients import own_part
+from autotune.runtime.gradients import autocast, own_part
 from autotune.runtime.operator import Operator
 from autotune.runtime.workspace import Operands
 
@@ -169,8 +169,8 @@ def columns_scattered(
         raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} expected")
     rows = a.flatten(0, -2)
     if rows.shape[0] == 0:  # no columns of the transpose, either
-        empty = operator(context, (rows, b, None, scale_a, scale_b, None), options, None, config)
-        return empty.reshape(shape) if out is None else out
+        empty = operator(context, (rows, b, None, scale_a, scale_b, None), options, None, config).reshape(shape)
+        return completed(empty, parts, own_part(context, bias), residual) if out is None else out
     if scale_a is not None and scale_b is not None:
         scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
         rows = rows if order_of(rows.t()) == "nk" else rows.contiguous()  # as a B of fp8 lies
@@ -185,14 +185,9 @@ def columns_scattered(
     place = None
     if transposed is not None and transposed.is_contiguous() and residual is None:  # which may be ``out`` itself
         place = transposed.view(shape[-1], -1)
-    result = divided(operator(context, swapped, options, place, config), parts)
-    if bias is not None:
-        result.add_(own_part(context, bias)[:, None])
-    if residual is not None:
-        result.add_(residual.movedim(-1, 0).flatten(1))
-    if out is None:
-        return result.view(shape[-1], *shape[:-1]).movedim(0, -1)
-    return out if place is not None else out.copy_(result.view_as(out.movedim(-1, 0)).movedim(0, -1))
+    result = operator(context, swapped, options, place, config).view(shape[-1], *shape[:-1]).movedim(0, -1)
+    result = completed(result, parts, own_part(context, bias), residual)
+    return result if out is None else out if place is not None else out.copy_(result)
 
 
 def _exchanged(
@@ -216,11 +211,35 @@ def divisor(reduce_op: str, world_size: int) -> int:
     return world_size if reduce_op == "avg" else 1
 
 
-def multiplied(bias: torch.Tensor | None, parts: int) -> torch.Tensor | None:
-    """The bias to add before a division."""
-    return bias if bias is None or parts == 1 else bias * parts
+def averaged(
+    operator: Operator, context: Context, folding: Folding, operands: Operands, options: tuple[Any, ...], parts: int,
+    out: torch.Tensor | None, config: Config | None,
+) -> torch.Tensor:  # fmt: skip
+    """``folded`` for a sum over ranks that is divided by ``parts``. Bias and residual are added afterwards: fp16 may
+    have no room for so many times their values.
+    """
+    a, b, bias, scale_a, scale_b, residual = operands
+    if out is not None:
+        demand_no_gradient((*operands, out))
+        residual = None if residual is None else residual.clone()  # it may be ``out`` itself
+    total = folded(operator, context, folding, (a, b, None, scale_a, scale_b, None), options, out, config)
+    return completed(total, parts, bias, residual)
 
 
-def divided(total: torch.Tensor, parts: int) -> torch.Tensor:
-    """The sum divided in place."""
-    return total if parts == 1 else total.div_(parts)
+def completed(
+    total: torch.Tensor, parts: int, bias: torch.Tensor | None, residual: torch.Tensor | None
+) -> torch.Tensor:  # fmt: skip
+    """A rank's ``total / parts (+ bias) (+ residual)``, in place. Raises InvalidProblem where they do not fit."""
+    if parts > 1:
+        total.div_(parts)
+    _, bias, residual = autocast((total, bias, residual), total.device.type)
+    for name, added, shape in (("bias", bias, total.shape[-1:]), ("residual", residual, total.shape)):
+        if added is None:
+            continue
+        if (added.shape, added.dtype, added.device) != (shape, total.dtype, total.device):
+            raise InvalidProblem(
+                f"{name} is {list(added.shape)} {added.dtype} on {added.device}; {list(shape)} {total.dtype} on "
+                f"{total.device} expected"
+            )
+        total.add_(added)
+    return total

@@ -73,11 +73,8 @@ class OfAllGatherGemm(GemmBackward):
         return of_a, gathered(call.handle, turned(a), grad, "k" if call.options["layout"] == "rows" else "rows")
 
 
-class OfGathering(GemmBackward):
-    """The same where the gathered A is a result, too, and is kept: B's gradient gathers nothing.
-
-    What is computed from that A has a gradient, which is added to C's before the sum over ranks.
-    """
+class OfKeeping(GemmBackward):
+    """The same where the gathered A is kept: B's gradient gathers nothing."""
 
     def save(self, operands: Operands, results: Results, needs: Sequence[bool]) -> Operands:
         """The whole A in the place of its shard."""
@@ -86,14 +83,22 @@ class OfGathering(GemmBackward):
     def of_matrices(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Matrices:
         (whole, b), (of_whole,) = call.saved, others
         of_b = None if whole is None else stored_as(call.strides[1], whole.t(), grad)
-        if b is None:
-            return None, of_b
-        if of_whole is None:
-            return of_shard(call, b, grad), of_b
-        total = torch.addmm(of_whole, grad, b.t())
-        if call.options["layout"] == "rows":
-            return reduce_scattered(call.handle, total), of_b
-        return reduce_scattered(call.handle, total.t().contiguous()).t(), of_b
+        return None if b is None else self.of_a(call, b, grad, of_whole), of_b
+
+    def of_a(self, call: Forward, b: Tensor, grad: Tensor, of_whole: Tensor | None) -> Tensor:
+        """A's gradient. The caller does not see the gathered A: only B's gradient is computed from it, so it has a
+        gradient itself only in a backward of second order.
+        """
+        return of_shard(call, b, grad) if of_whole is None else of_both(call, b, grad, of_whole)
+
+
+class OfGathering(OfKeeping):
+    """The same where the gathered A is a result, too. What a rank computes from it has a gradient, which is added to
+    C's before the sum over ranks. It may be there on some ranks alone: so all exchange the same with it and without.
+    """
+
+    def of_a(self, call: Forward, b: Tensor, grad: Tensor, of_whole: Tensor | None) -> Tensor:
+        return of_both(call, b, grad, of_whole)
 
 
 class OfGemmReduceScatter(GemmBackward):
@@ -120,7 +125,7 @@ class OfGemmAllReduce(GemmBackward):
 
     def of_matrices(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Matrices:
         a, b = call.saved
-        grad = taken_by_all(call.handle, grad)
+        grad = taken_by_all(open_context(call.handle).group_name, grad)
         of_b = None if a is None else stored_as(call.strides[1], a.t(), grad)
         return None if b is None else grad @ b.t(), of_b
 
@@ -130,6 +135,14 @@ def of_shard(call: Forward, b: Tensor, grad: Tensor) -> Tensor:
     if call.options["layout"] == "rows":
         return scattered(call.handle, grad, b.t())
     return scattered(call.handle, b.contiguous(), grad.t()).t()
+
+
+def of_both(call: Forward, b: Tensor, grad: Tensor, of_whole: Tensor | None) -> Tensor:
+    """The same with what the gathered A's gradient adds to it, if there is one; by a GEMM and the library."""
+    total = grad @ b.t() if of_whole is None else torch.addmm(of_whole, grad, b.t())
+    if call.options["layout"] == "rows":
+        return reduce_scattered(call.handle, total)
+    return reduce_scattered(call.handle, total.t().contiguous()).t()
 
 
 def stored_as(strides: tuple[int, ...] | None, left: Tensor, right: Tensor) -> Tensor:
@@ -166,52 +179,93 @@ def reduced(context: int, a: Tensor, b: Tensor) -> Tensor:
 
 
 def reduce_scattered(context: int, parts: Tensor) -> Tensor:
-    """This rank's rows of the sum of all ranks' ``parts``, by the library."""
+    """This rank's rows of the sum of all ranks' ``parts``, by the library. In a backward that has one itself, too."""
+    if needs_gradient((parts,)):
+        differentiable: Tensor = _OwnRows.apply(context, parts)  # type: ignore[no-untyped-call]
+        return differentiable
     opened, collectives = open_context(context), torch.ops._c10d_functional
     started = collectives.reduce_scatter_tensor(parts, "sum", opened.heap.world_size, opened.group_name)
     made: Tensor = collectives.wait_tensor(started)
     return made
 
 
-def taken_by_all(context: int, tensor: Tensor) -> Tensor:
+class _OwnRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, context: int, parts: Tensor) -> Tensor:
+        ctx.context = context
+        return reduce_scattered(context, parts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, _AllRows.apply(ctx.context, grad)  # type: ignore[no-untyped-call]
+
+
+class _AllRows(torch.autograd.Function):
+    """The reverse: a rank's rows are a part of every rank's sum."""
+
+    @staticmethod
+    def forward(ctx: Any, context: int, rows: Tensor) -> Tensor:
+        ctx.context = context
+        opened, collectives = open_context(context), torch.ops._c10d_functional
+        started = collectives.all_gather_into_tensor(rows.contiguous(), opened.heap.world_size, opened.group_name)
+        made: Tensor = collectives.wait_tensor(started)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, reduce_scattered(ctx.context, grad.contiguous())
+
+
+def taken_by_all(group: str, tensor: Tensor) -> Tensor:
     """A tensor that all ranks have, where each computes its own part from it: its gradient is the sum of theirs. In a
     backward this is one of second order.
     """
     if not needs_gradient((tensor,)):
         return tensor
-    made: Tensor = _TakenByAll.apply(context, tensor)  # type: ignore[no-untyped-call]
+    made: Tensor = _TakenByAll.apply(group, tensor)  # type: ignore[no-untyped-call]
     return made
 
 
 class _TakenByAll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, context: int, tensor: Tensor) -> Tensor:
-        ctx.context = context
+    def forward(ctx: Any, group: str, tensor: Tensor) -> Tensor:
+        ctx.group = group
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, _Summed.apply(ctx.context, grad)  # type: ignore[no-untyped-call]
+        return None, _Summed.apply(ctx.group, grad)  # type: ignore[no-untyped-call]
 
 
 class _Summed(torch.autograd.Function):
     """The reverse: the sum is what all ranks have."""
 
     @staticmethod
-    def forward(ctx: Any, context: int, part: Tensor) -> Tensor:
-        ctx.context = context
+    def forward(ctx: Any, group: str, part: Tensor) -> Tensor:
+        ctx.group = group
         collectives = torch.ops._c10d_functional
-        started = collectives.all_reduce(part.contiguous(), "sum", open_context(context).group_name)
+        started = collectives.all_reduce(part.contiguous(), "sum", group)
         made: Tensor = collectives.wait_tensor(started)
         return made
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, taken_by_all(ctx.context, grad)
+        return None, taken_by_all(ctx.group, grad)
 
 
-def own_part(context: Context, vector: Tensor) -> Tensor:
+def for_own_rows(context: Context, bias: Tensor | None) -> Tensor | None:
+    """A bias that all ranks have, each for its own rows; its gradient is that of all rows, on every rank."""
+    if bias is None or not needs_gradient((bias,)):
+        return bias
+    if not torch.compiler.is_compiling():
+        context.agree_once("gemm_reduce_scatter", "avg, with a gradient of the bias", *bias.shape)
+    return taken_by_all(context.group_name, bias)
+
+
+def own_part(context: Context, vector: Tensor | None) -> Tensor | None:
     """This rank's part of a vector that all ranks have; its gradient is that of all parts, on every rank."""
+    if vector is None:
+        return None
     ranks, rank = context.heap.world_size, context.heap.rank
     if not needs_gradient((vector,)):
         return vector.chunk(ranks)[rank]

@@ -16,15 +16,14 @@ from autotune.runtime.call import demand_no_gradient, needs_gradient
 from autotune.runtime.context import Context
 from autotune.runtime.folding import (
     Call,
+    averaged,
     by_rows,
     columns_scattered,
     dimension,
-    divided,
     divisor,
     folded,
     folded_with_a,
     gathered,
-    multiplied,
     scattered,
 )
 from autotune.runtime.operator import OPERATORS, Operator
@@ -40,6 +39,7 @@ from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
 _GATHERING = Operator(gathering.RETURNING_A, gradients.OfGathering(), name="all_gather_gemm_gathered")
+_KEEPING = Operator(gathering.RETURNING_A, gradients.OfKeeping(), name="all_gather_gemm_kept")
 _QUANTISING = Operator(gathering.QUANTISING_C, name="all_gather_gemm_quantised")
 _GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD, gradients.OfGemmReduceScatter())
 _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
@@ -139,7 +139,8 @@ def all_gather_gemm(
 
     With ``return_gathered`` the gathered A, a tensor of its own in the dimensions of ``a``, is returned as well, after
     C or the list: another problem, ``gathered``, with a config of its own. Such a call keeps it for its backward; what
-    is computed from it has gradients, too, which are summed over ranks as C's are.
+    is computed from it has gradients, too, which are summed over ranks as C's are: by the library after a GEMM, whether
+    there are any or not, as all ranks have to exchange the same. ``keep_gathered`` is faster where A is not needed.
 
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
@@ -189,7 +190,7 @@ def _keeping(
     context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None, config: Config | None
 ) -> torch.Tensor:
     """C, without ``out``, of a call that keeps the gathered A for its backward."""
-    result, _ = _GATHERING.all_of(context, operands, options, None, config)
+    result, _ = _KEEPING.all_of(context, operands, options, None, config)
     return result
 
 
@@ -241,7 +242,7 @@ def gemm_reduce_scatter(
 
     ``a`` may have more dimensions, [..., k_local]: the ranks share ``scatter_dim`` of C. The last one is its columns:
     then the kernels compute the transpose of C, a problem with m and n swapped. ``reduce_op`` is ``sum`` or ``avg``,
-    which divides the rounded sum by the number of ranks before the bias is added.
+    which divides the rounded sum by the number of ranks before bias and residual are added: its problem has neither.
 
     Raises InvalidProblem where shapes, strides or types do not fit or the ranks do not divide m, HeapExhausted where
     the context's heap is too small, and on the first call of a problem what ``lookup`` raises.
@@ -253,8 +254,10 @@ def gemm_reduce_scatter(
     if dim == a.dim() - 1:
         return columns_scattered(_GEMM_REDUCE_SCATTER, context, operands, options, parts, out, config)
     folding = scattered(a, dim, context.heap.world_size)
-    operands = a, b, multiplied(bias, parts), scale_a, scale_b, multiplied(residual, parts)
-    return divided(folded(_GEMM_REDUCE_SCATTER, context, folding, operands, options, out, config), parts)
+    if parts == 1:
+        return folded(_GEMM_REDUCE_SCATTER, context, folding, operands, options, out, config)
+    operands = a, b, gradients.for_own_rows(context, bias), scale_a, scale_b, residual
+    return averaged(_GEMM_REDUCE_SCATTER, context, folding, operands, options, parts, out, config)
 
 
 def gemm_all_reduce(
@@ -281,8 +284,9 @@ def gemm_all_reduce(
     if a.dim() == 2 and reduce_op == "sum":
         return _GEMM_ALL_REDUCE(context, operands, options, out, config)
     parts = divisor(reduce_op, context.heap.world_size)
-    operands = a, b, multiplied(bias, parts), scale_a, scale_b, multiplied(residual, parts)
-    return divided(folded(_GEMM_ALL_REDUCE, context, by_rows(a), operands, options, out, config), parts)
+    if parts == 1:
+        return folded(_GEMM_ALL_REDUCE, context, by_rows(a), operands, options, out, config)
+    return averaged(_GEMM_ALL_REDUCE, context, by_rows(a), operands, options, parts, out, config)
 
 
 def all_reduce_norm(

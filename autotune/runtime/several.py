@@ -36,10 +36,15 @@ def side_by_side(bs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
     They are stored as the first one is, row by row or as its transpose. Raises InvalidProblem where they do not fit.
     """
-    _check(bs)
     with torch.no_grad():
-        whole = torch.cat([b.t() for b in bs]).t() if order_of(bs[0]) == "nk" else torch.cat(list(bs), dim=1)
+        whole = copied(bs)
     return list(whole.split([b.shape[1] for b in bs], dim=1))
+
+
+def copied(bs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The same as one matrix, through which gradients go to each B. Raises InvalidProblem where they do not fit."""
+    _check(bs)
+    return torch.cat([b.t() for b in bs]).t() if order_of(bs[0]) == "nk" else torch.cat(list(bs), dim=1)
 
 
 def whole_of(bs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -48,9 +53,9 @@ def whole_of(bs: Sequence[torch.Tensor]) -> torch.Tensor:
     Under ``torch.compile``, where nothing has an address, and where gradients are needed, which go to each B, they are
     copied into one.
     """
-    _check(bs)
     if torch.compiler.is_compiling() or needs_gradient(bs):
-        return torch.cat([b.t() for b in bs]).t() if order_of(bs[0]) == "nk" else torch.cat(list(bs), dim=1)
+        return copied(bs)
+    _check(bs)
     if not lie_side_by_side(bs):
         raise InvalidProblem(
             "the Bs do not lie side by side in memory: call autotune.side_by_side once, where the weights are loaded, "

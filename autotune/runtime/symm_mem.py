@@ -17,11 +17,12 @@ import torch
 
 from autotune.errors import InvalidProblem
 from autotune.runtime import operators
-from autotune.runtime.call import needs_gradient
+from autotune.runtime.call import demand_no_gradient, needs_gradient
 from autotune.runtime.context import Context, contexts_of
 from autotune.runtime.folding import dimension, gathered
 from autotune.runtime.groups import process_group
-from autotune.runtime.several import lie_side_by_side, whole_of
+from autotune.runtime.operator import dispatched
+from autotune.runtime.several import copied, lie_side_by_side, whole_of
 
 _OPENED: list[Context] = []
 """The contexts that calls have opened."""
@@ -50,15 +51,17 @@ def fused_all_gather_matmul(
     """``A`` gathered along ``gather_dim``, if wanted, and its products with all ``Bs``. Collective.
 
     One B is ``all_gather_gemm``, and so are several that lie ``side_by_side``, whose products are then views of one
-    result. Otherwise the library gathers A once and multiplies.
+    result. So are others where a gradient is needed: they are copied side by side in each call. Otherwise the library
+    gathers A once and multiplies.
     """
     context: Context = context_of(group_name)
     dim = dimension("gather_dim", gather_dim, A)
-    several = len(Bs) > 1 and not torch.compiler.is_compiling() and not needs_gradient(Bs)
-    if len(Bs) == 1 or (several and lie_side_by_side(Bs)):
-        b = Bs[0] if len(Bs) == 1 else whole_of(Bs)
+    b = _as_one(A, Bs)
+    if b is not None:
         whole, product = _gather_gemm(context, A, b, dim, return_A)
         return whole, [product] if len(Bs) == 1 else list(product.split([each.shape[1] for each in Bs], -1))
+    if not (torch.compiler.is_compiling() or dispatched()):  # elsewhere Bs may lie side by side, or need a gradient
+        context.agree_once("fused_all_gather_matmul", "by the library", *A.shape, *(b.shape for b in Bs))
     folding = gathered(A, dim, context.heap.world_size)
     rows = _all_gather(context, A, dim)
     return folding.unfolded(rows) if return_A else None, [folding.unfolded(torch.matmul(rows, b)) for b in Bs]
@@ -92,6 +95,7 @@ def fused_all_gather_scaled_matmul(
             context, A, b, dim, return_A, bias=bias, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, fast_accum=fast
         )
         return whole, [product]
+    demand_no_gradient((A, *Bs, A_scale, *B_scales, *biases))
     folding = gathered(A, dim, context.heap.world_size)
     rows, scale_a = _all_gather(context, A, dim), ours
     if ours.dim() == A.dim():
@@ -140,6 +144,15 @@ def fused_scaled_matmul_reduce_scatter(
         context, A.reshape(*leading, A.shape[-1]), B, bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype,
         fast_accum=use_fast_accum, scatter_dim=orig_scatter_dim, reduce_op=reduce_op,
     ).contiguous()  # fmt: skip
+
+
+def _as_one(A: torch.Tensor, Bs: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The B of a call of the kernels; None where the library gathers A for several, which has no backward."""
+    if len(Bs) == 1:
+        return Bs[0]
+    if len(Bs) > 1 and not torch.compiler.is_compiling() and not needs_gradient(Bs) and lie_side_by_side(Bs):
+        return whole_of(Bs)
+    return copied(Bs) if needs_gradient((A, *Bs)) else None
 
 
 def _gather_gemm(

@@ -132,6 +132,10 @@ def handed_on(context: autotune.Context) -> dict[str, Any]:
         for each in (autotune.nn.tuned(plan, context, share_gather=True), plan)
     ]
     found["of two inputs"] = difference(*(model(mine) for model in models))
+    alone = autotune.nn.tuned({"": prepared, "0": theirs.ColwiseParallel()}, context, share_gather=True)
+    with autotune.collect() as called:
+        parallelize_module(nn.Sequential(nn.Linear(16, 8)).to(device), mesh, alone)(mine)
+    found["alone"] = [problem.gathered for problem in called if isinstance(problem, autotune.AllGatherGemm)]
     models[0].fails = True  # type: ignore[assignment]
     try:
         models[0](mine)

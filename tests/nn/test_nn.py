@@ -90,6 +90,7 @@ def test_styles_hand_on_what_torchs_do(pair: Pair) -> None:
         assert all(ours == others for ours, others in found.pop("kinds"))
         assert found.pop("other order").startswith("the mesh has the ranks (1, 0) in 1 dimensions, the context (0, 1)")
         assert found.pop("kept") is False, "though the module failed"
+        assert found.pop("alone") == [False], "A is returned where another layer takes it"
         assert len(found) == 2 * 6 + 4
         assert max(found.values()) < FP32, found
 

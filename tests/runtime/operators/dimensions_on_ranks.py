@@ -86,19 +86,27 @@ def dimensions(context: autotune.Context) -> dict[str, float]:
 
 
 def averages(context: autotune.Context) -> dict[str, float]:
-    rank, world = context.heap.rank, context.heap.world_size
-    a, b, bias = parts(context, 7, 8 * world, DEPTH), parts(context, 8, DEPTH, COLUMNS), normal(context, 9, COLUMNS)
-    mean = total(a, b) / world + bias.float()
-    scatter, reduce = autotune.gemm_reduce_scatter, autotune.gemm_all_reduce
-    ours = a[rank], b[rank], bias
-    added = normal(context, 24 + rank, 8 * world, COLUMNS // world)
-    both = scatter(context, *ours, reduce_op="avg", scatter_dim=1, residual=added)
-    return {
-        "columns, residual": error(both, mean.chunk(world, 1)[rank] + added.float()),
-        "rows": error(scatter(context, *ours, reduce_op="avg"), mean.chunk(world)[rank]),
-        "columns": error(scatter(context, *ours, reduce_op="avg", scatter_dim=1), mean.chunk(world, 1)[rank]),
-        "all": error(reduce(context, *ours, reduce_op="avg"), mean),
-    }
+    """Errors with a bias and a residual, of which fp16 holds the sum, and not the ranks times the sum."""
+    rank, world, found = context.heap.rank, context.heap.world_size, {}
+    for dtype, level in ((torch.bfloat16, 0.0), (torch.float16, 2.5e4)):
+
+        def cast(x: torch.Tensor, dtype: torch.dtype = dtype, level: float = 0) -> torch.Tensor:
+            return (x.float() + level).to(dtype)
+
+        a, b = map(cast, parts(context, 7, 2 * world, 4, DEPTH)), map(cast, parts(context, 8, DEPTH, COLUMNS))
+        every_a, every_b = list(a), list(b)
+        bias = cast(normal(context, 9, COLUMNS), level=level)
+        added = cast(normal(context, 24, 2 * world, 4, COLUMNS), level=level)  # the same on all ranks
+        mean = total(every_a, every_b) / world + bias.float() + added.float()
+        ours, options = (context, every_a[rank], every_b[rank], bias), {"reduce_op": "avg"}
+        found[f"{dtype} all"] = error(autotune.gemm_all_reduce(*ours, residual=added, **options), mean)
+        for dim in range(3):
+            own = added.chunk(world, dim)[rank].contiguous()
+            part = autotune.gemm_reduce_scatter(*ours, residual=own, scatter_dim=dim, **options)
+            found[f"{dtype} {dim}"] = error(part, mean.chunk(world, dim)[rank])
+        autotune.gemm_all_reduce(*ours, residual=added, out=added, **options)
+        found[f"{dtype} into the residual"] = error(added, mean)
+    return found
 
 
 def scaled(context: autotune.Context) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from calls import HEAP, call, said
+from forms_on_ranks import every
 from functorch.compile import make_boxed_func
 from gradient_cases import Operands, Tensor, drawn, expected, few, in_fp64, kinds, loss, own_loss, worst
 from torch._dynamo.backends.common import aot_autograd
@@ -26,8 +28,8 @@ def gradients(arguments: tuple[str, bool]) -> dict[str, Any]:
     with autotune.Context(HEAP, url=url) as context:
         return {
             "errors": dict(errors(context)),
-            "beside": dict(beside(context)),
-            "apart": dict(apart(context)),
+            "every": every(context, sample),
+            "wider": wider(context),
             "gathered": dict(gathered(context)),
             "stored": stored(context),
             "checked": checked(context, sample),
@@ -47,80 +49,39 @@ def errors(context: autotune.Context) -> Iterator[tuple[str, float]]:
             yield f"{dtype} {number} {problem.workload}", worst(own, expected(problem, everyone))
 
 
-def beside(context: autotune.Context) -> Iterator[tuple[str, float]]:
-    """Of gradients where there are several Bs, or the result's type is another one."""
-    problem = next(each for each in kinds("bf16") if each.bias)
+def wider(context: autotune.Context) -> float:
+    """The error of gradients of bf16 where the result is fp32."""
+    problem = next(each for each in kinds("bf16") if not each.bias)
     everyone = drawn(context, problem)
-    own, right = everyone[dist.get_rank()], expected(problem, everyone)
-    a, b, bias = own
+    a, b, _ = own = everyone[dist.get_rank()]
     assert a is not None and b is not None
-    bs = [part.detach().requires_grad_() for part in b.split([8, 16], dim=1)]
-    own_loss(problem, torch.cat(autotune.all_gather_gemm(context, a, bs, bias), dim=1)).backward()
-    assert all(each.grad is not None for each in bs)
-    b.grad = torch.cat([each.grad for each in bs if each.grad is not None], dim=1)
-    yield "several Bs", worst(own, right)
-    wide = drawn(context, problem)[dist.get_rank()]
-    a, b, _ = wide
-    assert a is not None and b is not None
-    out = autotune.all_gather_gemm(context, a, b, out_dtype=torch.float32)
-    own_loss(problem, out).backward()
-    yield "fp32 from bf16", worst((a, b), right[:2])
-
-
-def apart(context: autotune.Context) -> Iterator[tuple[str, float]]:
-    """Of gradients where shards have unequal numbers of rows, and where columns of C are scattered, in fp32."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    generator = torch.Generator().manual_seed(9)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(context.heap.device).requires_grad_()
-
-    rows = [3 + each for each in range(ranks)]
-    shards, bs = [draw(each, 16) for each in rows], [draw(16, 8) for _ in rows]
-    wide, wide_bs = in_fp64(tuple(shards)), in_fp64(tuple(bs))
-    whole = torch.cat([each for each in wide if each is not None])
-    loss([whole @ each for each in wide_bs if each is not None], list(range(ranks))).backward()
-    torch.use_deterministic_algorithms(True, warn_only=True)  # new memory holds no numbers
-    loss([autotune.all_gather_gemm(context, shards[rank], bs[rank], rows=rows)], [rank]).backward()
-    torch.use_deterministic_algorithms(False)
-    yield "rows", worst((shards[rank], bs[rank]), tuple(x.grad for x in (wide[rank], wide_bs[rank]) if x is not None))
-
-    for how in ("eager", "compiled"):
-        shards, bs, bias = [draw(6, 16) for _ in rows], [draw(16, 8 * ranks) for _ in rows], draw(8 * ranks)
-        pairs = list(zip(map(in_fp64, zip(shards, bs, strict=True)), range(ranks), strict=True))
-        wide_bias = bias.detach().double().requires_grad_()
-        total = sum(a @ b for (a, b), _ in pairs if a is not None and b is not None) + wide_bias  # type: ignore[operator]
-        loss(list(total.chunk(ranks, 1)), list(range(ranks))).backward()
-
-        def scattered(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
-            return autotune.gemm_reduce_scatter(context, a, b, bias, scatter_dim=1)
-
-        function = torch.compile(scattered, backend="aot_eager", fullgraph=True) if how == "compiled" else scattered
-        loss([function(shards[rank], bs[rank], bias)], [rank]).backward()
-        right = (*(None if x is None else x.grad for x in pairs[rank][0]), wide_bias.grad)
-        yield f"columns {how}", worst((shards[rank], bs[rank], bias), right)
+    own_loss(problem, autotune.all_gather_gemm(context, a, b, out_dtype=torch.float32)).backward()
+    return worst(own, expected(problem, everyone))
 
 
 def gathered(context: autotune.Context) -> Iterator[tuple[str, float]]:
-    """Of gradients where the loss comes from C, from the gathered A that is returned with it, or from both."""
+    """Errors of gradients where each rank's loss comes from C, from the gathered A that is returned with it, or from
+    both; other ranks' losses may come from others.
+    """
     ranks, rank = range(dist.get_world_size()), dist.get_rank()
 
     def total(results: tuple[Tensor, Tensor], of: str, rank: int) -> Tensor:
         parts = [loss([result], [rank + 3 * which]) for which, result in enumerate(results) if "CA"[which] in of]
         return torch.stack(parts).sum()
 
-    for number, problem in enumerate(each for each in kinds("fp32") if each.workload == "all_gather_gemm"):
-        for of in ("C", "A", "CA"):
+    for problem in (each for each in kinds("fp32") if each.workload == "all_gather_gemm" and each.bias):
+        for chosen in itertools.product(("C", "A", "CA"), repeat=len(ranks)):
             everyone = drawn(context, problem)
             own = everyone[rank]
             results = autotune.all_gather_gemm(context, *own, layout=problem.layout, return_gathered=True)  # type: ignore[arg-type]
-            total(results, of, rank).backward()
+            total(results, chosen[rank], rank).backward()
             wide = [in_fp64(each) for each in everyone]
             whole = torch.cat([a for a, *_ in wide if a is not None], dim=0 if problem.rows_layout else 1)
             products = [whole @ b if bias is None else whole @ b + bias for _, b, bias in wide]
-            sum(total((product, whole), of, each) for each, product in zip(ranks, products, strict=True)).backward()  # type: ignore[union-attr]
+            losses = [total((c, whole), of, each) for each, of, c in zip(ranks, chosen, products, strict=True)]  # type: ignore[arg-type]
+            torch.stack(losses).sum().backward()
             right = tuple(None if x is None else x.grad for x in wide[rank])
-            yield f"{number} {of}", worst(own, right)
+            yield f"{problem.layout} {' '.join(chosen)}", worst(own, right)
 
 
 def stored(context: autotune.Context) -> list[str]:
@@ -198,8 +159,8 @@ def checked(context: autotune.Context, sample: bool) -> dict[str, bool]:
 
 
 def ways(context: autotune.Context, sample: bool) -> dict[str, Any]:
-    """Errors through a checkpoint, in a compiled function, after two calls, and of A or B alone; and our operators in
-    the two halves of the compiled function's joint graph.
+    """Errors through a checkpoint, in a compiled function, and after two calls; and our operators in the two halves of
+    the compiled function's joint graph.
     """
     found, halves = {}, {}
     for problem in few():
@@ -235,11 +196,6 @@ def ways(context: autotune.Context, sample: bool) -> dict[str, Any]:
             attempt(*own).backward()
             found[f"{problem.workload} {name}"] = worst(own, right, times=2)
         halves[problem.workload] = graphs
-        for kept in range(2):
-            own = tuple(None if x is None else x.detach() for x in reset())
-            own[kept].requires_grad_()  # type: ignore[union-attr]
-            once(*own).backward()
-            found[f"{problem.workload} {'ab'[kept]} alone"] = worst(own[kept : kept + 1], right[kept : kept + 1])
     return {"ways": found, "graph": halves}
 
 
@@ -268,18 +224,19 @@ def autocast(context: autotune.Context) -> dict[str, float]:
             found[key] = max(found.get(key, 0.0), worst(own, expected(problem, everyone)))
     generator = torch.Generator().manual_seed(5)
     a, b, residual = (torch.randn(*shape, generator=generator).to(kind) for shape in ((8, 32), (32, 16), (8, 16)))
-    total = a @ b * dist.get_world_size() + residual
 
-    def without_backward(a: Tensor, b: Tensor, residual: Tensor) -> Tensor:
+    def without_backward(a: Tensor, b: Tensor, residual: Tensor, reduce_op: str = "sum") -> Tensor:
         with torch.autocast(kind, dtype=torch.bfloat16):
-            return autotune.gemm_all_reduce(context, a, b, residual=residual)
+            return autotune.gemm_all_reduce(context, a, b, residual=residual, reduce_op=reduce_op)
 
-    for name, function in {
-        "eager": without_backward,
-        "compiled": torch.compile(without_backward, backend=backend),
-    }.items():
+    for name, function, times in (
+        ("eager", without_backward, dist.get_world_size()),
+        ("compiled", torch.compile(without_backward, backend=backend), dist.get_world_size()),
+        ("avg", functools.partial(without_backward, reduce_op="avg"), 1),
+    ):
         result = function(a.bfloat16(), b, residual)
         assert result.dtype == torch.bfloat16
+        total = a @ b * times + residual
         found[f"residual {name}"] = float((result.float() - total).norm() / total.norm())
     return found
 

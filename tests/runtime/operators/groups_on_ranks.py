@@ -96,6 +96,9 @@ def as_torch(url: str) -> dict[str, Any]:
         found["compiled"] = _compiled(name)
         found["refused"] = _refused(name)
         found["asked"] = _asked(name)
+        bs = [normal(16 + each, DEPTH, COLUMNS) for each in range(3)]
+        bs = autotune.side_by_side(bs) if dist.get_rank() else bs
+        found["side by side"] = said(lambda: symm_mem.fused_all_gather_matmul(normal(19, 8, DEPTH), bs, 0, name))
         with autotune.Context(1 << 20, url=url):
             found["oldest"] = symm_mem.context_of(name) is context
     found["opened"] = _opened(url)

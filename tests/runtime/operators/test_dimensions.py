@@ -32,7 +32,7 @@ def test_ranks_share_any_dimension(pair: Pair) -> None:
 
 def test_sums_may_be_averages_and_the_bias_is_added_once(pair: Pair) -> None:
     for errors in (answer["averages"] for answer in pair):
-        assert set(errors) == {"rows", "columns", "columns, residual", "all"}
+        assert len(errors) == 2 * 5
         assert max(errors.values()) < WORST, errors
 
 

@@ -34,21 +34,21 @@ def test_gradients_are_those_of_the_same_without_ranks(pair: Pair) -> None:
             assert error < (FP32 if name.startswith("fp32") else WORST), errors
 
 
-def test_gradients_go_to_each_of_several_bs_and_through_another_type(pair: Pair) -> None:
-    for errors in pair["beside"]:
-        assert set(errors) == {"several Bs", "fp32 from bf16"}
-        assert max(errors.values()) < WORST, errors
+def test_gradients_through_every_public_function_are_torchs_or_refused(pair: Pair) -> None:
+    for found in pair["every"]:
+        right = {name: each for name, each in found.items() if isinstance(each, float) and each < FP32}
+        rest = {name: each for name, each in found.items() if name not in right}
+        assert all(name.startswith("refused ") and "no backward" in str(each) for name, each in rest.items()), rest
+        assert not any(name.startswith("refused ") for name in right)
 
 
-def test_gradients_go_through_rows_of_unequal_numbers_and_columns_of_c(pair: Pair) -> None:
-    for errors in pair["apart"]:
-        assert set(errors) == {"rows", "columns eager", "columns compiled"}
-        assert max(errors.values()) < FP32, errors
+def test_a_result_of_a_wider_type_has_gradients(pair: Pair) -> None:
+    assert max(pair["wider"]) < WORST
 
 
-def test_the_gathered_a_has_gradients_of_its_own_beside_those_of_c(pair: Pair) -> None:
+def test_each_rank_takes_its_loss_from_c_from_the_gathered_a_or_from_both(pair: Pair) -> None:
     for errors in pair["gathered"]:
-        assert len(errors) == 4 * 3
+        assert len(errors) == 2 * 3**2
         assert max(errors.values()) < FP32, errors
 
 
@@ -61,9 +61,9 @@ def test_gradcheck_finds_no_difference(pair: Pair) -> None:
         assert verdicts == dict.fromkeys(OPERATORS[: 1 if pair["sample"][0] else None], True)
 
 
-def test_checkpoints_accumulation_compilers_and_frozen_operands_change_nothing(pair: Pair) -> None:
+def test_checkpoints_accumulation_and_compilers_change_nothing(pair: Pair) -> None:
     for errors in pair["ways"]:
-        ways = {f"{name} {way}" for name in OPERATORS for way in ("compiled", "a alone", "b alone")}
+        ways = {f"{name} compiled" for name in OPERATORS}
         ways |= {f"all_gather_gemm {way}" for way in ("kept", "compiled kept")}
         checkpointed = OPERATORS[: 1 if pair["sample"][0] else None]
         ways |= {f"{name} {way}" for name in checkpointed for way in ("checkpoint", "compiled checkpoint")}
@@ -74,7 +74,12 @@ def test_checkpoints_accumulation_compilers_and_frozen_operands_change_nothing(p
 def test_autocast_takes_operands_as_for_a_matmul(pair: Pair) -> None:
     for errors in pair["autocast"]:
         ways = {f"{name} eager" for name in (*OPERATORS, "residual")}
-        assert set(errors) == ways | {"all_gather_gemm compiled", "all_gather_gemm kept", "residual compiled"}
+        assert set(errors) == ways | {
+            "all_gather_gemm compiled",
+            "all_gather_gemm kept",
+            "residual compiled",
+            "residual avg",
+        }
         assert min(errors.values()) > FP32 and max(errors.values()) < WORST, errors
 
 
@@ -84,7 +89,7 @@ def test_a_compiler_sees_our_operators_in_both_halves_of_the_joint_graph(pair: P
             "all_gather_gemm": [
                 "all_gather_gemm",
                 "gemm_reduce_scatter all_gather_gemm",
-                "all_gather_gemm_gathered",  # A is kept
+                "all_gather_gemm_kept",
                 "gemm_reduce_scatter",
             ],
             "gemm_reduce_scatter": ["gemm_reduce_scatter", "all_gather_gemm_gathered gemm_all_reduce"],

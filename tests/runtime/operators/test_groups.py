@@ -37,6 +37,7 @@ def test_two_contexts_of_a_mesh_are_right_in_every_mode_in_turns(tmp_path: Path,
 def test_torchs_signatures_give_torchs_results(tmp_path: Path, gpu: str) -> None:
     for found in run_ranks(ON_RANKS, "as_torch", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert found.pop("opened") == [1, 1, 0]
+        assert found.pop("side by side").startswith("RanksDisagree"), "they do on one rank alone"
         refused = found.pop("refused")
         assert all(text.startswith("InvalidProblem") for text in refused.values()), refused
         assert "biases has 0 elements; expected one for each of 1 Bs" in refused["lists"]

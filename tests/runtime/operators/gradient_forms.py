@@ -1,0 +1,246 @@
+"""Every public function through which gradients go, as a table: its call, and the same by torch without ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import autotune
+from autotune import symm_mem
+from autotune.nn import functional
+
+Tensor = torch.Tensor
+DEPTH, COLUMNS = 16, 8
+
+
+@dataclass(frozen=True)
+class Form:
+    """A call ``call(context, *operands)`` with one result or several."""
+
+    call: Callable[..., Any]
+    truth: Callable[..., list[Any]] | None
+    """Each rank's results by the lists of all ranks' operands; None for a call without a backward."""
+    shapes: dict[str, tuple[int, ...] | list[tuple[int, ...]]]
+    """Those of the operands; a list: rank by rank."""
+    shared: tuple[str, ...] = ()
+    """Operands that are the same on all ranks."""
+    once: bool = False
+    """True if the result is one matrix that all ranks have."""
+
+    def loss_of(self, rank: int) -> int:
+        """The rank whose loss this one has: of one result that all have, it is the same."""
+        return 0 if self.once else rank
+
+    def drawn(self, seed: int) -> list[list[Tensor]]:
+        """Every rank's operands, the same on all ranks."""
+        generator = torch.Generator().manual_seed(seed)
+        everyone: list[list[Tensor]] = [[] for _ in range(dist.get_world_size())]
+        for name, shape in self.shapes.items():
+            for rank, operands in enumerate(everyone):
+                new = rank == 0 or name not in self.shared
+                own = shape[rank] if isinstance(shape, list) else shape
+                operands.append(torch.randn(own, generator=generator) if new else everyone[0][len(operands)])
+        return everyone
+
+
+def forms() -> dict[str, Form]:
+    return {name: form for family in (_gathers, _scatters, _reduces, _layers, _refusals) for name, form in family()}
+
+
+def _gathers() -> Iterator[tuple[str, Form]]:
+    ranks, gather = dist.get_world_size(), autotune.all_gather_gemm
+
+    def truth(dim: int, count: int, bias: bool = False, whole: bool = False) -> Any:
+        def results(a: list[Tensor], *others: list[Tensor]) -> list[Any]:
+            full = torch.cat(a, dim)
+            products = [[full @ b for b in bs] for bs in zip(*others[:count], strict=True)]
+            if bias:
+                products = [[c + row for c in cs] for cs, row in zip(products, others[count], strict=True)]
+            return [[*cs, *[full] * whole] for cs in products]
+
+        return results
+
+    def shapes(dim: int, count: int = 1, bias: bool = False) -> Any:
+        depth = DEPTH * (ranks if dim in (-1, 2) else 1)
+        bs = {f"b{number}": (depth, COLUMNS * (1 + number)) for number in range(count)}
+        return {"a": (2, 4, DEPTH), **bs, **({"bias": (COLUMNS,)} if bias else {})}
+
+    matrices = {"a": (4, DEPTH), "b": (DEPTH, COLUMNS), "bias": (COLUMNS,)}
+    for kept in (False, True):
+        yield (
+            f"gather kept {kept}",
+            Form(lambda *x, kept=kept: gather(*x, keep_gathered=kept), truth(0, 1, True), matrices),
+        )
+    for dim in (0, 1, -1):
+        yield (
+            f"gather {dim}",
+            Form(lambda *x, dim=dim: gather(*x, gather_dim=dim), truth(dim, 1, True), shapes(dim, bias=True)),
+        )
+        yield (
+            f"gather {dim} with A",
+            Form(
+                lambda *x, dim=dim: gather(*x, gather_dim=dim, return_gathered=True),
+                truth(dim, 1, whole=True),
+                shapes(dim),
+            ),
+        )
+    rows = [3 + rank for rank in range(ranks)]
+    ragged: Any = {"a": [(each, DEPTH) for each in rows], "b": (DEPTH, COLUMNS)}
+    yield "gather rows", Form(lambda *x: gather(*x, rows=rows), truth(0, 1), ragged)
+
+    def several(context: autotune.Context, a: Tensor, *bs: Tensor) -> list[Tensor]:
+        if not torch.compiler.is_compiling() and not any(b.requires_grad for b in bs):
+            bs = tuple(autotune.side_by_side(bs))
+        return gather(context, a, list(bs), gather_dim=1)
+
+    yield "gather several", Form(several, truth(1, 2), shapes(1, 2))
+    for dim in range(3):
+        for count in (1, 2):
+
+            def fused(context: autotune.Context, a: Tensor, *bs: Tensor, dim: int = dim) -> list[Tensor]:
+                whole, cs = symm_mem.fused_all_gather_matmul(a, bs, dim, context.group_name, return_A=dim > 0)
+                return cs if whole is None else [*cs, whole]
+
+            yield f"symm_mem gather {dim} {count}", Form(fused, truth(dim, count, whole=dim > 0), shapes(dim, count))
+
+
+def _scatters() -> Iterator[tuple[str, Form]]:
+    ranks, scatter = dist.get_world_size(), autotune.gemm_reduce_scatter
+
+    def truth(dim: int, average: bool, residual: bool = False) -> Any:
+        def results(a: list[Tensor], b: list[Tensor], *more: list[Tensor]) -> list[Tensor]:
+            total = torch.stack([x @ y for x, y in zip(a, b, strict=True)]).sum(0)
+            total = total / ranks if average else total
+            if residual:
+                return [part + own for part, own in zip(total.chunk(ranks, dim), more[0], strict=True)]
+            return list((total + more[0][0] if more else total).chunk(ranks, dim))
+
+        return results
+
+    matrices = {"a": (4 * ranks, DEPTH), "b": (DEPTH, COLUMNS), "bias": (COLUMNS,)}
+    yield "scatter", Form(scatter, truth(0, False), matrices, ("bias",))
+    cube = {"a": (ranks, 2 * ranks, DEPTH), "b": (DEPTH, COLUMNS)}
+    for dim in range(3):
+        for average in (False, True):
+            reduce_op, shapes = "avg" if average else "sum", {**cube, "bias": (COLUMNS,)}
+            yield f"scatter {dim} {reduce_op}", Form(
+                lambda *x, dim=dim, op=reduce_op: scatter(*x, scatter_dim=dim, reduce_op=op), truth(dim, average),
+                shapes, ("bias",),
+            )  # fmt: skip
+            if average or dim == 2:  # where the residual is added afterwards
+                whole = [ranks, 2 * ranks, COLUMNS]
+                whole[dim] //= ranks
+                yield f"scatter {dim} {reduce_op} residual", Form(
+                    lambda *x, dim=dim, op=reduce_op: scatter(*x[:3], residual=x[3], scatter_dim=dim, reduce_op=op),
+                    truth(dim, average, True), {**cube, "residual": tuple(whole)},
+                )  # fmt: skip
+            yield f"symm_mem scatter {dim} {reduce_op}", Form(
+                lambda c, *ab, dim=dim, op=reduce_op: symm_mem.fused_matmul_reduce_scatter(*ab, op, dim, c.group_name),
+                truth(dim, average), cube,
+            )  # fmt: skip
+    empty = {"a": (0, DEPTH), "b": (DEPTH, COLUMNS), "bias": (COLUMNS,)}
+    for dim in (0, 1):
+        for reduce_op in ("sum", "avg"):
+            yield f"scatter {dim} {reduce_op} of no rows", Form(
+                lambda *x, dim=dim, op=reduce_op: scatter(*x, scatter_dim=dim, reduce_op=op),
+                truth(dim, False), empty, ("bias",),
+            )  # fmt: skip
+
+
+def _reduces() -> Iterator[tuple[str, Form]]:
+    ranks, reduce = dist.get_world_size(), autotune.gemm_all_reduce
+
+    def truth(average: bool) -> Any:
+        def results(a: list[Tensor], b: list[Tensor], *more: list[Tensor]) -> list[Tensor]:
+            total = torch.stack([x @ y for x, y in zip(a, b, strict=True)]).sum(0)
+            return [sum((each[0] for each in more), total / ranks if average else total)] * ranks
+
+        return results
+
+    for rows in ((4,), (2, 3)):
+        shapes: Any = {"a": (*rows, DEPTH), "b": (DEPTH, COLUMNS), "bias": (COLUMNS,)}
+        for reduce_op in ("sum", "avg"):
+            yield (
+                f"reduce {len(rows)} {reduce_op}",
+                Form(
+                    lambda *x, op=reduce_op: reduce(*x, reduce_op=op),
+                    truth(reduce_op == "avg"),
+                    shapes,
+                    ("bias",),
+                    True,
+                ),
+            )
+    yield "reduce avg residual", Form(
+        lambda *x: reduce(*x[:3], residual=x[3], reduce_op="avg"), truth(True),
+        {"a": (2, 3, DEPTH), "b": (DEPTH, COLUMNS), "residual": (2, 3, COLUMNS)}, ("residual",), True,
+    )  # fmt: skip
+
+
+def _layers() -> Iterator[tuple[str, Form]]:
+    ranks = dist.get_world_size()
+
+    def columns(gather_dim: int | None) -> Any:
+        def results(x: list[Tensor], weight: list[Tensor], bias: list[Tensor]) -> list[Tensor]:
+            full = x[0] if gather_dim is None else torch.cat(x, gather_dim)
+            return [full @ w.t() + row for w, row in zip(weight, bias, strict=True)]
+
+        return results
+
+    def rows(x: list[Tensor], weight: list[Tensor], bias: list[Tensor]) -> list[Tensor]:
+        return [torch.stack([y @ w.t() for y, w in zip(x, weight, strict=True)]).sum(0) + bias[0]] * ranks
+
+    shapes: Any = {"x": (ranks, 2, DEPTH), "weight": (COLUMNS, DEPTH), "bias": (COLUMNS,)}
+    yield "column parallel", Form(functional.column_parallel, columns(None), shapes, ("x",))
+    yield "column parallel 1", Form(lambda *x: functional.column_parallel(*x, gather_dim=1), columns(1), shapes)
+    yield "row parallel", Form(functional.row_parallel, rows, shapes, ("bias",), True)
+    yield "row parallel 0", Form(
+        lambda *x: functional.row_parallel(*x, scatter_dim=0),
+        lambda *x: [each[rank : rank + 1] for rank, each in enumerate(rows(*x))], shapes, ("bias",),
+    )  # fmt: skip
+
+
+def _refusals() -> Iterator[tuple[str, Form]]:
+    """Calls with operands that a gradient could be asked for, and no backward."""
+    ranks = dist.get_world_size()
+    ab = {"a": (4 * ranks, 32), "b": (32, 16)}
+    fp8: Any = {**ab, "scale_a": (1,), "scale_b": (1,)}
+    gather, scatter, reduce = autotune.all_gather_gemm, autotune.gemm_reduce_scatter, autotune.gemm_all_reduce
+
+    def small(x: Tensor) -> Tensor:
+        return x.to(torch.float8_e4m3fn)
+
+    def scaled(operator: Any) -> Any:
+        return lambda c, a, b, x, y: operator(c, small(a), small(b.t().contiguous()).t(), scale_a=x, scale_b=y)
+
+    def fused(count: int) -> Any:
+        def call(c: Any, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Any:
+            bs, kind = [small(b.t().contiguous()).t()] * count, [torch.bfloat16] * count
+            lists = [scale_b] * count, 0, c.group_name, [None] * count, [None] * count, kind, [False] * count
+            return symm_mem.fused_all_gather_scaled_matmul(small(a), bs, scale_a, *lists)
+
+        return call
+
+    for name, operator in {"gather": gather, "scatter": scatter, "reduce": reduce}.items():
+        yield f"refused fp8 {name}", Form(scaled(operator), None, {**fp8, "a": (16 * ranks, 32)})
+    for count in (1, 2):
+        yield f"refused fp8 symm_mem gather {count}", Form(fused(count), None, fp8)
+    yield "refused fp8 symm_mem scatter", Form(
+        lambda c, a, b, x, y: symm_mem.fused_scaled_matmul_reduce_scatter(
+            small(a), small(b.t().contiguous()).t(), x, y, "avg", 0, 0, c.group_name, None, None, None, torch.float16
+        ), None, fp8,
+    )  # fmt: skip
+    yield "refused wire", Form(lambda *x: reduce(*x, wire="fp8"), None, ab)
+    yield "refused epilogue", Form(lambda *x: gather(*x, epilogue="swiglu"), None, ab)
+    for reduce_op in ("sum", "avg"):
+        for dim in (0, 1):
+            shape = (4, 16) if dim == 0 else (4 * ranks, 16 // ranks)
+            yield f"refused out {dim} {reduce_op}", Form(
+                lambda *x, op=reduce_op, dim=dim, shape=shape: scatter(
+                    *x, reduce_op=op, scatter_dim=dim, out=x[1].new_empty(shape)
+                ), None, {**ab, "bias": (16,)}, ("bias",),
+            )  # fmt: skip
+    yield "refused residual", Form(lambda *x: reduce(*x[:3], residual=x[3]), None, {**ab, "residual": (4 * ranks, 16)})
