@@ -62,9 +62,15 @@ class Need:
     own: int = 0
 
     @property
+    def bucket(self) -> int:
+        """The power of two from it on; on the heap, where memory is scarce, unless it needs none there."""
+        return round_up(self.shared or self.own)
+
+    @property
     def rounded(self) -> Need:
-        """That of the block which serves it."""
-        return Need(*(round_up(size) if size else 0 for size in (self.shared, self.own)))
+        """That of the largest workspace of its bucket, whose ordinary memory grows no more than twice as fast."""
+        own = round_up(self.own * self.bucket // (self.shared or self.own)) if self.own else 0
+        return Need(self.bucket if self.shared else 0, own)
 
     def fits(self, other: Need) -> bool:
         return self.shared <= other.shared and self.own <= other.own
@@ -169,7 +175,7 @@ class Blocks:
     def __init__(self, heap: SymmetricHeap, machine: Machine) -> None:
         self._heap, self._machine = heap, machine
         self._blocks: dict[Hashable, list[Block]] = {}
-        """By all of a workspace but the sizes that vary."""
+        """By kernels and problem, but for the sizes that vary; other sizes may well have another config."""
 
     def place(self, kernels: Kernels[Any, Any, Any, Any], problem: Problem, config: Config, spin_limit: int) -> Place:
         """Memory for a workspace. Collective. Raises HeapExhausted, on every rank alike.
@@ -186,7 +192,7 @@ class Blocks:
         number = next((number for number, each in enumerate(shared.made) if each is status), None)
         # Without a status word apart, clearing would lose it; and a shard ``in_place`` is the caller's between calls.
         alone = number is None or (kept.shard is not None and getattr(problem, "in_place", False))
-        family = (kernels, config, _without_varying(problem))
+        family = (kernels, _without_varying(problem))
         others = [] if alone else [each for each in self._blocks.get(family, ()) if not each.closed]
         block = self._open(others, need)
         joins = block is not None
@@ -213,7 +219,7 @@ class Blocks:
     def _open(self, others: list[Block], need: Need) -> Block | None:
         """A block that serves it, or any that can once the heap has no room for another one."""
         fitting = [block for block in others if need.fits(block.size)]
-        near = [block for block in fitting if block.size.rounded == need.rounded]
+        near = [block for block in fitting if block.size.bucket == need.bucket]
         if not near and not self._has_room(need):
             near = sorted(fitting, key=lambda block: block.size.shared)
         return near[0] if near else None
