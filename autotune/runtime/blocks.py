@@ -23,6 +23,7 @@ import torch
 
 from autotune.config import Config
 from autotune.heap.arena import ALIGNMENT, SymmetricHeap
+from autotune.kernels.launching import scratch
 from autotune.kernels.launching.contract import Kept, Kernels
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import capturing
@@ -110,7 +111,7 @@ class Block:
             )
         )  # fmt: skip
         self.shared = heap.allocate((size.shared,), torch.uint8).zero_()
-        self.own = torch.zeros(max(size.own, ALIGNMENT), dtype=torch.uint8, device=heap.device)
+        self.own = scratch.zeros(heap.device, (max(size.own, ALIGNMENT),), torch.uint8)
         self.holder = torch.zeros(1, dtype=torch.int64, device=heap.device)
         self.turn = Turn()
         self.places = 0
