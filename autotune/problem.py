@@ -63,6 +63,8 @@ class Problem:
     workload: ClassVar[str]
     free: ClassVar[tuple[str, ...]] = ()
     """Dimensions that may differ when a lookup falls back to the nearest tuned problem."""
+    varying: ClassVar[tuple[str, ...]] = ()
+    """Further dimensions that change from call to call: at run time they, and ``free``, share memory."""
     of_inputs: ClassVar[tuple[str, ...]] = ()
     """Fields that say which inputs a config is tuned with, and change no result."""
 

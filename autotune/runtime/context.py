@@ -25,6 +25,7 @@ from autotune.kernels.launching.streams import capturing, on_device
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
+from autotune.runtime.blocks import Blocks
 from autotune.runtime.call import FirstCall, Prepared
 from autotune.runtime.entries import Entries, Measured, read_entries
 from autotune.runtime.groups import process_group, ranks_of
@@ -35,6 +36,9 @@ from autotune.settings import default_database_url, wait_seconds
 from autotune.workloads import Workload, provenance_of
 from autotune.workloads import workload as workload_named
 from autotune.workloads.launched import LaunchedWorkload
+
+MOST_WORKSPACES = 4096
+"""Workspaces that a context remembers, each some 50 KB of the host's memory."""
 
 _Key = tuple[LaunchedWorkload, Problem, Config]
 """Of a workspace: several workloads may share a type of problem."""
@@ -126,6 +130,7 @@ class Context:
         self.handle = next(_HANDLES)
         _OPEN[self.handle] = self
         self._workspaces: dict[_Key, Workspace] = {}
+        self._blocks = Blocks(self.heap, self.machine, self._status)
         self._choices: dict[tuple[Workload, Problem], Found] = {}
         self._agreed: set[tuple[object, ...]] = set()
         self._url = url
@@ -210,6 +215,7 @@ class Context:
     def _forget(self) -> None:
         self.calls.clear()
         self._workspaces.clear()
+        self._blocks = Blocks(self.heap, self.machine, self._status)
 
     def check(self) -> None:
         """Raise GangError where a wait in a kernel has timed out, on whatever rank, InvalidProblem where a routing gave
@@ -298,7 +304,8 @@ class Context:
             except BaseException:
                 self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
                 raise
-            self._workspaces[key] = made
+            if key not in self._workspaces:
+                self._add(key, made)
             return made
 
     def _known(self, workload: LaunchedWorkload, problem: Problem, config: Config | None) -> Workspace | None:
@@ -310,8 +317,29 @@ class Context:
     def _made(self, key: _Key) -> Workspace:
         known, (workload, problem, config) = self._workspaces.get(key), key
         return known or Workspace(
-            workload.kernels, problem, config, self.machine, self.heap, self.spin_limit, self._status
+            workload.kernels, problem, config, self.machine, self.heap, self._blocks, self.spin_limit, self._status
         )
+
+    def _add(self, key: _Key, made: Workspace) -> None:
+        """Remember a workspace, instead of the older ones where there are too many."""
+        if len(self._workspaces) >= MOST_WORKSPACES:
+            self._forget_older()
+        self._blocks.keep(made.place)
+        self._workspaces[key] = made
+
+    def _forget_older(self) -> None:
+        """Forget the older half of the workspaces, at the same call on every rank: lengths that come again are set up
+        anew, in the same memory. Those whose memory no other can have stay.
+        """
+        old = [key for key, workspace in self._workspaces.items() if not workspace.place.lasts][: MOST_WORKSPACES // 2]
+        gone = {self._workspaces.pop(key) for key in old}
+        for workload, problem, _ in old:
+            self._choices.pop((workload, problem), None)
+        for workspace in gone:
+            workspace.place.leave()
+        for form, prepared in list(self.calls.items()):  # other threads may add some meanwhile
+            if prepared.workspace in gone:
+                self.calls.pop(form, None)
 
     def agree_without_rows(self, workload: LaunchedWorkload, problem: Problem, first: FirstCall) -> None:
         """A form's ``first`` call, whose results have no rows. Collective. Raises what ``agree`` raises."""

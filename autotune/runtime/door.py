@@ -16,6 +16,7 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
 from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.runtime import experts, operators
+from autotune.runtime.blocks import NOBODY, Turn
 from autotune.runtime.call import FirstCall, Prepared
 from autotune.runtime.context import Context
 from autotune.runtime.operator import OPERATORS
@@ -95,6 +96,7 @@ class _NothingBound(Workspace):
     def __init__(self, problem: Problem) -> None:
         self.problem, self.bound = problem, False
         self._bindings: dict[tuple[Any, ...], Bindings] = {}
+        self._turn, self._number = Turn(), NOBODY
 
     def readable(self, operands: Operands) -> Operands:
         return operands

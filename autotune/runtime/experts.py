@@ -9,7 +9,7 @@ import torch
 from autotune.config import Config
 from autotune.runtime.context import Context
 from autotune.runtime.operator import Operator
-from autotune.runtime.tokens import as_the_most, own_sums
+from autotune.runtime.tokens import as_the_most, ids_of_the_most, own_rows
 from autotune.workloads.built_in import moe_combine as combining
 from autotune.workloads.built_in import moe_dispatch as dispatching
 from autotune.workloads.built_in import moe_dispatch_gemm as dispatching_multiplying
@@ -92,7 +92,8 @@ def moe_dispatch(
     small, and on the first call of a problem what ``lookup`` raises.
     """
     options = experts, routing, exponent, histogram
-    x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
+    if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
+        x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
     if scale_x is None:
         return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
     operands = x, ids, gates, scale_x
@@ -122,7 +123,8 @@ def moe_dispatch_gemm(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
+    if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
+        x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
     options, operands = (
         (experts, epilogue, gate_up, routing, exponent, fast_accum, histogram),
         (x, ids, gates, b, scale_x, scale_b),
@@ -148,12 +150,12 @@ def moe_combine(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-
-    def combine(ids: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        operands = rows, offsets, pairs, gates, ids
-        return _MOE_COMBINE(context, operands, (routing, exponent, deterministic, histogram), out, config)
-
-    return own_sums(combine, ids, tokens, out)
+    more = 0
+    if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
+        ids, more = ids_of_the_most(ids, tokens)
+    operands, options = (rows, offsets, pairs, gates, ids), (routing, exponent, deterministic, histogram)
+    sums = _MOE_COMBINE(context, operands, options, None if more else out, config)
+    return own_rows(sums, more, out) if more else sums
 
 
 def moe_gemm_combine(
@@ -175,10 +177,10 @@ def moe_gemm_combine(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-
-    def combine(ids: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        operands = a, b, offsets, pairs, gates, ids, scale_a, scale_b
-        options = routing, exponent, deterministic, fast_accum, histogram
-        return _MOE_GEMM_COMBINE(context, operands, options, out, config)
-
-    return own_sums(combine, ids, tokens, out)
+    more = 0
+    if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
+        ids, more = ids_of_the_most(ids, tokens)
+    operands = a, b, offsets, pairs, gates, ids, scale_a, scale_b
+    options = routing, exponent, deterministic, fast_accum, histogram
+    sums = _MOE_GEMM_COMBINE(context, operands, options, None if more else out, config)
+    return own_rows(sums, more, out) if more else sums

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -62,15 +61,16 @@ def as_the_most(
     return longer(x, more), longer(ids, more, -1), longer(gates, more), longer(scale_x, more)
 
 
-def own_sums(
-    call: Callable[[Tensor, Tensor | None], Tensor], ids: Tensor, tokens: int | None, out: Tensor | None
-) -> Tensor:
-    """The result of a combine, ``call``, which takes ids and ``out``, for the tokens that this rank has."""
+def ids_of_the_most(ids: Tensor, tokens: int | None) -> tuple[Tensor, int]:
+    """A combine's ids for as many tokens as the rank with the most has, and how many of them this rank lacks."""
     ids = expert_ids(ids)
     more = lacking(ids, tokens)
-    if not more:
-        return call(ids, out)
-    own = call(longer(ids, more, -1), None)[: ids.shape[0]]
+    return longer(ids, more, -1) if more else ids, more
+
+
+def own_rows(sums: Tensor, more: int, out: Tensor | None) -> Tensor:
+    """The sums of the tokens that this rank has, without the ``more`` last ones."""
+    own = sums[: sums.shape[0] - more]
     if out is None:
         return own
     return Form(tuple(own.shape), own.dtype, own.device).fitting(out).copy_(own)

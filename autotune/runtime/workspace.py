@@ -11,10 +11,12 @@ from autotune.config import Config
 from autotune.errors import HeapExhausted, InvalidProblem
 from autotune.heap.arena import SymmetricHeap, extent
 from autotune.kernels.launching.contract import Kernels, Setup
+from autotune.kernels.launching.graphs import watched
 from autotune.kernels.launching.streams import capturing
 from autotune.kernels.launching.tensors import Run
 from autotune.machine import Machine
 from autotune.problem import Problem
+from autotune.runtime.blocks import Blocks
 
 Operands = Sequence[torch.Tensor | None]
 Results = Sequence[torch.Tensor]
@@ -30,11 +32,11 @@ ALIGNMENT = 16
 
 
 class Workspace:
-    """One config's scratch, allocated once. All calls of it come one after another, in the same order on all ranks."""
+    """One config's scratch, at one place. All calls of it come one after another, in the same order on all ranks."""
 
     def __init__(
         self, kernels: Kernels[Any, Any, Any, Any], problem: Problem, config: Config, machine: Machine,
-        heap: SymmetricHeap, spin_limit: int, status: torch.Tensor,
+        heap: SymmetricHeap, blocks: Blocks, spin_limit: int, status: torch.Tensor,
     ) -> None:  # fmt: skip
         """Collective. Raises HeapExhausted, on every rank alike. ``status`` is that of all workspaces of the heap."""
         # A graph would be bound to fixed addresses; callers who capture graphs capture the eager calls.
@@ -45,7 +47,11 @@ class Workspace:
         """True once it is compiled, and bound to tensors, on every rank."""
         try:
             with torch.inference_mode(False):  # as in ``_bound``
-                self._setup = Setup(kernels, problem, config, machine, heap, spin_limit, status=status)
+                self.place = blocks.place(kernels, problem, config, spin_limit)
+            self._turn, self._number = self.place.turn, self.place.number
+            self._setup = Setup(
+                kernels, problem, config, machine, heap, spin_limit, kept=self.place.kept, status=status
+            )
         except HeapExhausted as error:
             raise HeapExhausted(f"{error}; or free other problems' workspaces with context.release()") from error
 
@@ -81,6 +87,8 @@ class Workspace:
         # As ``_addresses`` does, in place: this is every call's way.
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
         run = bindings.get(addresses) or self._bound(operands, outs, bindings, addresses)
+        if self._turn.place != self._number:
+            self.place.take()
         run()
 
     @property
@@ -96,14 +104,17 @@ class Workspace:
         self._check_in_place(operands[0])
         operands, outs = _checked(operands, outs, self._heap.device)
         if capturing(self._heap.device):  # the graph keeps the addresses
-            return self._setup.bind(self._kernels.bound(operands, outs))
+            return self._watched(self._setup.bind(self._kernels.bound(operands, outs)))
         borrowed = [None if tensor is None else self._heap.borrow(tensor) for tensor in operands]
         tensors = self._kernels.bound(borrowed, [self._heap.borrow(out) for out in outs])
-        run = self._setup.bind(tensors, ahead=not self.bound)
+        run = self._watched(self._setup.bind(tensors, ahead=not self.bound))
         if len(bindings) >= MOST_BINDINGS:
             bindings.clear()
         bindings[addresses] = run
         return run
+
+    def _watched(self, run: Run) -> Run:
+        return run if self.place.block is None else watched(run, self._heap, self.place.captured)
 
     def _check_in_place(self, first: torch.Tensor | None) -> None:
         shard = self.shard

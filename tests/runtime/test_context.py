@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import pickle
+import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +20,14 @@ from fakes import latency_of
 import autotune
 from autotune.db import CacheKey, Store, Winner
 from autotune.errors import HeapError, InputError
+from autotune.heap.status import new_status
+from autotune.kernels.all_gather_gemm.launch import AllGatherGemmKernels
 from autotune.machine import INTERPRETED
 from autotune.runtime import context as module
+from autotune.runtime.blocks import Blocks
 from autotune.runtime.lookup import forget_lookups
 from autotune.runtime.operator import OPERATORS, Operator
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import names, provenance_of, workload
 
 
 @pytest.fixture
@@ -105,6 +111,93 @@ def test_workloads_with_one_type_of_problem_have_workspaces_and_configs_of_their
         assert context.workspace(plain, problem, None) is not made[0]
     with pytest.raises(InputError, match="gemm_all_reduce: the context is closed"):
         context.workspace(plain, problem, None)
+
+
+LENGTHS = 40
+
+
+@pytest.mark.parametrize("found", [workload(name) for name in names()], ids=names())
+def test_any_number_of_lengths_takes_the_memory_of_few(alone: None, found: Any) -> None:
+    """As in serving: a block serves all lengths that need more than half of it."""
+    default = found.default_problem(INTERPRETED, 1)
+    configs = [*found.first_configs(default, INTERPRETED), *found.baselines(default, INTERPRETED).values()]
+    shares = [1 + number * 7 / LENGTHS for number in random.Random(found.name).sample(range(LENGTHS), LENGTHS)]
+    varying = (*default.free, *default.varying)
+    problems = [
+        dataclasses.replace(default, **{name: int(getattr(default, name) * share) for name in varying})
+        for share in shares
+    ]
+    with autotune.Context(1 << 28, url="sqlite:///there/is/none.db") as context:
+        for config in {str(config["mode"]): config for config in configs}.values():
+            fitting = [each for each in problems if found.space.violation(config, each, INTERPRETED) is None]
+            context.release()
+            left = context.heap.left
+            context.workspace(found, max(fitting, key=lambda each: int(getattr(each, varying[0]))), config)
+            largest = left - context.heap.left
+            context.release()
+            for problem in fitting:
+                context.workspace(found, problem, config)
+            used = left - context.heap.left
+            assert used <= 5 * largest + (32 << 10), f"{config}: {used} bytes for {len(fitting)} lengths"
+
+
+def test_lengths_beyond_those_remembered_take_no_more_memory(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WORKSPACES", 4)
+    found: Any = workload("gemm_all_reduce")
+    problems = [autotune.GemmAllReduce(m=m, n=32, k=32, dtype="fp32", world_size=1) for m in range(48, 64)]
+    with autotune.Context(1 << 20, url="sqlite:///there/is/none.db") as context:
+        made = [context.workspace(found, problem, None) for problem in problems]
+        left = context.heap.left
+        assert context.workspace(found, problems[-1], None) is made[-1]
+        assert context.workspace(found, problems[0], None) is not made[0]
+        assert context.heap.left == left and len(context._workspaces) <= 4
+
+
+@pytest.mark.parametrize("kind", ["begins with something", "is the caller's"])
+def test_memory_that_may_not_be_cleared_is_not_shared(alone: None, kind: str) -> None:
+    class Begun(AllGatherGemmKernels):
+        def scratch(self, *arguments: Any) -> Any:
+            made: Any = super().scratch(*arguments)
+            made.arrivals.fill_(kind == "begins with something")
+            return made
+
+    found: Any = workload("all_gather_gemm")
+    with autotune.Context(1 << 20, url="sqlite:///there/is/none.db") as context:
+        blocks, kernels, used = Blocks(context.heap, context.machine, new_status(context.heap)), Begun(), []
+        for m in (63, 62, 61):
+            problem = autotune.AllGatherGemm(m=m, n=32, k=32, in_place=kind == "is the caller's", world_size=1)
+            left = context.heap.left
+            blocks.keep(blocks.place(kernels, problem, found.default_config(problem, INTERPRETED), 1))
+            used.append(left - context.heap.left)
+        assert min(used) > 0
+
+
+def test_a_captured_place_keeps_its_block_or_asks_the_device_each_time(alone: None) -> None:
+    """A graph is replayed unseen: nobody else gets into the block, or the host takes nobody's turn for granted."""
+    found: Any = workload("gemm_all_reduce")
+    runs: list[int] = []
+
+    def placed(m: int) -> Any:
+        problem = autotune.GemmAllReduce(m=m, n=32, k=32, dtype="fp32", world_size=1)
+        place = blocks.place(found.kernels, problem, found.default_config(problem, INTERPRETED), 1)
+        blocks.keep(place)
+        place.launch = SimpleNamespace(run=lambda: runs.append(m))
+        return place
+
+    with autotune.Context(1 << 20, url="sqlite:///there/is/none.db") as context:
+        blocks = Blocks(context.heap, context.machine, new_status(context.heap))
+        alone_ = placed(63)
+        alone_.captured()
+        first, second = placed(62), placed(61)
+        assert alone_.lasts and alone_.turn.place == alone_.number and not runs
+        assert first.block is second.block is not alone_.block
+        second.take()
+        assert second.turn.place == second.number
+        first.captured()
+        for place in (second, first, second):
+            assert place.turn.place != place.number
+            place.take()
+        assert runs == [61, 62, 61, 62, 61] and not first.lasts
 
 
 def test_the_contexts_of_a_groups_ranks_are_listed_the_oldest_first(alone: None) -> None:

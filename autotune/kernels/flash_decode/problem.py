@@ -29,6 +29,7 @@ class FlashDecode(Problem):
 
     workload = "flash_decode"
     free = ("kv_len",)
+    varying = ("batch",)
 
     batch: int = size("sequences")
     q_heads: int = size("query heads")

@@ -15,7 +15,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import WorkloadError
 from autotune.heap.arena import SymmetricHeap
-from autotune.heap.status import TIMED_OUT, status_shape
+from autotune.heap.status import TIMED_OUT, new_status, status_shape
 from autotune.kernels.launching.graphs import replayed
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch, in_order
@@ -32,7 +32,10 @@ SPINS_OFFLINE = 1 << 20
 
 
 class Shared(Protocol):
-    """The scratch of a config: tensors that its kernels keep between calls, all zero at the start."""
+    """The scratch of a config: tensors that its kernels keep between calls, all zero at the start.
+
+    At run time sizes that vary share memory: after a call of another size all of it is zero anew.
+    """
 
     def poison(self) -> None:
         """Fill with NaN what a right call writes before it reads it: inboxes, not counters."""
@@ -145,6 +148,33 @@ class Kernels(ABC, Generic[P, K, T, S]):
         return self.plan(Call(problem, knobs, machine, tensors, scratch, bases, 0, status, SPINS_OFFLINE))
 
 
+@dataclass(frozen=True)
+class Kept(Generic[S]):
+    """The memory that a config keeps between calls."""
+
+    scratch: S | None
+    shard: torch.Tensor | None
+    """The first operand where peers read it."""
+    further: dict[str, torch.Tensor]
+    """Further operands that peers read."""
+
+    @classmethod
+    def of(
+        cls, kernels: Kernels[P, K, T, S], problem: P, knobs: K, machine: Machine, shared: Allocate, own: Allocate,
+        shard: torch.Tensor | None = None,
+    ) -> Kept[S]:  # fmt: skip
+        """``shared`` allocates on the heap, ``own`` on this device; no shard where one is given."""
+        scratch = kernels.scratch(problem, knobs, machine, shared, own)
+        shape = kernels.read_by_peers(problem, knobs)
+        if shape is not None and shard is None:
+            shard = shared(shape, OPERAND_DTYPES[problem.dtype])
+        further = {}
+        for name in kernels.also_read_by_peers(problem, knobs):
+            like: torch.Tensor = getattr(kernels.tensors(problem, meta, meta), name)
+            further[name] = shared(tuple(like.shape), like.dtype)
+        return cls(scratch, None if shape is None else shard, further)
+
+
 class Setup(Generic[P, K, T, S]):
     """One config set up on one rank: its scratch, on which calls bound to several sets of tensors may take turns.
 
@@ -154,32 +184,24 @@ class Setup(Generic[P, K, T, S]):
 
     def __init__(
         self, kernels: Kernels[P, K, T, S], problem: P, config: Config, machine: Machine, heap: SymmetricHeap,
-        spin_limit: int, shard: torch.Tensor | None = None, status: torch.Tensor | None = None,
+        spin_limit: int, shard: torch.Tensor | None = None, kept: Kept[S] | None = None,
+        status: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Allocate the scratch, all of it zero, and a shard and a status where none is given. Collective. Raises
-        HeapExhausted.
+        """Allocate what is ``kept``, all of it zero, unless it is given; a shard and a status likewise. Collective
+        where it allocates. Raises HeapExhausted.
         """
         self.knobs = kernels.knobs.of(config)
         self._kernels, self._problem, self._machine = kernels, problem, machine
         self._heap, self._spin_limit = heap, spin_limit
-
-        def allocate(shared: Allocate, own: Allocate) -> tuple[torch.Tensor, S | None]:
-            words = shared(status_shape(heap.world_size), torch.int64) if status is None else status
-            return words, kernels.scratch(problem, self.knobs, machine, shared, own)
-
-        self.scratch: S | None
-        self._status, self.scratch = share(heap, allocate)
-        shape = kernels.read_by_peers(problem, self.knobs)
-        self.shard = None if shape is None else shard
-        self._own_shard = None
+        self._status = new_status(heap) if status is None else status
+        if kept is None:
+            kept = share(heap, functools.partial(Kept.of, kernels, problem, self.knobs, machine, shard=shard))
+        self.scratch: S | None = kept.scratch
+        self.shard = kept.shard
+        self._own_shard = None if shard is not None else kept.shard
+        self._further = kept.further
         self.traces: list[torch.Tensor] = []
         """The stamps of the last call bound, a tensor for each traced launch."""
-        if shape is not None and shard is None:
-            self.shard = self._own_shard = heap.allocate(shape, OPERAND_DTYPES[problem.dtype])
-        self._further: dict[str, torch.Tensor] = {}
-        for name in kernels.also_read_by_peers(problem, self.knobs):
-            like: torch.Tensor = getattr(kernels.tensors(problem, meta, meta), name)
-            self._further[name] = heap.allocate(tuple(like.shape), like.dtype)
 
     def bind(self, tensors: T, *, ahead: bool = False) -> Run:
         """The function that enqueues one call on these tensors; ``ahead`` compiles its kernels now, not at their first

@@ -63,6 +63,20 @@ def replayed(run: Run, heap: SymmetricHeap) -> Run:
     return Replayed(run, heap) if graphs else run
 
 
+def watched(run: Run, heap: SymmetricHeap, captured: Run) -> Run:
+    """``run``, which calls ``captured`` first whenever the caller captures it into a CUDA graph."""
+    if isinstance(run, Replayed):  # it asks anyway
+        run.told = captured
+        return run
+
+    def call() -> None:
+        if torch.cuda.is_current_stream_capturing():
+            captured()
+        run()
+
+    return call if heap.device.type == "cuda" else run
+
+
 class Replayed:
     """A call for the host's price of a graph's launch; what is enqueued next comes after all of it.
 
@@ -72,6 +86,8 @@ class Replayed:
 
     def __init__(self, run: Run, heap: SymmetricHeap) -> None:
         self._run, self._heap = run, heap
+        self.told: Run | None = None
+        """Called before each call that the caller captures."""
         self._direct = 0
         """Calls that were made directly, outside of a capture, since the last graph."""
         self._patience = DIRECT_CALLS
@@ -84,6 +100,8 @@ class Replayed:
     def __call__(self) -> None:
         """Enqueue one call on the current stream."""
         if torch.cuda.is_current_stream_capturing():
+            if self.told is not None:
+                self.told()
             self._run()
             return
         graph = self.graph or self._captured()

@@ -32,7 +32,7 @@ def share(heap: SymmetricHeap, allocate: Callable[[Allocate, Allocate], S]) -> S
     def on_the_heap(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return heap.allocate(shape, dtype).zero_()
 
-    scratch = allocate(on_the_heap, functools.partial(_zeros, heap.device))
+    scratch = allocate(on_the_heap, functools.partial(zeros, heap.device))
     heap.barrier()
     return scratch
 
@@ -54,5 +54,6 @@ def poison_inbox(inbox: torch.Tensor) -> None:
         inbox.fill_(NAN_LL_WORD)
 
 
-def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Ordinary memory."""
     return torch.zeros(shape, dtype=dtype, device=device)

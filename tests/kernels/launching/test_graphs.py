@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from autotune.kernels.launching import graphs
-from autotune.kernels.launching.graphs import Replayed, replayed
+from autotune.kernels.launching.graphs import Replayed, replayed, watched
 from autotune.kernels.launching.plan import Launch, in_order
 
 
@@ -83,6 +83,17 @@ def test_within_a_callers_capture_it_is_direct(device: Device) -> None:
         device.capturing = capturing
         call()
     assert device.done == ["a", "a", "a", "replayed a", "a", "replayed a"]
+
+
+def test_a_callers_capture_is_told_before_the_call_and_no_other_one(device: Device) -> None:
+    heap: Any = SimpleNamespace(device=torch.device("cuda"))
+    kinds: list[Callable[[], None]] = [a_call(device), lambda: device.done.append("a")]
+    for call in [watched(kind, heap, lambda: device.done.append("told")) for kind in kinds]:
+        device.done.clear()
+        for capturing in (False, True, False, False):
+            device.capturing = capturing
+            call()
+        assert [each.removeprefix("replayed ") for each in device.done] == ["a", "told", "a", "a", "a"]
 
 
 def test_what_cannot_be_captured_is_direct_for_good_and_said_once(
