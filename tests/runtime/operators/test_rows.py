@@ -54,7 +54,7 @@ def test_a_call_without_rows_has_none_in_its_results_and_runs_nothing(ranks: lis
         layers = {name: shapes for name, shapes in found["shapes"].items() if name not in SHAPES}
         assert len(layers) == 7 and all(shapes[0][:2] == [1, 0] for shapes in layers.values()), layers
         assert found["alike"] and found["zero"] and found["out"] and found["left"] and found["problems"] == 0, found
-        assert found["gradients"] == [[[0, 128], 0.0]] * 5
+        assert found["gradients"] == [[[0, 128], 0.0]] * 6
         assert re.match("RanksDisagree: .*tokens= to the operators of a mixture", found["one alone"])
 
 
