@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -82,6 +82,13 @@ def check_file(file: Path) -> None:
         raise InputError(f"file {file}: {error.strerror}") from error
     if not writable:
         raise InputError(f"file {file}: no permission to write it")
+
+
+def check_ending(file: Path | None, allowed: Iterable[str]) -> None:
+    """Raise InputError for a file whose ending promises another format than those that can be written."""
+    endings = tuple(allowed)
+    if file is not None and file.suffix and not file.name.lower().endswith(endings):
+        raise InputError(f"file {file}: ending {file.suffix}: allowed: {', '.join(endings)}, or none")
 
 
 def data_json(value: Any) -> None:
