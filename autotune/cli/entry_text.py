@@ -167,7 +167,7 @@ def entry_lines(entry: Entry, workload: Workload | None = None) -> Lines:
     provenance = ", ".join(f"{name} {value or 'none'}" for name, value in dataclasses.asdict(entry.provenance).items())
     lines = [("device", device_text(entry.key)), *winner_lines(entry.key, entry.winner)]
     lines += [
-        ("trials", f"{entry.trials}, finals included"),
+        ("trials", f"{entry.trials}, finals and invalid ones included"),
         ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{_origin(entry)}"),
         ("with", provenance),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,11 +13,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.summary import outcomes_text
 from autotune.config import Config
 from autotune.outcome import Latency
 from autotune.problem import Problem
-from autotune.report.figures import config_text, dashed, fastest, latency_text, microseconds, problem_text
+from autotune.report.figures import (
+    config_text,
+    dashed,
+    fastest,
+    latency_text,
+    microseconds,
+    outcomes_text,
+    problem_text,
+)
+from autotune.text import counted as plural
 from autotune.text import visible
 from autotune.tuning import Progress
 
@@ -87,18 +96,16 @@ def clock_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def counted(progress: Progress) -> str:
-    """``12 of 40 trials``; in the finals ``7 of 36 measurements``."""
+    """``12 of 40 trials``; ``all 4 configs tried`` of a small space; in the finals ``7 of 36 measurements``."""
     done, planned = progress.finals
     if planned:
         return f"{done} of {planned} measurements"
+    if progress.exhausted:
+        return f"all {plural(progress.trials, 'config')} tried"
     if progress.trials_planned is not None:
         return f"{progress.trials} of {progress.trials_planned} trials"
-    return _plural(progress.trials, "trial")
+    return plural(progress.trials, "trial")
 
 
 class PlainView:
@@ -131,9 +138,10 @@ class PlainView:
             return line
         line += f": {counted(progress)}"
         if not progress.finals[1]:
-            line += f" ({outcomes_text(progress.outcomes)}), {progress.used:.0%} of the budget"
+            line += f" ({outcomes_text(progress.outcomes)})"
+            line += "" if progress.exhausted else f", {progress.used:.0%} of the budget"
         if progress.restarts:
-            line += f", {_plural(progress.restarts, 'restart')}"
+            line += f", {plural(progress.restarts, 'restart')}"
         mode = f", mode {progress.best[0].get('mode')}" if progress.best is not None else ""
         return f"{line}; {best_text(progress)}{mode}"
 
@@ -199,7 +207,8 @@ class LiveView:
 
     def _trials(self, progress: Progress) -> str:
         """``12 of 40, 10 of an earlier run: 11 measured, 1 crashed; 1.5 per second``."""
-        of = f" of {progress.trials_planned}" if progress.trials_planned is not None else ""
+        searched = replace(progress, finals=(0, 0))
+        of = counted(searched).removesuffix(" trials").removesuffix(" trial")
         resumed = f", {progress.resumed} of an earlier run" if progress.resumed else ""
         rate = f"; {progress.spent.rate / 60:.1f} per second" if progress.spent.rate else ""
-        return f"{progress.trials}{of}{resumed}: {outcomes_text(progress.outcomes)}{rate}"
+        return f"{of}{resumed}: {outcomes_text(progress.outcomes)}{rate}"

@@ -270,7 +270,7 @@ def _endings(report: Report) -> str:
     """Empty for an imported study, whose trials are elsewhere."""
     if not report.endings:
         return ""
-    rows = [[each.outcome.value, str(each.count), _short(each.reason)] for each in report.endings]
+    rows = [[each.title, str(each.count), _short(each.reason)] for each in report.endings]
     return "## How evaluations ended\n\n" + table(["outcome", "configs", "for example"], rows, "lr")
 
 

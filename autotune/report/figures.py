@@ -12,7 +12,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.db.records import CacheKey
 from autotune.machine import INTERPRETER
-from autotune.outcome import DEFAULT_REGIME, Latency, Regime
+from autotune.outcome import DEFAULT_REGIME, Latency, Outcome, Regime
 from autotune.rounds import log_ratios, mean_and_error
 from autotune.text import counted, shortened, visible
 from autotune.text import microseconds as microseconds  # for people, like the others here
@@ -104,6 +104,19 @@ def difference_text(value: float, error: float) -> str:
 def share_text(share: float, of: str, beyond: str) -> str:
     """``0.97 of the limit``; a share above 1 needs a word."""
     return f"{share:.2f} of the {of}" + (f", {beyond}" if share > 1.005 else "")
+
+
+def evaluated(outcomes: Mapping[Outcome, int]) -> int:
+    """The number of configs that a search tried; what the space or the compiler's figures rule out is not tried."""
+    return sum(count for outcome, count in outcomes.items() if outcome is not Outcome.INVALID)
+
+
+def outcomes_text(outcomes: Mapping[Outcome, int]) -> str:
+    """``113 measured, 7 out of resources; 8 invalid ones not counted``: the commonest first."""
+    counts = sorted(outcomes.items(), key=lambda pair: -pair[1])
+    tried = ", ".join(f"{count} {outcome}" for outcome, count in counts if count and outcome is not Outcome.INVALID)
+    invalid = outcomes.get(Outcome.INVALID, 0)
+    return (tried or "none") + (f"; {counted(invalid, 'invalid one')} not counted" if invalid else "")
 
 
 def drift_text(drift: float | None) -> str:

@@ -82,6 +82,11 @@ class Ending:
     reason: str
     example: Config | None
 
+    @property
+    def title(self) -> str:
+        """The outcome; configs that are invalid are not among those that were evaluated."""
+        return "invalid, not counted" if self.outcome is Outcome.INVALID else self.outcome.value
+
 
 @dataclass(frozen=True)
 class Reached:

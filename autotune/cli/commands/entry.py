@@ -13,7 +13,14 @@ from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import config_text, microseconds, problem_text, regime_options
+from autotune.report.figures import (
+    config_text,
+    evaluated,
+    microseconds,
+    outcomes_text,
+    problem_text,
+    regime_options,
+)
 from autotune.report.order import config_in_order
 from autotune.settings import default_database_url
 from autotune.text import counted
@@ -106,11 +113,12 @@ def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry 
 
 def _begun(trials: Sequence[TrialRecord], regime: str) -> str:
     """``14 trials (12 measured, 2 crashed), the best 408.2 µs``."""
-    outcomes = Counter(trial.evaluation.outcome.value for trial in trials)
-    found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    from autotune.tuning.finals import of_search
+
+    outcomes = Counter(trial.evaluation.outcome for trial in of_search(trials))
     latencies = [trial.evaluation.latency for trial in trials if trial.evaluation.latency is not None]
     best = min((latency.of(Regime(regime)) for latency in latencies), default=None)
-    told = f"{counted(len(trials), 'trial')} ({found or 'none'})"
+    told = f"{counted(evaluated(outcomes), 'trial')} ({outcomes_text(outcomes)})"
     return told if best is None else f"{told}, the best {microseconds(best)}"
 
 
