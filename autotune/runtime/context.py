@@ -54,6 +54,12 @@ def open_context(handle: int) -> Context:
     return found
 
 
+def check_context(given: object) -> None:
+    """Raise InputError for anything but a context."""
+    if not isinstance(given, Context):
+        raise InputError(f"context is a {type(given).__name__}; expected an open autotune.Context")
+
+
 def contexts_of(group: Any) -> list[Context]:
     """The open contexts of a group's ranks, the oldest first."""
     ranks = ranks_of(group)
