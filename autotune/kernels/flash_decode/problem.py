@@ -29,6 +29,7 @@ class FlashDecode(Problem):
 
     workload = "flash_decode"
     free = ("kv_len",)
+    of_default = {"dtype": "fp16"}
 
     batch: int = size("sequences")
     q_heads: int = size("query heads")
