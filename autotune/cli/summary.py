@@ -105,7 +105,9 @@ def _values(result: Result, searched: list[TrialRecord], failed: list[TrialRecor
     if result.entry is not None:
         values = entry_dict(result.entry)
     else:
-        found = winner_dict(best, Regime(key.regime)) if best is not None else {"config": None, "latency": None}
+        found: dict[str, Any] = {"config": None, "latency": None}
+        if best is not None:
+            found = winner_dict(best, Regime(key.regime), interpreted=key.is_interpreted)
         values = {**dataclasses.asdict(key), "problem": fields_in_order(key), **found, "study": result.study.id}
     return {
         **values,

@@ -41,17 +41,17 @@ BAR_WIDTH = 24
 
 @contextmanager
 def watching(
-    problem: Problem, where: str, above: Callable[[], RenderableType] | None = None
+    problem: Problem, where: str, above: Callable[[], RenderableType] | None = None, *, ratios: bool = True
 ) -> Iterator[Callable[[Progress], None]]:
     """Yields the function that the loop calls with its progress, while it runs; ``where`` names the devices.
 
-    A live view has ``above`` it what that returns.
+    A live view has ``above`` it what that returns. Without ``ratios``, as for interpreted times, latencies stand alone.
     """
     console = _console()
     if not is_live(console):
-        yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True))
+        yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True), ratios=ratios)
         return
-    view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}", where)
+    view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}", where, ratios=ratios)
     render = view.render if above is None else lambda: Group(above(), view.render())
     with Live(get_renderable=render, console=console, transient=True, refresh_per_second=4):
         yield view
@@ -67,8 +67,8 @@ def _console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def best_text(progress: Progress) -> str:
-    """``best 408.2 µs, 1.30x bsp graph (530.0 µs)``."""
+def best_text(progress: Progress, ratios: bool = True) -> str:
+    """``best 408.2 µs, 1.30x bsp graph (530.0 µs)``; without ``ratios`` the times alone."""
     regime = progress.regime
     name = fastest(progress.baselines, regime)
     if progress.best is None:
@@ -78,7 +78,8 @@ def best_text(progress: Progress) -> str:
     if name is None:
         return text
     baseline = progress.baselines[name].of(regime)
-    return f"{text}, {baseline / latency.of(regime):.2f}x {name} ({microseconds(baseline)})"
+    times = f"{baseline / latency.of(regime):.2f}x " if ratios else ""
+    return f"{text}, {times}{name} ({microseconds(baseline)})"
 
 
 def seconds_left(progress: Progress, used_before: float) -> float | None:
@@ -113,8 +114,10 @@ class PlainView:
     measurement that ends when nothing has been said for five seconds.
     """
 
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write, self._clock = write, clock
+    def __init__(
+        self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic, *, ratios: bool = True
+    ) -> None:  # fmt: skip
+        self._write, self._clock, self._ratios = write, clock, ratios
         self._phase = ""
         self._said_at = -AT_MOST_EVERY
         self._said_count = 0
@@ -143,14 +146,16 @@ class PlainView:
         if progress.restarts:
             line += f", {plural(progress.restarts, 'restart')}"
         mode = f", mode {progress.best[0].get('mode')}" if progress.best is not None else ""
-        return f"{line}; {best_text(progress)}{mode}"
+        return f"{line}; {best_text(progress, self._ratios)}{mode}"
 
 
 class LiveView:
     """A few lines, redrawn four times per second. The loop's calls make the texts; in between only the clock runs."""
 
-    def __init__(self, title: str, where: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._title, self._where, self._clock = title, where, clock
+    def __init__(
+        self, title: str, where: str, clock: Callable[[], float] = time.monotonic, *, ratios: bool = True
+    ) -> None:  # fmt: skip
+        self._title, self._where, self._clock, self._ratios = title, where, clock, ratios
         self._begin = clock()
         self._seen_at = self._begin
         self._share = 0.0
@@ -192,7 +197,8 @@ class LiveView:
     def _texts(self, progress: Progress) -> list[tuple[str, str]]:
         lines = []
         if progress.best is not None:
-            lines += [("best", best_text(progress).removeprefix("best ")), ("", config_text(progress.best[0]))]
+            best = best_text(progress, self._ratios).removeprefix("best ")
+            lines += [("best", best), ("", config_text(progress.best[0]))]
         if progress.trials:
             lines.append(("trials", self._trials(progress)))
         if progress.finals[1]:

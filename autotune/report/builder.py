@@ -89,7 +89,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         finished_at=entry.finished_at,
         config=ordered(entry.winner.config),
         latency=entry.winner.latency,
-        speedups=_speedups(entry.winner, regime),
+        speedups=_speedups(entry.winner, regime, interpreted),
         limit=None if interpreted else _limit(entry.winner),
         roofline=entry.winner.roofline,
         in_regimes={} if interpreted else in_regimes(entry.winner),
@@ -145,9 +145,12 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
 
 
-def _speedups(winner: Winner, regime: Regime) -> tuple[Speedup, ...]:
+def _speedups(winner: Winner, regime: Regime, interpreted: bool) -> tuple[Speedup, ...]:
     ranked = sorted(winner.baselines.items(), key=lambda pair: pair[1].of(regime))
-    return tuple(Speedup(name, latency, ratio(latency, winner.latency, regime)) for name, latency in ranked)
+    return tuple(
+        Speedup(name, latency, None if interpreted else ratio(latency, winner.latency, regime))
+        for name, latency in ranked
+    )
 
 
 def _limit(winner: Winner) -> Limit | None:

@@ -16,6 +16,7 @@ from autotune.report.changes import Change, Changes, Side, Verdict
 from autotune.report.document import table as markdown_table
 from autotune.report.figures import (
     INTERPRETER_NOTE,
+    NOT_TOLD_APART,
     dashed,
     device_text,
     microseconds,
@@ -184,8 +185,8 @@ def _time(entry: Entry) -> str:
 
 
 def _quotient(change: Change) -> str:
-    digits = 2 if change.ratio.error >= 0.005 or change.ratio.error == 0 else 3
-    return f"{change.ratio.value:.{digits}f} ± {change.ratio.error:.{digits}f}"
+    """Empty under the interpreter, whose times say nothing about a ratio."""
+    return "" if change.now.key.is_interpreted else change.ratio.text.removesuffix(" (by spread)")
 
 
 def _notes(group: Group) -> list[str]:
@@ -210,8 +211,10 @@ def _config_change(change: Change) -> str:
         return "the same config"
     one, other = then.get("mode"), now.get("mode")
     mode = f"{plain(one)} before, {plain(other)} now" if one != other else f"another config of mode {plain(one)}"
-    if change.beside is None:
+    if change.beside is None or change.now.key.is_interpreted:
         return mode
+    if not change.beside.is_told:
+        return f"{mode}; measured in turns in B, its winner and A's config are {NOT_TOLD_APART}"
     return f"{mode}; measured in turns in B, its winner takes {change.beside} of the time of A's config"
 
 
@@ -228,7 +231,7 @@ def _change(change: Change) -> dict[str, Any]:
         "regime": key.regime,
         "a": _result(change.then),
         "b": _result(change.now),
-        "ratio": dataclasses.asdict(change.ratio),
+        "ratio": None if key.is_interpreted else dataclasses.asdict(change.ratio),
         "verdict": change.verdict.value,
         "without_door": change.without_door,
         "beside": dataclasses.asdict(change.beside) if change.beside is not None else None,

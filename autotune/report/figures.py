@@ -23,6 +23,9 @@ UNSTEADY = 1.25
 """Times as long in the finals as in the search, or as short, from which the machine must have changed meanwhile."""
 
 
+NOT_TOLD_APART = "not told apart"
+
+
 @dataclass(frozen=True)
 class Ratio:
     """A quotient of two measured times. Its error is half of a 95 % interval if both have rounds; else it comes from
@@ -37,6 +40,24 @@ class Ratio:
     def __str__(self) -> str:
         digits = 2 if self.error >= 0.005 or self.error == 0 else 3
         return f"{self.value:.{digits}f} ± {self.error:.{digits}f}" + ("" if self.rounds else " (by spread)")
+
+    @property
+    def is_told(self) -> bool:
+        """False if the error is larger than the difference: nobody can use the figures."""
+        return abs(self.value - 1) >= self.error
+
+    @property
+    def text(self) -> str:
+        return str(self) if self.is_told else NOT_TOLD_APART
+
+    @property
+    def brief(self) -> str:
+        """The same without the error."""
+        return f"{self.value:.2f}" if self.is_told else NOT_TOLD_APART
+
+    def against(self, name: str) -> str:
+        """``1.30 ± 0.02 times as fast as bsp graph``, ``not told apart from bsp graph``."""
+        return f"{self} times as fast as {name}" if self.is_told else f"{NOT_TOLD_APART} from {name}"
 
     @property
     def is_less(self) -> bool:

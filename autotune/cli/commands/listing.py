@@ -128,7 +128,7 @@ def _cells(entry: Entry, stale: str, alike: int) -> Cells:
     return (
         _problem(entry.key) + (f" (study {entry.study_id})" if alike > 1 else ""),
         microseconds(winner.latency.of(regime)),
-        speedup_text(winner, regime),
+        speedup_text(winner, regime, interpreted=entry.key.is_interpreted),
         str(winner.config.get("mode", "")),
         f"{entry.finished_at:%Y-%m-%d}" + (", stale" if stale else ""),
     )

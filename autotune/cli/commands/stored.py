@@ -119,7 +119,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
         str(key.world_size),
         key.device,
         latency_text(entry.winner.latency, regime),
-        speedup_text(entry.winner, regime),
+        speedup_text(entry.winner, regime, interpreted=key.is_interpreted),
         config_text(config_in_order(key, entry.winner.config)),
         f"{entry.finished_at:%Y-%m-%d %H:%M}",
     )

@@ -86,7 +86,7 @@ def tune_workload(
         with (
             live_storage(optuna_storage) as live,
             session.make_screen(workload, problem, machine) as screen,
-            watching(problem, session.devices_text(problem, machine)) as watch,
+            watching(problem, session.devices_text(problem, machine), ratios=not machine.is_interpreter) as watch,
             closing(session.make_gang(workload, problem, machine)) as gang,
         ):
             result = tune(
