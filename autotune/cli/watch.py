@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -52,9 +52,25 @@ def watching(
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True), ratios=ratios)
         return
     view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}", where, ratios=ratios)
-    render = view.render if above is None else lambda: Group(above(), view.render())
+    render = (lambda: Narrow(view.render())) if above is None else (lambda: Narrow(Group(above(), view.render())))
     with Live(get_renderable=render, console=console, transient=True, refresh_per_second=4):
         yield view
+
+
+INTERRUPTS = 2 * len("^C")
+"""Columns that a terminal takes for its echo of Ctrl-C, twice."""
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """Leaves room on its last line for a terminal's ``^C``, which would else begin another line: a live view that is
+    erased would leave its first one.
+    """
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.content, options.update(width=max(1, options.max_width - INTERRUPTS - 1)))
 
 
 def is_live(console: Console | None = None) -> bool:

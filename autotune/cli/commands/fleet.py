@@ -206,7 +206,7 @@ def _watching(fleet: Fleet) -> Iterator[Callable[[], None]]:
     from rich.live import Live
 
     from autotune.cli.fleet_view import fleet_text
-    from autotune.cli.watch import clock_text
+    from autotune.cli.watch import Narrow, clock_text
     from autotune.fleet.log import Log
 
     console, begin = _console(sys.stderr), time.monotonic()
@@ -227,7 +227,7 @@ def _watching(fleet: Fleet) -> Iterator[Callable[[], None]]:
             nonlocal shown_at
             if time.monotonic() >= shown_at + WATCH_SECONDS:
                 shown_at = time.monotonic()
-                live.update(fleet_text(fleet.snapshot()))
+                live.update(Narrow(fleet_text(fleet.snapshot())))
 
         yield show
 

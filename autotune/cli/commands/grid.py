@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -175,6 +175,8 @@ def tune_grid(
     if interrupted:
         output.say("interrupted; the same command continues the run")
         raise typer.Exit(exit_code())
+    if any(row.entry is not None for row in rows):
+        output.say(f"Next: {replace(request, given={}).command('report', db=db)} --all --open")
     if any(row.entry is None for row in rows):
         raise typer.Exit(1)
 

@@ -149,6 +149,8 @@ def test_no_look_up_serves_it_even_on_that_very_machine(
     monkeypatch.setattr(session, "machine", lambda: RECORDED.machine)
     shown = laptop.tune("show", "gemm-all-reduce", "--m", "64", "--n", "8192", "--k", "28672", "--db", str(database))
     assert shown.exit_code == 1 and "stale" in shown.stdout
+    alone = laptop.tune("show", "gemm-all-reduce", "--db", str(database))  # its only one, of another machine
+    assert alone.exit_code == 0 and "4 × NVIDIA H200" in alone.stdout
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,8 @@ def test_lists_and_ranges_and_a_line_for_each_size(bench: Bench) -> None:
         ("1", "--width 100"), ("2", "--width 128"), ("3", "--width 256"), ("4", "--width 512"),
     ]  # fmt: skip
     assert len(bench.gangs) == 1 and bench.gangs[0].started
+    *_, hint = result.stderr.splitlines()
+    assert hint.startswith("Next: tune report ")
 
 
 def test_json_has_the_whole_entries(bench: Bench) -> None:
