@@ -17,7 +17,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from autotune.errors import InputError
 from autotune.nn.functional import column_parallel, readable, row_parallel
-from autotune.runtime.context import Context, check_context
+from autotune.runtime.context import Context
 from autotune.runtime.operators import all_gather_gemm
 
 Tensor = torch.Tensor
@@ -149,7 +149,6 @@ class ColwiseParallel(theirs.ColwiseParallel):
         use_local_output: bool = True, keep_gathered: bool = False,
     ) -> None:  # fmt: skip
         """``keep_gathered`` is that of ``all_gather_gemm``; all else is as in torch."""
-        check_context(context)
         super().__init__(
             input_layouts=input_layouts, output_layouts=output_layouts, use_local_output=use_local_output
         )  # fmt: skip
@@ -177,7 +176,6 @@ class RowwiseParallel(theirs.RowwiseParallel):
         use_local_output: bool = True,
     ) -> None:  # fmt: skip
         """All but ``context`` is as in torch."""
-        check_context(context)
         super().__init__(
             input_layouts=input_layouts, output_layouts=output_layouts, use_local_output=use_local_output
         )  # fmt: skip

@@ -43,7 +43,6 @@ def test_without_a_process_group_the_first_step_is_named() -> None:
         autotune.fusing,
         lambda context: autotune.explain(context, torch.nn.Linear(2, 2), torch.zeros(2, 2)),
         lambda context: autotune.nn.ColumnParallelLinear(context, 2, 2),
-        lambda context: autotune.nn.RowwiseParallel(context),
         lambda context: autotune.nn.ExpertParallel(context, 2, 2, 2),
         lambda context: autotune.all_gather_gemm(context, torch.zeros(2, 2), torch.zeros(2, 2)),
     ],

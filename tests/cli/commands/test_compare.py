@@ -111,6 +111,16 @@ def test_any_form_goes_into_a_file(sides: tuple[Bench, str, str], tmp_path: Path
     assert result.exit_code == 1 and result.stdout == "" and file.read_text() == told != ""
 
 
+@pytest.mark.parametrize(("ending", "form"), [(".json", "--json"), (".md", "--markdown")])
+def test_a_file_gets_the_form_that_its_name_ends_in(
+    sides: tuple[Bench, str, str], tmp_path: Path, ending: str, form: str
+) -> None:
+    bench, a, b = sides
+    file = (tmp_path / "changes").with_suffix(ending)
+    bench.tune("compare", a, b, "-o", str(file))
+    assert file.read_text() == bench.tune("compare", a, b, form).stdout
+
+
 def test_a_threshold_of_nothing_leaves_the_noise(sides: tuple[Bench, str, str]) -> None:
     bench, a, b = sides
     found = json.loads(bench.tune("compare", a, b, "--threshold", "0", "--json").stdout)
