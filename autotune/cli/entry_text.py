@@ -44,7 +44,7 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
     return {
         **key,
         "problem": fields_in_order(entry.key),
-        **winner_dict(entry.winner, Regime(entry.key.regime), interpreted=entry.key.is_interpreted),
+        **winner_dict(entry.winner, Regime(entry.key.regime)),
         "provenance": dataclasses.asdict(entry.provenance),
         "origin": entry.origin,
         "study": entry.study_id,
@@ -54,28 +54,29 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
     }
 
 
-def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME, *, interpreted: bool = False) -> dict[str, Any]:
-    """A config with its latency, its baselines and how it compares with them, which the interpreter cannot tell."""
+def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, Any]:
+    """A config with its latency, its baselines and how it compares with them; programs know what interpreted times are
+    worth.
+    """
     limit = slowest(winner.limits)
     share = ratio(winner.limits[limit], winner.latency, Regime.GRAPH).value if limit is not None else None
-    slower = [] if interpreted else [each for each in verdicts(winner) if each.ratio.is_less]
     roofline = winner.roofline
     return {
         "config": dict(winner.config),
         "latency": dataclasses.asdict(winner.latency),
         "microseconds": winner.latency.of(regime),
         "baselines": {name: dataclasses.asdict(latency) for name, latency in winner.baselines.items()},
-        "speedups": {} if interpreted else _speedups(winner.baselines, winner.latency, regime),
+        "speedups": _speedups(winner.baselines, winner.latency, regime),
         "in_regimes": in_regimes(winner),
         "routings": {
             name: {
                 "microseconds": each.latency.of(regime),
                 **dataclasses.asdict(each),
-                "speedups": {} if interpreted else _speedups(each.baselines, each.latency, regime),
+                "speedups": _speedups(each.baselines, each.latency, regime),
             }
             for name, each in winner.routings.items()
         },
-        "slower_than": {each.regime.value: each.baseline for each in slower},
+        "slower_than": {each.regime.value: each.baseline for each in verdicts(winner) if each.ratio.is_less},
         "limits": {name: dataclasses.asdict(latency) for name, latency in winner.limits.items()},
         "limit_share": share,
         "overlap_efficiency": overlap_efficiency(winner.latency, winner.baselines, winner.limits),

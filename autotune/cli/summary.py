@@ -107,7 +107,7 @@ def _values(result: Result, searched: list[TrialRecord], failed: list[TrialRecor
     else:
         found: dict[str, Any] = {"config": None, "latency": None}
         if best is not None:
-            found = winner_dict(best, Regime(key.regime), interpreted=key.is_interpreted)
+            found = winner_dict(best, Regime(key.regime))
         values = {**dataclasses.asdict(key), "problem": fields_in_order(key), **found, "study": result.study.id}
     return {
         **values,
