@@ -28,6 +28,10 @@ class Config(Mapping[str, Value]):
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         """Copy ``values``; raises InvalidConfig unless all are strings, integers or flags."""
+        if not isinstance(values, Mapping):
+            raise InvalidConfig(
+                f'config is a {type(values).__name__}; give a dict of dimensions, as in Config({{"mode": "push", …}})'
+            )
         for name, value in values.items():
             if not isinstance(name, str) or not isinstance(value, (str, int, bool)):
                 raise InvalidConfig(f"config value {name}={value!r}: allowed: strings, integers, true and false")

@@ -68,6 +68,9 @@ class Problem:
     of_inputs: ClassVar[tuple[str, ...]] = ()
     """Fields that say which inputs a config is tuned with, and change no result."""
 
+    of_default: ClassVar[Mapping[str, Any]] = {}
+    """Values that the workload's default problem has on every machine, where they are not the fields' own defaults."""
+
     dtype: str = choice("element type of inputs and output; accumulation is fp32", tuple(DTYPES), "bf16")
     world_size: int = size("ranks, one per GPU")
 

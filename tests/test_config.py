@@ -50,6 +50,12 @@ def test_it_is_a_mapping_of_its_own() -> None:
         config["tile"] = 128  # type: ignore[index]
 
 
+@pytest.mark.parametrize("values", [None, [1], [("mode", "push")], "mode=push", 3])
+def test_only_a_mapping_becomes_one(values: Any) -> None:
+    with pytest.raises(InvalidConfig, match=type(values).__name__):
+        Config(values)
+
+
 def test_replace_leaves_the_original() -> None:
     config = Config(PUSH)
     changed = config.replace(tile=128, tma=False)

@@ -259,7 +259,9 @@ def _first_size(found: Face) -> str:
 
 def _command(found: Face, function: Callable[..., None], help: str) -> Any:
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
+    written = found.problem_type.__doc__ or ""
+    generated = written.startswith(f"{found.problem_type.__name__}(")  # by dataclass, where there is none
+    about = "" if generated else " ".join(written.split("\n\n")[0].split())
     filters = function in (report.report_workload, sharing.export_workload)
     details = " ".join((function.__doc__ or "").split())
     of_file = is_reference(found.reference)
@@ -268,7 +270,7 @@ def _command(found: Face, function: Callable[..., None], help: str) -> Any:
     if of_file and function is tune.tune_workload:
         example = example.replace("tune ", "tune run ", 1)
     text = " ".join([help, details, *([] if filters else [DEFAULTS])])
-    text += f"\n\n{escape(about)}\n\nExample: {escape(example)}"
+    text += "".join(f"\n\n{escape(part)}" for part in (about, f"Example: {example}") if part)
     several = function is grid.tune_grid
     single.command(dashed(found.name), help=text)(
         with_problem_options(found, function, several=several, filters=filters)

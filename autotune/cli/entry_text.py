@@ -13,6 +13,7 @@ from autotune.report.figures import (
     BEYOND_LIMIT,
     BEYOND_ROOFLINE,
     INTERPRETER_NOTE,
+    NOT_TOLD_APART,
     config_text,
     dashed,
     device_text,
@@ -54,7 +55,9 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
 
 
 def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, Any]:
-    """A config with its latency, its baselines and how it compares with them."""
+    """A config with its latency, its baselines and how it compares with them; programs know what interpreted times are
+    worth.
+    """
     limit = slowest(winner.limits)
     share = ratio(winner.limits[limit], winner.latency, Regime.GRAPH).value if limit is not None else None
     roofline = winner.roofline
@@ -63,19 +66,13 @@ def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, An
         "latency": dataclasses.asdict(winner.latency),
         "microseconds": winner.latency.of(regime),
         "baselines": {name: dataclasses.asdict(latency) for name, latency in winner.baselines.items()},
-        "speedups": {
-            name: dataclasses.asdict(ratio(latency, winner.latency, regime))
-            for name, latency in winner.baselines.items()
-        },
+        "speedups": _speedups(winner.baselines, winner.latency, regime),
         "in_regimes": in_regimes(winner),
         "routings": {
             name: {
                 "microseconds": each.latency.of(regime),
                 **dataclasses.asdict(each),
-                "speedups": {
-                    baseline: dataclasses.asdict(ratio(latency, each.latency, regime))
-                    for baseline, latency in each.baselines.items()
-                },
+                "speedups": _speedups(each.baselines, each.latency, regime),
             }
             for name, each in winner.routings.items()
         },
@@ -86,6 +83,10 @@ def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, An
         "roofline": dataclasses.asdict(roofline) if roofline is not None else None,
         "roofline_share": roofline.limit / winner.latency.median if roofline is not None else None,
     }
+
+
+def _speedups(baselines: Mapping[str, Latency], latency: Latency, regime: Regime) -> dict[str, dict[str, Any]]:
+    return {name: dataclasses.asdict(ratio(each, latency, regime)) for name, each in baselines.items()}
 
 
 def title(workload: str, problem: Mapping[str, Any]) -> str:
@@ -118,10 +119,12 @@ def winner_lines(key: CacheKey, winner: Winner, name: str = "winner") -> Lines:
     lines = [(name, f"{latency_text(winner.latency, regime)}{tuned_for}, skew {microseconds(winner.latency.skew)}")]
     lines += [("config", config_text(config)), *([("", in_words(key.workload, config))] if has_words(key) else [])]
     for i, (baseline, latency) in enumerate(_fastest_first(winner.baselines, regime)):
-        text = f"{ratio(latency, winner.latency, regime)} times as fast as {baseline} ({latency_text(latency, regime)})"
+        text = f"{ratio(latency, winner.latency, regime).against(baseline)} ({latency_text(latency, regime)})"
+        if key.is_interpreted:
+            text = f"{baseline} {latency_text(latency, regime)}"
         if latency.same_calls(winner.latency):
             text = f"none: no config beat {baseline} by more than the noise"
-        lines.append(("" if i else "speedup", text))
+        lines.append(("" if i else "baselines" if key.is_interpreted else "speedup", text))
     lines += [*_regime_lines(winner), *_routing_lines(key, winner)]
     return lines if key.is_interpreted else [*lines, *_limit_lines(winner)]
 
@@ -167,7 +170,7 @@ def entry_lines(entry: Entry, workload: Workload | None = None) -> Lines:
     provenance = ", ".join(f"{name} {value or 'none'}" for name, value in dataclasses.asdict(entry.provenance).items())
     lines = [("device", device_text(entry.key)), *winner_lines(entry.key, entry.winner)]
     lines += [
-        ("trials", f"{entry.trials}, finals included"),
+        ("trials", f"{entry.trials}, finals and invalid ones included"),
         ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{_origin(entry)}"),
         ("with", provenance),
     ]
@@ -193,10 +196,13 @@ def copy_lines(entry: Entry, workload: Workload | None) -> Lines:
     return [(f"as {name}", text) for name, text in found.items()]
 
 
-def speedup_text(winner: Winner, regime: Regime) -> str:
-    """Speedup over the fastest baseline: ``1.30x bsp graph``; empty without a baseline."""
-    name = fastest(winner.baselines, regime)
-    return f"{ratio(winner.baselines[name], winner.latency, regime).value:.2f}x {name}" if name is not None else ""
+def speedup_text(winner: Winner, regime: Regime, *, interpreted: bool = False) -> str:
+    """Speedup over the fastest baseline: ``1.30x bsp graph``; empty without a baseline, and under the interpreter."""
+    name = None if interpreted else fastest(winner.baselines, regime)
+    if name is None:
+        return ""
+    found = ratio(winner.baselines[name], winner.latency, regime)
+    return f"{found.value:.2f}x {name}" if found.is_told else NOT_TOLD_APART
 
 
 def _origin(entry: Entry) -> str:

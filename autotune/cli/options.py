@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.markup import escape
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.errors import InputError, InvalidProblem
 from autotune.machine import Machine
 from autotune.outcome import Regime
@@ -85,7 +85,7 @@ class Request:
     def world_size(self, machine: Machine) -> int:
         """The given one, else all GPUs, else two ranks."""
         given: int | None = self.given.get("world_size")
-        return given if given is not None else machine.gpus or DEFAULT_RANKS
+        return given if given is not None else _ranks(machine)
 
     def problem(self, machine: Machine) -> Problem:
         """The workload's default problem on the machine, with the user's fields in place of its own."""
@@ -157,9 +157,11 @@ def with_problem_options(
         raise InputError(
             f"workload {face.name}: field {taken[0]} clashes with an option of the command line; rename it"
         )
+    with output.prints_apart():
+        defaults = {} if filters else face.defaults(session.machine, _ranks)
     options = [
         inspect.Parameter(
-            f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(f, several, not filters)
+            f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(f, several, defaults)
         )
         for f in fields
     ]
@@ -190,11 +192,16 @@ def _in_panel(annotation: Any) -> Any:
     return Annotated[kind, info]
 
 
-def _annotation(field: dataclasses.Field[Any], several: bool, defaults: bool) -> Any:
+def _ranks(machine: Machine) -> int:
+    """Where a user names no world size."""
+    return machine.gpus or DEFAULT_RANKS
+
+
+def _annotation(field: dataclasses.Field[Any], several: bool, defaults: Mapping[str, Any]) -> Any:
     """The option of one field. The problem checks words, and names those that are allowed."""
     option = f"--{dashed(field.name)}"
     text = escape(field.metadata.get("help", ""))  # "[gate, up]" is no markup
-    default = field.default if defaults else dataclasses.MISSING
+    default = defaults.get(field.name)
     shown: Any = {"show_default": plain(default)} if isinstance(default, str | float) or default is True else {}
     match field.metadata["kind"]:
         case "size" if several and field.name != "world_size":

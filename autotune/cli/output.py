@@ -5,13 +5,14 @@ Names come from databases, files and users, so control characters are shown as e
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 
 WIDE = 10_000
+
+PLAINLY = "plainly"
+PLAIN = {"×": "x", "µ": "u", "±": "+-", "…": "...", "·": "-", "→": "->", "–": "-", "█": "#", "░": "."}
+"""Our signs, for a terminal whose encoding lacks them."""
 
 LOGGER = logging.getLogger("autotune")
 
@@ -84,6 +89,13 @@ def check_file(file: Path) -> None:
         raise InputError(f"file {file}: no permission to write it")
 
 
+def check_ending(file: Path | None, allowed: Iterable[str]) -> None:
+    """Raise InputError for a file whose ending promises another format than those that can be written."""
+    endings = tuple(allowed)
+    if file is not None and file.suffix and not file.name.lower().endswith(endings):
+        raise InputError(f"file {file}: ending {file.suffix}: allowed: {', '.join(endings)}, or none")
+
+
 def data_json(value: Any) -> None:
     """Print the result as one JSON value on stdout."""
     typer.echo(json_text(value), file=stdout())
@@ -92,12 +104,21 @@ def data_json(value: Any) -> None:
 def check_stdout() -> None:
     """Raise AutotuneError if stdout is closed: the result would be lost.
 
-    From then on it shows letters that its encoding lacks as escapes.
+    From then on both streams show what their encoding lacks in plain letters (x for ×), else as escapes.
     """
     if sys.stdout is None:
         raise AutotuneError("stdout is closed; redirect it to a file or to /dev/null")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    codecs.register_error(PLAINLY, _plainly)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=PLAINLY)
+
+
+def _plainly(error: UnicodeError) -> tuple[str | bytes, int]:
+    """A codec's error handler: one letter in plain ones."""
+    if isinstance(error, UnicodeEncodeError) and (letter := error.object[error.start]) in PLAIN:
+        return PLAIN[letter], error.start + 1
+    return codecs.backslashreplace_errors(error)
 
 
 def give_up(*streams: TextIO) -> None:

@@ -104,7 +104,7 @@ def check_work(problem: Problem, machine: Machine) -> None:
     flops = getattr(problem, "flops", None)
     if machine.is_interpreter and flops is not None and flops > MOST_INTERPRETED_FLOPS:
         raise MachineTooSmall(
-            f"{problem_text(problem.as_dict())}: {flops / 1e9:.3g} GFLOP for each of {problem.world_size} ranks; "
+            f"{problem_text(problem.as_dict())}: {flops / 1e9:.3g} GFLOP for each rank; "
             f"without GPUs, Triton's interpreter runs at most {MOST_INTERPRETED_FLOPS / 1e9:g} GFLOP; "
             "use smaller dimensions, or leave them out for a default that fits"
         )

@@ -13,11 +13,19 @@ from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
 from autotune.outcome import Outcome, Regime
 from autotune.problem import Problem
-from autotune.report.figures import INTERPRETER_NOTE, config_text, device_text, drift_text, regime_options
+from autotune.report.figures import (
+    INTERPRETER_NOTE,
+    config_text,
+    device_text,
+    drift_text,
+    evaluated,
+    outcomes_text,
+    regime_options,
+)
 from autotune.report.order import config_in_order, fields_in_order
 from autotune.text import counted
 from autotune.tuning import Result
-from autotune.tuning.finals import FINAL, drift, last_finals
+from autotune.tuning.finals import PROOF, drift, last_finals, of_search
 from autotune.tuning.progress import Spent
 from autotune.workloads import Workload
 
@@ -28,8 +36,9 @@ def present(
 ) -> None:  # fmt: skip
     """Print the result with a ``note`` on it. Next steps, by default the usual ones, go to stderr beside JSON."""
     records = store.trials(result.study.id)
-    searched = [record for record in records if record.source != FINAL]
-    failed = [record for record in last_finals(records) if record.evaluation.latency is None]
+    searched = of_search(records)
+    afterwards = [*last_finals(records), *(record for record in records if record.source == PROOF)]
+    failed = [record for record in afterwards if record.evaluation.latency is None]
     drifted = drift(records)
     if json:
         output.data_json({**_values(result, searched, failed, store), "drift": drifted})
@@ -40,11 +49,6 @@ def present(
     tell = output.say if json else output.data
     for line in _next(result, request, [*searched, *failed], db) if steps is None else steps:
         tell(line)
-
-
-def outcomes_text(outcomes: Counter[Outcome]) -> str:
-    """Outcomes with their counts, the commonest first."""
-    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
 
 
 def spent_text(spent: Spent) -> str:
@@ -77,9 +81,9 @@ def _text(
     outcomes = _outcomes(searched)
     restarts = result.progress.restarts
     again = f"; ranks restarted {counted(restarts, 'time')}" if restarts else ""
-    tried = outcomes_text(outcomes) or "none"
+    tried = f"{evaluated(outcomes)}: {outcomes_text(outcomes)}" if outcomes else "none"
     if result.entry is not None and result.entry.imported_at is not None:
-        tried = f"{result.entry.trials}, finals included, where it was tuned; imported"
+        tried = f"{result.entry.trials}, finals and invalid ones included, where it was tuned; imported"
     lines.append(("trials", tried + again))
     for i, record in enumerate(failed):
         config = config_in_order(key, record.config)
@@ -101,13 +105,16 @@ def _values(result: Result, searched: list[TrialRecord], failed: list[TrialRecor
     if result.entry is not None:
         values = entry_dict(result.entry)
     else:
-        found = winner_dict(best, Regime(key.regime)) if best is not None else {"config": None, "latency": None}
+        found: dict[str, Any] = {"config": None, "latency": None}
+        if best is not None:
+            found = winner_dict(best, Regime(key.regime))
         values = {**dataclasses.asdict(key), "problem": fields_in_order(key), **found, "study": result.study.id}
     return {
         **values,
         "finished": result.entry is not None,
         "from_cache": result.from_cache,
         "interrupted": result.interrupted,
+        "evaluated": evaluated(_outcomes(searched)),
         "outcomes": {outcome.value: count for outcome, count in _outcomes(searched).items()},
         "out_in_the_finals": [
             {"config": dict(record.config), "outcome": record.evaluation.outcome, "reason": record.evaluation.reason}

@@ -5,18 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.summary import outcomes_text
 from autotune.config import Config
 from autotune.outcome import Latency
 from autotune.problem import Problem
-from autotune.report.figures import config_text, dashed, fastest, latency_text, microseconds, problem_text
+from autotune.report.figures import (
+    config_text,
+    dashed,
+    fastest,
+    latency_text,
+    microseconds,
+    outcomes_text,
+    problem_text,
+)
+from autotune.text import counted as plural
 from autotune.text import visible
 from autotune.tuning import Progress
 
@@ -32,20 +41,36 @@ BAR_WIDTH = 24
 
 @contextmanager
 def watching(
-    problem: Problem, where: str, above: Callable[[], RenderableType] | None = None
+    problem: Problem, where: str, above: Callable[[], RenderableType] | None = None, *, ratios: bool = True
 ) -> Iterator[Callable[[Progress], None]]:
     """Yields the function that the loop calls with its progress, while it runs; ``where`` names the devices.
 
-    A live view has ``above`` it what that returns.
+    A live view has ``above`` it what that returns. Without ``ratios``, as for interpreted times, latencies stand alone.
     """
     console = _console()
     if not is_live(console):
-        yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True))
+        yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True), ratios=ratios)
         return
-    view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}", where)
-    render = view.render if above is None else lambda: Group(above(), view.render())
+    view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}", where, ratios=ratios)
+    render = (lambda: Narrow(view.render())) if above is None else (lambda: Narrow(Group(above(), view.render())))
     with Live(get_renderable=render, console=console, transient=True, refresh_per_second=4):
         yield view
+
+
+INTERRUPTS = 2 * len("^C")
+"""Columns that a terminal takes for its echo of Ctrl-C, twice."""
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """Leaves room on its last line for a terminal's ``^C``, which would else begin another line: a live view that is
+    erased would leave its first one.
+    """
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.content, options.update(width=max(1, options.max_width - INTERRUPTS - 1)))
 
 
 def is_live(console: Console | None = None) -> bool:
@@ -58,8 +83,8 @@ def _console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def best_text(progress: Progress) -> str:
-    """``best 408.2 µs, 1.30x bsp graph (530.0 µs)``."""
+def best_text(progress: Progress, ratios: bool = True) -> str:
+    """``best 408.2 µs, 1.30x bsp graph (530.0 µs)``; without ``ratios`` the times alone."""
     regime = progress.regime
     name = fastest(progress.baselines, regime)
     if progress.best is None:
@@ -69,7 +94,8 @@ def best_text(progress: Progress) -> str:
     if name is None:
         return text
     baseline = progress.baselines[name].of(regime)
-    return f"{text}, {baseline / latency.of(regime):.2f}x {name} ({microseconds(baseline)})"
+    times = f"{baseline / latency.of(regime):.2f}x " if ratios else ""
+    return f"{text}, {times}{name} ({microseconds(baseline)})"
 
 
 def seconds_left(progress: Progress, used_before: float) -> float | None:
@@ -87,18 +113,16 @@ def clock_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def counted(progress: Progress) -> str:
-    """``12 of 40 trials``; in the finals ``7 of 36 measurements``."""
+    """``12 of 40 trials``; ``all 4 configs tried`` of a small space; in the finals ``7 of 36 measurements``."""
     done, planned = progress.finals
     if planned:
         return f"{done} of {planned} measurements"
+    if progress.exhausted:
+        return f"all {plural(progress.trials, 'config')} tried"
     if progress.trials_planned is not None:
         return f"{progress.trials} of {progress.trials_planned} trials"
-    return _plural(progress.trials, "trial")
+    return plural(progress.trials, "trial")
 
 
 class PlainView:
@@ -106,8 +130,10 @@ class PlainView:
     measurement that ends when nothing has been said for five seconds.
     """
 
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write, self._clock = write, clock
+    def __init__(
+        self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic, *, ratios: bool = True
+    ) -> None:  # fmt: skip
+        self._write, self._clock, self._ratios = write, clock, ratios
         self._phase = ""
         self._said_at = -AT_MOST_EVERY
         self._said_count = 0
@@ -131,18 +157,21 @@ class PlainView:
             return line
         line += f": {counted(progress)}"
         if not progress.finals[1]:
-            line += f" ({outcomes_text(progress.outcomes)}), {progress.used:.0%} of the budget"
+            line += f" ({outcomes_text(progress.outcomes)})"
+            line += "" if progress.exhausted else f", {progress.used:.0%} of the budget"
         if progress.restarts:
-            line += f", {_plural(progress.restarts, 'restart')}"
+            line += f", {plural(progress.restarts, 'restart')}"
         mode = f", mode {progress.best[0].get('mode')}" if progress.best is not None else ""
-        return f"{line}; {best_text(progress)}{mode}"
+        return f"{line}; {best_text(progress, self._ratios)}{mode}"
 
 
 class LiveView:
     """A few lines, redrawn four times per second. The loop's calls make the texts; in between only the clock runs."""
 
-    def __init__(self, title: str, where: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._title, self._where, self._clock = title, where, clock
+    def __init__(
+        self, title: str, where: str, clock: Callable[[], float] = time.monotonic, *, ratios: bool = True
+    ) -> None:  # fmt: skip
+        self._title, self._where, self._clock, self._ratios = title, where, clock, ratios
         self._begin = clock()
         self._seen_at = self._begin
         self._share = 0.0
@@ -184,7 +213,8 @@ class LiveView:
     def _texts(self, progress: Progress) -> list[tuple[str, str]]:
         lines = []
         if progress.best is not None:
-            lines += [("best", best_text(progress).removeprefix("best ")), ("", config_text(progress.best[0]))]
+            best = best_text(progress, self._ratios).removeprefix("best ")
+            lines += [("best", best), ("", config_text(progress.best[0]))]
         if progress.trials:
             lines.append(("trials", self._trials(progress)))
         if progress.finals[1]:
@@ -199,7 +229,8 @@ class LiveView:
 
     def _trials(self, progress: Progress) -> str:
         """``12 of 40, 10 of an earlier run: 11 measured, 1 crashed; 1.5 per second``."""
-        of = f" of {progress.trials_planned}" if progress.trials_planned is not None else ""
+        searched = replace(progress, finals=(0, 0))
+        of = counted(searched).removesuffix(" trials").removesuffix(" trial")
         resumed = f", {progress.resumed} of an earlier run" if progress.resumed else ""
         rate = f"; {progress.spent.rate / 60:.1f} per second" if progress.spent.rate else ""
-        return f"{progress.trials}{of}{resumed}: {outcomes_text(progress.outcomes)}{rate}"
+        return f"{of}{resumed}: {outcomes_text(progress.outcomes)}{rate}"

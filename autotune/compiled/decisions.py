@@ -20,7 +20,7 @@ from autotune.errors import AutotuneError
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.regimes import called_alike
-from autotune.runtime.context import Context
+from autotune.runtime.context import Context, check_context
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import choose, forget_lookups
 from autotune.workloads import provenance_of, workload
@@ -59,6 +59,7 @@ class Table:
         """Reads the entries on rank 0, whatever it has read before, and gives them to all: collective. ``replicated``
         is that of ``fusing``.
         """
+        check_context(context)
         forget_lookups()  # also for what the operators in the graph will look up
         self.context, self.replicated = context, replicated
         self.ranks = context.heap.world_size

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import triton
+
 from autotune.decorator.candidates import Default
 from autotune.decorator.own_options import OnMiss, Options, Ranks
 from autotune.decorator.tuned_kernel import TunedKernel
+from autotune.errors import InvalidArguments
 from autotune.search_spaces import Dimension, Space
 
 __all__ = ["TunedKernel", "autotune"]
+
+RIGHT_FORM = "write @autotune.autotune(configs=[triton.Config({…}), …], key=[…]) above @triton.jit"
 
 
 def autotune(
@@ -45,9 +50,12 @@ def autotune(
     Raises InvalidArguments, a ValueError, where the arguments do not fit the kernel or each other. A launch raises what
     Triton's raises, and at a key's first look-up NotTuned, InvalidConfig, RanksDisagree, GangError and StoreError.
     """
+    _check_configs(configs)
     options = Options(space, default, config_hook, free, on_miss, trials, ranks, db)
 
     def decorator(fn: Any) -> TunedKernel:
+        if not hasattr(fn, "arg_names"):
+            raise InvalidArguments(f"{getattr(fn, '__name__', type(fn).__name__)} is not a Triton kernel: {RIGHT_FORM}")
         return TunedKernel(
             fn, fn.arg_names, configs, key, reset_to_zero, restore_value, pre_hook=pre_hook, post_hook=post_hook,
             prune_configs_by=prune_configs_by, warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph, do_bench=do_bench,
@@ -55,3 +63,14 @@ def autotune(
         )  # fmt: skip
 
     return decorator
+
+
+def _check_configs(configs: Any) -> None:
+    """Raise InvalidArguments unless they are Triton's; without parentheses the kernel stands in their place."""
+    if callable(configs):
+        raise InvalidArguments(f"@autotune.autotune is without its arguments: {RIGHT_FORM}")
+    if configs is not None and not (isinstance(configs, Sequence) and not isinstance(configs, str)):
+        raise InvalidArguments(f"configs={configs!r} is not a list: {RIGHT_FORM}")
+    for each in configs or ():
+        if not isinstance(each, triton.Config):
+            raise InvalidArguments(f"configs has {each!r}, which is not a triton.Config: {RIGHT_FORM}")

@@ -11,7 +11,7 @@ from torch import nn
 from autotune.errors import InvalidProblem
 from autotune.kernels.moe.problem import MOST_CHOICES
 from autotune.nn.functional import readable
-from autotune.runtime.context import Context
+from autotune.runtime.context import Context, check_context
 from autotune.runtime.experts import moe_dispatch_gemm, moe_gemm_combine
 from autotune.runtime.gradients import autocast
 from autotune.runtime.tokens import expert_ids, lacking, longer
@@ -141,6 +141,7 @@ class ExpertParallel(nn.Module):
         ``device`` is the context's by default. Parameters are drawn from this rank's own generator. Raises
         InvalidProblem where the ranks do not divide what they share.
         """
+        check_context(context)
         super().__init__()
         ranks, shared = context.heap.world_size, {"experts": experts, "width": width}
         _check_share(share)

@@ -10,7 +10,7 @@ from torch import nn
 
 from autotune.errors import InvalidProblem
 from autotune.nn.functional import column_parallel, row_parallel
-from autotune.runtime.context import Context
+from autotune.runtime.context import Context, check_context
 
 
 class ParallelLinear(nn.Module):
@@ -28,6 +28,7 @@ class ParallelLinear(nn.Module):
         ``device`` is the context's by default. The parameters are drawn as those of ``nn.Linear``, from this rank's own
         generator; the bias of a row-parallel layer, which all ranks have, is zero.
         """
+        check_context(context)
         super().__init__()
         self.context, self.sequence_dim = context, sequence_dim
         self.in_features, self.out_features = in_features, out_features

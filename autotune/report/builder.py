@@ -15,7 +15,15 @@ from autotune.errors import InputError
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.report.copies import copies
-from autotune.report.figures import INTERPRETER_NOTE, drift_text, fastest, overlap_efficiency, ratio, slowest
+from autotune.report.figures import (
+    INTERPRETER_NOTE,
+    drift_text,
+    evaluated,
+    fastest,
+    overlap_efficiency,
+    ratio,
+    slowest,
+)
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
 from autotune.report.order import config_in_order, fields_in_order
@@ -40,7 +48,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     space whose fingerprint has changed since the study is not used.
     """
     # Loads Optuna, which the command line's help can do without.
-    from autotune.tuning.finals import FINAL, disqualified, drift, last_finals
+    from autotune.tuning.finals import FINAL, disqualified, drift, last_finals, of_search
 
     space = workload.space if workload is not None else None
     interpreted = entry.key.is_interpreted  # then what only GPUs have is left out: limits, regimes, taxes
@@ -66,7 +74,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     if workload is not None and workload.space.holds(entry.winner.config):
         unlike = workload.unlike_measured(entry.winner.config, regime)
         notes += [f"No look-up serves this config: {unlike}. Tune again."] if unlike is not None else []
-    searched = [record for record in records if record.source != FINAL]
+    searched = of_search(records)
     failed = disqualified(records)
     best, out = _ranked(searched, last_finals(records), failed, entry.winner.config, regime)
     knobs, warned = knobs_of(searched, space, regime)
@@ -81,7 +89,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         finished_at=entry.finished_at,
         config=ordered(entry.winner.config),
         latency=entry.winner.latency,
-        speedups=_speedups(entry.winner, regime),
+        speedups=_speedups(entry.winner, regime, interpreted),
         limit=None if interpreted else _limit(entry.winner),
         roofline=entry.winner.roofline,
         in_regimes={} if interpreted else in_regimes(entry.winner),
@@ -93,7 +101,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         endings=endings_of(searched),
         disqualified=out,
         knobs=knobs,
-        searched=len({record.config for record in searched if record.evaluation.outcome is not Outcome.INVALID}),
+        searched=evaluated(Counter(record.evaluation.outcome for record in searched)),
         remeasured=sum(record.source == FINAL for record in records),
         seconds=sum(_seconds(record.evaluation.seconds) for record in records),
         measuring=sum(record.evaluation.seconds.get("measure", 0.0) for record in records),
@@ -137,9 +145,12 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
 
 
-def _speedups(winner: Winner, regime: Regime) -> tuple[Speedup, ...]:
+def _speedups(winner: Winner, regime: Regime, interpreted: bool) -> tuple[Speedup, ...]:
     ranked = sorted(winner.baselines.items(), key=lambda pair: pair[1].of(regime))
-    return tuple(Speedup(name, latency, ratio(latency, winner.latency, regime)) for name, latency in ranked)
+    return tuple(
+        Speedup(name, latency, None if interpreted else ratio(latency, winner.latency, regime))
+        for name, latency in ranked
+    )
 
 
 def _limit(winner: Winner) -> Limit | None:
@@ -206,14 +217,16 @@ def _ranked(
 
 
 def endings_of(searched: Sequence[TrialRecord]) -> tuple[Ending, ...]:
-    """Every kind of outcome that occurred, the commonest first, each with its first reason."""
+    """Every kind of outcome that occurred, the commonest first, each with its first reason; last those that were not
+    tried at all.
+    """
     counts = Counter(record.evaluation.outcome for record in searched)
     examples: dict[Outcome, TrialRecord] = {}
     for record in searched:
         if record.evaluation.reason:
             examples.setdefault(record.evaluation.outcome, record)
     endings = []
-    for outcome, count in counts.most_common():
+    for outcome, count in sorted(counts.items(), key=lambda pair: (pair[0] is Outcome.INVALID, -pair[1])):
         example = examples.get(outcome)
         reason = example.evaluation.reason if example else ""
         endings.append(Ending(outcome, count, reason, example.config if example else None))

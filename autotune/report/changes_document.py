@@ -16,6 +16,7 @@ from autotune.report.changes import Change, Changes, Side, Verdict
 from autotune.report.document import table as markdown_table
 from autotune.report.figures import (
     INTERPRETER_NOTE,
+    NOT_TOLD_APART,
     dashed,
     device_text,
     microseconds,
@@ -25,7 +26,7 @@ from autotune.report.figures import (
 )
 from autotune.report.order import fields_in_order
 from autotune.report.regimes import tuned_for
-from autotune.text import markdown, visible
+from autotune.text import counted, markdown, visible
 
 Tables = Callable[[Sequence[str], Sequence[Sequence[str]], str], str]
 """Makes a table of header, rows, and an ``r`` for each right-aligned column."""
@@ -59,11 +60,18 @@ class Group:
 
 def to_text(changes: Changes, tables: Tables) -> str:
     """For a terminal; ``tables`` fits them to its width."""
-    return _document(changes, tables, lambda level, text: _wrapped(text), _wrapped)
+    sides = tables(*_sides(changes))
+    if not all(visible(side.place) in sides for side in (changes.a, changes.b)):  # too narrow for it
+        sides = _sides_text(changes)
+    return _document(changes, tables, lambda level, text: _wrapped(text), _wrapped, sides)
 
 
 def to_markdown(changes: Changes) -> str:
-    return _document(changes, markdown_table, lambda level, text: f"{'#' * level} {markdown(text)}", markdown) + "\n"
+    sides = markdown_table(*_sides(changes))
+    return (
+        _document(changes, markdown_table, lambda level, text: f"{'#' * level} {markdown(text)}", markdown, sides)
+        + "\n"
+    )
 
 
 def to_dict(changes: Changes) -> dict[str, Any]:
@@ -99,8 +107,10 @@ def groups(changes: Changes) -> list[Group]:
     return [_group(title, found[title]) for title in sorted(found)]
 
 
-def _document(changes: Changes, tables: Tables, heading: Callable[[int, str], str], shown: Callable[[str], str]) -> str:
-    parts = [heading(1, "What changed from A to B"), tables(*_sides(changes))]
+def _document(
+    changes: Changes, tables: Tables, heading: Callable[[int, str], str], shown: Callable[[str], str], sides: str
+) -> str:  # fmt: skip
+    parts = [heading(1, "What changed from A to B"), sides]
     if any(len(side.entries) > side.problems for side in (changes.a, changes.b)):
         parts.append(shown(NEWEST))
     for group in groups(changes):
@@ -131,6 +141,15 @@ def _sides(changes: Changes) -> tuple[Sequence[str], Sequence[Sequence[str]], st
         tuned = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
         rows.append([name, side.place, str(side.problems), str(len(side.entries)), tuned])
     return ["", "where", "problems", "results", "tuned"], rows, "llrrl"
+
+
+def _sides_text(changes: Changes) -> str:
+    """The same in lines: a place has one of its own, to be copied."""
+    lines = []
+    for name, place, problems, results, tuned in _sides(changes)[1]:
+        counts = f"{counted(int(problems), 'problem')}, {counted(int(results), 'result')}"
+        lines += [f"{name}  {visible(place)}", f"   {counts}, tuned {tuned}"]
+    return "\n".join(lines)
 
 
 def _title(then: Entry, now: Entry) -> str:
@@ -184,8 +203,8 @@ def _time(entry: Entry) -> str:
 
 
 def _quotient(change: Change) -> str:
-    digits = 2 if change.ratio.error >= 0.005 or change.ratio.error == 0 else 3
-    return f"{change.ratio.value:.{digits}f} ± {change.ratio.error:.{digits}f}"
+    """Empty under the interpreter, whose times say nothing about a ratio."""
+    return "" if change.now.key.is_interpreted else change.ratio.text.removesuffix(" (by spread)")
 
 
 def _notes(group: Group) -> list[str]:
@@ -210,8 +229,10 @@ def _config_change(change: Change) -> str:
         return "the same config"
     one, other = then.get("mode"), now.get("mode")
     mode = f"{plain(one)} before, {plain(other)} now" if one != other else f"another config of mode {plain(one)}"
-    if change.beside is None:
+    if change.beside is None or change.now.key.is_interpreted:
         return mode
+    if not change.beside.is_told:
+        return f"{mode}; measured in turns in B, its winner and A's config are {NOT_TOLD_APART}"
     return f"{mode}; measured in turns in B, its winner takes {change.beside} of the time of A's config"
 
 
@@ -228,7 +249,7 @@ def _change(change: Change) -> dict[str, Any]:
         "regime": key.regime,
         "a": _result(change.then),
         "b": _result(change.now),
-        "ratio": dataclasses.asdict(change.ratio),
+        "ratio": None if key.is_interpreted else dataclasses.asdict(change.ratio),
         "verdict": change.verdict.value,
         "without_door": change.without_door,
         "beside": dataclasses.asdict(change.beside) if change.beside is not None else None,

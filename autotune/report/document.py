@@ -13,6 +13,7 @@ from autotune.outcome import Regime
 from autotune.report import waterfall
 from autotune.report.figures import (
     BEYOND_LIMIT,
+    NOT_TOLD_APART,
     asked_text,
     change_text,
     config_text,
@@ -73,7 +74,7 @@ def overview(reports: Sequence[Report]) -> str:
                 f"{each.key.world_size} × {each.key.device}",
                 plain(each.config.get("mode", "")),
                 latency_text(each.latency, each.regime),
-                f"{first.ratio} {first.baseline}" if first is not None else "",
+                f"{first.text} {first.baseline}" if first is not None and first.text else "",
                 f"{each.limit.share.value:.2f}" if each.limit is not None else "",
             ]
         )
@@ -116,7 +117,9 @@ def _verdict(report: Report) -> str:
         verdict += "".join(
             f": {markdown(each.baseline)} itself, which no config beat by more than the noise" for each in own[:1]
         )
-        verdict += "" if first in own else f", **{first.ratio} times** as fast as {markdown(first.baseline)}"
+        if first not in own and first.ratio is not None:
+            times = f"**{first.ratio} times** as fast as" if first.ratio.is_told else f"{NOT_TOLD_APART} from"
+            verdict += f", {times} {markdown(first.baseline)}"
     if report.limit is not None:
         share = report.limit.share.value
         alone = f"{report.limit.slowest} alone takes {share:.2f} of that time on the device"
@@ -140,18 +143,23 @@ def _baselines(report: Report) -> str:
     regime = report.regime
     rows = [["winner", latency_text(report.latency, regime), microseconds(report.latency.skew), ""]]
     rows += [
-        [each.baseline, latency_text(each.latency, regime), microseconds(each.latency.skew), str(each.ratio)]
+        [each.baseline, latency_text(each.latency, regime), microseconds(each.latency.skew), each.text]
         for each in report.speedups
     ]
     text = f"Latency of the slowest rank, {title_of(report.key, regime)}: the median over "
     if has_rounds(report.latency, regime):
         text += "the rounds of the finals,\n"
-        text += "in which all took turns. ± is a 95 % interval over the rounds; for a ratio it comes from the ratios\n"
-        text += "within each round, so changes that hit both alike cancel."
+        text += "in which all took turns. ± is a 95 % interval over the rounds"
+        if not report.key.is_interpreted:
+            text += "; for a ratio it comes from the ratios\nwithin each round, so changes that hit both alike cancel"
+        text += "."
     else:
         text += "iterations. ± is their spread,\nwhich does not cover changes between rounds."
     text += " Skew is slowest minus fastest rank.\n\n"
-    return "## Against the baselines\n\n" + text + table(["", "latency", "skew", "times as fast"], rows, "lrrr")
+    header = ["", "latency", "skew", "times as fast"]
+    if report.key.is_interpreted:
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    return "## Against the baselines\n\n" + text + table(header, rows, "lrrr")
 
 
 def _regimes(report: Report) -> str:
@@ -270,7 +278,7 @@ def _endings(report: Report) -> str:
     """Empty for an imported study, whose trials are elsewhere."""
     if not report.endings:
         return ""
-    rows = [[each.outcome.value, str(each.count), _short(each.reason)] for each in report.endings]
+    rows = [[each.title, str(each.count), _short(each.reason)] for each in report.endings]
     return "## How evaluations ended\n\n" + table(["outcome", "configs", "for example"], rows, "lr")
 
 

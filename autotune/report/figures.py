@@ -12,7 +12,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.db.records import CacheKey
 from autotune.machine import INTERPRETER
-from autotune.outcome import DEFAULT_REGIME, Latency, Regime
+from autotune.outcome import DEFAULT_REGIME, Latency, Outcome, Regime
 from autotune.rounds import log_ratios, mean_and_error
 from autotune.text import counted, shortened, visible
 from autotune.text import microseconds as microseconds  # for people, like the others here
@@ -21,6 +21,9 @@ INTERPRETER_NOTE = "Times are from Triton's interpreter on CPUs; they say nothin
 
 UNSTEADY = 1.25
 """Times as long in the finals as in the search, or as short, from which the machine must have changed meanwhile."""
+
+
+NOT_TOLD_APART = "not told apart"
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,24 @@ class Ratio:
     def __str__(self) -> str:
         digits = 2 if self.error >= 0.005 or self.error == 0 else 3
         return f"{self.value:.{digits}f} ± {self.error:.{digits}f}" + ("" if self.rounds else " (by spread)")
+
+    @property
+    def is_told(self) -> bool:
+        """False if the error is larger than the difference: nobody can use the figures."""
+        return abs(self.value - 1) >= self.error
+
+    @property
+    def text(self) -> str:
+        return str(self) if self.is_told else NOT_TOLD_APART
+
+    @property
+    def brief(self) -> str:
+        """The same without the error."""
+        return f"{self.value:.2f}" if self.is_told else NOT_TOLD_APART
+
+    def against(self, name: str) -> str:
+        """``1.30 ± 0.02 times as fast as bsp graph``, ``not told apart from bsp graph``."""
+        return f"{self} times as fast as {name}" if self.is_told else f"{NOT_TOLD_APART} from {name}"
 
     @property
     def is_less(self) -> bool:
@@ -104,6 +125,19 @@ def difference_text(value: float, error: float) -> str:
 def share_text(share: float, of: str, beyond: str) -> str:
     """``0.97 of the limit``; a share above 1 needs a word."""
     return f"{share:.2f} of the {of}" + (f", {beyond}" if share > 1.005 else "")
+
+
+def evaluated(outcomes: Mapping[Outcome, int]) -> int:
+    """The number of configs that a search tried; what the space or the compiler's figures rule out is not tried."""
+    return sum(count for outcome, count in outcomes.items() if outcome is not Outcome.INVALID)
+
+
+def outcomes_text(outcomes: Mapping[Outcome, int]) -> str:
+    """``113 measured, 7 out of resources; 8 invalid ones not counted``: the commonest first."""
+    counts = sorted(outcomes.items(), key=lambda pair: -pair[1])
+    tried = ", ".join(f"{count} {outcome}" for outcome, count in counts if count and outcome is not Outcome.INVALID)
+    invalid = outcomes.get(Outcome.INVALID, 0)
+    return (tried or "none") + (f"; {counted(invalid, 'invalid one')} not counted" if invalid else "")
 
 
 def drift_text(drift: float | None) -> str:

@@ -72,7 +72,7 @@ class Verdict:
         """``isolated: 0.93 ± 0.01 times as fast as bsp graph, slower (98.0 µs vs 91.0 µs)``."""
         times = f"({microseconds(self.winner_microseconds)} vs {microseconds(self.baseline_microseconds)})"
         slower = ", slower" if self.ratio.is_less else ""
-        return f"{TITLES[self.regime]}: {self.ratio} times as fast as {self.baseline}{slower} {times}"
+        return f"{TITLES[self.regime]}: {self.ratio.against(self.baseline)}{slower} {times}"
 
 
 def in_regimes(winner: Winner) -> dict[str, dict[str, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.db import CacheKey, Winner
 from autotune.errors import InputError
@@ -35,7 +35,7 @@ class UnderRouting:
     """None if there is none, or it failed."""
     baseline_latency: Latency | None
     ratio: Ratio | None
-    """The baseline's time over the winner's; None if the baseline is the winner, too."""
+    """The baseline's time over the winner's; None if the baseline is the winner, too, and under the interpreter."""
 
 
 def under_routings(key: CacheKey, winner: Winner) -> tuple[UnderRouting, ...]:
@@ -49,7 +49,7 @@ def under_routings(key: CacheKey, winner: Winner) -> tuple[UnderRouting, ...]:
         routed = winner.routings.get(name)
         missing = UnderRouting(name, False, None, None, None, None)
         found.append(missing if routed is None else _row(name, routed.latency, routed.baselines, regime))
-    return tuple(found)
+    return tuple(replace(row, ratio=None) for row in found) if key.is_interpreted else tuple(found)
 
 
 def _others(key: CacheKey) -> list[str]:
@@ -77,7 +77,7 @@ def line(row: UnderRouting, regime: Regime) -> str:
     text = f"{row.routing}: {latency_text(row.latency, regime)}"
     if row.ratio is None or row.baseline_latency is None:
         return text
-    return f"{text}, {row.ratio} times as fast as {row.baseline} ({latency_text(row.baseline_latency, regime)})"
+    return f"{text}, {row.ratio.against(str(row.baseline))} ({latency_text(row.baseline_latency, regime)})"
 
 
 def cells(row: UnderRouting, regime: Regime) -> list[str]:
@@ -89,7 +89,7 @@ def cells(row: UnderRouting, regime: Regime) -> list[str]:
         row.routing + ", tuned for" * row.tuned_for,
         latency_text(row.latency, regime),
         "not measured" if theirs is None else f"{row.baseline}: {latency_text(theirs, regime)}",
-        "" if row.ratio is None else str(row.ratio),
+        "" if row.ratio is None else row.ratio.text,
     ]
 
 

@@ -58,6 +58,12 @@ def open_context(handle: int) -> Context:
     return found
 
 
+def check_context(given: object) -> None:
+    """Raise InputError for what cannot be a context: it has no heap."""
+    if not hasattr(given, "heap"):
+        raise InputError(f"context is a {type(given).__name__}; expected an open autotune.Context")
+
+
 def contexts_of(group: Any) -> list[Context]:
     """The open contexts of a group's ranks, the oldest first."""
     ranks = ranks_of(group)

@@ -12,7 +12,9 @@ from autotune.errors import InputError
 
 
 def process_group(given: Any) -> Any:
-    """The process group that is meant; None: the default group. Raises InputError where this rank is not in it."""
+    """The process group that is meant; None: the default group. Raises InputError where there is none, and where this
+    rank is not in it.
+    """
     if isinstance(given, DeviceMesh):
         if given.ndim != 1:
             names = " or ".join(f"mesh[{name!r}]" for name in given.mesh_dim_names or ()) or "mesh with a name for each"
@@ -20,8 +22,17 @@ def process_group(given: Any) -> Any:
         return given.get_group()
     if isinstance(given, str):
         return _named(given)
+    if given is None and not dist.is_initialized():
+        raise InputError(
+            'torch.distributed has no process group yet; first call torch.distributed.init_process_group("gloo"), on '
+            'GPUs "cpu:gloo,cuda:nccl", on every rank, such as those that torchrun starts'
+        )
     if given == dist.GroupMember.NON_GROUP_MEMBER:
         raise InputError("this rank is not in the group; name one that it is in, or leave the call to the others")
+    if given is not None and not isinstance(given, dist.ProcessGroup):
+        raise InputError(
+            f"group is a {type(given).__name__}; give a process group, its name, or a one-dimensional mesh"
+        )
     return given
 
 

@@ -24,7 +24,7 @@ from autotune.runtime.call import (
     fitting,
     needs_gradient,
 )
-from autotune.runtime.context import Context, open_context
+from autotune.runtime.context import Context, check_context, open_context
 from autotune.runtime.listeners import LISTENERS, tell
 from autotune.runtime.workspace import ALIGNMENT, Operands, Results
 from autotune.workloads.launched import LaunchedWorkload
@@ -163,8 +163,7 @@ class Operator:
 
     def _check_kinds(self, context: object, operands: Operands, outs: Results | None, config: object) -> None:
         """Raise InputError where a call that has failed was given another kind of thing than it takes."""
-        if not isinstance(context, Context):
-            raise InputError(f"context is a {type(context).__name__}; expected an open autotune.Context")
+        check_context(context)
         if config is not None and not isinstance(config, Config):
             raise InvalidConfig(f"config={config!r}: expected None, for the tuned one, or autotune.Config({{…}})")
         kinds = typing.get_type_hints(self.workload.kernels.tensors_type)

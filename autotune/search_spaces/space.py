@@ -82,14 +82,20 @@ class Space:
     """
 
     def __init__(
-        self, *dimensions: Dimension, constraints: tuple[Constraint, ...] = (), renamed: Renamed = UNCHANGED
-    ) -> None:
-        """Dimensions in the order in which they are searched and shown; one must be named ``mode``."""
+        self, *dimensions: Dimension, constraints: tuple[Constraint, ...] = (), renamed: Renamed = UNCHANGED,
+        known_modes: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        """Dimensions in the order in which they are searched and shown; one must be named ``mode``.
+
+        Dimensions and constraints name modes that ``mode`` has; a part of a space names those of the whole,
+        ``known_modes``, too.
+        """
         self.dimensions = {dimension.name: dimension for dimension in dimensions}
         self.constraints = constraints
         self.renamed = renamed
-        if "mode" not in self.dimensions or len(self.dimensions) != len(dimensions):
-            raise ValueError("a space needs a dimension named mode, and no name twice")
+        _check_names(dimensions)
+        self._known_modes = known_modes or self.modes
+        self._check_modes()
         unknown = {name for constraint in constraints for name in constraint.uses} - set(self.dimensions)
         if unknown:
             raise ValueError(f"constraints use unknown dimensions {sorted(unknown)}")
@@ -249,7 +255,7 @@ class Space:
         kept = [d.only(living[d.name]) for d in self.dimensions.values() if living[d.name]]
         names = {dimension.name for dimension in kept}
         constraints = tuple(c for c in self.constraints if names.issuperset(c.uses))
-        return Space(*kept, constraints=constraints, renamed=self.renamed)
+        return Space(*kept, constraints=constraints, renamed=self.renamed, known_modes=self._known_modes)
 
     def restricted(self, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str] = ()) -> Space:
         """The same space with only ``allowed`` of some dimensions' values, and without the constraints ``lifted``.
@@ -270,7 +276,7 @@ class Space:
                 raise InputError(f"dimension {name}: {got}; allowed: {', '.join(map(str, own.values))}")
         kept = [d.only(allowed[d.name]) if d.name in allowed else d for d in self.dimensions.values()]
         constraints = tuple(c for c in self.constraints if c.name not in lifted)
-        return Space(*kept, constraints=constraints, renamed=self.renamed)
+        return Space(*kept, constraints=constraints, renamed=self.renamed, known_modes=self._known_modes)
 
     def fingerprint(self) -> str:
         """A hash of dimensions and constraints: part of what makes a cached result stale."""
@@ -291,6 +297,15 @@ class Space:
             allowed = [constraint.allows(setting, **dict(zip(constraint.uses, each, strict=True))) for each in every]
             factors.append((constraint.uses, np.array(allowed).reshape([len(values[n]) for n in constraint.uses])))
         return {name: len(each) for name, each in values.items()}, factors
+
+    def _check_modes(self) -> None:
+        """Raise ValueError for what would never be part of a config, or never checked, because of a misspelt mode."""
+        named = [(f"dimension {d.name}", d.modes) for d in self.dimensions.values()]
+        named += [(f"constraint {c.name}", c.modes) for c in self.constraints]
+        for what, modes in named:
+            for mode in modes:
+                if mode not in self._known_modes:
+                    raise ValueError(f"{what}: no mode {mode!r}; dimension mode has {', '.join(self._known_modes)}")
 
     def _ordered(self, mode: str) -> list[Dimension]:
         """The mode's dimensions, those that complete a constraint soonest first, so that a walk is cut early."""
@@ -318,6 +333,15 @@ class Space:
                     yield from walk(at + 1, values)
 
         return walk(0, {})
+
+
+def _check_names(dimensions: Sequence[Dimension]) -> None:
+    names = [dimension.name for dimension in dimensions]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"dimension {name}: defined {names.count(name)} times; each dimension needs its own name")
+    if "mode" not in names:
+        raise ValueError(f"no dimension named mode among {', '.join(names)}; a space needs one, if only of one value")
 
 
 @functools.lru_cache(maxsize=16)  # for a run asks for the size, too, and the next is often of the same problem

@@ -15,6 +15,8 @@ from autotune.rounds import log_ratios
 
 FINAL = "final"
 """The source of a trial in the finals, …"""
+PROOF = "proof"
+"""… of a finalist that failed in its proof, …"""
 BASELINE = "baseline"
 """… and of the library's way before the search."""
 
@@ -60,6 +62,11 @@ def next_session(history: Iterable[TrialRecord]) -> int:
     return SESSION * (1 + max((_session(record) for record in history if record.source == FINAL), default=-1))
 
 
+def of_search(history: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """The trials of a study without those that came after its search."""
+    return [record for record in history if record.source not in (FINAL, PROOF)]
+
+
 def last_finals(history: Iterable[TrialRecord]) -> list[TrialRecord]:
     """The evaluations of a study's last finals; rounds of different sessions are not compared."""
     finals = [record for record in history if record.source == FINAL]
@@ -88,13 +95,14 @@ def drift(history: Sequence[TrialRecord]) -> float | None:
 
 def disqualified(history: Iterable[TrialRecord]) -> dict[Config, Evaluation]:
     """The configs of a study that cannot win, each with its failure. One that goes right the next time is a race that
-    did not show. Only the library's way has a second chance, unless it was wrong: it is the first on a cold machine.
+    did not show. Only the library's way has a second chance, unless it was wrong or cannot run at all: it is the first
+    on a cold machine.
     """
     return {
         record.config: record.evaluation
         for record in history
         if record.evaluation.latency is None
-        and (record.source != BASELINE or record.evaluation.outcome is Outcome.WRONG_RESULT)
+        and (record.source != BASELINE or record.evaluation.outcome in (Outcome.WRONG_RESULT, Outcome.INVALID))
     }
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from autotune.tuning.finals import (
     BASELINE,
     CLOSE,
     FINAL,
+    PROOF,
     contested,
     disqualified,
     finals_plan,
@@ -44,7 +45,6 @@ from autotune.workloads.roofline import roofline
 
 LOG = logging.getLogger("autotune")
 
-PROOF = "proof"
 OTHER_ROUTINGS = "other routings"
 
 ISOLATED_TRIAL = 15
@@ -135,7 +135,7 @@ class _Run:
         for record in self._history:
             if record.source != FINAL:
                 self._remember(record.config, self._disqualified.get(record.config, record.evaluation))
-                self._count(record.config, record.evaluation)
+                self._count(record.config, record.evaluation, record.source)
         self.progress.resumed = self.progress.trials
         if budget.trials < MOST_TRIALS:
             self.progress.trials_planned = budget.trials
@@ -157,7 +157,8 @@ class _Run:
         while self._used() < 1:
             ahead.fill(self._ask)
             if not ahead:
-                break  # every config of the space is known
+                self.progress.exhausted = True
+                break
             asked = time.monotonic()
             candidate, refused = ahead.take()
             taken = time.monotonic()
@@ -177,7 +178,7 @@ class _Run:
         baselines, regime = list(self._baselines.values()), self._regime
         incumbents = previous_winner(self._workload, self._problem, self._machine, self._store, regime)
         incumbents.append(self._workload.default_config(self._problem, self._machine))
-        wanted = dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._fastest_found()])
+        wanted = dict.fromkeys([*baselines, *self._valid([*incumbents, *extra_finalists, *self._fastest_found()])])
         finalists = [config for config in wanted if config not in self._disqualified]
         refused = self._refused(finalists)
         first, count = next_session(self._history), self._effort.rounds
@@ -227,6 +228,10 @@ class _Run:
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
         return True
+
+    def _valid(self, configs: Sequence[Config]) -> Iterator[Config]:
+        """Those that are in the space; a reduced one may not have the default."""
+        return self._workload.space.valid(configs, self._problem, self._machine)
 
     def _refused(self, finalists: Sequence[Config]) -> dict[Config, Evaluation]:
         """The screen's verdicts on finalists that must not run; the search may not have come to them."""
@@ -313,9 +318,9 @@ class _Run:
         if self._unlike_measured(config) is None:
             self._search.remember(config, evaluation)
 
-    def _count(self, config: Config, evaluation: Evaluation) -> None:
+    def _count(self, config: Config, evaluation: Evaluation, source: str) -> None:
         may_win = self._unlike_measured(config) is None and config not in self._disqualified
-        self.progress.count(config, evaluation, may_win=may_win)
+        self.progress.count(config, evaluation, may_win=may_win, searched=source != PROOF)
 
     def _measure_baselines(self) -> None:
         measured = {r.config: r.evaluation for r in self._history if r.source != FINAL}
@@ -352,7 +357,7 @@ class _Run:
         self._disqualified |= disqualified([record])
         if self._live is not None:
             self._live.add(record)
-        self._count(config, evaluation)
+        self._count(config, evaluation, source)
         latency, reason = evaluation.latency, evaluation.reason
         told = f"{latency.of(self._regime):.2f} µs" if latency is not None else f"{evaluation.outcome} {reason}".strip()
         LOG.info("trial %d (%s): %s, %s", number, source, told, config)
@@ -383,7 +388,8 @@ class _Run:
         progress = self.progress
         if phase != progress.phase:
             LOG.info("%s, study %d", phase, self._study.id)
-        progress.phase, progress.seconds, progress.used = phase, time.monotonic() - self._opened, self._used()
+        progress.phase, progress.seconds = phase, time.monotonic() - self._opened
+        progress.used = 1.0 if progress.exhausted else self._used()
         progress.restarts = self._gang.restarts
         if math.isfinite(self._budget.seconds):
             progress.seconds_left = max(0.0, self._budget.seconds - self._elapsed())

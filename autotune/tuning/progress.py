@@ -50,6 +50,8 @@ class Progress:
     last: tuple[Config, Evaluation] | None = None
     restarts: int = 0
     spent: Spent = field(default_factory=Spent)
+    exhausted: bool = False
+    """True once the search has found no config that it has not tried."""
     resumed: int = 0
     """Trials found in the store when the run began."""
     regime: Regime = DEFAULT_REGIME
@@ -61,12 +63,12 @@ class Progress:
     def baseline(self) -> Latency | None:
         return min(self.baselines.values(), key=lambda latency: latency.of(self.regime), default=None)
 
-    def count(self, config: Config, evaluation: Evaluation, *, may_win: bool = True) -> None:
-        """A trial has ended; ``best`` is the fastest that may win."""
-        self.outcomes[evaluation.outcome] += 1
+    def count(self, config: Config, evaluation: Evaluation, *, may_win: bool = True, searched: bool = True) -> None:
+        """A trial has ended, unless ``searched`` is false: then it is a proof. ``best`` is the fastest that may win."""
         self.last = (config, evaluation)
-        if evaluation.outcome is not Outcome.INVALID:
-            self.trials += 1
+        if searched:
+            self.outcomes[evaluation.outcome] += 1
+            self.trials += evaluation.outcome is not Outcome.INVALID
         latency, regime = evaluation.latency, self.regime
         if latency is None and self.best is not None and self.best[0] == config:
             self.best = None  # it has failed since

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from autotune.db.records import Provenance
-from autotune.machine import versions
+from autotune.errors import AutotuneError
+from autotune.machine import Machine, versions
 from autotune.problem import Problem
 from autotune.workloads.interface import Workload
 from autotune.workloads.provenance import provenance_of
@@ -30,6 +33,20 @@ class Face:
 
     def load(self) -> Workload:
         return workload(self.reference)
+
+    def defaults(self, machine: Callable[[], Machine], world_size: Callable[[Machine], int]) -> dict[str, Any]:
+        """What the fields are that a user leaves out, as far as they are the same for all sizes. Of a built-in workload
+        without a look at the machine, which takes seconds. Empty where the workload has no default problem.
+        """
+        if self.reference in BUILT_IN:
+            own = {field.name: field.default for field in fields(self.problem_type) if field.default is not MISSING}
+            return own | dict(self.problem_type.of_default)
+        try:
+            here = machine()
+            problem = self.load().default_problem(here, world_size(here))
+        except AutotuneError:  # the command itself says it
+            return {}
+        return {field.name: getattr(problem, field.name) for field in fields(problem)}
 
 
 def face(name: str) -> Face:

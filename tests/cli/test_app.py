@@ -32,6 +32,26 @@ def test_no_command_shows_help(gpus: Bench) -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("report",),
+        ("report", "all-gather-gemm"),
+        ("export",),
+        ("export", "--format", "optuna"),
+        ("compare", "a.db", "b.db"),
+        ("compare", "a.db", "b.db", "--json"),
+        ("record", "all-gather-gemm", "--values", "mode=push"),
+        ("model", "config.json", "--list"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_whose_ending_promises_another_format_is_refused(laptop: Bench, words: tuple[str, ...]) -> None:
+    result = laptop.tune(*words, "-o", "x.pdf")
+    assert result.exit_code == 2 and re.search(r"x\.pdf: ending \.pdf: allowed: \.\w+", result.stderr), result.stderr
+    assert not Path("x.pdf").exists()
+
+
+@pytest.mark.parametrize(
     ("words", "meant"),
     [
         (("lst",), "list"),

@@ -87,7 +87,7 @@ def test_lines() -> None:
     assert lines["limit"] == "0.50 of the limit: all_to_all alone 100.0 µs, gemm alone 200.0 µs"
     assert lines["overlap"].startswith("13 % of what the fastest baseline adds")
     assert lines["roofline"] == "0.40 of the roofline: memory busy for 160.0 µs at this device's rates"
-    assert lines["trials"] == "77, finals included"
+    assert lines["trials"] == "77, finals and invalid ones included"
     assert lines["tuned"] == "2026-02-14 09:30 UTC, study 3, imported 2026-03-25 16:45 UTC"
     assert lines["file"] == "some.py:Thing" and "kernel" not in lines and "stale" not in lines
     assert lines["note"] == WITHOUT_ROUNDS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from fakes import Bench
 
 from autotune.cli.options import Request, completing, masked
 from autotune.errors import InputError
-from autotune.machine import H100
-from autotune.workloads import workload
+from autotune.machine import H100, INTERPRETED, Machine
+from autotune.workloads import names, workload
+from autotune.workloads.faces import face
 
 
 def test_a_word_is_completed_by_its_beginning() -> None:
@@ -43,6 +45,23 @@ def test_fields_left_out_are_those_of_the_default_problem_of_these_ranks(ranks: 
     assert problem.as_dict() == {**default.as_dict(), **given}
     if ranks == 2:
         assert Request(found, {"world_size": 2}).problem(H100) == default
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("machine", [H100, INTERPRETED], ids=lambda machine: machine.arch)
+def test_help_shows_the_values_that_are_used(name: str, machine: Machine) -> None:
+    """Without a look at the machine: that would take seconds."""
+    problem = Request(workload(name), {}).problem(machine)
+    shown = face(name).defaults(pytest.fail, pytest.fail)
+    assert shown.items() <= {field.name: getattr(problem, field.name) for field in fields(problem)}.items()
+
+
+def test_help_of_an_own_operator_shows_its_own_default_problem(laptop: Bench, tmp_path: Path) -> None:
+    toy = (Path(__file__).parent / "toy_workload.py").read_text()
+    file = tmp_path / "own.py"
+    file.write_text(toy.replace("width=1024", 'width=1024, dtype="fp32"').replace('"""Adds up', '__doc__ = None; """'))
+    page = " ".join(laptop.tune("run", f"{file}:ToyWorkload", "--help").stdout.replace("│", "").split())
+    assert "[default: (fp32)]" in page and "(bf16)" not in page and "ToyProblem(" not in page
 
 
 def test_a_problem_that_this_device_runs_in_no_mode_is_refused() -> None:

@@ -16,6 +16,11 @@ ROWS = (
 )
 
 
+def test_a_terminal_of_plain_letters_gets_plain_letters() -> None:
+    output.check_stdout()
+    assert "2 × 3.1 µs ± 2 % … ü".encode("ascii", output.PLAINLY) == rb"2 x 3.1 us +- 2 % ... \xfc"
+
+
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_a_table_fits_and_breaks_no_word(width: int) -> None:
     lines = output.columns(HEADER, ROWS, width).splitlines()

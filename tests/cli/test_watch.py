@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from autotune.cli.watch import LiveView, PlainView, clock_text, is_live, seconds_left
+from autotune.cli.watch import LiveView, Narrow, PlainView, clock_text, is_live, seconds_left
 from autotune.config import Config
 from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.tuning import Progress
@@ -114,6 +114,23 @@ def test_the_live_view_fits_80_columns() -> None:
     lines = drawn(view, 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert "bias=false" in drawn(view, 80) and "elapsed" in drawn(view, 80)
+
+
+def test_the_echo_of_an_interrupt_fits_behind_the_last_line_of_a_live_view() -> None:
+    """Else the view that is erased then would leave its first line."""
+    console = Console(width=80, file=io.StringIO())
+    console.print(Narrow("mode=push block_m=64 " * 30))
+    assert max(map(len, console.file.getvalue().splitlines())) + len("^C^C") < 80  # type: ignore[attr-defined]
+
+
+def test_a_search_that_has_tried_everything_says_so_and_no_share_of_a_budget() -> None:
+    lines: list[str] = []
+    here = replace(progress("done", 4, 380.0), trials_planned=24, exhausted=True, used=1.0)
+    PlainView(lines.append)(here)
+    assert "all 4 configs tried" in lines[-1] and "24" not in lines[-1] and "budget" not in lines[-1]
+    view = LiveView("own", "here")
+    view(here)
+    assert "all 4 configs tried" in drawn(view) and "of 24" not in drawn(view)
 
 
 @pytest.mark.parametrize(("term", "live"), [("xterm", True), ("dumb", False), ("unknown", False)])

@@ -17,6 +17,7 @@ from triton.runtime.jit import KernelInterface
 import autotune
 from autotune.config import Config
 from autotune.db import Store
+from autotune.decorator import RIGHT_FORM
 from autotune.decorator.candidates import ListedSpace
 from autotune.errors import InvalidArguments, InvalidConfig
 from autotune.outcome import Outcome
@@ -271,6 +272,23 @@ def test_warmup_compiles_what_a_launch_would_take() -> None:
 def test_what_does_not_fit_is_refused_where_it_is_written(options: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidArguments, match=told):
         autotune.autotune(**{"key": ["n"], **options})(copy())
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        lambda: autotune.autotune(copy()),  # type: ignore[arg-type]  # without parentheses
+        lambda: autotune.autotune(copy().fn),  # type: ignore[arg-type]  # without parentheses, and below @triton.jit
+        lambda: autotune.autotune(configs=SIZES, key=["n"])(copy().fn),  # below @triton.jit, or without it
+        lambda: autotune.autotune(configs=SIZES[0], key=["n"])(copy()),
+        lambda: autotune.autotune(configs=[{"BLOCK": 16}], key=["n"])(copy()),
+        lambda: autotune.autotune(configs=[autotune.Config({"BLOCK": 16})], key=["n"])(copy()),
+    ],
+)
+def test_a_slip_of_the_decorator_is_answered_with_its_right_form(slip: Callable[[], object]) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        slip()
+    assert RIGHT_FORM in str(caught.value)
 
 
 def test_a_bad_default_and_an_empty_space_are_told_at_the_launch() -> None:

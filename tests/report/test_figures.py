@@ -12,6 +12,7 @@ from fakes import latency_of
 from autotune.outcome import Door, Latency, Regime, alike
 from autotune.report.figures import (
     BEYOND_LIMIT,
+    NOT_TOLD_APART,
     Ratio,
     difference_text,
     drift_text,
@@ -75,6 +76,15 @@ def test_without_rounds_it_says_so_instead_of_pretending() -> None:
 def test_only_beyond_its_error_a_ratio_is_less_than_one() -> None:
     assert Ratio(0.95, 0.04).is_less
     assert not Ratio(0.95, 0.06).is_less and not Ratio(1.05, 0.06).is_less
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "told"), [(1.43, 0.05, True), (0.9, 0.05, True), (1.43, 10.88, False), (1.0, 22.99, False)]
+)
+def test_figures_within_their_error_are_not_shown(value: float, error: float, told: bool) -> None:
+    found = Ratio(value, error, 4)
+    for text in (found.text, found.brief, found.against("bsp")):
+        assert (f"{value:.2f}" in text) is told and (NOT_TOLD_APART in text) is not told
 
 
 def test_rounds_that_one_of_them_was_not_in_do_not_count() -> None:

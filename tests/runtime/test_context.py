@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +36,27 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+def test_without_a_process_group_the_first_step_is_named() -> None:
+    with pytest.raises(InputError, match="init_process_group"):
+        autotune.Context()
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        autotune.fusing,
+        lambda context: autotune.explain(context, torch.nn.Linear(2, 2), torch.zeros(2, 2)),
+        lambda context: autotune.nn.ColumnParallelLinear(context, 2, 2),
+        lambda context: autotune.nn.ExpertParallel(context, 2, 2, 2),
+        lambda context: autotune.all_gather_gemm(context, torch.zeros(2, 2), torch.zeros(2, 2)),
+    ],
+)
+def test_what_takes_a_context_takes_nothing_else(door: Callable[[Any], object]) -> None:
+    for other in (None, torch.nn.Linear(2, 2)):
+        with pytest.raises(InputError, match=f"context is a {type(other).__name__}"):
+            door(other)
 
 
 def test_operators_get_what_was_tuned_for_the_contexts_regime(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,7 @@ def test_the_real_space_counts_what_it_enumerates(problem: Any, machine: Machine
         constraints=tuple(
             c for c in FOUND.space.constraints if {d.name for d in FOUND.space.dimensions_of(mode)} >= set(c.uses)
         ),
+        known_modes=FOUND.space.modes,
     )
     enumerated = set(FOUND.space.enumerate(problem, machine, mode))
     assert enumerated and enumerated == valid_of(space, problem, machine)
@@ -197,7 +198,7 @@ def test_the_fingerprint_covers_all_lines_of_the_constraints() -> None:
 def test_the_fingerprint_changes_with_any_value_and_their_order(change: Callable[[Dimension], Dimension]) -> None:
     space = make_space()
     mode, *others = space.dimensions.values()
-    changed = Space(change(mode), *others, constraints=space.constraints)
+    changed = Space(change(mode), *others, constraints=space.constraints, known_modes=space.modes)
     assert changed.fingerprint() != space.fingerprint()
 
 
@@ -239,10 +240,18 @@ def test_a_dimension_of_both_one_and_true_keeps_them_apart() -> None:
         lambda: numbers("tile", 1, 1),
         lambda: numbers("tile", 2, 1),
         lambda: Space(numbers("tile", 1)),
-        lambda: Space(choices("mode", "a"), choices("mode", "b")),
-        lambda: Space(choices("mode", "a"), constraints=(Constraint("c", ("speed",), _never, "no"),)),
+        lambda: Space(choices("mode", "a"), numbers("tile", 1), numbers("tile", 2)),
+        lambda: Space(choices("mode", "a"), numbers("tile", 1, modes=("a", "aa"))),
+        lambda: Space(choices("mode", "a"), constraints=(Constraint("tile", (), _never, "no", modes=("b",)),)),
+        lambda: Space(choices("mode", "a"), constraints=(Constraint("c", ("tile",), _never, "no"),)),
     ],
 )
-def test_spaces_that_make_no_sense(make: Callable[[], object]) -> None:
-    with pytest.raises(ValueError):
+def test_spaces_that_make_no_sense_are_refused_by_name(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="tile"):
         make()
+
+
+def test_a_part_of_a_space_may_lack_modes_that_its_dimensions_name() -> None:
+    space = Space(choices("mode", "a", "b"), numbers("tile", 1, 2, modes=("b",)))
+    part = space.restricted({"mode": ["a"]}).restricted({"tile": [2]})
+    assert list(part.enumerate(PROBLEM, H100)) == list(part.narrowed(PROBLEM, H100).enumerate(PROBLEM, H100))

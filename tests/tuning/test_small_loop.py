@@ -23,6 +23,7 @@ from autotune.report.figures import Ratio, ratio
 from autotune.runtime.lookup import lookup
 from autotune.tuning import Progress
 from autotune.tuning.cached import cached
+from autotune.tuning.finals import PROOF
 from autotune.tuning.search import Search
 from autotune.workloads import provenance_of
 
@@ -45,7 +46,7 @@ def test_it_ends_when_the_whole_space_is_known(path: Path) -> None:
     searched = ranks.configs[: len(EVERYTHING)]
     assert set(searched) == EVERYTHING
     assert len(ranks.calls) == len(EVERYTHING) + FINALS
-    assert result.progress.trials == len(EVERYTHING)
+    assert result.progress.trials == len(EVERYTHING) and result.progress.exhausted and result.progress.used == 1
 
 
 def test_a_winner_that_fails_its_proof_is_an_outcome_and_the_next_best_wins(path: Path) -> None:
@@ -63,7 +64,9 @@ def test_where_all_fail_their_proof_there_is_no_winner(path: Path) -> None:
     ranks = Ranks(flaky=EVERYTHING)
     result = run(path, ranks, trials=1000)
     assert result.entry is None and len(ranks.proved) > 1
-    assert result.progress.outcomes[Outcome.WRONG_RESULT] == len(ranks.proved)
+    failed = [trial.source for trial in kept(path) if trial.evaluation.outcome is Outcome.WRONG_RESULT]
+    assert failed == [PROOF] * len(ranks.proved)
+    assert result.progress.outcomes[Outcome.MEASURED] == result.progress.trials, "a proof is not another trial"
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 20])

@@ -47,6 +47,9 @@ def compare(
 
     if json and markdown:
         raise InputError("--json and --markdown: choose one")
+    output.check_ending(output_file, (".txt", ".md", ".json"))
+    if output_file is not None and not (json or markdown):
+        json, markdown = (output_file.suffix.lower() == ending for ending in (".json", ".md"))
     smallest = _share(threshold)
     with ExitStack() as stack:
         ours, theirs = (

@@ -8,12 +8,21 @@ from collections.abc import Sequence
 import typer
 
 from autotune.cli import output, session
+from autotune.cli.commands.stored import InStudy, of_study, present
 from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, title
 from autotune.cli.options import Database, Json, RegimeName, Request
+from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import config_text, microseconds, problem_text, regime_options
+from autotune.report.figures import (
+    config_text,
+    evaluated,
+    microseconds,
+    outcomes_text,
+    problem_text,
+    regime_options,
+)
 from autotune.report.order import config_in_order
 from autotune.settings import default_database_url
 from autotune.text import counted
@@ -29,9 +38,17 @@ def lookup() -> None:
 
 
 def show_entry(
-    request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
-) -> None:
-    """On a miss, the nearest entry is shown with the fields in which it differs; exit code 1."""
+    request: Request, regime: RegimeName = DEFAULT_REGIME.value, study: InStudy = None, db: Database = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """On a miss, the nearest entry is shown with the fields in which it differs; exit code 1. Without any dimension, if
+    the default problem is not there, whatever is: one entry in full, several as a list.
+    """
+    if study is not None:
+        with session.open_store(db, create=False) as store:
+            entries = Wanted.of(request).entries(store)
+        _present(of_study(entries, study), request, db, json)
+        return
     machine = session.machine()
     problem = request.problem(machine)
     key, provenance = CacheKey.of(problem, machine, regime_of(regime)), provenance_of(request.workload)
@@ -44,6 +61,10 @@ def show_entry(
             output.data(f"{title(request.workload.name, problem.as_dict())}\n\n{lines}")
         return
     differences = nearest.key.differences(key) if nearest else {}
+    others = _stored(Wanted.of(request, regime=regime), db) if differences and not request.given and not begun else []
+    if others:
+        _present(others, request, db, json)
+        return
     stale = nearest.provenance.differences(provenance) if nearest else {}
     if json:
         output.data_json(
@@ -92,6 +113,20 @@ def look_up(
         output.say(f"next: {request.command(db=db)}{regime_options(regime)}")
 
 
+def _stored(wanted: Wanted, db: str | None) -> list[Entry]:
+    with session.open_store(db, create=False) as store:
+        return [entry for entry in store.entries(str(wanted.name)) if wanted.takes(entry.key)]
+
+
+def _present(entries: Sequence[Entry], request: Request, db: str | None, json: bool) -> None:
+    if not json:
+        present(entries, request.word, db, request.workload)
+    elif len(entries) == 1:
+        output.data_json({"found": True, **entry_dict(entries[0])})
+    else:
+        output.data_json({"found": True, "entries": [entry_dict(entry) for entry in entries]})
+
+
 def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None, str | None]:
     """The entry itself, the nearest one, and the trials of an unfinished study; nothing if there is no database."""
     try:
@@ -106,11 +141,12 @@ def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry 
 
 def _begun(trials: Sequence[TrialRecord], regime: str) -> str:
     """``14 trials (12 measured, 2 crashed), the best 408.2 µs``."""
-    outcomes = Counter(trial.evaluation.outcome.value for trial in trials)
-    found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    from autotune.tuning.finals import of_search
+
+    outcomes = Counter(trial.evaluation.outcome for trial in of_search(trials))
     latencies = [trial.evaluation.latency for trial in trials if trial.evaluation.latency is not None]
     best = min((latency.of(Regime(regime)) for latency in latencies), default=None)
-    told = f"{counted(len(trials), 'trial')} ({found or 'none'})"
+    told = f"{counted(evaluated(outcomes), 'trial')} ({outcomes_text(outcomes)})"
     return told if best is None else f"{told}, the best {microseconds(best)}"
 
 

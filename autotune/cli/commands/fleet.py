@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from autotune.db import CacheKey, Provenance, Store
     from autotune.db.fleet import Fleet
-    from autotune.db.fleet_records import HostRecord, Wanted
+    from autotune.db.fleet_records import Counts, HostRecord, Wanted
     from autotune.fleet.engine import Engine
 
 ENGINES = ("local", "ray")
@@ -114,16 +114,26 @@ def status(db: Database = None, json: Json = False) -> None:
 
 
 def watch(db: Database = None) -> None:
-    """Follow the list in a live table until Ctrl-C or until nothing is left; in a pipe, a line per event."""
+    """Follow the list in a live table until Ctrl-C or until nothing is left; in a pipe, a line per event.
+
+    A list that is still empty is waited for. The list as it ends is printed on stdout, as by tune fleet status.
+    """
+    from autotune.cli.fleet_view import fleet_text
     from autotune.db import Store
 
-    with Store.open(_url(db), create=False) as store, _watching(store.fleet) as look:
-        while True:
-            look()
-            counts = store.fleet.counts()
-            if not counts.wanted + counts.running + counts.stopping:
-                break
-            time.sleep(WATCH_SECONDS)
+    with Store.open(_url(db), create=False) as store:
+        if not store.fleet.counts().total:
+            output.say(f"waiting for a list in {store.place}; Ctrl-C ends")
+        with _watching(store.fleet) as look:
+            while _is_open(store.fleet.counts()):
+                look()
+                time.sleep(WATCH_SECONDS)
+        _console(sys.stdout).print(fleet_text(store.fleet.snapshot()))
+
+
+def _is_open(counts: Counts) -> bool:
+    """True if something will happen yet: an empty list is about to be filled."""
+    return not counts.total or bool(counts.wanted + counts.running + counts.stopping)
 
 
 def stop(db: Database = None) -> None:
@@ -196,7 +206,7 @@ def _watching(fleet: Fleet) -> Iterator[Callable[[], None]]:
     from rich.live import Live
 
     from autotune.cli.fleet_view import fleet_text
-    from autotune.cli.watch import clock_text
+    from autotune.cli.watch import Narrow, clock_text
     from autotune.fleet.log import Log
 
     console, begin = _console(sys.stderr), time.monotonic()
@@ -217,7 +227,7 @@ def _watching(fleet: Fleet) -> Iterator[Callable[[], None]]:
             nonlocal shown_at
             if time.monotonic() >= shown_at + WATCH_SECONDS:
                 shown_at = time.monotonic()
-                live.update(fleet_text(fleet.snapshot()))
+                live.update(Narrow(fleet_text(fleet.snapshot())))
 
         yield show
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -70,11 +70,14 @@ class Row:
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
         if self.entry is None:
             return [sizes, "no config could be measured", "", "", "", ""]
-        winner, share = self.entry.winner, entry_dict(self.entry)["limit_share"]
-        regime = Regime(self.entry.key.regime)
-        before = f"{self.before.value:.2f} times as long" if self.before is not None else ""
+        key, winner = self.entry.key, self.entry.winner
+        share = None if key.is_interpreted else entry_dict(self.entry)["limit_share"]
+        compared = self.before is not None and not key.is_interpreted
+        before = f"{self.before.value:.2f} times as long" if self.before is not None and compared else ""
         limit = f"{share:.2f}" if share is not None else ""
-        latency, speedup = microseconds(winner.latency.of(regime)), speedup_text(winner, regime)
+        regime = Regime(key.regime)
+        latency = microseconds(winner.latency.of(regime))
+        speedup = speedup_text(winner, regime, interpreted=key.is_interpreted)
         return [sizes, latency, speedup, limit, str(winner.config["mode"]), before]
 
 
@@ -113,7 +116,8 @@ class Bench:
         self.gang.turn_to(self.workload, problem)
         self.screen.turn_to(self.workload, problem)
         valid = [config for config in lent if self.workload.space.violation(config, problem, self.machine) is None]
-        with watching(problem, session.devices_text(problem, self.machine), progress.render) as watch:
+        ratios, where = not self.machine.is_interpreter, session.devices_text(problem, self.machine)
+        with watching(problem, where, progress.render, ratios=ratios) as watch:
             return tune(
                 self.workload, problem, self.machine, self.store, self.gang, self.screen, budget=self.limits,
                 effort=EFFORTS[self.effort], seed=self.seed, force=self.force, watch=watch,
@@ -171,6 +175,8 @@ def tune_grid(
     if interrupted:
         output.say("interrupted; the same command continues the run")
         raise typer.Exit(exit_code())
+    if any(row.entry is not None for row in rows):
+        output.say(f"Next: {replace(request, given={}).command('report', db=db)} --all --open")
     if any(row.entry is None for row in rows):
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.config import Config
 from autotune.db import Entry
 from autotune.outcome import Regime
-from autotune.report.figures import Ratio, ratio
+from autotune.report.figures import NOT_TOLD_APART, Ratio, ratio
 
 if TYPE_CHECKING:
     from autotune.db import Store
@@ -35,9 +35,12 @@ class HeldOut:
         what = "no neighbour within a factor of two; the default"
         if self.neighbour is not None:
             what = f"neighbour's config ({self.dimension}={self.neighbour})"
-        how = f"takes {self.times_as_long} times the optimum"
         if self.times_as_long is None:
             how = "was not measured in its finals, or failed there; --force tunes anew"
+        elif self.times_as_long.is_told:
+            how = f"takes {self.times_as_long} times the optimum"
+        else:
+            how = f"is {NOT_TOLD_APART} from the optimum"
         return f"held-out {self.dimension}={self.size}: {what} {how}"
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -15,10 +15,10 @@ from autotune.cli.commands.stored import fields
 from autotune.cli.entry_text import entry_dict, short_problem, speedup_text
 from autotune.cli.options import Database, Json, completing, database_option
 from autotune.cli.wanted import Wanted
-from autotune.db import CacheKey, Entry, StudyRecord
+from autotune.db import CacheKey, Entry, StudyRecord, TrialRecord
 from autotune.errors import NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
-from autotune.report.figures import dashed, microseconds, options_text, regime_options
+from autotune.report.figures import dashed, evaluated, microseconds, options_text, regime_options
 from autotune.report.repeat import command_of
 from autotune.report.staleness import why_stale
 from autotune.suggestion import did_you_mean
@@ -84,7 +84,7 @@ def _found(wanted: Wanted, db: str | None) -> tuple[list[tuple[StudyRecord, int]
     try:
         with session.open_store(db, create=False) as store:
             running = [s for s in reversed(store.studies("running")) if s.is_begun and wanted.takes(s.key)]
-            begun = [(study, len(store.trials(study.id))) for study in running]
+            begun = [(study, _tried(store.trials(study.id))) for study in running]
             every = store.entries()
             entries = [entry for entry in every if wanted.takes(entry.key)]
             if not entries and not begun:
@@ -93,6 +93,12 @@ def _found(wanted: Wanted, db: str | None) -> tuple[list[tuple[StudyRecord, int]
     except NoDatabase as error:
         output.say(str(error))
         return [], [], set()
+
+
+def _tried(trials: Iterable[TrialRecord]) -> int:
+    from autotune.tuning.finals import of_search
+
+    return evaluated(Counter(trial.evaluation.outcome for trial in of_search(trials)))
 
 
 def _table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
@@ -122,7 +128,7 @@ def _cells(entry: Entry, stale: str, alike: int) -> Cells:
     return (
         _problem(entry.key) + (f" (study {entry.study_id})" if alike > 1 else ""),
         microseconds(winner.latency.of(regime)),
-        speedup_text(winner, regime),
+        speedup_text(winner, regime, interpreted=entry.key.is_interpreted),
         str(winner.config.get("mode", "")),
         f"{entry.finished_at:%Y-%m-%d}" + (", stale" if stale else ""),
     )

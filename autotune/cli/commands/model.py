@@ -99,7 +99,7 @@ def model(
 
     Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
     """
-    from autotune.models.listed import check_plain, is_list
+    from autotune.models.listed import LISTS, check_plain, is_list
 
     wanted = regime_of(regime)
     _check_together(config, measure, layers, list_only, json)
@@ -115,6 +115,7 @@ def model(
     if list_only:
         tuning = {"--trials": trials, "--effort": effort, "--seed": seed, "--force": force}
         refuse(tuning, "for tuning, and --list tunes nothing")
+        output.check_ending(file, LISTS)
     from autotune.models.gains import expected_gains, shares
 
     if list_only:

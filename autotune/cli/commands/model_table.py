@@ -65,7 +65,8 @@ class ModelResult:
         winner = entry.winner
         latency = microseconds(winner.latency.of(self.regime))
         mode = str(winner.config["mode"])
-        return [dashed(problem.workload), self._sizes(problem), latency, speedup_text(winner, self.regime), mode]
+        speedup = speedup_text(winner, self.regime, interpreted=entry.key.is_interpreted)
+        return [dashed(problem.workload), self._sizes(problem), latency, speedup, mode]
 
     def lines(self) -> list[str]:
         """Each forward in a sentence, then what is left out and why."""

@@ -55,6 +55,7 @@ def record_workload(
     """Failed configs are recorded too. The same command continues an interrupted recording."""
     from autotune import recordings
     from autotune.db import CacheKey
+    from autotune.recordings.tables import ENDING
     from autotune.tuning import EFFORTS, limits_of
 
     machine, workload = session.machine_to_measure_on(), request.workload
@@ -63,6 +64,7 @@ def record_workload(
     problem = request.problem(machine)
     session.check_work(problem, machine)
     allowed = parse_values(values, workload.space)
+    output.check_ending(out, (ENDING,))
     output.check_file(out)
     say_where(problem, machine)
     default = workload.default_config(problem, machine)

@@ -18,6 +18,8 @@ from autotune.text import counted, json_text
 from autotune.workloads import Workload, installed_workload, names
 
 FORMATS = ("md", "json", "html")
+ENDINGS = {".md": "md", ".txt": "md", ".json": "json", ".html": "html"}
+"""Of files, with the format that each gets unless another one is named."""
 
 Format = Annotated[
     str | None,
@@ -54,9 +56,11 @@ def write(
     wanted: Wanted, format: str | None, file: Path | None, db: str | None, open: bool, all: bool = False
 ) -> None:  # fmt: skip
     """Build the reports and write them, the newest first."""
+    if not all:  # those pages take a folder, whose name may have a dot
+        output.check_ending(file, ENDINGS)
     if format is None:
-        ending = file.suffix.lower()[1:] if file is not None else ""
-        format = ending if ending in FORMATS else "html" if open or all else "md"
+        ending = file.suffix.lower() if file is not None else ""
+        format = ENDINGS.get(ending) or ("html" if open or all else "md")
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
     if format != "html" and (open or all):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autotune.sharing import Here, Review
 
 FORMATS = ("json", "t4", "vllm", "optuna", "thresholds")
+DATABASES = (".db", ".sqlite", ".sqlite3")
 
 Format = Annotated[
     str,
@@ -102,6 +103,7 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
     """Write the wanted entries in a format, to a file or to stdout."""
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
+    output.check_ending(file, DATABASES if format == "optuna" else (".json",))
     from autotune import sharing
 
     with session.open_store(db, create=False) as store:

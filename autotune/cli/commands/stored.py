@@ -12,7 +12,7 @@ from autotune.cli import output, session
 from autotune.cli.commands import report as reports
 from autotune.cli.commands import sharing
 from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text
-from autotune.cli.options import Database, Json, Output
+from autotune.cli.options import Database, Json, Output, database_option
 from autotune.cli.wanted import Wanted
 from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
@@ -20,7 +20,11 @@ from autotune.outcome import Regime
 from autotune.report.figures import asked_text, config_text, dashed, latency_text
 from autotune.report.order import config_in_order
 from autotune.suggestion import did_you_mean
-from autotune.workloads import names
+from autotune.workloads import Workload, names
+
+InStudy = Annotated[
+    int | None, typer.Option("--study", metavar="N", help="If several entries match, the one of this study.")
+]
 
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -40,29 +44,38 @@ def command(name: str, function: Callable[..., None], title: str) -> Any:
 
 def show(
     context: typer.Context,
-    study: Annotated[
-        int | None, typer.Option("--study", metavar="N", help="If several entries match, the one of this study.")
-    ] = None,
+    study: InStudy = None,
     db: Database = None,
     json: Json = False,
 ) -> None:
     """One entry in full, several as a list."""
     wanted = _wanted(context, db)
     with session.open_store(db, create=False) as store:
-        entries = wanted.entries(store)
-    if study is not None:
-        there = ", ".join(str(entry.study_id) for entry in entries)
-        entries = [entry for entry in entries if entry.study_id == study]
-        if not entries:
-            raise InputError(f"study {study} is none of these: {there}")
+        entries = of_study(wanted.entries(store), study)
     if json:
         output.data_json({"found": True, "entries": [entry_dict(entry) for entry in entries]})
-    elif len(entries) == 1:
-        output.data(f"{entry_title(entries[0])}\n\n{output.named(entry_lines(entries[0]))}")
     else:
-        output.data(output.columns(("study", "problem", "ranks", "device", "latency", "speedup", "config", "tuned"),
-                                   [_row(entry) for entry in entries]))  # fmt: skip
-        output.say(f"next: one of them in full: tune show {dashed(str(wanted.name))} --study {entries[0].study_id}")
+        present(entries, dashed(str(wanted.name)), db)
+
+
+def of_study(entries: Sequence[Entry], study: int | None) -> list[Entry]:
+    """The entry of that study, if one is named. Raises InputError where it is none of the entries."""
+    found = [entry for entry in entries if study is None or entry.study_id == study]
+    if not found:
+        there = ", ".join(str(entry.study_id) for entry in entries)
+        raise InputError(f"study {study} is none of these: {there}")
+    return found
+
+
+def present(entries: Sequence[Entry], name: str, db: str | None, workload: Workload | None = None) -> None:
+    """One entry in full, several as a list; ``name`` is how the command line has it."""
+    if len(entries) == 1:
+        output.data(f"{entry_title(entries[0])}\n\n{output.named(entry_lines(entries[0], workload))}")
+        return
+    output.data(output.columns(("study", "problem", "ranks", "device", "latency", "speedup", "config", "tuned"),
+                               [_row(entry) for entry in entries]))  # fmt: skip
+    one = f"tune show {name} --study {entries[0].study_id}{database_option(db)}"
+    output.say(f"next: one of them in full: {one}")
 
 
 def report(
@@ -119,7 +132,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
         str(key.world_size),
         key.device,
         latency_text(entry.winner.latency, regime),
-        speedup_text(entry.winner, regime),
+        speedup_text(entry.winner, regime, interpreted=key.is_interpreted),
         config_text(config_in_order(key, entry.winner.config)),
         f"{entry.finished_at:%Y-%m-%d %H:%M}",
     )

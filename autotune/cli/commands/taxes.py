@@ -15,13 +15,14 @@ from rich.progress import BarColumn, Progress, TextColumn
 from autotune.cli import output, session
 from autotune.cli.commands.tune import say_where
 from autotune.cli.interrupts import exit_code
-from autotune.cli.options import Database, Json, RegimeName, Request
+from autotune.cli.options import Database, Json, RegimeName, Request, masked
 from autotune.db import CacheKey, Entry
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, NoDatabase
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.report.figures import config_text, dashed, device_text, problem_text, regime_options, resource_text
+from autotune.settings import default_database_url
 
 if TYPE_CHECKING:
     from autotune.db import Store
@@ -58,13 +59,17 @@ def measure_taxes(
     session.check_ranks(request.world_size(machine), machine)
     problem = request.problem(machine)
     session.check_work(problem, machine)
-    with session.open_store(db, create=False) as store:
-        entry = _entry(request, problem, machine, wanted, store, db)
-        trials = [
-            (trial.config, trial.evaluation.latency.median)
-            for trial in store.trials(entry.study_id)
-            if trial.evaluation.latency is not None
-        ]
+    try:
+        with session.open_store(db, create=False) as store:
+            entry = _entry(request, problem, machine, wanted, store, db)
+            trials = [
+                (trial.config, trial.evaluation.latency.median)
+                for trial in store.trials(entry.study_id)
+                if trial.evaluation.latency is not None
+            ]
+    except NoDatabase as error:
+        told = _untuned(request, problem, wanted, db, "has not been tuned here")
+        raise NoDatabase(f"no database at {masked(db or default_database_url())} yet: {told}") from error
     say_where(problem, machine)
     winner = entry.winner.config
     base = choose_base(workload, problem, machine, winner, trials)
@@ -109,8 +114,13 @@ def _entry(
         return entry
     stale = next((each for each in store.entries(key.workload) if each.key == key), None)
     why = "has not been tuned here" if stale is None else f"was tuned before {stale.provenance.changes(today)}"
+    raise AutotuneError(_untuned(request, problem, regime, db, why))
+
+
+def _untuned(request: Request, problem: Problem, regime: Regime, db: str | None, why: str) -> str:
     again = request.command(db=db) + regime_options(regime)
-    raise AutotuneError(f"{dashed(key.workload)} {problem_text(problem.as_dict())} {why}; tune it first: {again}")
+    needs = f"the taxes are those of a tuned config, and {dashed(problem.workload)} {problem_text(problem.as_dict())}"
+    return f"{needs} {why}; tune it first: {again}"
 
 
 def _text(request: Request, problem: Problem, machine: Machine, entry: Entry, found: Taxes) -> str:

@@ -86,7 +86,7 @@ def tune_workload(
         with (
             live_storage(optuna_storage) as live,
             session.make_screen(workload, problem, machine) as screen,
-            watching(problem, session.devices_text(problem, machine)) as watch,
+            watching(problem, session.devices_text(problem, machine), ratios=not machine.is_interpreter) as watch,
             closing(session.make_gang(workload, problem, machine)) as gang,
         ):
             result = tune(
@@ -104,6 +104,5 @@ def tune_workload(
 def say_where(problem: Problem, machine: Machine) -> None:
     """Warn on stderr if there is no GPU."""
     if machine.is_interpreter:
-        output.say(
-            f"no GPU found: {problem.world_size} ranks run under Triton's interpreter; its times say nothing about GPUs"
-        )
+        ranks = "1 rank runs" if problem.world_size == 1 else f"{problem.world_size} ranks run"
+        output.say(f"no GPU found: {ranks} under Triton's interpreter; its times say nothing about GPUs")

@@ -30,6 +30,7 @@ class FlashDecode(Problem):
     workload = "flash_decode"
     free = ("kv_len",)
     varying = ("batch",)
+    of_default = {"dtype": "fp16"}
 
     batch: int = size("sequences")
     q_heads: int = size("query heads")

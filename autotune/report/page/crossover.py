@@ -104,7 +104,7 @@ def sizes_of(problem: Mapping[str, object]) -> dict[str, int]:
 
 
 def speedup_of(of: Point) -> Ratio | None:
-    """Over the fastest baseline."""
+    """Over the fastest baseline; None without one, and under the interpreter."""
     return of.report.speedups[0].ratio if of.report.speedups else None
 
 

@@ -97,12 +97,14 @@ def verdict(study: Study) -> str:
         if not study.measured:
             return f"None of {counted(study.evaluated, 'config')} could be measured"
         return "Unfinished: the finals are missing"
-    if not report.speedups:
-        return latency_text(report.latency, report.regime)
-    first = report.speedups[0]
-    if first.latency.same_calls(report.latency):
+    first = report.speedups[0] if report.speedups else None
+    if first is not None and first.latency.same_calls(report.latency):
         return f"Nothing beat {first.baseline} beyond the noise"
-    return f"{first.ratio.value:.2f} times as fast as {first.baseline}"
+    if first is None or first.ratio is None:
+        return latency_text(report.latency, report.regime)
+    if first.ratio.is_told:
+        return f"{first.ratio.brief} times as fast as {first.baseline}"
+    return first.sentence[0].upper() + first.sentence[1:]
 
 
 def section(view: View) -> str:

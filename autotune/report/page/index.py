@@ -48,9 +48,10 @@ def _lead(studies: Sequence[Study]) -> str:
     several = len({device_text(study.record.key) for study in studies}) > 1
     found: dict[str, list[float]] = {}
     for study in studies:
-        if study.report is not None and study.report.speedups:
+        speedup = study.report.speedups[0].ratio if study.report is not None and study.report.speedups else None
+        if speedup is not None:
             name = study.title + f" on {device_text(study.record.key)}" * several
-            found.setdefault(name, []).append(study.report.speedups[0].ratio.value)
+            found.setdefault(name, []).append(speedup.value)
     facts = "".join(f'<p class="facts">{escape(visible(f"{name}: {_span(of)}"))}</p>' for name, of in found.items())
     interpreted = all(study.record.key.is_interpreted for study in studies)
     return facts + (f'<p class="note">{escape(INTERPRETER_NOTE)}</p>' if interpreted else "")
@@ -75,7 +76,7 @@ def _cells(study: Study) -> list[str]:
         asked_text(key, study.problem),
         str(mode),
         latency_text(report.latency, report.regime) if report is not None else "unfinished",
-        f"{first.ratio.value:.2f}" if first is not None else "",
+        first.ratio.brief if first is not None and first.ratio is not None else "",
         first.baseline if first is not None else "",
         device_text(key),
         f"{moment:%Y-%m-%d %H:%M}" if moment is not None else "",

@@ -10,16 +10,16 @@ from functools import cached_property
 
 from autotune.config import Config, Value
 from autotune.db import Entry, Store, StudyRecord, TrialRecord
-from autotune.outcome import Latency, Outcome, Regime
+from autotune.outcome import Latency, Regime
 from autotune.report.builder import build, endings_of
 from autotune.report.copies import copies
-from autotune.report.figures import INTERPRETER_NOTE, dashed
+from autotune.report.figures import INTERPRETER_NOTE, dashed, evaluated
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Knob, Report
 from autotune.report.order import fields_in_order
 from autotune.report.repeat import command_of, repeat_of
 from autotune.search_spaces import Space
-from autotune.tuning.finals import FINAL, disqualified
+from autotune.tuning.finals import disqualified, of_search
 from autotune.workloads import Workload
 
 
@@ -30,7 +30,7 @@ class Study:
     record: StudyRecord
     problem: dict[str, object]
     trials: tuple[TrialRecord, ...]
-    """All trials in the order of recording, those of the finals too."""
+    """All trials in the order of recording, those after the search too."""
     space: Space | None
     """The space that was searched; None if it is not known."""
     report: Report | None
@@ -66,8 +66,8 @@ class Study:
 
     @cached_property
     def searched(self) -> tuple[TrialRecord, ...]:
-        """The search's trials, without those of the finals."""
-        return tuple(trial for trial in self.trials if trial.source != FINAL)
+        """The search's trials, without those that came after it."""
+        return tuple(of_search(self.trials))
 
     @cached_property
     def measured(self) -> dict[Config, Latency]:
@@ -80,8 +80,8 @@ class Study:
 
     @cached_property
     def evaluated(self) -> int:
-        """Configs that were tried; what the space itself refused does not count."""
-        return len({trial.config for trial in self.searched if trial.evaluation.outcome is not Outcome.INVALID})
+        """The number of configs that were tried."""
+        return evaluated({ending.outcome: ending.count for ending in self.endings})
 
     @property
     def winner(self) -> Config | None:
@@ -156,7 +156,7 @@ def finished(store: Store, entry: Entry, workload: Workload | None = None) -> St
 def unfinished(store: Store, record: StudyRecord, workload: Workload | None = None) -> Study:
     """A study that has no winner: under way, interrupted, or one in which nothing could be measured."""
     trials = tuple(store.trials(record.id))
-    searched = [trial for trial in trials if trial.source != FINAL]
+    searched = of_search(trials)
     space = _space(workload, record)
     knobs, warned = knobs_of(searched, space, Regime(record.key.regime))
     notes = ["Unfinished: the finals have not ended, so nothing here is a winner. The same tune command continues."]

@@ -215,10 +215,16 @@ class FlashDecodeWorkload(LaunchedWorkload):
         """The paper's heads at 32K tokens on each GPU; a toy of the same form under the interpreter."""
         if machine.is_interpreter:
             return FlashDecode(
-                batch=1, q_heads=4, kv_heads=2, head_dim=64, kv_len=64, dtype="fp16", world_size=world_size
+                batch=1, q_heads=4, kv_heads=2, head_dim=64, kv_len=64, world_size=world_size, **FlashDecode.of_default
             )
         return FlashDecode(
-            batch=1, q_heads=96, kv_heads=12, head_dim=128, kv_len=32768, dtype="fp16", world_size=world_size
+            batch=1,
+            q_heads=96,
+            kv_heads=12,
+            head_dim=128,
+            kv_len=32768,
+            world_size=world_size,
+            **FlashDecode.of_default,
         )
 
     def default_config(self, problem: FlashDecode, machine: Machine) -> Config:

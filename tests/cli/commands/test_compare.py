@@ -74,6 +74,7 @@ def test_what_changed_is_told_in_eighty_columns(sides: tuple[Bench, str, str], m
     rows = {line.split()[0]: line for line in lines if line.split() and line.split()[0].isdigit() and "µs" in line}
     assert [row.split()[-1] for row in rows.values()] == ["slower", "faster", "same", "missing", "new"]
     assert "100.0 µs" in rows["64"] and "110.0 µs" in rows["64"] and "1.100 ± 0.004" in rows["64"]
+    assert {a, b} <= set(result.stdout.split()), "to be copied"
     assert "the newest counts" not in result.stdout
     assert "n=28672 k=8192 dtype=bf16" in result.stdout and "8 × NVIDIA H200" in result.stdout
     assert "from A to B: triton 3.6.0 is now" in result.stdout
@@ -108,6 +109,16 @@ def test_any_form_goes_into_a_file(sides: tuple[Bench, str, str], tmp_path: Path
     file, told = tmp_path / "changes", bench.tune("compare", a, b, *form).stdout
     result = bench.tune("compare", a, b, *form, "-o", str(file))
     assert result.exit_code == 1 and result.stdout == "" and file.read_text() == told != ""
+
+
+@pytest.mark.parametrize(("ending", "form"), [(".json", "--json"), (".md", "--markdown")])
+def test_a_file_gets_the_form_that_its_name_ends_in(
+    sides: tuple[Bench, str, str], tmp_path: Path, ending: str, form: str
+) -> None:
+    bench, a, b = sides
+    file = (tmp_path / "changes").with_suffix(ending)
+    bench.tune("compare", a, b, "-o", str(file))
+    assert file.read_text() == bench.tune("compare", a, b, form).stdout
 
 
 def test_a_threshold_of_nothing_leaves_the_noise(sides: tuple[Bench, str, str]) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from autotune.cli import session
 from autotune.db import CacheKey, Store
 from autotune.outcome import Evaluation, Outcome
 from autotune.recordings import Replay, read, tables
+from autotune.report.figures import outcomes_text
 from autotune.runtime.lookup import lookup
+from autotune.tuning.finals import FINAL
 from autotune.workloads import provenance_of, workload
 
 RECORDED = read(tables.file_of("ar-64"))
@@ -44,6 +47,31 @@ def test_the_best_of_a_table_is_found_and_the_report_is_the_next_step(laptop: Be
     assert report.exit_code == 0 and "replay of a table recorded 2026-11-21" in report.stdout
     assert laptop.tune("list").stdout == "", "the user's own database has nothing of it"
     assert database.exists()
+
+
+def test_everything_tells_the_same_counts_and_only_configs_of_the_table_are_in_the_finals(
+    laptop: Bench, database: Path
+) -> None:
+    found = laptop.tune("demo", "ag-rows-64", "--trials", "60")  # its default is outside of the table
+    place = ("--db", str(database.with_name("ag-rows-64.db")))
+    with Store.open(place[1]) as store:
+        (study,) = store.studies()
+        trials = store.trials(study.id)
+    assert all(trial.evaluation.latency is not None for trial in trials if trial.source == FINAL)
+    assert any(trial.evaluation.outcome is Outcome.INVALID for trial in trials), "or nothing is shown here"
+    tried = Counter(trial.evaluation.outcome for trial in trials if trial.source != FINAL)
+    invalid = tried.pop(Outcome.INVALID)
+    counts = outcomes_text({**tried, Outcome.INVALID: invalid})
+    assert tried.total() == 60 == sum(int(count) for count in re.findall(r"(\d+) [a-z]", counts.partition(";")[0]))
+    assert f"trials {' ' * 5}60: {counts}\n" in re.sub(" {7,}", " " * 6, found.stdout)
+    assert found.stderr.splitlines()[-1].split("] ")[1].startswith(f"done: 60 of 60 trials ({counts}), ")
+    assert (
+        f"60 of {study.space_size} valid configs were evaluated"
+        in laptop.tune("report", *place, "--format", "html").stdout
+    )
+    (report,) = json.loads(laptop.tune("report", *place, "--format", "json").stdout)
+    assert report["searched"] == 60
+    assert {each["outcome"]: each["count"] for each in report["endings"]} == {**tried, Outcome.INVALID: invalid}
 
 
 def test_a_data_folder_that_cannot_be_written(laptop: Bench, database: Path) -> None:
@@ -121,6 +149,8 @@ def test_no_look_up_serves_it_even_on_that_very_machine(
     monkeypatch.setattr(session, "machine", lambda: RECORDED.machine)
     shown = laptop.tune("show", "gemm-all-reduce", "--m", "64", "--n", "8192", "--k", "28672", "--db", str(database))
     assert shown.exit_code == 1 and "stale" in shown.stdout
+    alone = laptop.tune("show", "gemm-all-reduce", "--db", str(database))  # its only one, of another machine
+    assert alone.exit_code == 0 and "4 × NVIDIA H200" in alone.stdout
 
 
 @pytest.mark.parametrize(

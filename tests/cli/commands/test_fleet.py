@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,10 +123,23 @@ def test_stop_then_resume(gpus: Bench, tunings: Tunings) -> None:
     assert gpus.tune("fleet", "problems.yaml").stdout == "4 problems: 4 done\n"
 
 
-def test_watch_ends_when_nothing_is_left(gpus: Bench, tunings: Tunings) -> None:
-    gpus.tune("fleet", "problems.yaml")
-    result = gpus.tune("fleet", "watch")
-    assert (result.exit_code, result.output) == (0, "")
+def test_watch_waits_for_a_list_and_ends_with_its_status(
+    gpus: Bench, tunings: Tunings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def tuned_meanwhile(seconds: float) -> None:
+        waits.append(seconds)
+        gpus.tune("fleet", "problems.yaml")
+
+    Store.open().close()
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=tuned_meanwhile, monotonic=time.monotonic))
+    watched = gpus.tune("fleet", "watch")
+    assert watched.exit_code == 0 and len(waits) == 1
+    assert watched.stderr.startswith("waiting for a list in ") and watched.stderr.count(" gpu-01: done in ") == 4
+    again = gpus.tune("fleet", "watch")
+    assert again.exit_code == 0 and again.stderr == "" and len(waits) == 1
+    assert watched.stdout == again.stdout == gpus.tune("fleet", "status").stdout
 
 
 @pytest.mark.parametrize("word", ["status", "start", "stop"])

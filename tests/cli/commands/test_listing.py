@@ -213,6 +213,21 @@ def test_show(gpus: Bench) -> None:
     assert set(values["limits"]) == {"all_gather", "gemm"}
 
 
+def test_show_without_a_dimension_takes_what_is_there(gpus: Bench) -> None:
+    gpus.tune(*SMALL, "--m", "1024")
+    found = gpus.json("show", "all-gather-gemm")
+    assert found["found"] and found["problem"]["m"] == 1024
+    assert " m=1024 " in gpus.tune("show", "all-gather-gemm").stdout.splitlines()[0]
+    assert gpus.tune("show", "all-gather-gemm", "--regime", "graph").exit_code == 1
+    gpus.tune(*SMALL, "--m", "512")
+    several = gpus.tune("show", "all-gather-gemm")
+    assert several.exit_code == 0 and all(f" m={m} " in several.stdout for m in (512, 1024))
+    assert len(gpus.json("show", "all-gather-gemm")["entries"]) == 2
+    hint = re.search(r"next: .*tune (show .*)", several.stderr)
+    assert hint is not None and gpus.json(*hint[1].split())["problem"]["m"] == 512
+    assert gpus.tune("show", "all-gather-gemm", "--study", "7").exit_code == 2
+
+
 def test_show_explains_a_miss_field_by_field(gpus: Bench) -> None:
     gpus.tune(*SMALL)
     result = gpus.tune("show", "all-gather-gemm", "--m", "8192", "--bias")

@@ -53,6 +53,7 @@ def test_a_file_gets_the_format_that_its_name_ends_in(tuned: Bench, tmp_path: Pa
 def test_bad_input(tuned: Bench) -> None:
     for words, code, told in (
         (["--format", "pdf"], 2, "allowed: md, json, html"),
+        (["-o", "x.pdf"], 2, "allowed: .md, .txt, .json, .html"),
         (["-o", "/no/such/folder/x.md"], 2, "No such file or directory"),
         (["--format", "json", "all-gather-gemm"], 2, "after the workload's name"),
         (["all-gather-gemm", "--m", "7"], 1, "no finished study of all-gather-gemm --m 7"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -34,6 +35,27 @@ def test_it_is_tuned_kept_found_and_reported_by_its_file_and_class(laptop: Bench
     assert [row["sizes"] for row in laptop.json("grid", TOY, "--width", "64,128", "--trials", "3")] == [
         {"width": 64}, {"width": 128},
     ]  # fmt: skip
+
+
+RATIO = re.compile(r"\d\.\d+(x | ± [\d.]+( \(by spread\))? times|</td><td[^>]*>bsp)|<h1>\d\.\d+ times")
+
+
+def test_times_of_the_interpreter_are_not_compared(laptop: Bench, tmp_path: Path) -> None:
+    said = laptop.tune("run", TOY, "--width", "64", "--trials", "3")
+    kept = tmp_path / "kept.json"
+    assert laptop.tune("export", TOY, "-o", str(kept)).exit_code == 0
+    pages = tmp_path / "pages"
+    assert laptop.tune("report", TOY, "--all", "-o", str(pages)).exit_code == 0
+    told = [said.stdout, said.stderr, *(page.read_text() for page in pages.iterdir())]
+    told += [
+        laptop.tune(*words).stdout
+        for words in (("show", TOY, "--width", "64"), ("list",), ("report", TOY), ("compare", str(kept)))
+    ]
+    assert all("bsp" in text or "width" in text for text in told)
+    for text in told:
+        assert RATIO.search(text) is None, text
+    (report,) = json.loads(laptop.tune("report", TOY, "--format", "json").stdout)
+    assert report["speedups"] and all(each["ratio"] is None for each in report["speedups"])
 
 
 def test_the_example_of_a_help_page_can_be_typed_as_it_is(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

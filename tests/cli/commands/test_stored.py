@@ -296,13 +296,13 @@ def test_studies_go_to_an_optuna_storage_of_their_own(kernel: Bench, tmp_path: P
     ("file", "told"),
     [
         (None, "an Optuna storage is a file: name it with --output"),
-        ("notes.txt", "exists and is no Optuna storage; name a new file"),
+        ("notes.db", "exists and is no Optuna storage; name a new file"),
         ("cache.db", "exists and is no Optuna storage; name a new file"),
         ("no/such.db", "No such file or directory"),
     ],
 )
 def test_no_other_file_becomes_an_optuna_storage(kernel: Bench, tmp_path: Path, file: str | None, told: str) -> None:
-    (tmp_path / "notes.txt").write_text("somebody's notes\n" * 100)
+    (tmp_path / "notes.db").write_text("somebody's notes\n" * 100)
     before = (tmp_path / "cache.db").read_bytes()
     output = ["-o", str(tmp_path / file)] if file else []
     result = kernel.tune("export", "copy", "--format", "optuna", *output)

@@ -189,7 +189,7 @@ def test_a_trace_is_a_file_for_perfetto(gpus: Bench, tmp_path: Path) -> None:
         (["flash-decode"], 1, "was tuned before the kernels' sources have changed"),
         (["gemm-all-reduce", "--world-size", "16"], 2, "this machine has 8 GPUs"),
         (["gemm-all-reduce", "--regime", "fast"], 2, "regime 'fast': allowed"),
-        (["gemm-all-reduce", "--db", "nowhere.db"], 2, "no database at"),
+        (["gemm-all-reduce", "--db", "nowhere.db"], 2, "tune it first: tune gemm-all-reduce --db nowhere.db"),
         (["gemm-all-reduce", "--trace", "/no/such/folder/x.json"], 2, "folder /no/such/folder does not exist"),
         (["gemm-all-reduce", "--trace", "/dev"], 2, "file /dev: it is a folder"),
         (["no-such-thing"], 2, "no workload named"),

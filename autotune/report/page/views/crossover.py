@@ -64,7 +64,7 @@ def options(name: str, points: Sequence[Point]) -> Option:
                 data.append({"value": None})
                 continue
             style: Option = {"color": "transparent", "borderColor": colours[mode], "borderType": "dashed"}
-            told = f"{shown(name)} {each.size}: {shown(mode)}, {ratio}\n{margin_text(each)}"
+            told = f"{shown(name)} {each.size}: {shown(mode)}, {ratio.text}\n{margin_text(each)}"
             data.append({"value": round(ratio.value, 4), "name": told, **({"itemStyle": style} if each.tied else {})})
         series.append({"type": "bar", "name": shown(mode) or "kernel", "stack": "one", "data": data, "barMaxWidth": 16,
                        "color": colours[mode]})  # fmt: skip
@@ -89,7 +89,7 @@ def table(name: str, points: Sequence[Point]) -> Table:
     rows = []
     for each in points:
         first = each.report.speedups[0] if each.report.speedups else None
-        compared = [str(first.ratio), first.baseline] if first is not None else ["", ""]
+        compared = [first.text, first.baseline] if first is not None else ["", ""]
         latency = latency_text(each.report.latency, each.report.regime)
         rows.append([str(each.size), each.mode, latency, *compared, margin_text(each)])
     return Table([name, "mode", "latency", "times as fast", "as", "next mode"], rows, "rlrrll")

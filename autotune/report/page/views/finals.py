@@ -125,7 +125,7 @@ def table(report: Report, found: list[Finalist]) -> Table:
             rows.append([each.name, "", "", f"out: {each.failed}", config])
             continue
         own = each.config == report.config
-        compared = "" if own else str(against(report, each))
+        compared = "" if own or report.key.is_interpreted else against(report, each).text
         rows.append([each.name, latency_text(each.latency, report.regime), compared, verdict(report, each), config])
     return Table(["finalist", "latency", "times the winner's", "", "config"], rows, "lrrll")
 

@@ -139,7 +139,9 @@ def table(report: Report) -> Table:
     rows = []
     for bar in bars(report):
         known = [_text(bar, regime) for regime in measured]
-        compared = str(ratio(bar.latency, report.latency, report.regime)) if bar.kind == "baseline" else ""
+        compared = ""
+        if bar.kind == "baseline" and not report.key.is_interpreted:
+            compared = ratio(bar.latency, report.latency, report.regime).text
         if bar.kind == "part":
             share = bar.latency.median / report.latency.median
             compared = f"{share:.2f} of the winner's time"

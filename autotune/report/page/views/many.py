@@ -213,7 +213,7 @@ def _both(of: Point) -> str:
 
 def _speedup(of: Point) -> str:
     found = speedup_of(of)
-    return f"{found} times as fast as {shown(of.report.speedups[0].baseline)}" if found is not None else "no baseline"
+    return found.against(shown(of.report.speedups[0].baseline)) if found is not None else "not compared"
 
 
 def _margin(of: Point) -> str:

@@ -9,7 +9,7 @@ from itertools import groupby
 from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import Outcome
-from autotune.report.figures import fastest, latency_text
+from autotune.report.figures import fastest, latency_text, outcomes_text
 from autotune.report.page.study import Study, mode_of
 from autotune.report.page.view import (
     FAILED,
@@ -30,7 +30,7 @@ from autotune.report.page.view import (
     shown,
     time_axis,
 )
-from autotune.tuning.finals import FINAL
+from autotune.tuning.finals import BASELINE, FINAL, PROOF
 
 PAUSE = 60.0
 """Seconds without a trial, beyond the trial's own, that count as an interruption and are left out of the clock."""
@@ -41,7 +41,7 @@ SIDES = {"left": 90, "right": 20, "outerBoundsMode": "none"}
 LONGEST_REASON = 240
 """Characters of a failure's reason in a tooltip."""
 
-PHASES = {"baseline": "baselines", FINAL: "finals", "proof": "proof"}
+PHASES = {BASELINE: "baselines", FINAL: "finals", PROOF: "proof"}
 """Phases by the source of a trial; every other source is the search."""
 
 
@@ -60,7 +60,7 @@ def view(study: Study) -> View | None:
     if not study.trials:
         return None
     moments = timeline(study)
-    counted = ", ".join(f"{ending.count} {ending.outcome.value}" for ending in study.endings)
+    counted = outcomes_text({ending.outcome: ending.count for ending in study.endings})
     text = f"{study.evaluated} of {study.record.space_size} valid configs were evaluated in {moments[-1].at:.0f} s: "
     text += f"{counted}. Each dot is a trial{'; the line is the best so far' if study.measured else ''}."
     kinds = len(failures(study))
@@ -150,7 +150,7 @@ def options(study: Study) -> Option:
 
 def tables(study: Study, moments: Sequence[Moment]) -> list[Table]:
     """The outcomes; what all trials of a mode share; every trial with the rest."""
-    endings = [[ending.outcome.value, str(ending.count), ending.reason] for ending in study.endings]
+    endings = [[ending.title, str(ending.count), ending.reason] for ending in study.endings]
     groups: dict[str, list[Config]] = {}
     for moment in moments:
         groups.setdefault(mode_of(moment.trial.config), []).append(moment.trial.config)
