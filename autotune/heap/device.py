@@ -5,14 +5,14 @@ barrier among the program's threads orders all their stores before one thread's 
 ``wait``s on the counter in its own heap with an acquire at system scope, then reads. Data that it reads through TMA
 (the async proxy) needs a proxy fence in between.
 
-A wait may give up, a result may not lie. After ``spin_limit`` polls a wait times out: it sets bit 0 of ``status`` on
-every rank, and the word that the ranks' hosts read; waits that are still polling then end, too. A program ends with
-``seal``, which fills its result with NaN where that bit is set. What a rank sends after it has timed out may be
-anything and may overwrite what a peer still reads; but its peers' bits were set before, so they seal their results.
+A wait may give up, a result may not lie. After ``spin_limit`` polls a wait times out: it sets the first word of
+``status`` on every rank, and the word that the ranks' hosts read; waits that are still polling then end, too. A program
+ends with ``seal``, which fills its result with NaN where that word is set. What a rank sends after it has timed out may
+be anything and may overwrite what a peer still reads; but its peers' words were set before, so they seal their results.
 
-``status``, int64 [STATUS_WORDS + world_size], lies on the heap (``heap/status.py`` fills it): bits; the address of the
-hosts' word, or zero; how many addresses follow; those of the other ranks' bits. Without addresses, as in the tuner,
-whose gang ends together, a time-out stays with its rank.
+``status``, int64 [STATUS_WORDS + world_size], lies on the heap (``heap/status.py`` fills it): 1 once a wait has timed
+out; bits of a workload's own faults; the number of addresses that follow; that of the hosts' word, and those of the
+other ranks' first words. Without addresses, as in the tuner, whose gang ends together, a time-out stays with its rank.
 
 Under the interpreter a wait also ends once a peer's process has ended, and a poll takes a millisecond, in which the
 core is another rank's.
@@ -36,6 +36,9 @@ store = iris.store
 atomic_add = iris.atomic_add
 
 QUICK_POLLS = tl.constexpr(patience.QUICK_POLLS)
+
+MOST_TOLD = tl.constexpr(16)
+"""Addresses to which a time-out can be told. 32 cost a kernel with 255 registers two spilled ones."""
 
 SEALED_AT_ONCE = tl.constexpr(1024)
 """Elements that a program fills with NaN at once."""
@@ -109,7 +112,7 @@ def next_spin(spins, status, spin_limit):
     """
     spins += 1
     if spins % 256 == 0:
-        if (tl.load(status, volatile=True) & 1) != 0:
+        if tl.load(status, volatile=True) != 0:
             spins = spin_limit
         elif (spins % (1 << 15) == 0) | (spins > QUICK_POLLS):
             if alarmed(status):
@@ -125,10 +128,9 @@ def next_spin(spins, status, spin_limit):
 @triton.jit
 def alarmed(status):
     """True if a rank has told all hosts that its wait timed out, or that it will not come."""
-    address = tl.load(status + 1)
-    told = address != 0
+    told = tl.load(status + 2) != 0
     if told:
-        told = tl.load(tl.cast(address, tl.pointer_type(tl.int64)), volatile=True) != 0
+        told = tl.load(tl.cast(tl.load(status + 3), tl.pointer_type(tl.int64)), volatile=True) != 0
     return told
 
 
@@ -155,27 +157,34 @@ def _late(behind, status):
 def time_out(status):
     """This program's wait has timed out: tell this rank's programs, the other ranks, and all hosts.
 
-    The last atomic orders that before all that the program sends from here on.
+    The atomic orders that before all that the program sends from here on.
     """
-    tl.atomic_or(status, 1)
-    for number in range(tl.load(status + 2)):
-        of_peer = tl.cast(tl.load(status + 3 + number), tl.pointer_type(tl.int64))
-        tl.atomic_or(of_peer, 1, scope="sys")
-    address = tl.load(status + 1)
-    if address != 0:
-        # A store, for over PCIe there need be no atomics.
-        tl.store(tl.cast(address, tl.pointer_type(tl.int64)), 1)
+    lanes = tl.arange(0, MOST_TOLD)
+    there = lanes < tl.load(status + 2)
+    addresses = tl.load(status + 3 + lanes, mask=there, other=0)
+    tl.store(tl.cast(addresses, tl.pointer_type(tl.int64)), 1, mask=there)
     tl.atomic_or(status, 1, sem="acq_rel", scope="sys")
+
+
+@triton.jit
+def timed_out(status):
+    """True if a wait has timed out, on whatever rank. A program looks after its last wait."""
+    return tl.load(status, volatile=True) != 0
 
 
 @triton.jit
 def seal(status, out, elements):
     """Fill ``out``, contiguous, with NaN if a wait has timed out, on whatever rank. The last thing that a program does.
 
-    All of it, and each program does: one that has ended before had nothing to tell, and the last one to end comes after
-    all stores. ``elements`` may be int64.
+    All of it, and each program that stores does: the last one to end comes after all stores. ``elements`` may be int64.
     """
-    if (tl.load(status, volatile=True) & 1) != 0:
+    seal_if(timed_out(status), out, elements)
+
+
+@triton.jit
+def seal_if(in_vain, out, elements):
+    """``seal`` by an earlier look at the status, which was on its way while the program worked."""
+    if in_vain:
         _await_own_tma_stores()
         lanes = tl.arange(0, SEALED_AT_ONCE)
         nan = tl.full((SEALED_AT_ONCE,), float("nan"), tl.float32).to(out.dtype.element_ty)

@@ -6,11 +6,8 @@ import torch
 
 from autotune.heap.arena import SymmetricHeap
 
-TIMED_OUT = 1
-"""The bit that says that a wait timed out, or that another rank's did."""
-
 STATUS_WORDS = 3
-"""int64 words before the addresses of the other ranks' status: see ``heap/device.py``."""
+"""int64 words before the addresses to which a time-out is told: see ``heap/device.py``."""
 
 
 def status_shape(world_size: int) -> tuple[int]:
@@ -24,8 +21,7 @@ def new_status(heap: SymmetricHeap) -> torch.Tensor:
 
 
 def tell_peers(status: torch.Tensor, heap: SymmetricHeap, hosts_word: int) -> None:
-    """From now on a time-out sets the bit on all ranks, and the word of the hosts at that address."""
-    others = [rank for rank in range(heap.world_size) if rank != heap.rank]
-    addresses = [heap.peer(status, rank).data_ptr() for rank in others]
-    words = torch.tensor([hosts_word, len(others), *addresses], dtype=torch.int64, device="cpu")
-    status[1 : STATUS_WORDS + len(others)] = words
+    """From now on a time-out sets the first word on all ranks, and the word of the hosts at that address."""
+    others = [heap.peer(status, rank).data_ptr() for rank in range(heap.world_size) if rank != heap.rank]
+    words = torch.tensor([1 + len(others), hosts_word, *others], dtype=torch.int64, device="cpu")
+    status[2 : 2 + len(words)] = words

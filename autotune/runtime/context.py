@@ -20,7 +20,7 @@ from autotune.errors import GangError, InputError, InvalidConfig, InvalidProblem
 from autotune.heap import open_heap
 from autotune.heap.alarm import RAISED, Alarm
 from autotune.heap.patience import polls
-from autotune.heap.status import TIMED_OUT, new_status, tell_peers
+from autotune.heap.status import new_status, tell_peers
 from autotune.kernels.launching.streams import capturing, on_device
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
@@ -214,7 +214,7 @@ class Context:
             self._forget()
             self._choices.clear()
             self.heap.release(self._mark)
-            self._status[0] = 0
+            self._status[:2] = 0
             self._alarm.reset()
             self.heap.barrier()
 
@@ -241,14 +241,14 @@ class Context:
             self._check_status()
 
     def _check_status(self) -> None:
-        status = int(self._status[0].item())
-        if status & ~TIMED_OUT:  # first: the wrong input would be there again after a release
+        timed_out, faults = self._status[:2].tolist()
+        if faults:  # first: the wrong input would be there again after a release
             raise InvalidProblem(
                 "tokens name an expert more than once, and so gave this rank more rows than there is room for "
                 "(docs/kernels/moe.md); results since then lack rows. Mend the routing, then call context.release() on "
                 "every rank"
             )
-        if status or self._alarm_words[RAISED]:
+        if timed_out or self._alarm_words[RAISED]:
             self._raise_alarm()
 
     def _raise_alarm(self) -> None:
@@ -280,7 +280,7 @@ class Context:
         with self._lock:
             if self._interpreted:
                 workspace.run(operands, outs, bindings)
-                if self._status[0]:
+                if self._status[:2].any():
                     self._check_status()
                 return
             TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)

@@ -66,7 +66,7 @@ MUTANTS: list[Mutant] = [
         ("waits for the first to come", "fd signal", ("tl.max(tl.where(mask, target - reached, 0), axis=0)", "tl.min(tl.where(mask, target - reached, 1 << 30), axis=0)")),
         ("waits for the first to come", "rs gather", ("tl.max(tl.where(mask, target - reached, 0), axis=0)", "tl.min(tl.where(mask, target - reached, 1 << 30), axis=0)")),
         ("times out at once", "ar one", ("    while (behind > 0) & (spins < spin_limit):\n", "    while (behind > 0) & (spins < 1):\n", 2)),
-        ("times out without a mark", "rs push", ("        tl.atomic_or(status, 1)\n    return late", "        pass\n    return late"),
+        ("times out without a mark", "rs push", ("        time_out(status)\n    return late", "        pass\n    return late"),
          {"equivalent": "no wait of a right kernel times out; the check of a wrong one sees the result"}),
         ("signals before its threads have stored", "rs push", ('    tl.debug_barrier()\n    iris.atomic_add(counter, 1,', '    iris.atomic_add(counter, 1,'), GPU),
         ("signals unordered", "rs push", ('mask=mask, sem="release", scope="sys")', 'mask=mask, sem="relaxed", scope="sys")', 2), GPU),

@@ -204,10 +204,11 @@ def all_reduce_norm_kernel(
             block, blocks, row, M, N, epoch, rank, inbox, sums, arrivals, returns, heap_bases, status, spin_limit,
             TYPE, WORLD, MODE, PROTOCOL, 1 if SENDERS == 0 else SENDERS, BLOCK_M, BLOCK_N,
         )  # fmt: skip
+        in_vain = heap.timed_out(status)
         add_and_norm(acc, own, scale, normed, total, row, M, N, eps, TYPE, BLOCK_M, BLOCK_N)
+        heap.seal_if(in_vain, normed, tl.cast(M, tl.int64) * N)
+        heap.seal_if(in_vain, total, tl.cast(M, tl.int64) * N)
     finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
-    heap.seal(status, normed, tl.cast(M, tl.int64) * N)
-    heap.seal(status, total, tl.cast(M, tl.int64) * N)
 
 
 @triton.jit(do_not_specialize=["M"])

@@ -15,7 +15,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import WorkloadError
 from autotune.heap.arena import SymmetricHeap
-from autotune.heap.status import TIMED_OUT, new_status, status_shape
+from autotune.heap.status import new_status, status_shape
 from autotune.kernels.launching.graphs import replayed
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch, in_order
@@ -61,8 +61,7 @@ class Call(Generic[P, K, T, MaybeS]):
     """The heap's base address on each rank, int64 [world_size]."""
     rank: int
     status: torch.Tensor
-    """int64: what waits set when they time out, and programs end with ``seal`` by; see ``heap/device.py``. A workload's
-    own faults have other bits of it."""
+    """int64: what waits set when they time out, and programs end with ``seal`` by; see ``heap/device.py``."""
     spin_limit: int
     """Polls before a wait times out."""
     group: Any = None
@@ -238,7 +237,7 @@ class Setup(Generic[P, K, T, S]):
 
     def timed_out(self) -> bool:
         """True if a wait has timed out since the status was allocated. Waits for the device."""
-        return bool(int(self._status[0].item()) & TIMED_OUT)
+        return bool(self._status[0].item())
 
     def _call(self, tensors: T, scratch: MaybeS) -> Call[P, K, T, MaybeS]:
         heap = self._heap

@@ -21,8 +21,8 @@ from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import finish_unordered, wide_epoch
 from autotune.kernels.primitives.ll import ll_flag, ll_wait, ll_words
 
-ROWS_LOST = tl.constexpr(2)
-"""Bit of a status word: a rank got more rows than it has room for, as some tokens name an expert more than once."""
+ROWS_LOST = tl.constexpr(1)
+"""Bit of the faults in a status: more rows than there is room for, as some tokens name an expert more than once."""
 
 
 @triton.jit
@@ -108,7 +108,7 @@ def plan_expert(
         row += tl.sum(count, axis=0)
         begin += STEP
     if row > capacity:
-        tl.atomic_or(status, ROWS_LOST)
+        tl.atomic_or(status + 1, ROWS_LOST)
 
 
 @triton.jit

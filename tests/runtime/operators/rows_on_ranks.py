@@ -56,7 +56,8 @@ def without_rows(context: autotune.Context) -> dict[str, Any]:
     alike = all([list(x.shape) for x in results] == shapes[name] for way in ways for name, results in way.items())
     return {
         "shapes": shapes, "alike": alike, "zero": zero, "out": all(same), "left": context.heap.left == left,
-        "problems": len(problems), "operators": sorted({*OPERATORS} - {"all_gather_gemm_kept"}), "gradients": gradients_without_rows(context),
+        "problems": len(problems), "operators": sorted({*OPERATORS} - {"all_gather_gemm_kept"}),
+        "gradients": gradients_without_rows(context),
         "one alone": one_alone(context),
     }  # fmt: skip
 
