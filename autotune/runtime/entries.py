@@ -13,7 +13,7 @@ from itertools import chain, takewhile
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store
 from autotune.errors import NoDatabase
-from autotune.runtime.gate import Gate
+from autotune.gate import Gate
 
 GATE = Gate()
 """Held over the one query of a workload, so that concurrent look-ups query once."""
