@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.gate import FORKS_WAIT as _FORKS_WAIT
+
 if TYPE_CHECKING:
     from autotune import nn as nn
     from autotune.compiled.collecting import collect
@@ -130,16 +132,17 @@ def __getattr__(name: str) -> Any:
     """Load a public name's module on first use."""
     import importlib
 
-    if name == "nn":
-        return importlib.import_module("autotune.nn")
-    if name == "__version__":
-        return importlib.import_module("importlib.metadata").version("iris-autotune")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'autotune' has no attribute {name!r}; it has {', '.join(__all__)}")
-    home = importlib.import_module(f"{_HOMES[name]}.{name}" if name in _MODULES else _HOMES[name])
-    found = home if name in _MODULES else getattr(home, name)
-    globals()[name] = found  # from now on without us: this is on the way of every call
-    return found
+    with _FORKS_WAIT:
+        if name == "nn":
+            return importlib.import_module("autotune.nn")
+        if name == "__version__":
+            return importlib.import_module("importlib.metadata").version("iris-autotune")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'autotune' has no attribute {name!r}; it has {', '.join(__all__)}")
+        home = importlib.import_module(f"{_HOMES[name]}.{name}" if name in _MODULES else _HOMES[name])
+        found = home if name in _MODULES else getattr(home, name)
+        globals()[name] = found  # from now on without us: this is on the way of every call
+        return found
 
 
 def __dir__() -> list[str]:

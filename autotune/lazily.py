@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from autotune.gate import FORKS_WAIT
+
 
 def loading(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """A package's ``__getattr__``; ``homes`` are the modules of its lazy names."""
@@ -13,6 +15,7 @@ def loading(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(homes)}")
-        return getattr(importlib.import_module(homes[name]), name)
+        with FORKS_WAIT:
+            return getattr(importlib.import_module(homes[name]), name)
 
     return load

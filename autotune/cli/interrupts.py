@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM both end a command and keep its measurements; the exit code tells them apart."""
+"""Ctrl-C and SIGTERM both end a command and keep its measurements; the exit code tells them apart. Ctrl-Z stops it."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -12,6 +13,8 @@ from typing import Any
 
 NOBODY_READS = 128 + signal.SIGPIPE
 """The exit code where the reader of the output has gone (``tune list | head``), as shells report it of git or cat."""
+
+SHOW_CURSOR = b"\x1b[?25h"
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _received: list[int] = []
@@ -37,7 +40,8 @@ def end_at_once() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """While it lasts, both signals raise KeyboardInterrupt, unless this process was started to ignore them.
+    """While it lasts, both signals raise KeyboardInterrupt, unless this process was started to ignore them. Ctrl-Z
+    gives the shell its cursor back, which a live view hides.
 
     In the midst of an import the first one waits for the import's end: libraries drop a KeyboardInterrupt there and go
     on (torch, as if there were no NumPy), or abort the process where C++ called Python. A second one does not wait.
@@ -46,10 +50,13 @@ def interruptible() -> Iterator[None]:
         yield  # only the main thread gets signals
         return
     _received.clear()
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    handlers = dict.fromkeys(_SIGNALS, _interrupt)
+    if sys.stderr.isatty():
+        handlers[signal.SIGTSTP] = _stop
+    before = {number: signal.getsignal(number) for number in handlers}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+            signal.signal(number, handlers[number])
     try:
         yield
     finally:
@@ -64,6 +71,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
     imports.f_trace, imports.f_trace_lines = _interrupt_at_its_end, False
     sys.settrace(lambda *_: None)  # of other frames nothing is traced
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    os.write(sys.stderr.fileno(), SHOW_CURSOR)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)  # and go on from here with fg
+    signal.signal(number, _stop)
 
 
 def _outermost_import(frame: FrameType | None) -> FrameType | None:

@@ -6,15 +6,16 @@ Every step is one transaction, so a process may die between any two: what it had
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar, get_args
 
-from sqlalchemy import ColumnElement, Row, and_, case, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from autotune.db.engines import Database
+from autotune.db import fleet_rows
+from autotune.db.engines import Database, intact
 from autotune.db.fleet_records import (
     Attempt,
     AttemptState,
@@ -34,6 +35,9 @@ from autotune.db.models import KEY, KIND, PROVENANCE, FleetAttempt, FleetFinding
 from autotune.db.records import CacheKey, Provenance
 from autotune.db.rows import now
 from autotune.errors import NoDatabase
+from autotune.text import visible
+
+LOG = logging.getLogger("autotune")
 
 HOSTS_PER_PROBLEM = 2
 """A problem that failed on this many hosts is set aside: the second one is the other host it was retried on."""
@@ -46,12 +50,19 @@ IN_A_ROW = 3
 
 ROWS_AT_ONCE = 500
 
+T = TypeVar("T")
+
 
 class Fleet:
-    """The fleet's tables of an open database. Use ``Store.fleet``."""
+    """The fleet's tables of an open database. Use ``Store.fleet``.
+
+    A damaged row, or one in a state of a later version, is left alone, with one warning that names it.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._unknown: set[str] = set()
+        """States that have been warned of."""
         if database.schema.is_older_than("0007"):
             raise NoDatabase(f"{database.place} has no fleet yet; start one: tune fleet problems.yaml")
 
@@ -105,6 +116,8 @@ class Fleet:
             findings = [{"host_id": row.id, **dataclasses.asdict(each)} for each in host.findings]
             if findings:
                 session.execute(insert(FleetFinding), findings)
+            if self._intact(row, fleet_rows.host, ()) is None:
+                row.set_aside = host.set_aside
             return dataclasses.replace(host, set_aside=row.set_aside)
 
         return self._database.write(put)
@@ -126,7 +139,7 @@ class Fleet:
         def ask(session: Session) -> list[Listed]:
             rows = session.scalars(query).all()
             failed_on = _failures(session, [row.id for row in rows])
-            return [_listed(row, failed_on.get(row.id, ())) for row in rows]
+            return self._listed(rows, failed_on)
 
         return self._database.read(ask)
 
@@ -139,11 +152,11 @@ class Fleet:
         def take(session: Session) -> Claim | None:
             before = session.scalar(select(FleetAttempt).where(FleetAttempt.lease == lease.text).with_for_update())
             if before is not None:  # this very call, whose acknowledgement was lost
-                return _claim(session, before) if before.state == "running" else None
+                return self._claim(session, before) if before.state == "running" else None
             at = session.scalar(select(FleetHost).where(FleetHost.name == host))
             if at is None or at.broken or at.set_aside:
                 return None
-            row = session.scalar(_claimable(at, problem))
+            row = self._next(session, at, problem)
             if row is None:
                 return None
             row.state = "running"
@@ -152,7 +165,7 @@ class Fleet:
             )  # fmt: skip
             session.add(attempt)
             session.flush()
-            return _claim(session, attempt)
+            return self._claim(session, attempt)
 
         return self._database.write(take, alone=False)
 
@@ -209,17 +222,14 @@ class Fleet:
             .order_by(FleetAttempt.id)
         )
         found = self._database.read(lambda session: session.execute(query).all())
-        return [
-            UnderWay(row.id, _listed(of), row.host, Held(row.lease, row.heartbeat), row.started_at, row.progress)
-            for row, of in found
-        ]
+        return self._with_problems(found, fleet_rows.under_way)
 
     def attempts(self, after: int, besides: Collection[int] = ()) -> list[Attempt]:
         """Attempts in the order of their start: those newer than ``after``, and these."""
         query = select(FleetAttempt, FleetProblem).join(FleetProblem, FleetProblem.id == FleetAttempt.problem_id)
         query = query.where(or_(FleetAttempt.id > after, FleetAttempt.id.in_(besides))).order_by(FleetAttempt.id)
         found = self._database.read(lambda session: session.execute(query).all())
-        return [_attempt(row, of) for row, of in found]
+        return self._with_problems(found, fleet_rows.attempt)
 
     def newest_attempt(self) -> int:
         """The id of the attempt started last; 0 before any."""
@@ -227,7 +237,12 @@ class Fleet:
 
     def counts(self) -> Counts:
         query = select(FleetProblem.state, func.count()).group_by(FleetProblem.state)
-        return Counts(**dict(self._database.read(lambda session: session.execute(query).all())))
+        found = dict(self._database.read(lambda session: session.execute(query).all()))
+        unknown = {str(state) for state in found if state not in get_args(ProblemState)}
+        for state in unknown - self._unknown:
+            LOG.warning("problems in state %s, which this version does not know, are left alone", visible(repr(state)))
+        self._unknown |= unknown
+        return Counts(**{state: found.get(state, 0) for state in get_args(ProblemState)})
 
     def hosts(self) -> list[HostRecord]:
         """All hosts ever examined, by name, with their findings."""
@@ -235,9 +250,11 @@ class Fleet:
         def ask(session: Session) -> list[HostRecord]:
             findings: dict[int, list[Finding]] = {}
             for each in session.scalars(select(FleetFinding).order_by(FleetFinding.id)):
-                findings.setdefault(each.host_id, []).append(Finding(each.name, each.verdict, each.found, each.mend))
+                finding = self._intact(each, fleet_rows.finding)
+                if finding is not None:
+                    findings.setdefault(each.host_id, []).append(finding)
             hosts = session.scalars(select(FleetHost).order_by(FleetHost.name)).all()
-            return [_host(row, findings.get(row.id, ())) for row in hosts]
+            return _present(self._intact(row, fleet_rows.host, findings.get(row.id, ())) for row in hosts)
 
         return self._database.read(ask)
 
@@ -246,20 +263,53 @@ class Fleet:
         failed_once = exists().where(*_counting("failed"), FleetAttempt.problem_id == FleetProblem.id)
         unlucky = or_(FleetProblem.state == "failed", and_(FleetProblem.state == "wanted", failed_once))
         query = select(FleetProblem).where(unlucky).order_by(FleetProblem.state, FleetProblem.id).limit(most)
-        pace = select(func.avg(FleetAttempt.seconds)).where(FleetAttempt.state == "done")
+        possible = FleetAttempt.seconds.between(0, 1e9)
+        pace = select(func.avg(FleetAttempt.seconds)).where(FleetAttempt.state == "done", possible)
 
         def ask(session: Session) -> tuple[list[Listed], float | None]:
             rows = session.scalars(query).all()
             failed = _failures(session, [row.id for row in rows])
-            return [_listed(row, failed.get(row.id, ())) for row in rows], session.scalar(pace)
+            return self._listed(rows, failed), session.scalar(pace)
 
         found, seconds = self._database.read(ask)
         return Snapshot(self.counts(), self.running(), found, self.hosts(), seconds)
+
+    def _intact(self, row: Any, read: Callable[..., T], *known: Any) -> T | None:
+        """What ``read`` makes of a row and of what is known besides; None if the row is damaged."""
+        return intact(self._database.place, row.__tablename__, row.id, lambda: read(row, *known))
+
+    def _listed(self, rows: Iterable[FleetProblem], failed_on: dict[int, set[str]]) -> list[Listed]:
+        return _present(self._intact(row, fleet_rows.listed, failed_on.get(row.id, ())) for row in rows)
+
+    def _with_problems(self, found: Iterable[Any], read: Callable[..., T]) -> list[T]:
+        """Attempts with their problems."""
+        known = ((row, self._intact(of, fleet_rows.listed)) for row, of in found)
+        return _present(self._intact(row, read, of) for row, of in known if of is not None)
+
+    def _next(self, session: Session, host: FleetHost, problem: int | None) -> FleetProblem | None:
+        """The problem's row, or the next that the host takes, locked; damaged ones are passed by."""
+        damaged: list[int] = []
+        while True:
+            row: FleetProblem | None = session.scalar(_claimable(host, problem, damaged))
+            if row is None or self._intact(row, fleet_rows.listed) is not None:
+                return row
+            damaged.append(row.id)
+
+    def _claim(self, session: Session, attempt: FleetAttempt) -> Claim | None:
+        row = session.get_one(FleetProblem, attempt.problem_id)
+        query = select(func.count()).select_from(FleetAttempt).where(FleetAttempt.problem_id == row.id)
+        number = session.scalar(query) or 1
+        listed = self._intact(row, fleet_rows.listed)
+        return None if listed is None else Claim(attempt.id, listed, number)
 
     def _move(self, states: dict[str, str]) -> None:
         new = case(states, value=FleetProblem.state)
         query = update(FleetProblem).where(FleetProblem.state.in_(states)).values(state=new)
         self._database.write(lambda session: session.execute(query))
+
+
+def _present(found: Iterable[T | None]) -> list[T]:
+    return [each for each in found if each is not None]
 
 
 def _new_row(wanted: Wanted, is_done: bool) -> dict[str, Any]:
@@ -279,11 +329,11 @@ def _upsert(session: Session) -> Any:
     ).execution_options(synchronize_session=False)
 
 
-def _claimable(host: FleetHost, problem: int | None) -> Any:
+def _claimable(host: FleetHost, problem: int | None, besides: Collection[int]) -> Any:
     """The problem's row, locked; on a server other claims pass it by instead of waiting."""
     there = Kind(**{name: getattr(host, name) for name in KIND})
     query = select(FleetProblem).where(FleetProblem.state == "wanted", _of_kind(there))
-    query = query.where(FleetProblem.world_size <= host.gpus)
+    query = query.where(FleetProblem.world_size <= host.gpus, FleetProblem.id.not_in(besides))
     if problem is not None:
         query = query.where(FleetProblem.id == problem)
     ours = (FleetAttempt.problem_id == FleetProblem.id, FleetAttempt.host == host.name)
@@ -372,27 +422,3 @@ def _of_kind(kind: Kind) -> ColumnElement[bool]:
 
 def _count(session: Session) -> int:
     return session.scalar(select(func.count()).select_from(FleetProblem)) or 0
-
-
-def _claim(session: Session, attempt: FleetAttempt) -> Claim:
-    row = session.get_one(FleetProblem, attempt.problem_id)
-    number = select(func.count()).select_from(FleetAttempt).where(FleetAttempt.problem_id == row.id)
-    return Claim(attempt.id, _listed(row), session.scalar(number) or 1)
-
-
-def _listed(row: FleetProblem | Row[Any], failed_on: Iterable[str] = ()) -> Listed:
-    key = CacheKey(**{name: getattr(row, name) for name in KEY})
-    provenance = Provenance(**{name: getattr(row, name) for name in PROVENANCE})
-    wanted = Wanted(key, provenance, json.loads(row.options))
-    state: ProblemState = row.state  # type: ignore[assignment]
-    return Listed(row.id, wanted, state, row.reason, frozenset(failed_on))
-
-
-def _attempt(row: FleetAttempt, of: FleetProblem) -> Attempt:
-    state: Any = row.state
-    return Attempt(row.id, _listed(of), row.host, state, row.reason, row.seconds)
-
-
-def _host(row: FleetHost, findings: Iterable[Finding]) -> HostRecord:
-    kind = Kind(**{name: getattr(row, name) for name in KIND})
-    return HostRecord(row.name, row.gpus, kind, tuple(findings), row.broken, row.set_aside)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from sqlalchemy import Row
 
 from autotune.config import Config
-from autotune.db.models import KEY, PROVENANCE, Study, Trial
+from autotune.db.models import KEY, PROVENANCE, Keyed, Study, Trial
 from autotune.db.records import (
     LONGEST,
     CacheKey,
@@ -71,16 +71,16 @@ def trial_record(row: Row[Any]) -> TrialRecord:
         latency = _latency({**{name: getattr(row, name) for name in names}, "by_rank": json.loads(row.by_rank or "")})
     evaluation = Evaluation(
         outcome=outcome,
-        reason=_text(row.reason),
+        reason=words(row.reason),
         latency=latency,
         error=None if row.error is None else float(row.error),
-        seconds={name: float(value) for name, value in _object(row.seconds).items()},
+        seconds={name: float(value) for name, value in json_object(row.seconds).items()},
     )
     return TrialRecord(
         config=_config(row.config),
         evaluation=evaluation,
-        source=_text(row.source),
-        number=None if row.number is None else _integer(row.number),
+        source=words(row.source),
+        number=None if row.number is None else whole_number(row.number),
         predicted=None if row.predicted is None else _number(float(row.predicted)),
         id=row.id,
         created_at=_time(row.created_at),
@@ -122,14 +122,14 @@ def study_record(row: Study | Row[Any]) -> StudyRecord:
     _check(row)
     return StudyRecord(
         id=row.id,
-        key=_key(row),
-        provenance=_provenance(row),
-        seed=_integer(row.seed),
-        space_size=_integer(row.space_size),
+        key=key_of(row),
+        provenance=provenance_of(row),
+        seed=whole_number(row.seed),
+        space_size=whole_number(row.space_size),
         state=row.state,
         created_at=_time(row.created_at),
         winner=None if row.finished_at is None else _winner(row),
-        origin=_text(row.origin or ""),
+        origin=words(row.origin or ""),
     )
 
 
@@ -137,38 +137,38 @@ def entry(row: Row[Any]) -> Entry:
     """The cache entry from a finished study's columns and ``trials``, its number of trials."""
     _check(row)
     return Entry(
-        key=_key(row),
-        provenance=_provenance(row),
+        key=key_of(row),
+        provenance=provenance_of(row),
         winner=_winner(row),
         study_id=row.id,
         finished_at=_time(row.finished_at),
-        trials=row.trials + _integer(row.imported_trials or 0),
-        seed=_integer(row.seed),
-        space_size=_integer(row.space_size),
+        trials=row.trials + whole_number(row.imported_trials or 0),
+        seed=whole_number(row.seed),
+        space_size=whole_number(row.space_size),
         imported_at=None if row.imported_at is None else _time(row.imported_at),
-        origin=_text(row.origin or ""),
+        origin=words(row.origin or ""),
     )
 
 
-def _key(row: Study | Row[Any]) -> CacheKey:
-    words = {name: _text(getattr(row, name)) for name in KEY if name != "world_size"}
-    return CacheKey(**words, world_size=_integer(row.world_size))
+def key_of(row: Keyed | Row[Any]) -> CacheKey:
+    texts = {name: words(getattr(row, name)) for name in KEY if name != "world_size"}
+    return CacheKey(**texts, world_size=whole_number(row.world_size))
 
 
-def _provenance(row: Study | Row[Any]) -> Provenance:
-    return Provenance(**{name: _text(getattr(row, name)) for name in PROVENANCE})
+def provenance_of(row: Keyed | Row[Any]) -> Provenance:
+    return Provenance(**{name: words(getattr(row, name)) for name in PROVENANCE})
 
 
 def _winner(row: Study | Row[Any]) -> Winner:
     return Winner(
         config=_config(row.winner_config),
-        latency=_latency(_object(row.winner_latency)),
-        baselines=_latencies(_object(row.winner_baselines)),
-        limits=_latencies(_object(row.winner_limits)),
-        roofline=None if row.winner_roofline is None else _roofline(_object(row.winner_roofline)),
+        latency=_latency(json_object(row.winner_latency)),
+        baselines=_latencies(json_object(row.winner_baselines)),
+        limits=_latencies(json_object(row.winner_limits)),
+        roofline=None if row.winner_roofline is None else _roofline(json_object(row.winner_roofline)),
         routings={
             name: Routed(_latency(values["latency"]), _latencies(values["baselines"]))
-            for name, values in _object(row.winner_routings or "{}").items()
+            for name, values in json_object(row.winner_routings or "{}").items()
         },
     )
 
@@ -190,12 +190,12 @@ def _check(row: Study | Row[Any]) -> None:
     for moment in (row.finished_at, row.imported_at):
         if moment is not None:
             _time(moment)
-    _integer(row.imported_trials or 0)
-    _text(row.origin or "")
+    whole_number(row.imported_trials or 0)
+    words(row.origin or "")
 
 
 def _config(text: str | None) -> Config:
-    return Config.from_json(_text(text))
+    return Config.from_json(words(text))
 
 
 def _values_by_name(latencies: Mapping[str, Latency]) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _latency(values: dict[str, Any]) -> Latency:
         low=float(values["low"]),
         high=float(values["high"]),
         skew=float(values["skew"]),
-        iterations=_integer(values["iterations"]),
+        iterations=whole_number(values["iterations"]),
         by_rank=_numbers(values["by_rank"]),
         host=None if (host := values.get("host")) is None else float(host),
         isolated=None if (isolated := values.get("isolated")) is None else float(isolated),
@@ -244,18 +244,19 @@ def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def _object(text: str | None) -> dict[str, Any]:
-    values = json.loads(_text(text))
+def json_object(text: str | None) -> dict[str, Any]:
+    values = json.loads(words(text))
     if not isinstance(values, dict):
         raise ValueError(f"a JSON {type(values).__name__} where an object is needed")
     return values
 
 
 def _time(text: str | None) -> datetime:
-    return datetime.fromisoformat(_text(text)).astimezone(UTC)
+    return datetime.fromisoformat(words(text)).astimezone(UTC)
 
 
-def _text(value: str | None) -> str:
+def words(value: object) -> str:
+    """The text; raises ValueError for another type, and where it is not UTF-8 in the table."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} where text is needed")
     if not value.isascii():
@@ -263,7 +264,7 @@ def _text(value: str | None) -> str:
     return value
 
 
-def _integer(value: Any) -> int:
+def whole_number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{value!r} where an integer is needed")
     return value

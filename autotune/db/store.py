@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from sqlalchemy import BigInteger, Executable, Row, cast, func, select, update
 from sqlalchemy.orm import Session
 
+from autotune.config import Config
 from autotune.db import migrations, queries, rows
 from autotune.db.engines import CURRENT, Database, database_url, intact, open_database, place_of, translated
 from autotune.db.fleet import Fleet
@@ -17,6 +18,7 @@ from autotune.db.lease import Held, Lease
 from autotune.db.models import Study, TaxesRow, Trial
 from autotune.db.records import CacheKey, Entry, Provenance, State, StudyRecord, TrialRecord, Winner
 from autotune.errors import StoreError
+from autotune.gate import FORKS_WAIT
 from autotune.settings import default_database_url
 
 LAST_IN_ORDER = 2**63 - 1
@@ -44,7 +46,7 @@ class Store:
         if it is missing, and nothing is changed. A read-only file opens for reading.
         """
         target = database_url(default_database_url() if url is None else url)
-        with translated(place_of(target)):
+        with FORKS_WAIT, translated(place_of(target)):
             return cls(open_database(target, create=create))
 
     @property
@@ -98,8 +100,11 @@ class Store:
 
         self._database.write(add)
 
-    def trials(self, study_id: int) -> list[TrialRecord]:
-        """A study's evaluations in the order of recording."""
+    def trials(self, study_id: int, holds: Callable[[Config], bool] | None = None) -> list[TrialRecord]:
+        """A study's evaluations in the order of recording.
+
+        ``holds`` tells if the space that was searched holds a config; a row with another one is damaged.
+        """
 
         def ask(session: Session) -> Sequence[Row[Any]]:
             schema = self._database.schema
@@ -108,7 +113,13 @@ class Store:
                 raise StoreError(self._no_study(study_id))
             return session.execute(queries.trials(schema, study_id)).all()
 
-        records = (self._intact(Trial, row, rows.trial_record) for row in self._database.read(ask))
+        def read(row: Row[Any]) -> TrialRecord:
+            record = rows.trial_record(row)
+            if holds is not None and not holds(record.config):
+                raise ValueError(f"{record.config} is not of the space that was searched")
+            return record
+
+        records = (self._intact(Trial, row, read) for row in self._database.read(ask))
         return [record for record in records if record is not None]
 
     def add_taxes(self, study_id: int, measured: str) -> None:
@@ -127,8 +138,10 @@ class Store:
         if self._database.schema.is_older_than(migrations.TAXED):
             return None
         table = self._database.schema.table(TaxesRow)
-        query = select(table.c.measured).where(table.c.study_id == study_id).order_by(table.c.id.desc()).limit(1)
-        found: str | None = self._database.read(lambda session: session.scalar(query))
+        columns = (table.c.id, table.c.measured)
+        query = select(*columns).where(table.c.study_id == study_id).order_by(table.c.id.desc()).limit(1)
+        row: Any = self._database.read(lambda session: session.execute(query).first())
+        found: str | None = None if row is None else self._intact(TaxesRow, row, lambda row: rows.words(row.measured))
         return found
 
     def finish(self, study_id: int, winner: Winner, lease: Lease | None = None) -> None:

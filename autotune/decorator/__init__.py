@@ -48,7 +48,8 @@ def autotune(
     - ``db``: URL or path of the database, by default AUTOTUNE_DB or the user's.
 
     Raises InvalidArguments, a ValueError, where the arguments do not fit the kernel or each other. A launch raises what
-    Triton's raises, and at a key's first look-up NotTuned, InvalidConfig, RanksDisagree, GangError and StoreError.
+    Triton's raises, and at a key's first look-up NotTuned, InvalidConfig, RanksDisagree and GangError. Where the
+    database cannot be used it goes on without, with one warning; in a CUDA graph's capture it times nothing.
     """
     _check_configs(configs)
     options = Options(space, default, config_hook, free, on_miss, trials, ranks, db)

@@ -9,21 +9,25 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from autotune.agreement import Agreement
 from autotune.config import Config
-from autotune.db import CacheKey, Provenance
+from autotune.db import CacheKey, Entry, Provenance
+from autotune.decorator import keeping
 from autotune.decorator.candidates import Candidates, Spaced
 from autotune.decorator.key import Call, TuningKey, cache_key, call_of, origin_of, provenance_of
 from autotune.decorator.own_options import Options, Ranks
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
-from autotune.errors import MachineTooSmall, NotTuned
+from autotune.errors import MachineTooSmall, NotTuned, StoreError
+from autotune.gate import FORKS_WAIT
+from autotune.kernels.launching.streams import capturing
 from autotune.machine import INTERPRETED, Machine, check_interpreter
 from autotune.machine import machine as this_machine
-from autotune.runtime.entries import read_entries, serve
+from autotune.runtime.entries import Entries, forget_entries, read_entries, serve
 from autotune.runtime.lookup import Found
 from autotune.settings import default_database_url, offline
 
@@ -57,7 +61,8 @@ def agreement_of(ranks: Ranks) -> LaunchAgreement:
     """
     if ranks == "each" or not dist.is_available() or not dist.is_initialized():
         return ALONE
-    from autotune.runtime.groups import process_group  # needs torch's distributed part
+    with FORKS_WAIT:
+        from autotune.runtime.groups import process_group  # needs torch's distributed part
 
     group = process_group(ranks()) if callable(ranks) else None
     if dist.get_world_size(group) == 1:
@@ -79,6 +84,11 @@ def _check_driver(kernel: str) -> None:
         ) from error
 
 
+def _is_captured(machine: Machine) -> bool:
+    """True while this thread's stream is captured into a CUDA graph."""
+    return not machine.is_interpreter and capturing(torch.device("cuda", torch.cuda.current_device()))
+
+
 @dataclass(frozen=True)
 class Asked:
     """One rank's question, and its database's offer."""
@@ -90,6 +100,8 @@ class Asked:
     offer: Found | None
     reason: str
     offline: bool
+    captured: bool
+    """True while a CUDA graph is captured: nothing can be timed."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +116,8 @@ class Question:
     reason: str
     offline: bool
     """True if any rank must not tune; then none can."""
+    captured: bool
+    """True if any rank captures a CUDA graph."""
 
     @property
     def exact(self) -> Found | None:
@@ -157,19 +171,32 @@ class Decider:
         asked = agreement.gather(lambda: self._ask(launch, agreement.world_size))
         agreement.check_same([each.identity for each in asked])
         first, offers = asked[0], [each.offer for each in asked if each.offer is not None]
-        return Question(agreement, first.call, first.key, offers, first.reason, any(each.offline for each in asked))
+        return Question(
+            agreement, first.call, first.key, offers, first.reason, any(each.offline for each in asked),
+            any(each.captured for each in asked),
+        )  # fmt: skip
 
     def _ask(self, launch: Arguments, world_size: int) -> Asked:
-        name, provenance = self._tuner.kernel_name, self._provenance
-        call = call_of(name, launch.named, self._tuner.keys)
-        key = cache_key(call, world_size, self.machine)
-        served = serve(
-            read_entries(self._url, name, self.machine.device), key, provenance, self._options.free,
-            self._refusal(call, launch),
-        )  # fmt: skip
+        with FORKS_WAIT:
+            name, provenance = self._tuner.kernel_name, self._provenance
+            call = call_of(name, launch.named, self._tuner.keys)
+            key = cache_key(call, world_size, self.machine)
+            served = serve(self._entries(), key, provenance, self._options.free, self._refusal(call, launch))
         bench = "our bench" if self._tuner.given_bench is None else "a do_bench of its own"  # they meet unequally often
         identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}, {bench}"
-        return Asked(identity, call, key, Found.of(served), served.reason, offline())
+        reason = keeping.failure(self._url) or served.reason
+        return Asked(identity, call, key, Found.of(served), reason, offline(), _is_captured(self.machine))
+
+    def _entries(self) -> Entries:
+        """The kernel's entries; none where the database cannot be read."""
+        nothing: list[Entry] = []
+        if keeping.failure(self._url) is not None:
+            return Entries(nothing)
+        try:
+            return read_entries(self._url, self._tuner.kernel_name, self.machine.device)
+        except StoreError as error:
+            keeping.give_up(self._url, error)
+            return Entries(nothing)
 
     def _refusal(self, call: Call, launch: Arguments) -> Callable[[Config], str | None]:
         """The reason why a config cannot be used for a call, by the space or the list and by early pruning."""
@@ -215,14 +242,20 @@ class Decider:
         return candidates.add(self._tuner.prune_configs(launch.kwargs))[0]
 
     def _tuned(self, key: TuningKey, question: Question, launch: Arguments, anew: bool = False) -> Found:
-        from autotune.decorator.proposals import Task
-        from autotune.decorator.tuning_session import Session  # Optuna takes a second to import
+        with FORKS_WAIT:
+            from autotune.decorator.proposals import Task
+            from autotune.decorator.tuning_session import Session  # Optuna takes a second to import
 
         task = Task(
             question.call, self.machine, question.key, self._provenance, self._url, self._options.trials,
-            origin_of(self._tuner.fn), anew,
+            origin_of(self._tuner.fn), anew, question.captured,
         )  # fmt: skip
         return Session(self._tuner, self._candidates, question.agreement, task, key, launch).run()
+
+    def forget(self) -> None:
+        """Read the database again for the next key, also if it could not be used."""
+        keeping.try_again(self._url)
+        forget_entries(self._tuner.kernel_name)
 
     @property
     def _url(self) -> str:

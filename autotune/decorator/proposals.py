@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from autotune.config import Config
-from autotune.db import CacheKey, Provenance, Store, StudyRecord, TrialRecord, Winner
+from autotune.db import CacheKey, Lease, Provenance, Store, StudyRecord, TrialRecord, Winner
+from autotune.decorator import keeping
 from autotune.decorator.candidates import ListedSpace, Spaced
 from autotune.decorator.key import Call
 from autotune.errors import StoreError
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.search_spaces import Space
-from autotune.tuning import EFFORTS
+from autotune.tuning import EFFORTS, Progress
+from autotune.tuning.claim import claimed
 from autotune.tuning.search import Candidate, Search
-
-LOG = logging.getLogger("autotune")
 
 SEED = 0
 
@@ -41,14 +41,24 @@ class Task:
     """The kernel's file and name, for people."""
     anew: bool
     """True to measure again; the old study stays in the store."""
+    captured: bool
+    """True while a CUDA graph is captured: nothing can be timed."""
+
+
+Watch = Callable[[Progress], None]
+"""Called every now and then while another process tunes the same."""
 
 
 class Proposals:
-    """Proposes the next config and stores every evaluation. All configs if ``trials`` allow, else a search."""
+    """Proposes the next config and stores every evaluation. All configs if ``trials`` allow, else a search.
+
+    While another process tunes the same into the same database, this one waits for its result.
+    """
 
     def __init__(
-        self, task: Task, listed: Sequence[Config], space: Space | None, size: int, accepts: Callable[[Config], bool]
-    ) -> None:
+        self, task: Task, listed: Sequence[Config], space: Space | None, size: int, accepts: Callable[[Config], bool],
+        watch: Watch,
+    ) -> None:  # fmt: skip
         """``listed`` is tried in this order; a ``space`` is searched after the first of them.
 
         ``accepts`` may refuse configs, those that the store has too; ``size`` is the number of all configs.
@@ -58,28 +68,30 @@ class Proposals:
         self._asked: Candidate | None = None
         self._listed = iter(listed)
         self._search = _search(space, task) if space is not None else None
-        self._store, self._study = _open(task, size)
-        if self._store is not None and self._study is not None:
-            for record in self._store.trials(self._study.id):
-                if accepts(record.config):
-                    self._learn(Candidate(record.config, record.source), record.evaluation)
+        self._held = ExitStack()
+        self._store: Store | None = None
+        self._study: StudyRecord | None = None
+        self._lease: Lease | None = None
+        for record in self._open(size, watch):
+            if accepts(record.config):
+                self._learn(Candidate(record.config, record.source), record.evaluation)
 
     @classmethod
-    def of_list(cls, task: Task, listed: Sequence[Config]) -> Proposals:
+    def of_list(cls, task: Task, listed: Sequence[Config], watch: Watch) -> Proposals:
         """The proposals of a list: every config, or a search among them."""
         few = task.trials is None or len(listed) <= task.trials
-        return cls(task, listed, None if few else ListedSpace(listed), len(listed), set(listed).__contains__)
+        return cls(task, listed, None if few else ListedSpace(listed), len(listed), set(listed).__contains__, watch)
 
     @classmethod
-    def of_space(cls, task: Task, candidates: Spaced, accepts: Callable[[Config], bool]) -> Proposals:
+    def of_space(cls, task: Task, candidates: Spaced, accepts: Callable[[Config], bool], watch: Watch) -> Proposals:
         """The proposals of a joint space: every config of a small one, else a search that begins with the default."""
         space, problem = candidates.space, _problem(task)
         default = candidates.default(task.call, task.machine)
         size = space.size(problem, task.machine)
         trials = task.trials or EFFORTS["standard"].trials
         if size <= trials:
-            return cls(task, list(space.enumerate(problem, task.machine)), None, size, accepts)
-        return cls(dataclasses.replace(task, trials=trials), [default], space, size, accepts)
+            return cls(task, list(space.enumerate(problem, task.machine)), None, size, accepts, watch)
+        return cls(dataclasses.replace(task, trials=trials), [default], space, size, accepts, watch)
 
     def finished(self) -> Config | None:
         """The study's winner, if an earlier run or another process has finished it, and it is accepted here."""
@@ -119,12 +131,12 @@ class Proposals:
         evaluation = self._evaluations[best]
         if evaluation.latency is not None:
             winner = Winner(best, evaluation.latency)
-            self._write(lambda store, study: store.finish(study, winner))
+            self._write(lambda store, study: store.finish(study, winner, self._lease))
         return best, evaluation
 
     def close(self) -> None:
-        if self._store is not None:
-            self._store.close()
+        self._store = None
+        self._held.close()
 
     def _left(self) -> bool:
         tried = sum(evaluation.outcome is not Outcome.INVALID for evaluation in self._evaluations.values())
@@ -144,7 +156,7 @@ class Proposals:
         assert asked is not None
         self._learn(asked, evaluation)
         record = TrialRecord(asked.config, evaluation, source=asked.source, number=len(self._evaluations) - 1)
-        self._write(lambda store, study: store.record(study, record))
+        self._write(lambda store, study: store.record(study, record, self._lease))
 
     def _learn(self, candidate: Candidate, evaluation: Evaluation) -> None:
         self._evaluations[candidate.config] = evaluation
@@ -157,31 +169,31 @@ class Proposals:
         try:
             write(self._store, self._study.id)
         except StoreError as error:
-            _warn(error)
-            self._store.close()
-            self._store = None
+            self._go_on_without(error)
 
+    def _open(self, size: int, watch: Watch) -> Sequence[TrialRecord]:
+        """Open the store and claim the study; its trials so far."""
+        task = self._task
+        if keeping.failure(task.url) is not None:
+            return []
+        try:
+            store = self._store = self._held.enter_context(Store.open(task.url))
+            begin = partial(store.study, task.key, task.provenance, seed=SEED, space_size=size, origin=task.origin)
+            self._study, lease = self._held.enter_context(claimed(store, begin, watch, anew=task.anew))
+            if self._study.state != "finished":
+                self._lease = lease
+            return store.trials(self._study.id)
+        except StoreError as error:
+            self._go_on_without(error)
+            return []
+        except BaseException:  # Ctrl-C while it waits, too
+            self.close()
+            raise
 
-def _open(task: Task, size: int) -> tuple[Store | None, StudyRecord | None]:
-    """Open the store; if that fails, warn and go on without, since a program must not die of it."""
-    store = None
-    try:
-        store = Store.open(task.url)
-        begin = partial(store.study, task.key, task.provenance, seed=SEED, space_size=size, origin=task.origin)
-        study = begin()
-        if task.anew and (study.winner is not None or store.trials(study.id)):
-            store.forget(study.id)
-            study = begin()
-        return store, study
-    except StoreError as error:
-        _warn(error)
-        if store is not None:
-            store.close()
-        return None, None
-
-
-def _warn(error: StoreError) -> None:
-    LOG.warning("tuned configs are kept only in this process: %s", error)
+    def _go_on_without(self, error: StoreError) -> None:
+        keeping.give_up(self._task.url, error)
+        self.close()
+        self._study = None
 
 
 def _search(space: Space, task: Task) -> Search:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from autotune.decorator.key import Reader, TuningKey, key_reader, tuning_key
 from autotune.decorator.own_options import Options, check_names
 from autotune.decorator.triton_tuner import TritonTuner
 from autotune.errors import InvalidArguments
-from autotune.runtime.entries import forget_entries
+from autotune.gate import FORKS_WAIT, Lock
 from autotune.runtime.lookup import Found
 
 
@@ -63,7 +62,7 @@ class TunedKernel(TritonTuner):
             self._candidates = Spaced(options.space, options.default, self.arg_names, options.config_hook)
         self._decider = Decider(self, self._candidates, options)
         self.decisions: dict[TuningKey, Found] = {}
-        self._lock = threading.RLock()
+        self._lock = Lock()
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """``kernel[grid](…)`` launches, with one frame less than in Triton."""
@@ -79,13 +78,19 @@ class TunedKernel(TritonTuner):
         chosen = None
         if signature is not None:
             chosen = signature.chosen.get(signature.read_key((*args, *kwargs.values()) if kwargs else args))
+        run = self.fn.run
         if chosen is None:
             chosen = self._choose(args, {"grid": grid, "warmup": warmup, **kwargs})
+            run = self._first_run
         self.best_config = chosen.config
         if chosen.pre_hook is not None:
             given = {**kwargs, "grid": grid, "warmup": warmup}
             chosen.pre_hook({**dict(zip(self.arg_names, args, strict=False)), **given, **chosen.options})
-        return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs, **chosen.options)
+        return run(*args, grid=grid, warmup=warmup, **kwargs, **chosen.options)
+
+    def _first_run(self, *args: Any, **kwargs: Any) -> Any:
+        with FORKS_WAIT:  # Triton imports more modules when it compiles and interprets
+            return self.fn.run(*args, **kwargs)
 
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
         """Compile without launching: all configs of a list; of a space the one that a launch would take."""
@@ -115,7 +120,7 @@ class TunedKernel(TritonTuner):
             self._signatures.clear()
             self.cache.clear()
             self.decisions.clear()
-            forget_entries(self.kernel_name)
+            self._decider.forget()
 
     def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Chosen:
         """The config for arguments new to this signature."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from typing import Any
 
 from autotune.agreement import Agreement
@@ -13,8 +14,17 @@ from autotune.decorator.candidates import Candidates, Listed, Spaced
 from autotune.decorator.key import TuningKey
 from autotune.decorator.proposals import Proposals, Task
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
+from autotune.errors import NotTuned
+from autotune.gate import FORKS_WAIT
 from autotune.runtime.entries import forget_entries
 from autotune.runtime.lookup import Found
+from autotune.tuning import Progress
+
+LOG = logging.getLogger("autotune")
+
+
+Begun = tuple[Config | None, dict[Config, list[float]]]
+"""The winner of a finished study, and what earlier runs timed."""
 
 
 class Session:
@@ -31,14 +41,24 @@ class Session:
         self._tuner, self._candidates, self._agreement = tuner, candidates, agreement
         self._task, self._key, self._launch = task, key, launch
         self._bench = Bench(agreement, tuner.given_bench, task.machine)
+        self._said: set[str] = set()
 
     def run(self) -> Found:
         """The winner on every rank; without times if only one config is left, or none can be timed. Collective."""
         listed = self._agreement.same(self._listed)
         if len(listed) == 1:
             return Found(listed[0], "given", None, "pruning left one config")
+        if self._task.captured:
+            raise NotTuned(
+                f"{self._tuner.kernel_name} {self._task.call}: nothing is tuned for it here, and while a CUDA graph is "
+                "captured nothing can be timed; launch the kernel once with such arguments before the capture, or give "
+                'on_miss="nearest" or "default"'
+            )
         with ExitStack() as stack:
-            finished, earlier = self._agreement.broadcast(lambda: self._begin(listed, stack))
+            begun = None
+            while begun is None:  # rank 0 says so while another process tunes this
+                begun = self._agreement.broadcast(lambda: self._begin(listed, stack))
+            finished, earlier = begun
             # Those of an interrupted run too: Triton's cache on disk keeps them, and its best is the best of them all.
             self._tuner.configs_timings = {self._candidates.form(config): earlier[config] for config in earlier}
             if finished is not None and self._allows(finished):
@@ -60,14 +80,21 @@ class Session:
             return []
         return self._candidates.add(self._tuner.prune_configs(self._launch.kwargs))
 
-    def _begin(self, listed: list[Config], stack: ExitStack) -> tuple[Config | None, dict[Config, list[float]]]:
+    def _begin(self, listed: list[Config], stack: ExitStack) -> Begun | None:
         """On rank 0: open the proposals; returns the study's winner if it is finished, and what earlier runs timed."""
         if isinstance(self._candidates, Spaced):
-            proposals = Proposals.of_space(self._task, self._candidates, self._survives)
+            proposals = Proposals.of_space(self._task, self._candidates, self._survives, self._wait)
         else:
-            proposals = Proposals.of_list(self._task, listed)
+            proposals = Proposals.of_list(self._task, listed, self._wait)
         self._proposals = stack.enter_context(closing(proposals))
         return proposals.finished(), proposals.timings
+
+    def _wait(self, progress: Progress) -> None:
+        """On rank 0, while another process tunes this: the other ranks wait as long as it takes."""
+        if progress.phase not in self._said:
+            self._said.add(progress.phase)
+            LOG.warning("%s %s: %s", self._tuner.kernel_name, self._task.call, progress.phase)
+        self._agreement.broadcast(lambda: None)
 
     def _measure(self, listed: list[Config]) -> bool:
         """Time the proposed configs; True if anything ran."""
@@ -100,8 +127,9 @@ class Session:
 
     def _time(self, form: Any) -> Any:
         alone = self._agreement.world_size == 1
-        if alone or self._bench.compile(lambda: self._tuner.compile_config(form, self._launch)):
-            return self._tuner.time_config(form, self._launch, self._bench)
+        with nullcontext() if self._tuner.configs_timings else FORKS_WAIT:  # at the first one Triton imports more
+            if alone or self._bench.compile(lambda: self._tuner.compile_config(form, self._launch)):
+                return self._tuner.time_config(form, self._launch, self._bench)
         return list(FAILED)
 
     def _allows(self, config: Config) -> bool:

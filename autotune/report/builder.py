@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from autotune.config import Config
-from autotune.db import Entry, Store, TrialRecord, Winner
+from autotune.db import Entry, Provenance, Store, TrialRecord, Winner
 from autotune.errors import InputError
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
@@ -31,6 +31,7 @@ from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, is_captured, ver
 from autotune.report.repeat import repeat_text
 from autotune.report.routings import under_routings
 from autotune.rounds import mean_and_error
+from autotune.search_spaces import Space
 from autotune.taxes.result import Taxes
 from autotune.workloads import Workload
 
@@ -50,22 +51,21 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     # Loads Optuna, which the command line's help can do without.
     from autotune.tuning.finals import FINAL, disqualified, drift, last_finals, of_search
 
-    space = workload.space if workload is not None else None
+    space = space_of(workload, entry.provenance)
     interpreted = entry.key.is_interpreted  # then what only GPUs have is left out: limits, regimes, taxes
 
     def ordered(config: Config) -> Config:
         return config_in_order(entry.key, config, workload)
 
-    records = [dataclasses.replace(each, config=ordered(each.config)) for each in store.trials(entry.study_id)]
+    known = store.trials(entry.study_id, None if space is None else space.holds)
+    records = [dataclasses.replace(each, config=ordered(each.config)) for each in known]
     notes = [INTERPRETER_NOTE] if interpreted else []
     if entry.imported_at is not None:
         notes.append("Imported: its trials are in the database it was tuned in.")
     if entry.provenance.replay_of:
         notes.append(f"A replay of a table recorded {entry.provenance.replay_of}: its times were measured on that day.")
-        space = None
-    elif space is not None and space.fingerprint() != entry.provenance.space:
+    elif workload is not None and space is None:
         notes.append("The search space has changed since; dimensions are shown without importance.")
-        space = None
     if not entry.winner.latency.rounds and not entry.key.is_kernel:
         notes.append(WITHOUT_ROUNDS)
     if not interpreted and (told := drift_text(drift(records))):
@@ -114,6 +114,13 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         copies=copies(entry.key, entry.winner.config, entry.origin, workload),
         repeat=repeat_text(entry, workload),
     )
+
+
+def space_of(workload: Workload | None, searched: Provenance) -> Space | None:
+    """The workload's space, unless it has changed since it was searched."""
+    if workload is None or workload.space.fingerprint() != searched.space:
+        return None
+    return workload.space
 
 
 def _ladder(store: Store, study_id: int, notes: list[str]) -> Taxes | None:

@@ -14,8 +14,8 @@ from itertools import chain, takewhile
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord
 from autotune.errors import NoDatabase
+from autotune.gate import Gate
 from autotune.outcome import Latency, Regime
-from autotune.runtime.gate import Gate
 
 GATE = Gate()
 """Held over the one query of a workload, so that concurrent look-ups query once."""

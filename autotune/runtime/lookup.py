@@ -9,6 +9,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Entry
 from autotune.db.records import fields_text
 from autotune.errors import InputError, InvalidProblem
+from autotune.gate import FORKS_WAIT
 from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
 from autotune.notebook import html_table
@@ -79,8 +80,9 @@ def lookup(
     database is no error; an unreadable one raises StoreError. Raises
     InvalidProblem where this machine cannot run the problem: not every one multiplies fp8.
     """
-    url = url or default_database_url()
-    return _ANSWERS.find(workload_for(name, problem), problem, machine or this_machine(), url, regime_of(regime))
+    with FORKS_WAIT:  # a workload's modules, torch and SQLAlchemy's are imported by a first one
+        url = url or default_database_url()
+        return _ANSWERS.find(workload_for(name, problem), problem, machine or this_machine(), url, regime_of(regime))
 
 
 def workload_for(name: str | Workload, problem: Problem) -> Workload:

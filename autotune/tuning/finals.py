@@ -162,7 +162,8 @@ def merge(latencies: Sequence[Latency]) -> Latency:
     medians = [latency.median for latency in latencies]
     host = [latency.host for latency in latencies if latency.host is not None]
     isolated = [latency.isolated for latency in latencies if latency.isolated is not None]
-    by_rank = zip(*(latency.by_rank for latency in latencies), strict=True)
+    ranks = {len(latency.by_rank) for latency in latencies}
+    by_rank = zip(*(latency.by_rank for latency in latencies), strict=True) if len(ranks) == 1 else ()
     return Latency(
         median=statistics.median(medians),
         low=min(statistics.median(latency.low for latency in latencies), statistics.median(medians)),

@@ -116,7 +116,8 @@ class _Run:
         self._other_routings = len(problem.other_routings()) if effort.routings else 0
         self.progress = Progress(regime=regime)
         self._baselines = workload.baselines(problem, machine)
-        self._history = [replace(each, config=workload.space.ordered(each.config)) for each in store.trials(study.id)]
+        known = store.trials(study.id, workload.space.holds)
+        self._history = [replace(each, config=workload.space.ordered(each.config)) for each in known]
         self._live = live.study(study, workload.space, self._history) if live is not None else None
         first = beginning(workload, problem, machine, store, regime)
         reserved = self._baselines.values()

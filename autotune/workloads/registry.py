@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 
 from autotune.errors import InputError, UnknownWorkload
+from autotune.gate import FORKS_WAIT
 from autotune.settings import WORKLOADS
 from autotune.suggestion import did_you_mean
 from autotune.workloads.interface import Workload
@@ -36,8 +37,11 @@ def workload(name: str) -> Workload:
 
     Raises UnknownWorkload that lists all names, InputError for an invalid file.
     """
-    if is_reference(name):
-        return from_reference(name)
+    with FORKS_WAIT:
+        return from_reference(name) if is_reference(name) else _named(name)
+
+
+def _named(name: str) -> Workload:
     wanted = name.replace("-", "_")
     if wanted in _from_files():
         return _from_files()[wanted]

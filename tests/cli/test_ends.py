@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
+import tty
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from every_mode import whole
 from fakes import Bench, FakeGang
+
+from autotune.cli import interrupts
 
 SMALL = ("all-gather-gemm", "--m", "64", "--n", "128", "--k", "64", "--trials", "8", "--effort", "quick")
 
@@ -154,3 +158,23 @@ def test_a_command_whose_reader_has_gone_ends_quietly(gpus: Bench, words: str, c
         done = subprocess.run([*TUNE, *words.split()], text=True, **streams)  # type: ignore[call-overload]
     assert done.returncode == 141  # as a shell says of a program that SIGPIPE ended
     assert not done.stdout and not done.stderr
+
+
+def test_ctrl_z_gives_the_shell_its_cursor_back() -> None:
+    terminal, there = pty.openpty()
+    tty.setraw(there)
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)  # as a shell's job: only what has a parent in its session can be stopped
+        os.dup2(there, 2)
+        sys.stderr = os.fdopen(2, "w")
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        with interrupts.interruptible():
+            os.kill(os.getpid(), signal.SIGTSTP)
+            os._exit(7)
+    _, status = os.waitpid(child, os.WUNTRACED)
+    assert os.WIFSTOPPED(status) and os.read(terminal, 100) == interrupts.SHOW_CURSOR
+    os.kill(child, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    os.close(there)
+    os.close(terminal)

@@ -83,7 +83,7 @@ def agreement(folder: str) -> dict[str, Answer]:
     answers["rank 1 raises what cannot travel"] = launch(raising(Picky("very", "picky"), 1), 203, db=shared)
     full = triton.runtime.errors.OutOfResources(2, 1, "shared memory")
     answers["rank 1 lacks resources"] = launch(raising(full, 1), 204, db=shared)
-    answers["rank 1 cannot read"] = launch(never, 205, db=by_rank(shared, folder))
+    answers["rank 1 cannot read"] = launch(never, db=by_rank(shared, folder))
     answers["tuned anew"] = launch(by_rank(Clock(1, 2, 2), Clock(3, 1, 2)), db=shared, tune=True)
     numbers = iter(by_rank((1.0, 5.0, 3.0), (4.0, 2.0, 3.0)))
     answers["a bare number counts"] = launch(lambda call, quantiles: next(numbers), 218, db=shared)

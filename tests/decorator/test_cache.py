@@ -6,9 +6,12 @@ import dataclasses
 import functools
 import json
 import logging
+import os
 import re
+import threading
+import time
 from collections.abc import Callable
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from small_kernels import SIZES, Clock, add_double, copy, grid, increment, tenso
 
 import autotune
 from autotune.db import Store
+from autotune.decorator.key import tuning_key
 from autotune.errors import InvalidArguments, MachineTooSmall, NotTuned, StoreError
 from autotune.machine import INTERPRETED, INTERPRETER
 from autotune.outcome import Outcome
@@ -296,9 +300,94 @@ def test_a_program_goes_on_where_nothing_can_be_kept(
     assert caplog.text.count("only in this process: disk full") == 1
 
 
-def test_a_database_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="is a folder"):
-        tuned(copy(), NEVER, db=str(tmp_path))
+@pytest.mark.parametrize("refused", ["entries", "study"])
+def test_a_database_that_cannot_be_used_costs_one_try_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: str
+) -> None:
+    """``entries`` reads, ``study`` writes; a try may wait half a minute for another's lock."""
+    tries = []
+
+    def refuse(*_: object, **__: object) -> None:
+        tries.append(refused)
+        raise StoreError("locked")
+
+    Store.open().close()
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, refused, refuse)
+        kernel = autotune.autotune(SIZES, key=["n"], do_bench=Clock(3, 1, 2, 3, 1, 2))(copy())
+        for n in (200, 300):
+            out, x = tensors(n)
+            kernel[grid](out, x, n)
+            assert torch.equal(out, x)
+        other = autotune.autotune(SIZES, key=["n"], on_miss="default", do_bench=NEVER)(copy())
+        other[grid](*tensors(), 200)
+    assert {each.source for each in kernel.decisions.values()} == {"tuned"}
+    assert found(other).reason == "locked" and len(tries) == 1
+    assert caplog.text.count("only in this process") == 1
+    assert found(tuned(copy(), Clock(3, 1, 2))).source == "tuned", "after forget() it is asked again"
+    assert found(tuned(copy(), NEVER)).source == "exact"
+
+
+def test_whoever_tunes_the_same_waits_for_the_first_and_takes_its_result(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Threads here, each with a tuner of its own; they meet in the database, as processes do."""
+    monkeypatch.setattr("autotune.tuning.claim.POLL_SECONDS", 0.01)
+    caplog.set_level(logging.INFO, "autotune")
+    asked, times = threading.Event(), [3.0, 1.0, 2.0]
+
+    def bench(kernel_call: Callable[[], object], quantiles: Any) -> list[float]:
+        asked.set()
+        while caplog.text.count("is tuning this problem") < 2:
+            time.sleep(0.01)
+        return [times.pop(0)] * 3
+
+    kernels = [autotune.autotune(SIZES, key=["n"], do_bench=each)(copy()) for each in (bench, NEVER, NEVER)]
+
+    def decide(kernel: Any) -> Any:
+        with kernel.launched_with((*tensors(), 200), {"grid": grid, "warmup": False}) as launch:
+            return kernel._decider.decide(tuning_key(launch.named, ["n"]), launch)
+
+    with ThreadPoolExecutor(3) as pool:
+        tuner = pool.submit(decide, kernels[0])
+        assert asked.wait(120)
+        others = [pool.submit(decide, kernel) for kernel in kernels[1:]]
+        won = tuner.result()
+        joined = [other.result() for other in others]
+    assert won.source == "tuned" and [(each.source, each.config) for each in joined] == [("exact", won.config)] * 2
+
+
+def test_what_a_dead_process_was_tuning_is_taken_over() -> None:
+    def killed(*_: object, **__: object) -> list[float]:
+        os._exit(9)
+
+    child = os.fork()
+    if child == 0:
+        tuned(copy(), killed)  # type: ignore[arg-type]
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    with Store.open() as store:
+        assert [study.state for study in store.studies()] == ["running"]
+    assert found(tuned(copy(), Clock(3, 1, 2))).source == "tuned"
+
+
+@pytest.mark.parametrize("on_miss", ["tune", "nearest", "default"])
+def test_a_launch_in_a_capture_times_nothing(monkeypatch: pytest.MonkeyPatch, on_miss: Any) -> None:
+    kernel = autotune.autotune(SIZES, key=["n"], on_miss=on_miss, do_bench=NEVER)(copy())
+    with monkeypatch.context() as patched:
+        patched.setattr("autotune.decorator.decision._is_captured", lambda machine: True)
+        if on_miss == "tune":
+            with pytest.raises(NotTuned, match="before the capture"):
+                kernel[grid](*tensors(), 200)
+        else:
+            kernel[grid](*tensors(), 200)
+            assert found(kernel).source == "default"
+        with pytest.raises(NotTuned, match="before the capture"):
+            kernel.tune(*tensors(), 200, grid=grid)
+        pruned = {"early_config_prune": lambda configs, named, **kwargs: configs[1:2]}
+        assert found(tuned(copy(), NEVER, 300, prune_configs_by=pruned)).source == "given"
+    assert found(tuned(copy(), Clock(3, 1, 2))).source == "tuned"
+    monkeypatch.setattr("autotune.decorator.decision._is_captured", lambda machine: True)
+    assert found(tuned(copy(), NEVER, on_miss=on_miss)).source == "exact"
 
 
 def test_key_arguments_of_every_plain_kind_are_kept() -> None:
@@ -358,3 +447,28 @@ def test_an_entry_of_another_machine_is_not_served(monkeypatch: pytest.MonkeyPat
     kernel._decider.machine = dataclasses.replace(kernel._decider.machine, device="NVIDIA H200")
     kernel[grid](*tensors(), 200)
     assert found(kernel).source == "default"
+
+
+@pytest.mark.gpu(1)
+def test_a_first_launch_of_all_may_be_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    out, x = (each.cuda() for each in tensors())
+
+    def captured(kernel: Any) -> str:
+        out.zero_()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kernel[grid](out, x, 200)
+        graph.replay()
+        assert torch.equal(out, x)
+        return str(found(kernel).source)
+
+    def fresh(**options: Any) -> Any:
+        return autotune.autotune(SIZES, key=["n"], **options)(copy())
+
+    assert captured(fresh(on_miss="default")) == "default"
+    tuning = fresh()
+    with pytest.raises(NotTuned, match="before the capture"):
+        captured(tuning)
+    tuning[grid](out, x, 200)
+    assert captured(tuning) == "tuned" and captured(fresh()) == "exact"

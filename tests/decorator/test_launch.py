@@ -140,10 +140,23 @@ def test_a_first_call_goes_downwards_from_file_to_file() -> None:
         kernel(a, 1)
     finally:
         sys.setprofile(None)
-    names = ["tuned_kernel", "decision", "tuning_session", "proposals", "triton_tuner", "bench", "candidates", "key"]
+    names = ["tuned_kernel", "decision", "tuning_session", "proposals", "keeping"]
+    names += ["triton_tuner", "bench", "candidates", "key"]
     order = [f"{name}.py" for name in names]
     assert all(order.index(file) < order.index(entered) for file, entered in walk), walk
     assert {entered for _, entered in walk} == set(order[1:])
+
+
+def test_launch_options_of_one_key_do_not_leak_into_the_next() -> None:
+    configs = [triton.Config({"BLOCK": 32}, num_warps=2), triton.Config({"BLOCK": 32}, num_warps=8, maxnreg=64)]
+    kernel = Recorder("a, n, BLOCK")
+    tuned, a = autotune.autotune(configs, key=["n"], do_bench=Clock(1, 2, 2, 1))(kernel), torch.zeros(1)
+    given = []
+    for n in (1, 2, 1, 2):
+        tuned[(1,)](a, n)
+        options = kernel.launches[-1][1]
+        given.append((options["num_warps"], options.get("maxnreg")))
+    assert given == [(2, None), (8, 64)] * 2
 
 
 @pytest.mark.parametrize("count", [5, 22])

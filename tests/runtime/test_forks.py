@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -67,7 +69,7 @@ def test_every_child_looks_up(url: str, forks: int) -> None:
 
 
 def test_a_fork_does_not_wait_for_a_lookup_that_hangs(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.runtime.gate.FORK_SECONDS", 0.2)
+    monkeypatch.setattr("autotune.gate.FORK_SECONDS", 0.2)
     asked, over = threading.Event(), threading.Event()
 
     def hang(*_: object) -> list[object]:
@@ -85,6 +87,63 @@ def test_a_fork_does_not_wait_for_a_lookup_that_hangs(url: str, monkeypatch: pyt
     finally:
         over.set()
         thread.join()
+
+
+FORKED_IN_FIRST_USES = """
+import importlib, os, threading, torch, triton
+import autotune, autotune.recordings, autotune.workloads
+
+PROBLEM = autotune.AllGatherGemm(m=64, n=64, k=64, world_size=2)
+CONFIGS = [triton.Config({"BLOCK": block}) for block in (8, 16)]
+X = torch.zeros(8)
+
+@autotune.autotune(CONFIGS, key=["n"])
+@triton.jit
+def kernel(x, n, BLOCK: triton.language.constexpr):
+    pass
+
+USES = {
+    "a workload": lambda: autotune.workloads.workload("moe_dispatch"),
+    "a lazy name": lambda: autotune.moe_dispatch,
+    "a lazy name of a package": lambda: autotune.recordings.read,
+    "a look-up": lambda: autotune.lookup("all_gather_gemm", PROBLEM),
+    "a launch": lambda: kernel[(1,)](X, 8),
+}
+load = importlib._bootstrap._load_unlocked
+
+def waits_for_the_fork(spec):
+    if threading.current_thread() is worker and not importing.is_set():
+        importing.set()
+        threading.Event().wait(0.3)
+    return load(spec)
+
+importlib._bootstrap._load_unlocked = waits_for_the_fork
+for name, use in USES.items():
+    importing = threading.Event()
+    worker = threading.Thread(target=use)
+    worker.start()
+    while worker.is_alive() and not importing.wait(0.01):
+        pass
+    child = os.fork()
+    if child == 0:
+        use()
+        os._exit(0)
+    print(name, child, importing.is_set(), flush=True)
+    os.waitpid(child, 0)
+    worker.join()
+print("none hangs")
+"""
+
+
+def test_a_child_forked_in_the_midst_of_a_first_use_does_not_hang(tmp_path: Path) -> None:
+    """The thread stands in its first import when the fork begins."""
+    script = tmp_path / "first_uses.py"
+    script.write_text(FORKED_IN_FIRST_USES)
+    settings = {"TRITON_INTERPRET": "1", "AUTOTUNE_DB": str(tmp_path / "none.db")}
+    words = [sys.executable, "-P", str(script)]
+    ran = subprocess.run(words, env=os.environ | settings, capture_output=True, text=True, timeout=SECONDS)
+    *uses, end = ran.stdout.splitlines()
+    assert end == "none hangs" and all(use.endswith(" True") for use in uses), ran.stdout + ran.stderr
 
 
 def fork(url: str) -> int:

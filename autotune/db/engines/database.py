@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from autotune.db.engines.failures import explained, is_lost, translated
 from autotune.db.engines.schema import Schema
 from autotune.errors import StoreError
+from autotune.gate import FORKS_WAIT
 
 LOG = logging.getLogger("autotune")
 
@@ -48,7 +49,7 @@ class Database:
         """Run ``work`` in one transaction and return its result. ``work`` may be called several times."""
 
         def attempt() -> T:
-            with Session(self.engine, expire_on_commit=False) as session:
+            with FORKS_WAIT, Session(self.engine, expire_on_commit=False) as session:
                 return work(session)
 
         return self._patiently(attempt)
@@ -69,7 +70,9 @@ class Database:
 
         def attempt() -> T:
             # A session that took the connection itself would lose it where Ctrl-C comes between.
-            with writer.connect() as held, Session(held, expire_on_commit=False) as session, session.begin():
+            with (
+                FORKS_WAIT, writer.connect() as held, Session(held, expire_on_commit=False) as session, session.begin()
+            ):  # fmt: skip
                 return work(session)
 
         if patient:

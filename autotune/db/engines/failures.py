@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -112,6 +113,11 @@ def explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
         for beginning, explanation in explanations.items():
             if code.startswith(beginning):
                 return explanation
+    if isinstance(cause, OSError) and cause.errno == errno.ENOLCK:
+        return (
+            f"lies on a file system without locks (NFS without a lock service?); {ANOTHER}: a file on a local disk, or "
+            "postgresql+psycopg://USER@HOST/NAME"
+        )
     if isinstance(cause, OSError) and cause.strerror:
         where = f": {cause.filename}" if cause.filename else ""  # a lock's failure, as on NFS, names no file
         return f"cannot be used ({cause.strerror}{where}); {ANOTHER}"

@@ -6,6 +6,7 @@ half of one. The journal mode is never switched on a file in use, since that ign
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import os
@@ -45,6 +46,7 @@ def sqlite_engine(path: Path, *, create: bool) -> Engine:
             if not _holds_data(path):
                 _make(path)
     _check_owner(path)
+    _check_locks(path)
     return _engine(path)
 
 
@@ -98,6 +100,22 @@ def _check_owner(path: Path) -> None:
         found = _application_id(path, "ro")
     if found != APPLICATION_ID:
         raise StoreError(f"{path} is another program's SQLite database; {ANOTHER}")
+
+
+def _check_locks(path: Path) -> None:
+    """Raise OSError (ENOLCK) where the file system has no locks, which SQLite would take for a busy database.
+
+    By the lock file: closing a descriptor of the database itself would drop this process's other locks on it.
+    """
+    try:
+        with open(path.with_name(path.name + ".lock"), "r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (FileNotFoundError, PermissionError, BlockingIOError):
+        return  # copied without it, or not ours to write; or locked, so that there are locks
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            return
+        raise
 
 
 def _application_id(path: Path, mode: str) -> int:

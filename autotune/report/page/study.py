@@ -11,7 +11,7 @@ from functools import cached_property
 from autotune.config import Config, Value
 from autotune.db import Entry, Store, StudyRecord, TrialRecord
 from autotune.outcome import Latency, Regime
-from autotune.report.builder import build, endings_of
+from autotune.report.builder import build, endings_of, space_of
 from autotune.report.copies import copies
 from autotune.report.figures import INTERPRETER_NOTE, dashed, evaluated
 from autotune.report.knobs import knobs_of
@@ -138,11 +138,12 @@ def finished(store: Store, entry: Entry, workload: Workload | None = None) -> St
     if record is None:  # its row was damaged since it was read
         record = StudyRecord(entry.study_id, entry.key, entry.provenance, entry.seed, entry.space_size, "finished",
                              entry.finished_at, entry.winner)  # fmt: skip
+    space = space_of(workload, record.provenance)
     return Study(
         record=dataclasses.replace(record, winner=entry.winner),
         problem=report.problem,
-        trials=tuple(store.trials(entry.study_id)),
-        space=_space(workload, record),
+        trials=tuple(store.trials(entry.study_id, None if space is None else space.holds)),
+        space=space,
         report=report,
         knobs=report.knobs,
         endings=report.endings,
@@ -155,9 +156,9 @@ def finished(store: Store, entry: Entry, workload: Workload | None = None) -> St
 
 def unfinished(store: Store, record: StudyRecord, workload: Workload | None = None) -> Study:
     """A study that has no winner: under way, interrupted, or one in which nothing could be measured."""
-    trials = tuple(store.trials(record.id))
+    space = space_of(workload, record.provenance)
+    trials = tuple(store.trials(record.id, None if space is None else space.holds))
     searched = of_search(trials)
-    space = _space(workload, record)
     knobs, warned = knobs_of(searched, space, Regime(record.key.regime))
     notes = ["Unfinished: the finals have not ended, so nothing here is a winner. The same tune command continues."]
     notes += [INTERPRETER_NOTE] if record.key.is_interpreted else []
@@ -181,10 +182,3 @@ def last_moment(study: Study) -> datetime | None:
     if study.report is not None:
         return study.report.finished_at
     return max((trial.created_at for trial in study.trials if trial.created_at is not None), default=None)
-
-
-def _space(workload: Workload | None, record: StudyRecord) -> Space | None:
-    """The workload's space, unless it has changed since the study."""
-    if workload is None or workload.space.fingerprint() != record.provenance.space:
-        return None
-    return workload.space

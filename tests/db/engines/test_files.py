@@ -300,13 +300,21 @@ def test_waiting_for_another_process_has_an_end(
         store.study(key, provenance, seed=1, space_size=1)
 
 
-def test_a_folder_without_locks_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_file_system_without_locks_is_named_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    """To SQLite the file would be busy, and it would wait."""
+
     def no_locks(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("autotune.db.engines.sqlite.fcntl.flock", no_locks)
-    with pytest.raises(StoreError, match=r"cannot be used \(No locks available\); name another file"):
-        Store.open(path)
+    if exists:
+        Store.open(path).close()
+    for name in ("flock", "lockf"):
+        monkeypatch.setattr(f"autotune.db.engines.sqlite.fcntl.{name}", no_locks)
+    with pytest.raises(StoreError, match="file system without locks .*; name another file"):
+        Store.open(path, create=not exists)
 
 
 @pytest.mark.parametrize(

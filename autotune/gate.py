@@ -1,0 +1,113 @@
+"""What a fork waits for: data loaders fork while other threads of their program import modules and look configs up."""
+
+from __future__ import annotations
+
+# These two hold locks of theirs over a fork, and hooks run in reverse. Registered after ours, logging's would keep its
+# lock, which imports need, while ours waits; and the other would release, in the parent, a lock that it had not taken.
+import concurrent.futures.thread  # noqa: F401
+import logging  # noqa: F401
+import os
+import threading
+import weakref
+from types import TracebackType
+
+FORK_SECONDS = 5.0
+"""Seconds for which a fork waits: long for a query or an import, short for one that waits for its database."""
+
+YIELD_SECONDS = 0.1
+"""Seconds for which new work waits for a fork. It goes on then: what it holds may be what the fork waits for."""
+
+
+class ForksWait:
+    """Work that a fork waits for, such as imports and queries; threads do it side by side.
+
+    A child that began in its midst would find locks (of a module, of SQLite) whose holder is a thread of its parent.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._depths: dict[int, int] = {}
+        """How deep each thread is in such work."""
+        self._forks = 0
+        os.register_at_fork(before=self._before, after_in_parent=self._in_parent, after_in_child=self._in_child)
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if me in self._depths:  # which no other thread changes
+            self._depths[me] += 1
+            return
+        with self._changed:
+            if self._forks:
+                self._changed.wait_for(lambda: not self._forks, YIELD_SECONDS)
+            self._depths[me] = 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        me = threading.get_ident()
+        self._depths[me] -= 1
+        if not self._depths[me]:
+            with self._changed:
+                del self._depths[me]
+                self._changed.notify_all()
+
+    def _before(self) -> None:
+        me = threading.get_ident()
+        self._changed.acquire()  # held over the fork: nobody begins during it
+        self._forks += 1
+        self._changed.wait_for(lambda: self._depths.keys() <= {me}, FORK_SECONDS)
+
+    def _in_parent(self) -> None:
+        self._forks -= 1
+        self._changed.notify_all()
+        self._changed.release()
+
+    def _in_child(self) -> None:
+        me = threading.get_ident()
+        self._changed, self._forks = threading.Condition(), 0
+        self._depths = {thread: depth for thread, depth in self._depths.items() if thread == me}
+
+
+FORKS_WAIT = ForksWait()
+"""Around every import that a call of ours makes, and around every use of a database."""
+
+
+class Lock:
+    """A re-entrant lock. A forked child has it free, even where a thread of the parent holds it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _LOCKS.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._lock.release()
+
+    def in_child(self) -> None:
+        if self._lock.acquire(blocking=False):  # free, or held by the thread that forked
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
+
+
+class Gate(Lock):
+    """A re-entrant lock around work that a fork waits for."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        FORKS_WAIT.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        FORKS_WAIT.__exit__(kind, error, at)
+        super().__exit__(kind, error, at)
+
+
+_LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _free_locks() -> None:
+    for lock in _LOCKS:
+        lock.in_child()
+
+
+os.register_at_fork(after_in_child=_free_locks)

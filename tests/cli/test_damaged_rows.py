@@ -1,0 +1,181 @@
+"""A damaged value in any column of any table costs its row, at most, and no command that reads ends in a traceback."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes import EIGHT_GPUS, Bench, FakeScreen
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
+from small_fleet import DONE, FAILED, Tunings, dead_lease
+
+from autotune.cli import session
+from autotune.cli.commands import fleet as command
+from autotune.db import Store, lease
+from autotune.db.fleet_records import Finding, HostRecord, Kind
+from autotune.db.models import KIND, Base
+from autotune.fleet import driver
+from autotune.fleet.local import LocalEngine
+from autotune.machine import versions
+
+NAME = ["all-gather-gemm", "--m", "4096", "--n", "28672", "--k", "8192", "--world-size", "8"]
+LIST = "problems:\n  - {workload: all-gather-gemm, m: 16..64, world_size: 2, n: 64, k: 64, trials: 1}\n"
+
+VALUES: tuple[tuple[str, Any], ...] = (
+    ("?", None), ("?", b"\xff\x00"), ("CAST(? AS TEXT)", b"\xff\xfe"), ("?", "a word"), ("?", ""), ("?", "[]"),
+    ("?", "{}"), ("?", '{"a":1}'), ("?", '{"block_m":65,"mode":"push"}'), ("?", "null"), ("?", "[" * 100_000),
+    ("?", -1), ("?", 0), ("?", 2**63 - 1), ("?", 1.5), ("?", float("inf")), ("?", "NaN"),
+    ("?", "0001-01-01T00:00:00+14:00"),
+)  # fmt: skip
+"""SQL and what stands for it: wrong types, out of range, unknown words, empty, NULL, not JSON, not UTF-8."""
+
+STORED = ("tuning_studies", "tuning_trials", "tuning_taxes")
+OF_STUDIES = [
+    ["list"], ["list", "--json"], ["show", *NAME], ["show", *NAME, "--json"], ["lookup", *NAME], ["report", *NAME],
+    ["report", *NAME, "--format", "json"], ["report", "--all", "-o", "pages"], ["export", "-o", "exported.json"],
+    ["compare", "whole.db", "cache.db"], ["compare", "cache.db", "whole.db", "--json"], [*NAME, "--trials", "2"],
+]  # fmt: skip
+OF_FLEETS = [["fleet", "status"], ["fleet", "status", "--json"], ["fleet", "watch"], ["fleet", "problems.yaml"]]
+
+TABLES = [table.name for table in Base.metadata.sorted_tables]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """With a database that has rows in every table."""
+    here = tmp_path_factory.mktemp("damaged")
+    bench = Bench(EIGHT_GPUS)
+    with pytest.MonkeyPatch.context() as patched:
+        prepare(bench, patched, here)
+        assert bench.tune(*NAME, "--trials", "40").exit_code == 0
+        assert bench.tune("taxes", *NAME, "--rounds", "4").exit_code == 0
+        FAILING[:] = [32]
+        bench.tune("fleet", "problems.yaml")
+        with Store.open() as store:
+            store.fleet.forgive()
+            assert store.fleet.claim("gpu-01", dead_lease()) is not None
+        with closing(sqlite3.connect(here / "cache.db")) as raw:
+            assert all(raw.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)
+            raw.execute("PRAGMA journal_mode = DELETE")
+        (here / "cache.db").rename(here / "whole.db")
+        yield here
+
+
+FAILING: list[int] = []
+
+
+def prepare(bench: Bench, patched: pytest.MonkeyPatch, here: Path) -> None:
+    patched.setattr(session, "machine", lambda: EIGHT_GPUS)
+    patched.setattr(session, "make_gang", bench.make_gang)
+    patched.setattr(session, "make_screen", FakeScreen)
+    for name, value in {"AUTOTUNE_DB": str(here / "cache.db"), "COLUMNS": "200", "NO_COLOR": "1"}.items():
+        patched.setenv(name, value)
+    patched.chdir(here)
+    made = Tunings(lambda m: FAILED if m in FAILING else DONE)
+    host = HostRecord("gpu-01", 8, kind(), (Finding("disk", "better", "slow", "buy another"),))
+    patched.setattr(command, "make_engine", lambda name, url, *_: LocalEngine(url, host, made.start))
+    patched.setattr(
+        command, "time", SimpleNamespace(sleep=interrupted, monotonic=time.monotonic)
+    )  # what watch sees once is enough
+    patched.setattr(lease, "SILENT_SECONDS", 0.0)
+    patched.setattr(driver, "POLL_SECONDS", 0.0)
+    patched.setattr(driver, "LOOK_SECONDS", 0.0)
+    (here / "problems.yaml").write_text(LIST)
+
+
+def interrupted(seconds: float) -> None:
+    raise KeyboardInterrupt
+
+
+def kind() -> Kind:
+    values = {name: getattr(EIGHT_GPUS, name, None) or versions().get(name, "") for name in KIND}
+    return Kind(**values)
+
+
+def columns(table: str) -> list[str]:
+    return [column.name for column in Base.metadata.tables[table].columns]
+
+
+def cases(table: str) -> list[tuple[str, str, Any, list[str]]]:
+    commands = OF_STUDIES if table in STORED else OF_FLEETS
+    return [(c, *value, words) for c, value, words in itertools.product(columns(table), VALUES, commands)]
+
+
+def damage(path: Path, table: str, column: str, sql: str, value: Any) -> bool:
+    """In the last row, of trials also in one of the search; False where SQLite itself refuses the value."""
+    which = f"id = (SELECT max(id) FROM {table})"
+    if table == "tuning_trials" and column not in ("id", "record_key"):
+        which += " OR id = 20"
+    with closing(sqlite3.connect(path)) as raw:
+        try:
+            raw.execute(f"UPDATE {table} SET {column} = {sql} WHERE {which}", [value])
+        except sqlite3.IntegrityError:
+            return False
+        raw.commit()
+    return True
+
+
+def cases_of_make_test(table: str) -> list[tuple[str, str, Any, list[str]]]:
+    """Each column once, its value and its command in turn."""
+    commands = itertools.cycle(OF_STUDIES if table in STORED else OF_FLEETS)
+    values = itertools.cycle(VALUES[shift(table) :] + VALUES[: shift(table)])
+    return [(column, *value, words) for column, value, words in zip(columns(table), values, commands, strict=False)]
+
+
+def shift(table: str) -> int:
+    return sorted(TABLES).index(table) * 5 % len(VALUES)
+
+
+def damaged(folder: Path, table: str, cases: Iterable[tuple[str, str, Any, list[str]]]) -> list[str]:
+    """What goes wrong, by case."""
+    bench, faults = Bench(EIGHT_GPUS), []
+    with pytest.MonkeyPatch.context() as patched:
+        prepare(bench, patched, folder)
+        for column, sql, value, words in cases:
+            for old in folder.glob("cache.db*"):
+                old.unlink()
+            shutil.copy(folder / "whole.db", folder / "cache.db")
+            if damage(folder / "cache.db", table, column, sql, value):
+                error = bench.tune(*words).exception
+                if error is not None and not isinstance(error, SystemExit):
+                    faults.append(f"{table}.{column} = {str(value)[:40]!r}: tune {' '.join(words)}: {error!r}")
+    return faults
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_damaged_value_ends_no_command_in_a_traceback(folder: Path, table: str) -> None:
+    assert damaged(folder, table, cases_of_make_test(table)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", TABLES)
+def test_no_damaged_value_ends_any_command_in_a_traceback(folder: Path, table: str) -> None:
+    assert damaged(folder, table, cases(table)) == []
+
+
+KNOWN = [
+    ("fleet_problems", "state", "paused", ["fleet", "status"]),
+    ("fleet_problems", "state", "paused", ["fleet", "problems.yaml"]),
+    ("fleet_hosts", "name", b"\xff\x00", ["fleet", "status"]),
+    ("fleet_hosts", "driver", b"\xff\x00", ["fleet", "status", "--json"]),
+    ("tuning_trials", "by_rank", "[]", ["report", *NAME]),
+    ("tuning_trials", "config", '{"block_m":65,"mode":"push"}', ["report", *NAME]),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "value", "words"), KNOWN)
+def test_one_damaged_row_costs_itself_alone(
+    folder: Path, table: str, column: str, value: Any, words: list[str]
+) -> None:  # fmt: skip
+    """The commonest ones: a later version's word, bytes, a config outside the space."""
+    assert damaged(folder, table, [(column, "?", value, words)]) == []
