@@ -6,6 +6,7 @@ The one place for it: heap, operators, decorated kernels and tuning within a pro
 from __future__ import annotations
 
 import pickle
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,12 +17,25 @@ import torch
 import torch.distributed as dist
 
 from autotune.errors import GangError, RanksDisagree
+from autotune.settings import wait_seconds
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 
 class Released(GangError):
     """Another rank has failed, and nobody will come to where this one waits."""
+
+
+def is_settled(error: BaseException) -> bool:
+    """True for an error that leaves no rank waiting: all of them know it, or have made the call that it is about."""
+    return getattr(error, "is_settled", False)
+
+
+def settled(error: E) -> E:
+    """Mark such an error."""
+    vars(error)["is_settled"] = True
+    return error
 
 
 class Agreement:
@@ -44,18 +58,21 @@ class Agreement:
         self.rank = dist.get_rank(group) if group is not None else 0
         self.world_size = dist.get_world_size(group) if group is not None else 1
         self._left = False
+        self._roll = None if group is None else _Roll(_store_of(group), self.rank, self.world_size)
 
     @classmethod
     def among(cls, ranks: Any = None, timeout: timedelta | None = None) -> Self:
         """The agreement of all ranks, or of a process group's ranks, over a separate group. Collective.
 
-        ``timeout`` bounds their waits for each other, by default torch's own; after it the group is unusable.
+        ``timeout`` bounds their waits for each other, by default ``wait_seconds``; after it the group is unusable.
+        Raises GangError, which names the ranks that have not come.
         """
-        with cls.collective():
-            if ranks is None:
-                group = dist.new_group(timeout=timeout, backend="gloo")
-            else:
-                group = _group_of(dist.get_process_group_ranks(ranks), timeout)
+        members = dist.get_process_group_ranks(ranks)
+        name = _next_name(members)
+        store = dist.distributed_c10d.PrefixStore(f"{name}/", _default_store())
+        roll = _Roll(store, members.index(dist.get_rank()), len(members))
+        with cls._meeting(roll):
+            group = _group_of(members, name, timeout or timedelta(seconds=wait_seconds()))
         return cls(group, ranks)
 
     @property
@@ -66,6 +83,7 @@ class Agreement:
     def close(self) -> None:
         """Leave the group without waiting; ranks that still wait for this one get an error."""
         open_, group, self.group, self._left = self.is_open, self.group, None, True
+        self._roll = None
         if open_:
             dist.destroy_process_group(group)  # whose connections close once nobody holds it
 
@@ -88,7 +106,7 @@ class Agreement:
             return [action()]
         mine = _attempt(action, self.rank)
         everyone: list[Any] = [None] * self.world_size
-        with self.collective():
+        with self._meeting(self._roll):
             dist.all_gather_object(everyone, mine.portable(), group=self.group)
         everyone[self.rank] = mine if mine.error is None else everyone[self.rank]
         for answer in sorted(everyone, key=lambda answer: isinstance(answer.error, Released)):
@@ -101,7 +119,7 @@ class Agreement:
             return action()
         mine = _attempt(action, 0) if self.rank == 0 else _Answer(0)
         told: list[Any] = [mine.portable()]
-        with self.collective():
+        with self._meeting(self._roll):
             dist.broadcast_object_list(told, group_src=0, group=self.group)
         told[0].check(mine)
         value: T = mine.value if self.rank == 0 else told[0].value
@@ -117,14 +135,14 @@ class Agreement:
         """Raise RanksDisagree unless the ranks' values are all the same."""
         if any(value != values[0] for value in values):
             seen = "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
-            raise RanksDisagree(self.disagree.format(seen=seen))
+            raise settled(RanksDisagree(self.disagree.format(seen=seen)))
 
     def any(self, mine: bool) -> bool:
         """True on all ranks if any rank says so. Waits for all of them."""
         if self._alone():
             return mine
         said = torch.tensor([mine], dtype=torch.uint8, device="cpu")  # wherever tensors lie by default
-        with self.collective():
+        with self._meeting(self._roll):
             dist.all_reduce(said, dist.ReduceOp.MAX, group=self.group)
         return bool(said.item())
 
@@ -168,27 +186,79 @@ class Agreement:
 
     @classmethod
     @contextmanager
-    def collective(cls) -> Iterator[None]:
-        """Around a collective: turns its failure into a GangError that says what it means."""
+    def _meeting(cls, roll: _Roll | None) -> Iterator[None]:
+        """Around a collective: turns its failure into a GangError that says what it means, and who has not come."""
+        assert roll is not None
+        begun = time.monotonic()
         try:
+            roll.come()
             yield
         except RuntimeError as error:
-            raise GangError(f"{cls.left_alone}: {error}") from error
+            seconds = time.monotonic() - begun
+            raise GangError(f"{cls.left_alone}. {roll.absent_after(seconds)}: {error}") from error
 
 
-def _group_of(members: list[int], timeout: timedelta | None) -> Any:
-    """A gloo group of these ranks, in their order, which alone call this.
+class _Roll:
+    """The roll of a group's ranks, in its store: each counts the collectives to which it has come."""
+
+    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+        self._store, self._rank, self._world_size = store, rank, world_size
+        self._count = 0
+
+    def come(self) -> None:
+        """Say that this rank is at the next collective."""
+        self._count = self._store.add(_place(self._rank), 1)
+
+    @property
+    def absent(self) -> list[int]:
+        """The ranks that have not come to where this one is."""
+        return [rank for rank in range(self._world_size) if self._store.add(_place(rank), 0) < self._count]
+
+    def absent_after(self, seconds: float) -> str:
+        """Who has not come while this rank waited, in words."""
+        try:
+            absent = self.absent
+        except RuntimeError:  # with rank 0, which may hold it
+            return f"After {seconds:.0f} s the store of the process group is gone"
+        if not absent:
+            return "All ranks have come, the last one too late, or one has left since"
+        return f"After {seconds:.0f} s {listed(absent)} {'have' if absent[1:] else 'has'} not come"
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Their numbers in words."""
+    return f"ranks {', '.join(map(str, ranks))}" if len(ranks) > 1 else f"rank {ranks[0]}"
+
+
+def _place(rank: int) -> str:
+    return f"autotune/come/{rank}"
+
+
+def _store_of(group: Any) -> Any:
+    return dist.distributed_c10d._get_process_group_store(group)
+
+
+def _default_store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
+def _next_name(members: list[int]) -> str:
+    """A name for these ranks' next group, the same on each of them.
 
     ``new_group`` names one by its ranks and by how many groups this rank is in. Ranks may be in different numbers; and
     under the name of a group that has been closed the store still has the addresses of its ranks. So here the name has
     the number of the call, which the store counts for each rank.
     """
+    told = "_".join(map(str, members))
+    return f"autotune_{told}_{_default_store().add(f'autotune/{told}/{dist.get_rank()}', 1)}"
+
+
+def _group_of(members: list[int], name: Any, timeout: timedelta) -> Any:
+    """A gloo group of these ranks, in their order, which alone call this."""
     c10d = dist.distributed_c10d
-    store, rank, told = c10d._get_default_store(), dist.get_rank(), "_".join(map(str, members))
-    name: Any = f"autotune_{told}_{store.add(f'autotune/{told}/{rank}', 1)}"
     group, _ = c10d._new_process_group_helper(
-        len(members), members.index(rank), members, dist.Backend("gloo"), store, name,
-        timeout=timeout or c10d.default_pg_timeout, device_id=c10d._get_default_group().bound_device_id,
+        len(members), members.index(dist.get_rank()), members, dist.Backend("gloo"), _default_store(), name,
+        timeout=timeout, device_id=c10d._get_default_group().bound_device_id,
     )  # fmt: skip
     c10d._world.pg_group_ranks[group] = {member: place for place, member in enumerate(members)}
     return group
@@ -215,9 +285,9 @@ class _Answer(Generic[T]):
         if self.error is None:
             return
         if self.rank == mine.rank and mine.error is not None and type(mine.error) is type(self.error):
-            raise mine.error
+            raise settled(mine.error)
         self.error.add_note(f"raised on rank {self.rank}, and so on every rank")
-        raise self.error from mine.error
+        raise settled(self.error) from mine.error
 
 
 def _attempt(action: Callable[[], T], rank: int) -> _Answer[T]:

@@ -62,12 +62,12 @@ def one_after_the_other() -> list[list[int]]:
 
 
 def late(argument: Any) -> Any:
-    """Rank 1 does not come within the second that rank 0 waits."""
-    agreement = Agreement.among(timeout=timedelta(seconds=1))
-    if agreement.rank == 1:
-        time.sleep(4)
+    """The last rank does not come within the second that the others wait: to an exchange, and then to an agreement."""
+    agreement, patience = Agreement.among(timeout=timedelta(seconds=1)), timedelta(seconds=1)
+    if agreement.rank == agreement.world_size - 1:
+        time.sleep(5)
         return None
-    return told(lambda: agreement.gather(lambda: 1))
+    return [told(lambda: agreement.gather(lambda: 1)), told(lambda: Agreement.among(timeout=patience))]
 
 
 def fail_or_wait(agreement: Agreement) -> None:

@@ -76,9 +76,10 @@ def test_an_agreement_of_a_group_has_the_groups_ranks(ranks: list[dict[str, Any]
     assert [rank["alone in its group"] for rank in ranks] == [[0, 1, [0]], [0, 1, [1]]]
 
 
-def test_a_rank_that_waits_in_vain_is_told_so(tmp_path: Path) -> None:
-    answer, _ = run_ranks(ON_RANKS, "late", 2, tmp_path)
-    assert answer[0] == "GangError" and answer[1].startswith(Agreement.left_alone)
+def test_ranks_that_wait_in_vain_are_told_for_whom(tmp_path: Path) -> None:
+    *waiting, _ = run_ranks(ON_RANKS, "late", 3, tmp_path)
+    for kind, text, _ in [error for each in waiting for error in each]:
+        assert kind == "GangError" and text.startswith(Agreement.left_alone) and "s rank 2 has not come" in text
 
 
 def test_one_rank_alone_needs_no_group() -> None:

@@ -6,7 +6,6 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -32,10 +31,6 @@ from autotune.runtime.lookup import Found
 from autotune.settings import default_database_url, offline
 
 LOG = logging.getLogger("autotune")
-
-PATIENCE = timedelta(minutes=10)
-"""The time for which ranks wait for one that has not launched the kernel."""
-
 
 PRUNED = "early_config_prune refuses it for this call"
 
@@ -69,7 +64,7 @@ def agreement_of(ranks: Ranks) -> LaunchAgreement:
         return ALONE
     whole = dist.group.WORLD if group is None else group  # another one once a program has begun anew
     if whole not in _AGREEMENTS:
-        _AGREEMENTS[whole] = LaunchAgreement.among(group, PATIENCE)
+        _AGREEMENTS[whole] = LaunchAgreement.among(group)
     return _AGREEMENTS[whole]
 
 

@@ -22,8 +22,10 @@ from autotune.processes.folder import OwnFolder
 MEMORY = Path("/dev/shm")
 
 SIZE = 1 << 14
-RAISED, LENGTH, ARRIVED = 0, 1, 8
-"""int64 words: not zero once it is raised; bytes of the reason; of each rank, how often it came to an agreement."""
+RAISED, LENGTH, ARRIVED, CALLS = 0, 1, 8, 256
+"""int64 words: not zero once it is raised; bytes of the reason; of each rank, how often it came to an agreement, and
+how many calls it has made.
+"""
 REASON = 4096
 """The byte from which on the reason stands, UTF-8."""
 
@@ -33,7 +35,8 @@ class Alarm:
 
     def __init__(self, agreement: Agreement, heap: SymmetricHeap) -> None:
         """Collective. Raises HeapError where the page cannot be had, or the GPU cannot write to it."""
-        self.rank, self._cuda = agreement.rank, heap.device.type == "cuda"
+        self.rank, self._world_size = agreement.rank, agreement.world_size
+        self._cuda = heap.device.type == "cuda"
         with common_folder(agreement) as folder:
             file = os.path.join(folder, "alarm")
             if agreement.rank == 0:
@@ -75,8 +78,23 @@ class Alarm:
             self.words[LENGTH] = len(told)
             self.words[RAISED] = 1
 
+    def arrive(self) -> None:
+        """This rank is at the next agreement."""
+        self.words[ARRIVED + self.rank] += 1
+
+    @property
+    def absent(self) -> list[int]:
+        """The ranks that have not come to where this one is."""
+        here = self.words[ARRIVED + self.rank]
+        return [rank for rank in range(self._world_size) if self.words[ARRIVED + rank] < here]
+
+    def ahead(self, absent: list[int]) -> list[int]:
+        """Those that have gone on without coming: to a call that this rank has not made."""
+        return [rank for rank in absent if self.words[CALLS + rank] > self.words[CALLS + self.rank]]
+
     def reset(self) -> None:
-        """The first rank takes it back. The caller makes sure that nobody raises or reads it meanwhile."""
+        """The first rank takes it back, and each its calls, while nobody raises or reads it: the caller sees to it."""
+        self.words[CALLS + self.rank] = 0
         if self.rank == 0:
             self.words[RAISED] = self.words[LENGTH] = 0
 

@@ -111,10 +111,10 @@ def next_spin(spins, status, spin_limit):
     wait has become slow anyway.
     """
     spins += 1
-    if spins % 256 == 0:
+    if spins % polls_between_looks(256) == 0:
         if tl.load(status, volatile=True) != 0:
             spins = spin_limit
-        elif (spins % (1 << 15) == 0) | (spins > QUICK_POLLS):
+        elif (spins % polls_between_looks(1 << 15) == 0) | (spins > QUICK_POLLS):
             if alarmed(status):
                 spins = spin_limit
     if spins > QUICK_POLLS:
@@ -200,6 +200,12 @@ def _await_own_tma_stores():
             "cp.async.bulk.wait_group 0; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
         )
         tl.debug_barrier()
+
+
+@constexpr_function
+def polls_between_looks(on_gpu):
+    """Polls after which a wait looks whether it is in vain; few under the interpreter, where each takes long."""
+    return 16 if knobs.runtime.interpret else on_gpu
 
 
 @constexpr_function

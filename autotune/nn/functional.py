@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
+from autotune.runtime.call import aligned, dispatched
 from autotune.runtime.context import Context
 from autotune.runtime.gradients import autocast, reduced, taken_by_all
-from autotune.runtime.operator import aligned, dispatched
 from autotune.runtime.operators import all_gather_gemm, gemm_all_reduce, gemm_reduce_scatter
 
 Tensor = torch.Tensor

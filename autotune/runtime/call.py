@@ -9,7 +9,7 @@ import torch
 from torch.autograd import forward_ad
 
 from autotune.errors import InvalidProblem
-from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
+from autotune.runtime.workspace import ALIGNMENT, Bindings, Operands, Results, Workspace
 
 NO_BACKWARD = (
     "a tensor requires a gradient, and this call has no backward (all_gather_gemm, gemm_reduce_scatter and "
@@ -20,6 +20,10 @@ NO_TANGENT = (
     "a tensor has a tangent of forward-mode AD, and no call has such a derivative: take gradients backwards, or give "
     "torch.autograd.forward_ad.unpack_dual(tensor).primal"
 )
+
+
+_MODES, _TRANSFORM = torch._C._len_torch_dispatch_stack, torch._C._functorch.maybe_current_level
+"""The number of modes around a call, and the level of ``torch.func``."""
 
 
 @dataclass(frozen=True)
@@ -112,3 +116,17 @@ def demand_no_tangent(tensors: Sequence[torch.Tensor | None]) -> None:
     for tensor in tensors:
         if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
             raise InvalidProblem(NO_TANGENT)
+
+
+def dispatched() -> bool:
+    """True within a transform of ``torch.func``, and in a mode such as ``FakeTensorMode``: there tensors may have no
+    memory, and torch's dispatcher knows what stands behind them.
+    """
+    return _MODES() > 0 or _TRANSFORM() is not None
+
+
+def aligned(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """The tensor, or a copy that begins with a whole vector: compilers and autograd make views that do not."""
+    if tensor is None or not tensor.is_floating_point() or not tensor.data_ptr() % ALIGNMENT:
+        return tensor
+    return tensor.clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import warnings
 import weakref
@@ -13,12 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autotune.agreement import Agreement
+from autotune.agreement import Agreement, settled
 from autotune.config import Config
 from autotune.db import Entry
-from autotune.errors import GangError, InputError, InvalidConfig, InvalidProblem
+from autotune.db.engines import database_url, place_of
+from autotune.errors import GangError, InputError, InvalidConfig, InvalidProblem, StoreError
 from autotune.heap import open_heap
-from autotune.heap.alarm import RAISED, Alarm
+from autotune.heap.alarm import CALLS, RAISED, Alarm
 from autotune.heap.patience import polls
 from autotune.heap.status import new_status, tell_peers
 from autotune.kernels.launching.streams import capturing, on_device
@@ -26,16 +28,19 @@ from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 from autotune.runtime.blocks import Blocks
-from autotune.runtime.call import FirstCall, Prepared
+from autotune.runtime.call import FirstCall, Prepared, dispatched
 from autotune.runtime.entries import Entries, Measured, read_entries
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import Found, lookup, workload_for
+from autotune.runtime.meeting import CallAgreement, Meeting, Step
 from autotune.runtime.turns import TURNS
 from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
 from autotune.settings import default_database_url, wait_seconds
 from autotune.workloads import Workload, provenance_of
 from autotune.workloads import workload as workload_named
 from autotune.workloads.launched import LaunchedWorkload
+
+LOG = logging.getLogger("autotune")
 
 MOST_WORKSPACES = 4096
 """Workspaces that a context remembers, each some 50 KB of the host's memory."""
@@ -70,20 +75,6 @@ def contexts_of(group: Any) -> list[Context]:
     return [context for _, context in sorted(_OPEN.items()) if context.ranks == ranks]
 
 
-class FirstCallAgreement(Agreement):
-    """The ranks of a context."""
-
-    left_alone = (
-        "this rank was left alone in a first call, or in release or close: another rank died, or did not make the same "
-        "call"
-    )
-    disagree = (
-        "the ranks call an operator with different problems or configs ({seen}); where they have different numbers of "
-        "rows, all of them give rows= to all_gather_gemm, tokens= to the operators of a mixture of experts"
-    )
-    interrupted = f"{Agreement.interrupted}; leave the context on every rank, and open another"
-
-
 class Context:
     """Opened once per process group, on every rank of it alike; operators take it as their first argument.
 
@@ -108,7 +99,7 @@ class Context:
         """The context's ranks by their numbers in the default group."""
         self.group_name: str = (group or dist.distributed_c10d._get_default_group()).group_name
         """C10d's name of the group for the library's collectives."""
-        self._agreement = agreement = FirstCallAgreement.among(group)
+        self._agreement = agreement = CallAgreement.among(group)
         try:
             # Only now: a rank that failed before would leave the others waiting for it.
             self.regime, self.machine = agreement.gather(lambda: (regime_of(regime), this_machine()))[agreement.rank]
@@ -131,6 +122,8 @@ class Context:
             raise
         tell_peers(self._status, self.heap, self._alarm.address)
         self._alarm_words = self._alarm.words
+        self._own_calls = CALLS + agreement.rank
+        self._meeting = Meeting(agreement, self._alarm, self.heap.device)
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""
         self.handle = next(_HANDLES)
@@ -142,6 +135,10 @@ class Context:
         self._url = url
         self._lock = threading.RLock()
         self._mark = self.heap.mark()
+        self._databases_told = False
+        # Not a ``__del__``, which would run in a torn down interpreter, too.
+        self._unclosed = weakref.finalize(self, _warn_of_unclosed, agreement)
+        self._unclosed.atexit = False
 
     def __enter__(self) -> Context:
         return self
@@ -152,14 +149,8 @@ class Context:
         if error is None:
             self.close()
         else:
-            self._end()  # waits for nobody: the other ranks may not come
-
-    def __del__(self) -> None:
-        """Nobody closed it: say so, as files do. Its group keeps connections and threads; the heap's memory goes."""
-        agreement = vars(self).get("_agreement")
-        if agreement is not None and agreement.is_open:
-            told = "unclosed autotune.Context: its process group keeps connections and threads; use `with`, or close()"
-            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
+            self._meeting.give_up(error)  # waits for nobody: the other ranks may not come
+            self._end()
 
     def __copy__(self) -> Context:
         """Itself: a copy of a module that has it calls the same kernels."""
@@ -184,7 +175,10 @@ class Context:
         if self.handle not in _OPEN:
             return
         try:
-            self.heap.barrier()
+            if not self._meeting.given_up:
+                with self._lock, self._meeting.together():
+                    self._meeting.first(lambda: Step("close"))
+                    self.heap.barrier()
         finally:
             self._end()
 
@@ -200,7 +194,9 @@ class Context:
                 TURNS.forget()
 
     def _leave_group(self) -> None:
-        agreement, self._agreement = self._agreement, FirstCallAgreement()
+        if "_unclosed" in vars(self):
+            self._unclosed.detach()
+        agreement, self._agreement = self._agreement, CallAgreement()
         agreement.close()
 
     def release(self) -> None:
@@ -209,7 +205,10 @@ class Context:
         That call also looks its config up again: after ``forget_lookups`` it gets a winner found since. Whatever was
         allocated on ``heap``, the tensors of ``all_gather_shard``, and captured graphs are void then.
         """
-        with self._lock, self._agreement.in_step():
+        if self.handle not in _OPEN:
+            raise InputError("the context is closed: there is nothing to release")
+        with self._lock, self._meeting.together():
+            self._meeting.first(lambda: Step("release"), after_a_missed_call=True)
             self.heap.barrier()
             self._forget()
             self._choices.clear()
@@ -243,11 +242,12 @@ class Context:
     def _check_status(self) -> None:
         timed_out, faults = self._status[:2].tolist()
         if faults:  # first: the wrong input would be there again after a release
-            raise InvalidProblem(
+            told = (
                 "tokens name an expert more than once, and so gave this rank more rows than there is room for "
                 "(docs/kernels/moe.md); results since then lack rows. Mend the routing, then call context.release() on "
                 "every rank"
             )
+            raise settled(InvalidProblem(told))  # all ranks have made the call
         if timed_out or self._alarm_words[RAISED]:
             self._raise_alarm()
 
@@ -278,12 +278,17 @@ class Context:
         if self._alarm_words[RAISED]:
             self._raise_alarm()
         with self._lock:
-            if self._interpreted:
-                workspace.run(operands, outs, bindings)
-                if self._status[:2].any():
-                    self._check_status()
-                return
-            TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
+            self._alarm_words[self._own_calls] += 1  # before: an interpreted call waits in there for the others
+            try:
+                if self._interpreted:
+                    workspace.run(operands, outs, bindings)
+                else:
+                    TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
+            except BaseException:
+                self._alarm_words[self._own_calls] -= 1
+                raise
+            if self._interpreted and self._status[:2].any():
+                self._check_status()
 
     def workspace(
         self, workload: LaunchedWorkload, problem: Problem, config: Config | None, first: FirstCall | None = None
@@ -295,7 +300,7 @@ class Context:
         context is closed or a CUDA graph is being captured.
         """
         self._demand_open(problem.workload)
-        with self._lock, on_device(self.heap.device), self._agreement.in_step():
+        with self._lock, on_device(self.heap.device):
             known = self._known(workload, problem, config)
             if known is not None and known.bound:
                 return _prepared(known, first)
@@ -303,16 +308,18 @@ class Context:
                 raise InputError(
                     f"first call of {problem.workload} ({problem}) within a CUDA graph; make one call before capturing"
                 )
-            key = workload, problem, self.choose(problem, config, workload).config
-            mark = self.heap.mark()
-            try:
-                made = self._agreement.all_or_none(lambda: _prepared(self._made(key), first))
-            except BaseException:
-                self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
-                raise
-            if key not in self._workspaces:
-                self._add(key, made)
-            return made
+            call = self._call(workload, problem, config)
+            with self._meeting.together():
+                key = workload, problem, self._agree_on(call, workload, problem, config).config
+                mark = self.heap.mark()
+                try:
+                    made = self._agreement.all_or_none(lambda: _prepared(self._made(key), first))
+                except BaseException:
+                    self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
+                    raise
+                if key not in self._workspaces:
+                    self._add(key, made)
+                return made
 
     def _known(self, workload: LaunchedWorkload, problem: Problem, config: Config | None) -> Workspace | None:
         if config is None:
@@ -362,8 +369,8 @@ class Context:
         Collective. Raises what ``call`` raises on any rank, and InputError where the context is closed.
         """
         self._demand_open(name)
-        with self._lock, self._agreement.in_step():
-            self._agreement.same(call)
+        with self._lock, self._meeting.together():
+            self._meeting.first(lambda: Step(call()))
 
     def agree_once(self, name: str, *call: object, check: Callable[[], object] | None = None) -> None:
         """The same for a ``call`` that has not been made before, behind its ``check``; nothing for another one."""
@@ -372,6 +379,14 @@ class Context:
                 check()
             self.agree(name, lambda: " ".join(map(str, (name, *call))))
             self._agreed.add((name, *call))
+
+    def refuse(self, error: Exception) -> None:
+        """Tell the other ranks of the error of a call that this one cannot make, see ``Meeting.refuse``."""
+        if torch.compiler.is_compiling() or dispatched():
+            return  # nothing has been called, or the call below has told it
+        if self.handle in _OPEN:
+            with self._lock:
+                self._meeting.refuse(error)
 
     def _demand_open(self, name: str) -> None:
         if self.handle not in _OPEN:
@@ -386,16 +401,19 @@ class Context:
         checked against the space and has to be the same on all ranks: raises InvalidConfig, RanksDisagree. ``workload``
         is found by the problem's name where it is not given.
         """
-        found = workload_for(workload or problem.workload, problem)
-        if config is not None:
-            return self._given(found, problem, config)
-        if (found, problem) not in self._choices:
-            with self._agreement.in_step():
-                self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
-                self._choices[found, problem] = self._agreement.broadcast(
-                    lambda: lookup(found, problem, machine=self.machine, url=self._url, regime=self.regime)
-                )
-        return self._choices[found, problem]
+        self._demand_open(problem.workload)
+        try:
+            found = workload_for(workload or problem.workload, problem)
+            if config is None and (found, problem) in self._choices:
+                return self._choices[found, problem]
+            if config is not None and any(key == (found, problem, config) for key in self._workspaces):
+                return _given(config)
+            call = self._call(found, problem, config)
+            with self._lock, self._meeting.together():
+                return self._agree_on(call, found, problem, config)
+        except Exception as error:  # whatever it is: the others wait
+            self.refuse(error)
+            raise
 
     def tuned(self, name: str) -> Entries:
         """A workload's entries on this device, as rank 0 reads them, the same on every rank. Collective.
@@ -403,9 +421,9 @@ class Context:
         Raises what ``lookup`` raises, and InputError where the context is closed.
         """
         self._demand_open(name)
-        url = self._url or default_database_url()
-        with self._agreement.in_step():
-            every, measured = self._agreement.broadcast(lambda: self._read(url, workload_named(name)))
+        with self._lock, self._meeting.together():
+            self._meeting.first(lambda: Step(f"entries of {name}"))
+            every, measured = self._agreement.broadcast(lambda: self._read(self._database, workload_named(name)))
             return Entries(every, lambda entry: measured.get(entry.study_id, ()))
 
     def _read(self, url: str, found: Workload) -> tuple[Sequence[Entry], dict[int, Measured]]:
@@ -418,12 +436,51 @@ class Context:
         ]  # fmt: skip
         return entries.all, {each.study_id: entries.measured(each) for each in lending}
 
-    def _given(self, workload: Workload, problem: Problem, config: Config) -> Found:
-        if all(key != (workload, problem, config) for key in self._workspaces):
-            self._agreement.same(lambda: self._checked(workload, problem, config))
-        return Found(config, "given", None, "given by the caller")
+    def _agree_on(self, call: str, workload: Workload, problem: Problem, config: Config | None) -> Found:
+        """The config of all ranks: the given one, else rank 0's."""
+        steps = self._meeting.first(lambda: self._asked(call, workload, problem, config))
+        found = steps[0].found
+        assert found is not None
+        if config is None:
+            self._compare(problem, steps)
+            self._choices[workload, problem] = found
+        return found
 
-    def _checked(self, workload: Workload, problem: Problem, config: Config) -> str:
+    def _asked(self, call: str, workload: Workload, problem: Problem, config: Config | None) -> Step:
+        """This rank's config for a problem. Raises what ``lookup`` raises, but rank 0 alone what its database does."""
+        if config is not None:
+            return Step(call, _given(config))
+        if (workload, problem) in self._choices:
+            return Step(call, self._choices[workload, problem])
+        try:
+            found = lookup(workload, problem, machine=self.machine, url=self._url, regime=self.regime)
+        except StoreError as error:
+            if self._agreement.rank == 0:
+                raise
+            return Step(call, source=str(error))
+        return Step(call, found, f"{place_of(database_url(self._database))}: {found.source}")
+
+    def _compare(self, problem: Problem, steps: list[Step]) -> None:
+        """Say once where the ranks' databases answer differently."""
+        answers = {(step.found.config, step.found.source) if step.found is not None else None for step in steps}
+        if len(answers) == 1 or self._databases_told:
+            return
+        self._databases_told = True
+        if self._agreement.rank == 0:
+            LOG.warning(
+                "%s (%s): the ranks' databases give different answers, and all ranks run rank 0's (%s); give all of "
+                "them one database, by AUTOTUNE_DB or a context's url, with the same content",
+                problem.workload, problem, "; ".join(f"rank {rank}: {step.source}" for rank, step in enumerate(steps)),
+            )  # fmt: skip
+
+    @property
+    def _database(self) -> str:
+        return self._url or default_database_url()
+
+    def _call(self, workload: Workload, problem: Problem, config: Config | None) -> str:
+        """A call in words. Raises InvalidConfig for a given config that is not valid."""
+        if config is None:
+            return f"{problem.workload} {problem.to_json()}"
         violation = workload.space.violation(config, problem, self.machine)
         if violation is not None:
             raise InvalidConfig(f"config not valid for {problem}: {violation}")
@@ -434,3 +491,14 @@ def _prepared(workspace: Workspace, first: FirstCall | None) -> Workspace:
     if first is not None:
         first.prepare(workspace)
     return workspace
+
+
+def _given(config: Config) -> Found:
+    return Found(config, "given", None, "given by the caller")
+
+
+def _warn_of_unclosed(agreement: Agreement) -> None:
+    """Nobody closed a context: say so, as files do. Its group keeps connections and threads; the heap's memory goes."""
+    if agreement.is_open:
+        told = "unclosed autotune.Context: its process group keeps connections and threads; use `with`, or close()"
+        warnings.warn(told, ResourceWarning, stacklevel=3)

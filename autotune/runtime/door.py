@@ -76,9 +76,13 @@ class _Doorway(Context):
         """Opens and allocates nothing; there is nothing to close."""
         self.heap, self.machine, self._interpreted = heap, machine, machine.is_interpreter
         self.calls: dict[Any, Prepared] = {}
-        self._alarm_words = memoryview(array("q", [0]))
+        self._alarm_words = memoryview(array("q", [0, 0]))
+        self._own_calls = 1
         self._status = torch.zeros(2, dtype=torch.int64, device="cpu")
         self._lock = threading.RLock()
+
+    def refuse(self, error: Exception) -> None:
+        """No other rank is here."""
 
     def workspace(
         self, workload: LaunchedWorkload, problem: Problem, config: Config | None, first: FirstCall | None = None

@@ -92,12 +92,16 @@ def moe_dispatch(
     small, and on the first call of a problem what ``lookup`` raises.
     """
     options = experts, routing, exponent, histogram
-    if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
-        x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
-    if scale_x is None:
-        return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
-    operands = x, ids, gates, scale_x
-    return ScaledDispatched(*_SCALED_MOE_DISPATCH.all_of(context, operands, options, out, config))
+    try:
+        if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
+            x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
+        if scale_x is None:
+            return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
+        operands = x, ids, gates, scale_x
+        return ScaledDispatched(*_SCALED_MOE_DISPATCH.all_of(context, operands, options, out, config))
+    except Exception as error:  # whatever it is: the other ranks wait
+        _MOE_DISPATCH.refuse(context, (x, ids, gates), out, config, error)
+        raise
 
 
 def moe_dispatch_gemm(
@@ -123,13 +127,17 @@ def moe_dispatch_gemm(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
-        x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
-    options, operands = (
-        (experts, epilogue, gate_up, routing, exponent, fast_accum, histogram),
-        (x, ids, gates, b, scale_x, scale_b),
-    )
-    return Dispatched(*_MOE_DISPATCH_GEMM.all_of(context, operands, options, out, config))
+    try:
+        if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
+            x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
+        options, operands = (
+            (experts, epilogue, gate_up, routing, exponent, fast_accum, histogram),
+            (x, ids, gates, b, scale_x, scale_b),
+        )
+        return Dispatched(*_MOE_DISPATCH_GEMM.all_of(context, operands, options, out, config))
+    except Exception as error:  # whatever it is: the other ranks wait
+        _MOE_DISPATCH_GEMM.refuse(context, (x, ids, gates, b, scale_x, scale_b), out, config, error)
+        raise
 
 
 def moe_combine(
@@ -150,12 +158,16 @@ def moe_combine(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    more = 0
-    if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
-        ids, more = ids_of_the_most(ids, tokens)
-    operands, options = (rows, offsets, pairs, gates, ids), (routing, exponent, deterministic, histogram)
-    sums = _MOE_COMBINE(context, operands, options, None if more else out, config)
-    return own_rows(sums, more, out) if more else sums
+    try:
+        more = 0
+        if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
+            ids, more = ids_of_the_most(ids, tokens)
+        operands, options = (rows, offsets, pairs, gates, ids), (routing, exponent, deterministic, histogram)
+        sums = _MOE_COMBINE(context, operands, options, None if more else out, config)
+        return own_rows(sums, more, out) if more else sums
+    except Exception as error:  # whatever it is: the other ranks wait
+        _MOE_COMBINE.refuse(context, (rows, offsets, pairs, gates, ids), out, config, error)
+        raise
 
 
 def moe_gemm_combine(
@@ -177,10 +189,14 @@ def moe_gemm_combine(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    more = 0
-    if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
-        ids, more = ids_of_the_most(ids, tokens)
-    operands = a, b, offsets, pairs, gates, ids, scale_a, scale_b
-    options = routing, exponent, deterministic, fast_accum, histogram
-    sums = _MOE_GEMM_COMBINE(context, operands, options, None if more else out, config)
-    return own_rows(sums, more, out) if more else sums
+    try:
+        more = 0
+        if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
+            ids, more = ids_of_the_most(ids, tokens)
+        operands = a, b, offsets, pairs, gates, ids, scale_a, scale_b
+        options = routing, exponent, deterministic, fast_accum, histogram
+        sums = _MOE_GEMM_COMBINE(context, operands, options, None if more else out, config)
+        return own_rows(sums, more, out) if more else sums
+    except Exception as error:  # whatever it is: the other ranks wait
+        _MOE_GEMM_COMBINE.refuse(context, (a, b, offsets, pairs, gates, ids, scale_a, scale_b), out, config, error)
+        raise

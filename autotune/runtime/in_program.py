@@ -23,15 +23,13 @@ from autotune.problem import Problem
 from autotune.ranks.crew import Crew
 from autotune.runtime import DOOR
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
+from autotune.settings import wait_seconds
 from autotune.tuning import EFFORTS, Budget, Progress, limits_of
 from autotune.tuning import tune as search
 from autotune.tuning.screening import Screen
 from autotune.workloads import Workload, provenance_of
 
 LOG = logging.getLogger("autotune")
-
-PATIENCE = 300.0
-"""Seconds for which ranks wait for each other: longer than a compiler may take, which they wait for as well."""
 
 
 class TuningAgreement(Agreement):
@@ -43,7 +41,7 @@ class TuningAgreement(Agreement):
 
 def tune(
     name: str | Workload, problem: Problem, *, trials: int | None = None, budget: str | None = None,
-    effort: str | None = None, seed: int = 0, force: bool = False, url: str | None = None, timeout: float = PATIENCE,
+    effort: str | None = None, seed: int = 0, force: bool = False, url: str | None = None, timeout: float | None = None,
     regime: str = DEFAULT_REGIME,
 ) -> Found:  # fmt: skip
     """Tune a problem on this program's own ranks, or answer from the cache: the same config on every rank.
@@ -55,9 +53,10 @@ def tune(
 
     While another process tunes the same problem into the same database, all ranks wait for it, however long it takes.
     No rank is killed or started again here: what a config does to its rank, it does to the program. Ranks wait for
-    each other for ``timeout`` seconds. Raises on every rank alike: RanksDisagree where they do not tune the same,
-    GangError where one is not back in time or its device is lost, NotTuned where nothing could be measured, InputError
-    where the call makes no sense, and any rank's unexpected exception.
+    each other, and for compilers, for ``timeout`` seconds, by default AUTOTUNE_WAIT_SECONDS. Raises on every rank
+    alike: RanksDisagree where they do not tune the same, GangError where one is not back in time or its device is lost,
+    NotTuned where nothing could be measured, InputError where the call makes no sense, and any rank's unexpected
+    exception.
     """
     with _as_the_commands_ranks(), _agreement(timeout) as (agreement, heap_group):
         world_size = agreement.world_size
@@ -155,14 +154,14 @@ def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Fo
 
 
 @contextmanager
-def _agreement(timeout: float) -> Iterator[tuple[TuningAgreement, Any]]:
+def _agreement(timeout: float | None) -> Iterator[tuple[TuningAgreement, Any]]:
     """The agreement, and a group for the heap; both separate, as a time-out leaves a group unusable."""
     if not dist.is_available() or not dist.is_initialized():
         raise InputError(
             "autotune.tune needs every rank of a program under torchrun: call torch.distributed.init_process_group "
             '("cpu:gloo,cuda:nccl") first; in a single process use the command tune'
         )
-    patience = timedelta(seconds=timeout)
+    patience = timedelta(seconds=timeout if timeout is not None else wait_seconds())
     with (
         closing(TuningAgreement.among(timeout=patience)) as agreement,
         closing(TuningAgreement.among(timeout=patience)) as of_heap,

@@ -12,21 +12,23 @@ import torch
 from torch.autograd import forward_ad
 
 from autotune.config import Config
-from autotune.errors import InputError, InvalidConfig, InvalidProblem
+from autotune.errors import AutotuneError, InputError, InvalidConfig, InvalidProblem
 from autotune.problem import Problem
 from autotune.runtime.call import (
     NO_BACKWARD,
     FirstCall,
     Form,
     Prepared,
+    aligned,
     demand_no_gradient,
     demand_no_tangent,
+    dispatched,
     fitting,
     needs_gradient,
 )
 from autotune.runtime.context import Context, check_context, open_context
 from autotune.runtime.listeners import LISTENERS, tell
-from autotune.runtime.workspace import ALIGNMENT, Operands, Results
+from autotune.runtime.workspace import Operands, Results
 from autotune.workloads.launched import LaunchedWorkload
 
 LIBRARY = torch.library.Library("iris_autotune", "DEF")
@@ -38,9 +40,6 @@ REFUSED = "a gradient"
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.AutocastCUDA
 )
-
-_MODES, _TRANSFORM = torch._C._len_torch_dispatch_stack, torch._C._functorch.maybe_current_level
-"""The number of modes around a call, and the level of ``torch.func``."""
 
 SCHEMA_TYPES = {
     torch.Tensor: "Tensor", torch.Tensor | None: "Tensor?", int: "int", float: "float", bool: "bool", str: "str",
@@ -157,15 +156,35 @@ class Operator:
             if torch._C._is_any_autocast_enabled() and self._backward is not None and outs is None and not needs:
                 return self._by_torch(context, operands, options, _text(config))
             return self._enqueue(context, operands, options, outs, config, needs)
-        except (AssertionError, AttributeError, RuntimeError, TypeError):
-            self._check_kinds(context, operands, outs, config)
+        except Exception as error:  # whatever it is: the other ranks wait
+            self.refuse(context, operands, outs, config, error)
             raise
 
-    def _check_kinds(self, context: object, operands: Operands, outs: Results | None, config: object) -> None:
-        """Raise InputError where a call that has failed was given another kind of thing than it takes."""
-        check_context(context)
+    def refuse(
+        self, context: object, operands: Operands, outs: torch.Tensor | Results | None, config: object,
+        error: Exception,
+    ) -> None:  # fmt: skip
+        """Tell the other ranks of the error of a call, in our words where it was given what it does not take."""
+        outs = (outs,) if isinstance(outs, torch.Tensor) else outs
+        if torch.compiler.is_compiling():
+            return  # nothing has been called
+        ours = isinstance(error, AutotuneError)
+        found = None if ours else self._wrong_kind(context, operands, outs, config)
+        if isinstance(context, Context):
+            context.refuse(found or error)
+        if found is not None:
+            raise found from error
+
+    def _wrong_kind(
+        self, context: object, operands: Operands, outs: Results | None, config: object
+    ) -> InputError | None:
+        """The error of a call that was given another kind of thing than it takes; None where it was not."""
+        try:
+            check_context(context)
+        except InputError as error:
+            return error
         if config is not None and not isinstance(config, Config):
-            raise InvalidConfig(f"config={config!r}: expected None, for the tuned one, or autotune.Config({{…}})")
+            return InvalidConfig(f"config={config!r}: expected None, for the tuned one, or autotune.Config({{…}})")
         kinds = typing.get_type_hints(self.workload.kernels.tensors_type)
         given = [
             (name, each)
@@ -174,11 +193,12 @@ class Operator:
         ]
         for name, each in [*given, *(("out", out) for out in outs or ())]:
             if not isinstance(each, torch.Tensor):
-                raise InvalidProblem(f"{name} is a {type(each).__name__}; expected a tensor")
+                return InvalidProblem(f"{name} is a {type(each).__name__}; expected a tensor")
             if each.layout is not torch.strided or each.is_nested:
-                raise InvalidProblem(
+                return InvalidProblem(
                     f"{name} is a tensor of layout {each.layout}; expected a dense one: call to_dense()"
                 )
+        return None
 
     def dispatched(self, handle: int, *operands: torch.Tensor, **options: Any) -> Any:
         """A call by torch's dispatcher, as a graph makes it; operands and options that are not given have defaults.
@@ -337,10 +357,15 @@ class Operator:
 
     def _called(self, handle: int, arguments: tuple[Any, ...], outs: Results | None) -> Results:
         *options, text = arguments[self._tensors :]
-        if text == REFUSED:
-            raise InvalidProblem(NO_BACKWARD)
-        operands = [aligned(x) for x in arguments[: self._tensors]]
-        return self._enqueue(open_context(handle), operands, tuple(options), outs, _config(text), needs=False)
+        context = open_context(handle)
+        try:
+            if text == REFUSED:
+                raise InvalidProblem(NO_BACKWARD)
+            operands = [aligned(x) for x in arguments[: self._tensors]]
+            return self._enqueue(context, operands, tuple(options), outs, _config(text), needs=False)
+        except Exception as error:  # whatever it is: the other ranks wait
+            context.refuse(error)
+            raise
 
     def _fake(self, handle: int, *arguments: Any) -> Any:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]
@@ -370,20 +395,6 @@ def _parameters(workload: LaunchedWorkload) -> Iterator[str]:
 
 def _returns_nothing(*_: Any, **outs: torch.Tensor) -> None:
     """An operator with an ``out`` has no result to describe."""
-
-
-def dispatched() -> bool:
-    """True within a transform of ``torch.func``, and in a mode such as ``FakeTensorMode``: there tensors may have no
-    memory, and torch's dispatcher knows what stands behind them.
-    """
-    return _MODES() > 0 or _TRANSFORM() is not None
-
-
-def aligned(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """The tensor, or a copy that begins with a whole vector: compilers and autograd make views that do not."""
-    if tensor is None or not tensor.is_floating_point() or not tensor.data_ptr() % ALIGNMENT:
-        return tensor
-    return tensor.clone()
 
 
 def _text(config: Config | None) -> str:

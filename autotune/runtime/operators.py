@@ -145,45 +145,50 @@ def all_gather_gemm(
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    if not isinstance(b, torch.Tensor):
-        if epilogue != "none":
-            raise InvalidProblem(f"epilogue={epilogue} takes gate and up in one b, not {len(b)} Bs")
-        again: Any = all_gather_gemm  # its type depends on the last option
-        whole = again(
-            context, a, whole_of(b), bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, fast_accum=fast_accum,
-            layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place, keep_gathered=keep_gathered, out=out,
-            config=config, return_gathered=return_gathered,
-        )  # fmt: skip
-        c, *gathered_a = whole if return_gathered else (whole,)
-        parts = list(c.split([each.shape[1] for each in b], dim=-1))
-        return (parts, *gathered_a) if return_gathered else parts
-    if quantise:
-        if a.dim() != 2 or gather_dim is not None or rows is not None or return_gathered or out is not None:
-            raise InvalidProblem("quantise takes a matrix a, and neither gather_dim, rows, return_gathered nor out")
-        wanted = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
-        return tuple(_QUANTISING.all_of(context, (a, b, bias, scale_a, scale_b), wanted, None, config))
-    operator: Call = _keeping if keep_gathered and out is None and needs_gradient((b,)) else _ALL_GATHER_GEMM
-    if gather_dim is None and rows is None and a.dim() == 2 and not return_gathered:
-        options: tuple[Any, ...] = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
-        return operator(context, (a, b, bias, scale_a, scale_b), options, out, config)
-    dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
-    layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
-    options = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
-    if return_gathered:
-        if rows is not None:
-            raise InvalidProblem("return_gathered with rows: shards of unequal length are gathered with padding")
-        folding = gathered(a, dim, context.heap.world_size)
-        return folded_with_a(_GATHERING, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+    try:
+        if not isinstance(b, torch.Tensor):
+            if epilogue != "none":
+                raise InvalidProblem(f"epilogue={epilogue} takes gate and up in one b, not {len(b)} Bs")
+            again: Any = all_gather_gemm  # its type depends on the last option
+            whole = again(
+                context, a, whole_of(b), bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype,
+                fast_accum=fast_accum, layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place,
+                keep_gathered=keep_gathered, out=out, config=config, return_gathered=return_gathered,
+            )  # fmt: skip
+            c, *gathered_a = whole if return_gathered else (whole,)
+            parts = list(c.split([each.shape[1] for each in b], dim=-1))
+            return (parts, *gathered_a) if return_gathered else parts
+        if quantise:
+            if a.dim() != 2 or gather_dim is not None or rows is not None or return_gathered or out is not None:
+                raise InvalidProblem("quantise takes a matrix a, and neither gather_dim, rows, return_gathered nor out")
+            wanted = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
+            return tuple(_QUANTISING.all_of(context, (a, b, bias, scale_a, scale_b), wanted, None, config))
+        operator: Call = _keeping if keep_gathered and out is None and needs_gradient((b,)) else _ALL_GATHER_GEMM
+        if gather_dim is None and rows is None and a.dim() == 2 and not return_gathered:
+            options: tuple[Any, ...] = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
+            return operator(context, (a, b, bias, scale_a, scale_b), options, out, config)
+        dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
+        layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
+        options = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
+        if return_gathered:
+            if rows is not None:
+                raise InvalidProblem("return_gathered with rows: shards of unequal length are gathered with padding")
+            folding = gathered(a, dim, context.heap.world_size)
+            return folded_with_a(_GATHERING, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
 
-    def gather(a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
-        folding = gathered(a, dim, context.heap.world_size)
-        return folded(operator, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+        def gather(a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
+            folding = gathered(a, dim, context.heap.world_size)
+            return folded(operator, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
 
-    if rows is None or not is_ragged(rows, context.heap, a, dim, in_place):
-        return gather(a, scale_a, out)
-    if out is not None:
-        demand_no_gradient((a, b, bias, out))
-    return gather_ragged(gather, rows, dim, a, scale_a, out)
+        if rows is None or not is_ragged(rows, context.heap, a, dim, in_place):
+            return gather(a, scale_a, out)
+        if out is not None:
+            demand_no_gradient((a, b, bias, out))
+        return gather_ragged(gather, rows, dim, a, scale_a, out)
+    except Exception as error:  # whatever it is: the other ranks wait
+        operands = a, b if isinstance(b, torch.Tensor) or b is None else a, bias, scale_a, scale_b
+        _ALL_GATHER_GEMM.refuse(context, operands, out, config, error)
+        raise
 
 
 def _keeping(
@@ -213,14 +218,19 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
     The problem has ``in_place``, too. It is the same memory every time; what comes after a call of the operator on its
     stream may write it anew. Its contents are undefined. Raises what the operator's first call raises.
     """
-    if problem.world_size != context.heap.world_size:
-        raise InvalidProblem(f"the problem has {problem.world_size} ranks, the context has {context.heap.world_size}")
-    if not problem.in_place:
-        raise InvalidProblem(f"{problem}: pass in_place=True here and to all_gather_gemm, which otherwise copies A")
-    operator = _QUANTISING if problem.quantised else _GATHERING if problem.gathered else _ALL_GATHER_GEMM
-    shard = context.workspace(operator.workload, problem, config).shard
-    assert shard is not None
-    return shard
+    try:
+        ranks = context.heap.world_size
+        if problem.world_size != ranks:
+            raise InvalidProblem(f"the problem has {problem.world_size} ranks, the context has {ranks}")
+        if not problem.in_place:
+            raise InvalidProblem(f"{problem}: pass in_place=True here and to all_gather_gemm, which otherwise copies A")
+        operator = _QUANTISING if problem.quantised else _GATHERING if problem.gathered else _ALL_GATHER_GEMM
+        shard = context.workspace(operator.workload, problem, config).shard
+        assert shard is not None
+        return shard
+    except Exception as error:  # whatever it is: the other ranks wait
+        context.refuse(error)
+        raise
 
 
 def gemm_reduce_scatter(
@@ -247,17 +257,21 @@ def gemm_reduce_scatter(
     Raises InvalidProblem where shapes, strides or types do not fit or the ranks do not divide m, HeapExhausted where
     the context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    options, operands = (_word(out_dtype), fast_accum, wire), (a, b, bias, scale_a, scale_b, residual)
-    if a.dim() == 2 and scatter_dim == 0 and reduce_op == "sum":
-        return _GEMM_REDUCE_SCATTER(context, operands, options, out, config)
-    parts, dim = divisor(reduce_op, context.heap.world_size), dimension("scatter_dim", scatter_dim, a)
-    if dim == a.dim() - 1:
-        return columns_scattered(_GEMM_REDUCE_SCATTER, context, operands, options, parts, out, config)
-    folding = scattered(a, dim, context.heap.world_size)
-    if parts == 1:
-        return folded(_GEMM_REDUCE_SCATTER, context, folding, operands, options, out, config)
-    operands = a, b, gradients.for_own_rows(context, bias), scale_a, scale_b, residual
-    return averaged(_GEMM_REDUCE_SCATTER, context, folding, operands, options, parts, out, config)
+    try:
+        options, operands = (_word(out_dtype), fast_accum, wire), (a, b, bias, scale_a, scale_b, residual)
+        if a.dim() == 2 and scatter_dim == 0 and reduce_op == "sum":
+            return _GEMM_REDUCE_SCATTER(context, operands, options, out, config)
+        parts, dim = divisor(reduce_op, context.heap.world_size), dimension("scatter_dim", scatter_dim, a)
+        if dim == a.dim() - 1:
+            return columns_scattered(_GEMM_REDUCE_SCATTER, context, operands, options, parts, out, config)
+        folding = scattered(a, dim, context.heap.world_size)
+        if parts == 1:
+            return folded(_GEMM_REDUCE_SCATTER, context, folding, operands, options, out, config)
+        operands = a, b, gradients.for_own_rows(context, bias), scale_a, scale_b, residual
+        return averaged(_GEMM_REDUCE_SCATTER, context, folding, operands, options, parts, out, config)
+    except Exception as error:  # whatever it is: the other ranks wait
+        _GEMM_REDUCE_SCATTER.refuse(context, (a, b, bias, scale_a, scale_b, residual), out, config, error)
+        raise
 
 
 def gemm_all_reduce(
@@ -280,13 +294,18 @@ def gemm_all_reduce(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    options, operands = (deterministic, _word(out_dtype), fast_accum, wire), (a, b, bias, scale_a, scale_b, residual)
-    if a.dim() == 2 and reduce_op == "sum":
-        return _GEMM_ALL_REDUCE(context, operands, options, out, config)
-    parts = divisor(reduce_op, context.heap.world_size)
-    if parts == 1:
-        return folded(_GEMM_ALL_REDUCE, context, by_rows(a), operands, options, out, config)
-    return averaged(_GEMM_ALL_REDUCE, context, by_rows(a), operands, options, parts, out, config)
+    try:
+        options: tuple[Any, ...] = deterministic, _word(out_dtype), fast_accum, wire
+        operands: Operands = a, b, bias, scale_a, scale_b, residual
+        if a.dim() == 2 and reduce_op == "sum":
+            return _GEMM_ALL_REDUCE(context, operands, options, out, config)
+        parts = divisor(reduce_op, context.heap.world_size)
+        if parts == 1:
+            return folded(_GEMM_ALL_REDUCE, context, by_rows(a), operands, options, out, config)
+        return averaged(_GEMM_ALL_REDUCE, context, by_rows(a), operands, options, parts, out, config)
+    except Exception as error:  # whatever it is: the other ranks wait
+        _GEMM_ALL_REDUCE.refuse(context, (a, b, bias, scale_a, scale_b, residual), out, config, error)
+        raise
 
 
 def all_reduce_norm(
@@ -333,10 +352,13 @@ def gemm_all_reduce_norm(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    normed, total = _GEMM_ALL_REDUCE_NORM.all_of(
-        context, (a, b, bias, scale_a, scale_b, residual, weight), (deterministic, _word(out_dtype), fast_accum, eps),
-        out, config,
-    )  # fmt: skip
+    operands = a, b, bias, scale_a, scale_b, residual, weight
+    try:
+        options = deterministic, _word(out_dtype), fast_accum, eps
+        normed, total = _GEMM_ALL_REDUCE_NORM.all_of(context, operands, options, out, config)
+    except Exception as error:  # whatever it is: the other ranks wait
+        _GEMM_ALL_REDUCE_NORM.refuse(context, operands, out, config, error)
+        raise
     return normed, total
 
 

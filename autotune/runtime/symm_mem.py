@@ -17,11 +17,10 @@ import torch
 
 from autotune.errors import InvalidProblem
 from autotune.runtime import operators
-from autotune.runtime.call import demand_no_gradient, needs_gradient
+from autotune.runtime.call import demand_no_gradient, dispatched, needs_gradient
 from autotune.runtime.context import Context, contexts_of
 from autotune.runtime.folding import dimension, gathered
 from autotune.runtime.groups import process_group
-from autotune.runtime.operator import dispatched
 from autotune.runtime.several import copied, lie_side_by_side, whole_of
 
 _OPENED: list[Context] = []
@@ -55,16 +54,20 @@ def fused_all_gather_matmul(
     gathers A once and multiplies.
     """
     context: Context = context_of(group_name)
-    dim = dimension("gather_dim", gather_dim, A)
-    b = _as_one(A, Bs)
-    if b is not None:
-        whole, product = _gather_gemm(context, A, b, dim, return_A)
-        return whole, [product] if len(Bs) == 1 else list(product.split([each.shape[1] for each in Bs], -1))
-    if not (torch.compiler.is_compiling() or dispatched()):  # elsewhere Bs may lie side by side, or need a gradient
-        context.agree_once("fused_all_gather_matmul", "by the library", *A.shape, *(b.shape for b in Bs))
-    folding = gathered(A, dim, context.heap.world_size)
-    rows = _all_gather(context, A, dim)
-    return folding.unfolded(rows) if return_A else None, [folding.unfolded(torch.matmul(rows, b)) for b in Bs]
+    try:
+        dim = dimension("gather_dim", gather_dim, A)
+        b = _as_one(A, Bs)
+        if b is not None:
+            whole, product = _gather_gemm(context, A, b, dim, return_A)
+            return whole, [product] if len(Bs) == 1 else list(product.split([each.shape[1] for each in Bs], -1))
+        if not (torch.compiler.is_compiling() or dispatched()):  # elsewhere Bs may lie side by side, or need a gradient
+            context.agree_once("fused_all_gather_matmul", "by the library", *A.shape, *(b.shape for b in Bs))
+        folding = gathered(A, dim, context.heap.world_size)
+        rows = _all_gather(context, A, dim)
+        return folding.unfolded(rows) if return_A else None, [folding.unfolded(torch.matmul(rows, b)) for b in Bs]
+    except Exception as error:  # whatever it is: the other ranks wait
+        _tell(context, error)
+        raise
 
 
 def fused_all_gather_scaled_matmul(
@@ -77,35 +80,40 @@ def fused_all_gather_scaled_matmul(
 
     ``return_A=False``, which torch's operator lacks, saves the gathered A. Results have no scales, and are not fp8.
     """
-    lists = {"B_scales": B_scales, "biases": biases, "result_scales": result_scales, "out_dtypes": out_dtypes,
-             "use_fast_accum": use_fast_accum}  # fmt: skip
-    for name, given in lists.items():
-        if len(given) != len(Bs):
-            raise InvalidProblem(f"{name} has {len(given)} elements; expected one for each of {len(Bs)} Bs")
-    for result_scale, out_dtype in zip(result_scales, out_dtypes, strict=True):
-        _check_result(result_scale, out_dtype)
     context: Context = context_of(group_name)
-    dim = dimension("gather_dim", gather_dim, A)
-    ours = _own_scales(context, A, A_scale, dim)
-    of_each = list(zip(Bs, B_scales, biases, out_dtypes, use_fast_accum, strict=True))
-    if len(Bs) == 1:
-        ((b, scale_b, bias, dtype, fast),) = of_each
-        scale_a, scale_b = _like_each_other(ours, scale_b)
-        whole, product = _gather_gemm(
-            context, A, b, dim, return_A, bias=bias, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, fast_accum=fast
-        )
-        return whole, [product]
-    demand_no_gradient((A, *Bs, A_scale, *B_scales, *biases))
-    folding = gathered(A, dim, context.heap.world_size)
-    rows, scale_a = _all_gather(context, A, dim), ours
-    if ours.dim() == A.dim():
-        travelling = dim < A.dim() - 1
-        scale_a = _all_gather(context, ours, dim) if travelling else folding.matrix(ours).contiguous()
-    results = [
-        torch._scaled_mm(rows, b, scale_a, scale_b, bias, out_dtype=dtype, use_fast_accum=fast)
-        for b, scale_b, bias, dtype, fast in of_each
-    ]
-    return folding.unfolded(rows) if return_A else None, [folding.unfolded(result) for result in results]
+    try:
+        lists = {"B_scales": B_scales, "biases": biases, "result_scales": result_scales, "out_dtypes": out_dtypes,
+                 "use_fast_accum": use_fast_accum}  # fmt: skip
+        for name, given in lists.items():
+            if len(given) != len(Bs):
+                raise InvalidProblem(f"{name} has {len(given)} elements; expected one for each of {len(Bs)} Bs")
+        for result_scale, out_dtype in zip(result_scales, out_dtypes, strict=True):
+            _check_result(result_scale, out_dtype)
+        dim = dimension("gather_dim", gather_dim, A)
+        ours = _own_scales(context, A, A_scale, dim)
+        of_each = list(zip(Bs, B_scales, biases, out_dtypes, use_fast_accum, strict=True))
+        if len(Bs) == 1:
+            ((b, scale_b, bias, dtype, fast),) = of_each
+            scale_a, scale_b = _like_each_other(ours, scale_b)
+            whole, product = _gather_gemm(
+                context, A, b, dim, return_A, bias=bias, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype,
+                fast_accum=fast,
+            )  # fmt: skip
+            return whole, [product]
+        demand_no_gradient((A, *Bs, A_scale, *B_scales, *biases))
+        folding = gathered(A, dim, context.heap.world_size)
+        rows, scale_a = _all_gather(context, A, dim), ours
+        if ours.dim() == A.dim():
+            travelling = dim < A.dim() - 1
+            scale_a = _all_gather(context, ours, dim) if travelling else folding.matrix(ours).contiguous()
+        results = [
+            torch._scaled_mm(rows, b, scale_a, scale_b, bias, out_dtype=dtype, use_fast_accum=fast)
+            for b, scale_b, bias, dtype, fast in of_each
+        ]
+        return folding.unfolded(rows) if return_A else None, [folding.unfolded(result) for result in results]
+    except Exception as error:  # whatever it is: the other ranks wait
+        _tell(context, error)
+        raise
 
 
 def fused_matmul_reduce_scatter(
@@ -128,22 +136,32 @@ def fused_scaled_matmul_reduce_scatter(
     ``bias`` is the same on all ranks; each adds it to its part, as torch does. ``scatter_dim_after_maybe_reshape``
     follows from the others.
     """
-    _check_result(result_scale, out_dtype)
     context: Context = context_of(group_name)
-    leading = A.shape[:-1] if output_shape is None else output_shape[:-1]
-    if A_scale.numel() > 1:
-        if A_scale.shape[:-1] != A.shape[:-1]:
-            raise InvalidProblem(
-                f"A_scale is {list(A_scale.shape)}, A {list(A.shape)}: it needs an element for each row"
-            )
-        A_scale = A_scale.reshape(*leading, 1)
-    scale_a, scale_b = _like_each_other(A_scale, B_scale)
-    if bias is not None and reduce_op == "sum":
-        bias = bias * context.heap.world_size
-    return operators.gemm_reduce_scatter(
-        context, A.reshape(*leading, A.shape[-1]), B, bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype,
-        fast_accum=use_fast_accum, scatter_dim=orig_scatter_dim, reduce_op=reduce_op,
-    ).contiguous()  # fmt: skip
+    try:
+        _check_result(result_scale, out_dtype)
+        leading = A.shape[:-1] if output_shape is None else output_shape[:-1]
+        if A_scale.numel() > 1:
+            if A_scale.shape[:-1] != A.shape[:-1]:
+                raise InvalidProblem(
+                    f"A_scale is {list(A_scale.shape)}, A {list(A.shape)}: it needs an element for each row"
+                )
+            A_scale = A_scale.reshape(*leading, 1)
+        scale_a, scale_b = _like_each_other(A_scale, B_scale)
+        if bias is not None and reduce_op == "sum":
+            bias = bias * context.heap.world_size
+        return operators.gemm_reduce_scatter(
+            context, A.reshape(*leading, A.shape[-1]), B, bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype,
+            fast_accum=use_fast_accum, scatter_dim=orig_scatter_dim, reduce_op=reduce_op,
+        ).contiguous()  # fmt: skip
+    except Exception as error:  # whatever it is: the other ranks wait
+        _tell(context, error)
+        raise
+
+
+def _tell(context: Context, error: Exception) -> None:
+    """The other ranks of an error: not those of a trace, to which a context is unknown."""
+    if not torch.compiler.is_compiling():
+        context.refuse(error)
 
 
 def _as_one(A: torch.Tensor, Bs: Sequence[torch.Tensor]) -> torch.Tensor | None:

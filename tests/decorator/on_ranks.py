@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from small_kernels import SIZES, Clock, copy, grid, tensors
 
 import autotune
 from autotune.db import Store
-from autotune.decorator import decision
 
 Answer = dict[str, Any]
 
@@ -130,7 +128,7 @@ def repeats(folder: str) -> dict[str, Any]:
 
 def left_alone(how: str) -> Answer:
     """Rank 0 launches and rank 1 does not: from the start, or once there is a group."""
-    decision.PATIENCE = timedelta(seconds=2)
+    os.environ["AUTOTUNE_WAIT_SECONDS"] = "2"
     if how == "later":
         launch(Clock(1, 2, 3))
     return launch(Clock(), 300) if dist.get_rank() == 0 else {}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import os
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -264,6 +267,18 @@ def test_a_context_that_nobody_closed_warns_as_a_file_does(alone: None) -> None:
     del context
     gc.collect()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def test_a_program_may_end_with_an_open_context() -> None:
+    """Nothing runs in the torn down interpreter, where it would print "Exception ignored in …"."""
+    code = (
+        "import torch.distributed as dist, autotune\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "context = autotune.Context(1 << 20)"
+    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "ignored" not in done.stderr and "Error" not in done.stderr
 
 
 def test_a_context_closes_after_its_program_has_begun_anew(alone: None) -> None:

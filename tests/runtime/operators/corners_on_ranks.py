@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import logging
 import os
 import subprocess
 import time
@@ -21,11 +22,14 @@ from ranks_of_functions import held
 from triton.runtime.errors import OutOfResources
 
 import autotune
+from autotune.db import CacheKey, Store, Winner
 from autotune.errors import AutotuneError, GangError
 from autotune.heap import open_heap
 from autotune.kernels.launching import scratch
 from autotune.machine import machine as this_machine
-from autotune.workloads import workload
+from autotune.outcome import Latency
+from autotune.runtime.lookup import forget_lookups
+from autotune.workloads import provenance_of, workload
 
 STALE = 0x0000_0001_0000_0001
 """As int32 a counter that has been signalled once, as int64 a word for the first launch."""
@@ -266,6 +270,37 @@ def empty_caches(url: str) -> dict[str, float]:
             errors[str(config["mode"])] = error(out, reference)
         context.check()
     return errors
+
+
+def different_databases(url: str) -> list[list[Any]]:
+    """The source of a config that is in one rank's database alone, the first's and the last's, whether it is that
+    config, and what is said.
+    """
+    found, last = [], dist.get_world_size() - 1
+    said: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = said.append  # type: ignore[method-assign]
+    logging.getLogger("autotune").addHandler(handler)
+    for owner in (0, last):
+        mine = url.replace("none.db", f"{owner}_of_{dist.get_rank()}.db")
+        with autotune.Context(16 << 20, url=mine) as context:
+            plain = problems(context.heap.device)[3]
+            plugin = workload(plain.workload)
+            default = plugin.default_config(plain, context.machine)
+            other = next(each for each in plugin.first_configs(plain, context.machine) if each != default)
+            if dist.get_rank() == owner:
+                with Store.open(mine) as store:
+                    key = CacheKey.of(plain, context.machine)
+                    study = store.study(key, provenance_of(plugin), seed=0, space_size=1)
+                    store.finish(study.id, Winner(other, Latency(1.0, 1.0, 1.0, 0.0, 1)))
+            forget_lookups()
+            chosen = context.choose(plain)
+            context.release()
+            assert context.choose(plain) == chosen
+            found.append([chosen.source, chosen.config == other, [record.getMessage() for record in said]])
+            said.clear()
+    logging.getLogger("autotune").removeHandler(handler)
+    return found
 
 
 def closed_again_and_again(url: str) -> list[dict[str, int]]:

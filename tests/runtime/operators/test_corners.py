@@ -17,6 +17,7 @@ Pair = dict[str, list[Any]]
 NAMES = [
     "used_memory", "words_after_release", "scratch_is_clear", "one_ranks_errors", "gradients", "overlaps",
     "empty_caches", "closed_again_and_again", "left_by_an_error", "interrupted_alone",
+    "different_databases",
 ]  # fmt: skip
 
 
@@ -96,10 +97,22 @@ def test_a_closed_context_gives_everything_back_at_once(pair: Pair) -> None:
 def test_an_error_on_one_rank_leaves_no_other_one_waiting(pair: Pair) -> None:
     gone, told = pair["left_by_an_error"]
     assert gone["told"] == "ZeroDivisionError: planted"
-    assert told["told"].startswith("GangError: this rank was left alone")
+    assert told["told"].startswith("GangError: rank 0 has given up by ZeroDivisionError: planted")
     for answer in (gone, told):
         assert answer["seconds"] < 300
         assert all(answer["after"][kind] <= count for kind, count in answer["before"].items())
+
+
+def test_different_databases_are_told_once_and_the_first_ranks_counts(pair: Pair) -> None:
+    of_first, of_last = pair["different_databases"]
+    for found in (of_first, of_last):
+        assert [entry[:2] for entry in found] == [["exact", True], ["default", False]]
+    assert [entry[2] for entry in of_last] == [[], []]
+    for (told,), words in zip(
+        [entry[2] for entry in of_first], (("exact", "default"), ("default", "exact")), strict=True
+    ):
+        sources = [f"of_{rank}.db: {source}" for rank, source in enumerate(words)]
+        assert "different answers" in told and all(source in told for source in sources)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -122,6 +135,7 @@ def test_a_closed_context_gives_the_gpus_memory_back(tmp_path: Path, gpu: str) -
 def test_a_rank_that_is_interrupted_in_a_first_call_leaves_none_waiting(pair: Pair) -> None:
     others, last = pair["interrupted_alone"]
     assert last[0].startswith("KeyboardInterrupt")
-    assert last[1].startswith("GangError: this rank was interrupted in the midst of what all ranks do together")
-    assert all(told.startswith("GangError: this rank was left alone in a first call") for told in others[:2])
+    assert all(
+        told.startswith("GangError: rank 1 has given up by KeyboardInterrupt") for told in [last[1], *others[:2]]
+    )
     assert last[2:] == others[2:] == ["64.0", "64.0"], "another context"
