@@ -27,7 +27,7 @@ MUTANTS: list[Mutant] = [
         ("a rank's part is left out", "fd signal", ("rows, valid, WORLD, D, CHUNK)", "rows, valid, WORLD - 1, D, CHUNK)")),
         ("a split is left out", "fd signal", ("valid, splits, D, CHUNK)", "valid, splits - 1, D, CHUNK)")),
         ("one slot", "fd kernel sentinel", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
-        ("values are not emptied", "fd sentinel", ("words = sentinel_take(place,", "words = sentinel_wait(place,"), GPU),
+        ("values are not emptied", "fd sentinel", ("data = sentinel_take(place,", "data = sentinel_wait(place,"), GPU),
         ("log-sum-exps are not emptied", "fd sentinel", ("    sentinel_empty(place_lse, there)\n", "    pass\n")),
         ("log-sum-exps are not waited for", "fd sentinel", ("    sentinel_wait(place_lse, there, status, spin_limit)\n", "    pass\n")),
         ("an empty log-sum-exp is sent", "fd sentinel", ("sent_lse = sentinel_bits(lse)", "sent_lse = sentinel_bits(lse) * (rows % 2)")),

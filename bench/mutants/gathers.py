@@ -42,7 +42,7 @@ MUTANTS: list[Mutant] = [
     *rows_of(
         "kernels/all_gather_gemm/push.py",
         ("one slot of words", "ag words alone", ("slot = words + (epoch & 1) * WORLD * elements", "slot = words")),
-        ("words are not emptied", "ag words", ("taken = sentinel_take(", "taken = sentinel_wait("), ("import sentinel_bits, sentinel_take", "import sentinel_bits, sentinel_wait")),
+        ("words are not emptied", "ag words", ("taken = sentinel_take(", "taken = sentinel_wait("), ("import sentinel_bits, sentinel_data, sentinel_take", "import sentinel_bits, sentinel_data, sentinel_wait")),
         ("a peer's words are not taken", "ag words", ("for back in range(1, WORLD):\n        source", "for back in range(2, WORLD + 1):\n        source")),
         ("words lie a row apart", "ag words", ("place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width", "place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * width + at % width")),
     ),

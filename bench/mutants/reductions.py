@@ -99,6 +99,6 @@ MUTANTS: list[Mutant] = [
     ),
     *rows_of(
         "kernels/gemm_all_reduce/polled_tiles.py",
-        ("a rank's part is left out", "ar sentinel", ("    words = sentinel_take(pointers,", "    exists = exists & (tl.arange(0, triton.next_power_of_2(SOURCES)) > 0)[:, None, None]\n    words = sentinel_take(pointers,")),
+        ("a rank's part is left out", "ar sentinel", ("    data = sentinel_take(pointers,", "    exists = exists & (tl.arange(0, triton.next_power_of_2(SOURCES)) > 0)[:, None, None]\n    data = sentinel_take(pointers,")),
     ),
 ]  # fmt: skip

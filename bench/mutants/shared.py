@@ -15,10 +15,10 @@ FETCHED = "        heap.signal(arrivals + (chunk * WORLD + peer) * units + unit,
 SCALES_SENT = "            if (chunk == 0) & (unit % parts == part):\n"
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
 EMPTIED = "    sentinel_empty(place, mask)\n"
-TIMED_OUT = "    if missing > 0:\n        tl.atomic_or(status, 1)\n"
+TIMED_OUT = "    if missing > 0:\n        heap.time_out(status)\n"
 ZERO_LOST = (
-    ("bits = (bits | ((bits == 0).to(tl.uint32) << 31)).to(", "bits = bits.to("),
-    ("bits = (bits | ((bits == 0).to(tl.uint16) << 15)).to(", "bits = bits.to("),
+    ("NO_NUMBER = tl.constexpr(-91)", "NO_NUMBER = tl.constexpr(0)"),
+    ("    return words | (words == 0).to(words.dtype)\n", "    return words\n"),
 )
 EPOCH_STAYS = ("-programs + EPOCH_STEP,", "-programs,")
 NOT_RESET = ("-programs + EPOCH_STEP,", "EPOCH_STEP,")
@@ -186,10 +186,10 @@ MUTANTS: list[Mutant] = [
         ("parts are not waited for", "rs pull", ("late = heap.wait(arrivals + counter + source * counters_apart, target, status, spin_limit)", "late = 0")),
         ("a peer's part is not added", "rs push", ("for back in range(1, WORLD):", "for back in range(2, WORLD):")),
         ("a part is not added", "ar one", ("for part in tl.static_range(PARTS):", "for part in tl.static_range(1, PARTS):")),
-        ("a row's scale on the wire is dropped", "rs wire", ("part *= heap.load(places, rank, holder, heap_bases)[:, None]", "part *= 1.0")),
-        ("a row's scale on the wire is dropped", "ar wire", ("tile = tile.to(tl.float32) * tl.load(places, mask=tl.arange(0, BLOCK_M) < rows, other=0.0)[:, None]", "tile = tile.to(tl.float32)")),
+        ("a row's scale on the wire is dropped", "rs wire", ("heap.load(places, rank, holder, heap_bases))", "heap.load(places, rank, holder, heap_bases) * 0.0 + 1.0)")),
+        ("a row's scale on the wire is dropped", "ar wire", ("received(tile, tl.load(places, mask=tl.arange(0, BLOCK_M) < rows, other=0.0))", "tile.to(tl.float32)")),
         ("scales on the wire are the next row's", "rs wire", ("places = scales + place * BLOCK_M + tl.arange(0, BLOCK_M)", "places = scales + place * BLOCK_M + (tl.arange(0, BLOCK_M) + 1) % BLOCK_M")),
-        ("scales on the wire are our own tile's", "rs wire pull", ("part *= heap.load(places, rank, holder, heap_bases)[:, None]", "part *= heap.load(places, rank, rank, heap_bases)[:, None]")),
+        ("scales on the wire are our own tile's", "rs wire pull", ("heap.load(places, rank, holder, heap_bases))", "heap.load(places, rank, rank, heap_bases))")),
         ("scales on the wire are not sent", "rs wire", ("heap.store(places, of_rows, rank, peer, heap_bases, mask=tl.arange(0, BLOCK_M) < rows)", "pass")),
         ("scales on the wire are not sent", "ar wire two", ("heap.store(places, of_rows, rank, peer, heap_bases, mask=tl.arange(0, BLOCK_M) < rows)", "pass")),
         ("our own part is not rounded", "rs push", ("acc = acc.to(inbox.dtype.element_ty).to(tl.float32)", "acc = acc"),
@@ -216,6 +216,6 @@ MUTANTS: list[Mutant] = [
         ("a zero goes as an empty word", "ar two sentinel", *ZERO_LOST),
         ("a zero goes as an empty word", "arn sentinel", *ZERO_LOST),
         ("a zero goes as an empty word", "fd sentinel", *ZERO_LOST),
-        ("one word that comes is enough", "ar sentinel", ("    missing = tl.sum(((words == 0) & mask).to(tl.int32))\n    spins", "    missing = tl.min(((words == 0) & mask).to(tl.int32))\n    spins")),
+        ("one word that comes is enough", "ar sentinel", ("    missing = tl.sum((words == NO_NUMBER).to(tl.int32))\n    spins", "    missing = tl.min((words == NO_NUMBER).to(tl.int32))\n    spins")),
     ),
 ]  # fmt: skip
