@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import torch.distributed as dist
 from every_mode import LIBRARY
 
+from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.heap import open_heap
+from autotune.heap.alarm import RAISED, Alarm
 from autotune.heap.patience import polls
 from autotune.heap.status import tell_peers
 from autotune.machine import machine
@@ -22,7 +23,9 @@ CALLS = 3
 
 def found_after(name: str) -> dict[str, list[str]]:
     """By config what is wrong with the results of calls that rank 0 makes while the others wait, and then they."""
-    heap = open_heap(32 << 20, dist.new_group(backend="gloo"))
+    agreement = Agreement.among()
+    heap = open_heap(32 << 20, agreement.group)
+    alarm = Alarm(agreement, heap)
     found, here = workload(name), machine()
     problem: Any = found.default_problem(here, heap.world_size)
     if here.is_interpreter:
@@ -33,7 +36,7 @@ def found_after(name: str) -> dict[str, list[str]]:
     for config in one_of_each_protocol(found, problem):
         run = operation.prepare(config)
         status = operation._setup._status
-        tell_peers(status, heap, 0)
+        tell_peers(status, heap, alarm.address)
         operation.refresh(0)
         outputs = [each for each in operation.outputs() if each.dtype.is_floating_point]
         heap.barrier()
@@ -47,8 +50,10 @@ def found_after(name: str) -> dict[str, list[str]]:
                     if finite:
                         faults.append(f"call {call} of rank {turn}: {finite} of {outputs[0].numel()} are no NaN")
             heap.barrier()
-        if not status[0]:
-            faults.append("the rank was not told")
+        if not status[0] or not alarm.words[RAISED]:
+            faults.append("the rank or its host was not told")
+        heap.barrier()
+        alarm.reset()
     heap.close()
     return wrong
 
