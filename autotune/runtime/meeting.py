@@ -52,8 +52,8 @@ class Step(NamedTuple):
 
 
 class Meeting:
-    """A rank comes to a meeting, or goes on to a call that needs none, and the alarm's page says which: so one that waits
-    sees at once where the others have gone on without it, into kernels that wait for it.
+    """A rank comes to a meeting, or goes on to a call that needs none, and the alarm's page says which. So a rank that
+    waits sees at once where the others have gone on without it, into kernels that wait for it.
     """
 
     def __init__(self, agreement: Agreement, alarm: Alarm, device: torch.device) -> None:
