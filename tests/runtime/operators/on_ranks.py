@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -199,6 +200,53 @@ def missed(url: str) -> dict[str, str]:
         results = [call(context, problem, operands, config=config) for _ in range(3)]
         found["right"] = str(all(error(out, reference) < 1.2e-2 for out in results))
     return found
+
+
+def missed_in(how: str, url: str) -> dict[str, Any]:
+    """A backward or a captured graph that the last rank comes to too late: what the ranks get, then and afterwards."""
+    with autotune.Context(HEAP, url=url) as context:
+        device, ranks = context.heap.device, dist.get_world_size()
+        context.spin_limit = polls(1, interpreted=context.machine.is_interpreter)
+        a = torch.ones(16, 32 * ranks, device=device, requires_grad=how == "backward")
+        b = torch.ones(32 * ranks, 16, device=device)
+
+        def forward() -> torch.Tensor:
+            return autotune.all_gather_gemm(context, a, b)
+
+        for _ in range(2):
+            (forward().sum().backward if how == "backward" else forward)()
+        a.grad = None
+        if how == "captured":
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                result = forward()
+            rest: Callable[[], Any] = graph.replay
+        else:
+            result, rest = a, forward().sum().backward
+        context.check()
+        if dist.get_rank() == ranks - 1:
+            time.sleep(4)
+        found = {"rest": said(rest)}
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        left = result.grad if how == "backward" else result
+        found["numbers"] = str(left is not None and bool((~left.isnan()).any()))
+        dist.barrier()
+        found["next call"] = said(lambda: autotune.gemm_all_reduce(context, b, b.t()))
+        found["check"] = said(context.check)
+        dist.barrier()
+        context.release()
+        with torch.no_grad():
+            found["right"] = str(bool((forward() == 32 * ranks).all()))
+    return found
+
+
+def missed_backward(url: str) -> dict[str, Any]:
+    return missed_in("backward", url)
+
+
+def missed_graph(url: str) -> dict[str, Any]:
+    return missed_in("captured", url)
 
 
 def released(url: str) -> list[float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import MODES, ON_RANKS, WORST, are_right, found_out_and_mended, url
+from calls import MODES, ON_RANKS, WORST, are_right, found_out_and_mended, lied_to_nobody, url
 from ranks_of_functions import run_ranks
 
 pytestmark = pytest.mark.parametrize(
@@ -52,6 +52,11 @@ def test_compiled_functions_are_right(tmp_path: Path, world_size: int) -> None:
         assert found.pop("closed").startswith("InputError: no context with handle")
         assert set(found) == {*MODES, "config"}
         assert max(found.values()) < WORST, found
+
+
+@pytest.mark.parametrize("how", ["missed_backward", "missed_graph"])
+def test_what_a_rank_comes_to_too_late_has_no_wrong_results(tmp_path: Path, world_size: int, how: str) -> None:
+    lied_to_nobody(on_gpus(how, world_size, tmp_path, url(tmp_path)))
 
 
 def test_a_missed_call_is_found_out_and_mended(tmp_path: Path, world_size: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import MODES, ON_RANKS, WORST, are_right, found_out_and_mended, url
+from calls import MODES, ON_RANKS, WORST, are_right, found_out_and_mended, lied_to_nobody, url
 from ranks_of_functions import run_ranks
 
 Pair = dict[str, list[Any]]
@@ -26,8 +26,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
     names = [
-        "every_mode", "shards_anywhere", "bad_operands", "disagreements", "missed", "released", "threads_in_turns",
-        "parameters", "whole_caps",
+        "every_mode", "shards_anywhere", "bad_operands", "disagreements", "missed", "missed_backward", "released",
+        "threads_in_turns", "parameters", "whole_caps",
     ]  # fmt: skip
     answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names))
     return {name: [answer[name] for answer in answers] for name in names}
@@ -109,6 +109,10 @@ def test_a_missed_call_is_found_out_and_mended(pair: Pair) -> None:
     for said in others:
         assert said["call"].startswith("GangError: a wait in a kernel timed out")
     found_out_and_mended(others, last)
+
+
+def test_a_backward_that_a_rank_comes_to_too_late_has_no_wrong_gradients(pair: Pair) -> None:
+    lied_to_nobody(pair["missed_backward"])
 
 
 def test_what_is_released_can_be_used_again(pair: Pair) -> None:
