@@ -96,7 +96,7 @@ def captured(seed: int) -> list[str]:
     """
     wrong = []
     draw = random.Random(seed)
-    with autotune.Context(HEAP, url="sqlite:///there/is/none.db") as context:
+    with autotune.Context(4 * HEAP, url="sqlite:///there/is/none.db") as context:
         for found, problems, config in _every_mode(context, (*LENGTHS, 1.75)):
             context.release()
             if found.kernels.has_collective(found.kernels.knobs.of(config)):
