@@ -11,19 +11,21 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import pytest
 from typer import testing
 from typer.testing import CliRunner, Result
 
-from autotune.cli import app
+from autotune.cli import app, session
 from autotune.config import Config
 from autotune.machine import INTERPRETER, Machine
 from autotune.outcome import Door, Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
 from autotune.runtime.lookup import forget_lookups
-from autotune.workloads import Workload, names
+from autotune.workloads import Workload, names, registry
 
 LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
@@ -225,3 +227,15 @@ class Bench:
     def json(self, *words: str) -> Any:
         """The same with --json: all of stdout is one JSON value."""
         return json.loads(self.tune(*words, "--json").stdout)
+
+
+def bench_of(machine: Machine, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bench:
+    """The command on this machine, with a fake gang and a database in the folder."""
+    bench = Bench(machine)
+    monkeypatch.setattr(session, "machine", lambda: machine)
+    monkeypatch.setattr(session, "make_gang", bench.make_gang)
+    monkeypatch.setattr(session, "make_screen", FakeScreen)
+    monkeypatch.setenv("AUTOTUNE_DB", str(folder / "cache.db"))
+    monkeypatch.setenv("COLUMNS", "200")
+    registry._from_files.cache_clear()
+    return bench

@@ -7,35 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli import session
-from autotune.machine import Machine
 from autotune.workloads import registry
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from fakes import EIGHT_GPUS, LAPTOP, Bench, FakeScreen
-
-
-def _bench(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    bench = Bench(machine)
-    monkeypatch.setattr(session, "machine", lambda: machine)
-    monkeypatch.setattr(session, "make_gang", bench.make_gang)
-    monkeypatch.setattr(session, "make_screen", FakeScreen)
-    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
-    monkeypatch.setenv("COLUMNS", "200")
-    registry._from_files.cache_clear()
-    return bench
+from fakes import EIGHT_GPUS, LAPTOP, Bench, bench_of
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     """A machine of eight GPUs."""
-    return _bench(EIGHT_GPUS, monkeypatch, tmp_path)
+    return bench_of(EIGHT_GPUS, monkeypatch, tmp_path)
 
 
 @pytest.fixture
 def laptop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     """A machine without any."""
-    return _bench(LAPTOP, monkeypatch, tmp_path)
+    return bench_of(LAPTOP, monkeypatch, tmp_path)
 
 
 @pytest.fixture

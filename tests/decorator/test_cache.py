@@ -370,26 +370,6 @@ def test_what_a_dead_process_was_tuning_is_taken_over() -> None:
     assert found(tuned(copy(), Clock(3, 1, 2))).source == "tuned"
 
 
-@pytest.mark.parametrize("on_miss", ["tune", "nearest", "default"])
-def test_a_launch_in_a_capture_times_nothing(monkeypatch: pytest.MonkeyPatch, on_miss: Any) -> None:
-    kernel = autotune.autotune(SIZES, key=["n"], on_miss=on_miss, do_bench=NEVER)(copy())
-    with monkeypatch.context() as patched:
-        patched.setattr("autotune.decorator.decision._is_captured", lambda machine: True)
-        if on_miss == "tune":
-            with pytest.raises(NotTuned, match="before the capture"):
-                kernel[grid](*tensors(), 200)
-        else:
-            kernel[grid](*tensors(), 200)
-            assert found(kernel).source == "default"
-        with pytest.raises(NotTuned, match="before the capture"):
-            kernel.tune(*tensors(), 200, grid=grid)
-        pruned = {"early_config_prune": lambda configs, named, **kwargs: configs[1:2]}
-        assert found(tuned(copy(), NEVER, 300, prune_configs_by=pruned)).source == "given"
-    assert found(tuned(copy(), Clock(3, 1, 2))).source == "tuned"
-    monkeypatch.setattr("autotune.decorator.decision._is_captured", lambda machine: True)
-    assert found(tuned(copy(), NEVER, on_miss=on_miss)).source == "exact"
-
-
 def test_key_arguments_of_every_plain_kind_are_kept() -> None:
     values = [1, 1.5, "word", True, None, torch.float16, tl.float32, tl.constexpr(3), (1, "a")]
 
@@ -447,28 +427,3 @@ def test_an_entry_of_another_machine_is_not_served(monkeypatch: pytest.MonkeyPat
     kernel._decider.machine = dataclasses.replace(kernel._decider.machine, device="NVIDIA H200")
     kernel[grid](*tensors(), 200)
     assert found(kernel).source == "default"
-
-
-@pytest.mark.gpu(1)
-def test_a_first_launch_of_all_may_be_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET")
-    out, x = (each.cuda() for each in tensors())
-
-    def captured(kernel: Any) -> str:
-        out.zero_()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            kernel[grid](out, x, 200)
-        graph.replay()
-        assert torch.equal(out, x)
-        return str(found(kernel).source)
-
-    def fresh(**options: Any) -> Any:
-        return autotune.autotune(SIZES, key=["n"], **options)(copy())
-
-    assert captured(fresh(on_miss="default")) == "default"
-    tuning = fresh()
-    with pytest.raises(NotTuned, match="before the capture"):
-        captured(tuning)
-    tuning[grid](out, x, 200)
-    assert captured(tuning) == "tuned" and captured(fresh()) == "exact"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,26 +12,10 @@ from typing import Any
 import pytest
 import torch
 import triton
-from small_kernels import SIZES, Clock
-from triton.runtime.jit import KernelInterface
+from small_kernels import SIZES, Clock, Recorder
 
 import autotune
 from autotune.decorator import tuning_session
-
-
-class Recorder(KernelInterface[Any]):
-    """Stands for a kernel and keeps how it was launched."""
-
-    def __init__(self, parameters: str) -> None:
-        names: dict[str, Any] = {}
-        exec(f"def recorded({parameters}): pass", names)
-        self.fn = names["recorded"]
-        self.arg_names = list(inspect.signature(self.fn).parameters)
-        self.launches: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-
-    def run(self, *args: Any, **kwargs: Any) -> str:
-        self.launches.append((args, kwargs))
-        return "the compiled kernel"
 
 
 @pytest.fixture(autouse=True)
@@ -145,18 +128,6 @@ def test_a_first_call_goes_downwards_from_file_to_file() -> None:
     order = [f"{name}.py" for name in names]
     assert all(order.index(file) < order.index(entered) for file, entered in walk), walk
     assert {entered for _, entered in walk} == set(order[1:])
-
-
-def test_launch_options_of_one_key_do_not_leak_into_the_next() -> None:
-    configs = [triton.Config({"BLOCK": 32}, num_warps=2), triton.Config({"BLOCK": 32}, num_warps=8, maxnreg=64)]
-    kernel = Recorder("a, n, BLOCK")
-    tuned, a = autotune.autotune(configs, key=["n"], do_bench=Clock(1, 2, 2, 1))(kernel), torch.zeros(1)
-    given = []
-    for n in (1, 2, 1, 2):
-        tuned[(1,)](a, n)
-        options = kernel.launches[-1][1]
-        given.append((options["num_warps"], options.get("maxnreg")))
-    assert given == [(2, None), (8, 64)] * 2
 
 
 @pytest.mark.parametrize("count", [5, 22])

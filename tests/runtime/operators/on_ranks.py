@@ -384,19 +384,24 @@ def replayed(arguments: tuple[str, str]) -> dict[str, float]:
 
 
 def on_streams(url: str) -> dict[str, float]:
-    """The worst error of each operator where every call is on another stream than the last, and nobody waits."""
+    """The worst error of each operator where every call is on another stream than the last and on the other one of two
+    contexts, and each rank's streams are late in turn, and nobody waits.
+    """
     worst: dict[str, float] = {}
-    with autotune.Context(HEAP, url=url) as context:
-        device = context.heap.device
+    with autotune.Context(HEAP, url=url) as one, autotune.Context(HEAP, url=url) as other:
+        device = one.heap.device
         streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()]
         inputs = [(problem, *drawn(problem, seed, device)) for seed in range(4) for problem in problems(device)]
         torch.cuda.synchronize()
         results = []
         for number, (problem, operands, reference) in enumerate(inputs * 3):
             with torch.cuda.stream(streams[number % len(streams)]):
-                results.append((problem.workload, call(context, problem, operands), reference))
+                if number % one.heap.world_size == one.heap.rank:
+                    torch.cuda._sleep(2_000_000)  # a millisecond
+                results.append((problem.workload, call((one, other)[number % 2], problem, operands), reference))
         torch.cuda.synchronize()
         for name, result, reference in results:
             worst[name] = max(worst.get(name, 0.0), error(result, reference))
-        context.check()
+        one.check()
+        other.check()
     return worst

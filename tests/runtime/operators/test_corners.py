@@ -17,7 +17,6 @@ Pair = dict[str, list[Any]]
 NAMES = [
     "used_memory", "words_after_release", "scratch_is_clear", "one_ranks_errors", "gradients", "overlaps",
     "empty_caches", "closed_again_and_again", "left_by_an_error", "interrupted_alone",
-    "different_databases",
 ]  # fmt: skip
 
 
@@ -101,18 +100,6 @@ def test_an_error_on_one_rank_leaves_no_other_one_waiting(pair: Pair) -> None:
     for answer in (gone, told):
         assert answer["seconds"] < 300
         assert all(answer["after"][kind] <= count for kind, count in answer["before"].items())
-
-
-def test_different_databases_are_told_once_and_the_first_ranks_counts(pair: Pair) -> None:
-    of_first, of_last = pair["different_databases"]
-    for found in (of_first, of_last):
-        assert [entry[:2] for entry in found] == [["exact", True], ["default", False]]
-    assert [entry[2] for entry in of_last] == [[], []]
-    for (told,), words in zip(
-        [entry[2] for entry in of_first], (("exact", "default"), ("default", "exact")), strict=True
-    ):
-        sources = [f"of_{rank}.db: {source}" for rank, source in enumerate(words)]
-        assert "different answers" in told and all(source in told for source in sources)
 
 
 @pytest.mark.parametrize("gpu", GPUS)

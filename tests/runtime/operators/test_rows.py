@@ -65,8 +65,3 @@ def test_tokens_may_differ_from_rank_to_rank(ranks: list[dict[str, Any]]) -> Non
         for name, said in found["refused"].items():
             assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)
         assert found["refused"].keys() == REFUSED.keys()
-
-
-def test_tokens_may_differ_among_three_ranks(tmp_path: Path) -> None:
-    for errors in run_ranks(ON_RANKS, "uneven_alone", 3, tmp_path, argument=url(tmp_path)):
-        assert max(errors.values()) < WORST, errors

@@ -1,0 +1,376 @@
+"""Ten faults that users of other projects have reported, each tried on this one. The number is the test's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fakes
+import pytest
+import torch
+import triton
+from fakes import EIGHT_GPUS, Bench, bench_of
+from model_configs import MIXTRAL, config
+from ranks_of_functions import run_ranks
+from small_kernels import SIZES, Clock, Recorder, copy, grid, tensors
+from two_ranks import EVERYWHERE
+
+import autotune
+from autotune.db import Store
+from autotune.errors import NotTuned
+from autotune.machine import machine
+from autotune.runtime.entries import forget_entries
+
+OPERATORS = Path(__file__).parent / "runtime" / "operators"
+WORST = 2e-2
+"""Relative error of a right result in bf16, which the interpreter cuts off."""
+NEVER = Clock()
+"""A bench that fails when it is asked."""
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    forget_entries()
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    return bench_of(EIGHT_GPUS, monkeypatch, tmp_path)
+
+
+def on_ranks(
+    file: str, function: str, ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool | str = False
+) -> list[Any]:
+    """A function of the operators' tests, with a database that is not there."""
+    monkeypatch.syspath_prepend(str(OPERATORS))
+    url = f"sqlite:///{folder / 'none.db'}"
+    return run_ranks(str(OPERATORS / file), function, ranks, folder, gpu=gpu, argument=url)
+
+
+def decorated(clock: Any = NEVER, **options: Any) -> Any:
+    """A kernel as in a new process."""
+    kernel = autotune.autotune(SIZES, key=["n"], do_bench=clock, **options)(copy())
+    kernel.forget()
+    return kernel
+
+
+def source(kernel: Any) -> str:
+    (found,) = kernel.decisions.values()
+    return str(found.source)
+
+
+def test_1_a_rank_without_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It crashes and the others hang: sglang #25397 and #39899, tokenspeed #1077 and #786, Megatron-LM #3626,
+    ROCm/Megatron-LM #155.
+    """
+    for errors in on_ranks("rows_on_ranks.py", "uneven_alone", 3, tmp_path, monkeypatch):
+        assert errors and max(errors.values()) < WORST, errors
+
+
+@pytest.mark.parametrize("gpu", EVERYWHERE)
+def test_2_an_entry_on_one_rank_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: str) -> None:
+    """The others tune, or wait for ever: vLLM #57423, sglang #40320."""
+    of_first, of_last = on_ranks("corners_on_ranks.py", "different_databases", 2, tmp_path, monkeypatch, gpu)
+    for found in (of_first, of_last):
+        assert [entry[:2] for entry in found] == [["exact", True], ["default", False]]
+    assert [entry[2] for entry in of_last] == [[], []]
+    for (told,), words in zip(
+        [entry[2] for entry in of_first], (("exact", "default"), ("default", "exact")), strict=True
+    ):
+        sources = [f"of_{rank}.db: {source}" for rank, source in enumerate(words)]
+        assert "different answers" in told and all(source in told for source in sources)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("on_miss", ["tune", "nearest", "default"])
+def test_3_a_first_launch_within_a_capture(monkeypatch: pytest.MonkeyPatch, on_miss: Any) -> None:
+    """It fails, or captures the benchmark: triton #10596 and #10604."""
+
+    def launched(clock: Clock, n: int = 200, **options: Any) -> str:
+        kernel = decorated(clock, **options)
+        kernel[grid](*tensors(n), n)
+        return source(kernel)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("autotune.decorator.decision._is_captured", lambda machine: True)
+        if on_miss == "tune":
+            with pytest.raises(NotTuned, match="before the capture"):
+                launched(NEVER, on_miss=on_miss)
+        else:
+            assert launched(NEVER, on_miss=on_miss) == "default"
+        with pytest.raises(NotTuned, match="before the capture"):
+            decorated(on_miss=on_miss).tune(*tensors(), 200, grid=grid)
+        pruned = {"early_config_prune": lambda configs, named, **kwargs: configs[1:2]}
+        assert launched(NEVER, 300, prune_configs_by=pruned) == "given"
+    assert launched(Clock(3, 1, 2)) == "tuned"
+    monkeypatch.setattr("autotune.decorator.decision._is_captured", lambda machine: True)
+    assert launched(NEVER, on_miss=on_miss) == "exact"
+
+
+@pytest.mark.gpu(1)
+def test_3_a_first_launch_within_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same in a real capture, where this launch is the process's first of all."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    forget_entries()
+    out, x = (each.cuda() for each in tensors())
+
+    def captured(kernel: Any) -> str:
+        out.zero_()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kernel[grid](out, x, 200)
+        graph.replay()
+        assert torch.equal(out, x)
+        return source(kernel)
+
+    assert captured(decorated(None, on_miss="default")) == "default"
+    tuning = decorated(None)
+    with pytest.raises(NotTuned, match="before the capture"):
+        captured(tuning)
+    tuning[grid](out, x, 200)
+    assert captured(tuning) == "tuned" and captured(decorated(None)) == "exact"
+
+
+def copied(kernel: Any, x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    kernel[grid](out, x, x.numel())
+    return out
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_4_a_compiled_function_with_several_keys() -> None:
+    """One winner for all of them: pytorch #186886 and #164124. What torch.compile does not capture has its own."""
+    kernel = decorated(Clock(3, 1, 2, 1, 2, 3))
+
+    @torch.library.custom_op("public_reports::copied", mutates_args=())
+    def operator(x: torch.Tensor) -> torch.Tensor:
+        return copied(kernel, x)
+
+    operator.register_fake(torch.empty_like)
+
+    @torch.compiler.disable
+    def apart(x: torch.Tensor) -> torch.Tensor:
+        return copied(kernel, x)
+
+    for launch, fullgraph in ((apart, False), (operator, True)):
+        torch.compiler.reset()
+        compiled = torch.compile(lambda x: launch(x) * 2, backend="aot_eager", fullgraph=fullgraph)  # noqa: B023
+        for n, block in ((64, 64), (8192, 32), (64, 64)):
+            x = torch.randn(n)
+            assert torch.equal(compiled(x), 2 * x) and kernel.best_config.kwargs == {"BLOCK": block}
+
+
+@pytest.mark.gpu(1)
+def test_4_a_kernel_that_is_compiled_with_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known gap: torch.compile tunes by itself, and the database is neither read nor written. Results are right."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    kernel = decorated()
+    compiled = torch.compile(lambda x: copied(kernel, x) * 2, fullgraph=True)
+    for n in (64, 8192, 64):
+        x = torch.randn(n, device="cuda")
+        assert torch.equal(compiled(x), 2 * x)
+    with Store.open() as store:
+        assert store.studies() == [] and not kernel.decisions
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_5_launch_options_of_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the key before leak into the next: facebookexperimental/triton #3514."""
+    monkeypatch.setattr("autotune.decorator.key.source_hash", lambda kernel: "0" * 16)  # the stand-in has no source
+    configs = [triton.Config({"BLOCK": 32}, num_warps=2), triton.Config({"BLOCK": 32}, num_warps=8, maxnreg=64)]
+    kernel = Recorder("a, n, BLOCK")
+    tuned, a = autotune.autotune(configs, key=["n"], do_bench=Clock(1, 2, 2, 1))(kernel), torch.zeros(1)
+    given = []
+    for n in (1, 2, 1, 2):
+        tuned[(1,)](a, n)
+        options = kernel.launches[-1][1]
+        given.append((options["num_warps"], options.get("maxnreg")))
+    assert given == [(2, None), (8, 64)] * 2
+
+
+@pytest.mark.parametrize("world_size", [pytest.param(n, marks=pytest.mark.gpu(n)) for n in (2, 4)])
+def test_6_calls_from_several_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int) -> None:
+    """All-reduces that each rank reaches at another time deadlock: pytorch #189228."""
+    for worst in on_ranks("on_ranks.py", "on_streams", world_size, tmp_path, monkeypatch, gpu=True):
+        assert "gemm_all_reduce" in worst and max(worst.values()) < WORST, worst
+
+
+MOE = {"num_experts_per_tok": 8, "n_shared_experts": 1, "num_attention_heads": 64, "vocab_size": 129280}
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt-oss-120b": {
+        "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128,
+        "num_experts_per_tok": 4, "attention_bias": True, "quantization_config": {"quant_method": "mxfp4"},
+    },
+    "DeepSeek-V4": {
+        **MOE, "model_type": "deepseek_v4", "hidden_size": 4096, "num_hidden_layers": 43, "num_key_value_heads": 1,
+        "head_dim": 512, "n_routed_experts": 256, "moe_intermediate_size": 2048, "expert_dtype": "fp4",
+        "quantization_config": {"quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]},
+    },
+    "GLM-4.5": {
+        **MOE, "model_type": "glm4_moe", "hidden_size": 5120, "intermediate_size": 12288, "num_hidden_layers": 92,
+        "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "n_routed_experts": 160,
+        "moe_intermediate_size": 1536, "first_k_dense_replace": 3,
+    },
+    "Qwen3-Next": {
+        "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48,
+        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "num_experts": 512,
+        "num_experts_per_tok": 10, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+    },
+    "Phi-3": {
+        "model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064,
+    },
+    "Llama 4": {
+        "model_type": "llama4",
+        "text_config": {
+            "model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "num_hidden_layers": 48,
+            "intermediate_size_mlp": 16384, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+            "num_local_experts": 16, "num_experts_per_tok": 1,
+        },
+    },
+}  # fmt: skip
+
+
+def refused(bench: Bench, *words: str) -> str:
+    """The line that refuses a command; it has no traceback, and nothing is printed as data."""
+    result = bench.tune(*words)
+    assert result.exit_code == 2 and result.stdout == "" and isinstance(result.exception, SystemExit)
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_7_models_that_are_not_known(bench: Bench, tmp_path: Path, model: str) -> None:
+    """They do not start, or in the wrong format: sglang #35557, vLLM #57772."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"torch_dtype": "bfloat16", **MODELS[model]}))
+    line = refused(bench, "model", str(file), "--tp", "4", "--tokens", "16", "--list")
+    assert line.startswith("tune: error: ") and f"model_type {MODELS[model]['model_type']}" in line
+
+
+def test_8_experts_of_all_ranks_or_of_one(bench: Bench, tmp_path: Path) -> None:
+    """Tuned by one number and looked up by the other; a shared expert as one more: aiter #5469 and #3999,
+    sglang #40417.
+    """
+    ranks = ("--world-size", "8")
+    line = refused(bench, "moe-dispatch", "--experts", "257", "--top-k", "9", *ranks)
+    assert "experts=257" in line and "world_size=8" in line and "256 or 264" in line
+    one_more = config(tmp_path, **MIXTRAL | {"num_local_experts": 257})
+    assert "--tp 8 must divide 257 experts" in refused(bench, "model", one_more, "--tp", "8", "--tokens", "8", "--list")
+    quick = ("--trials", "6", "--effort", "quick")
+    assert bench.tune("moe-dispatch", "--experts", "256", *ranks, *quick).exit_code == 0
+    for experts, word in ((256, "exact"), (256 // 8, "default: nothing tuned")):
+        assert bench.tune("lookup", "moe-dispatch", "--experts", str(experts), *ranks).stderr.startswith(word)
+
+
+SHAPES = {"decode": (64, 28672, 8192), "small M": (128, 6656, 16384)}
+
+
+def told(bench: Bench, workload: str, m: int, n: int, k: int, *options: str) -> tuple[bool, list[float]]:
+    """Tune; whether the library's own calls win, as the summary and the report then say, too; and the speedups that all
+    of them tell.
+    """
+    sizes = (workload, "--m", str(m), "--n", str(n), "--k", str(k))
+    values = bench.json(*sizes, *options, "--effort", "quick")
+    texts = [bench.tune(*sizes).stdout, bench.tune("report", *sizes).stdout]
+    wins = values["config"]["mode"] == "bsp"
+    assert [("no config beat" in text) for text in texts] == [wins] * 2, texts
+    ratios = [each["value"] for each in values["speedups"].values()]
+    assert ratios and (not wins or min(ratios) <= 1.0)
+    return wins, [float(times) for text in texts for times in re.findall(r"(\d+\.\d+)[^|,\n]* times", text)] + ratios
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_9_shapes_at_which_the_library_wins(bench: Bench, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+    """All fused ways lose to it: Tencent/hpn #38, flux #111, kraken #2 and #19, pytorch #179770."""
+    monkeypatch.setattr(fakes, "BASELINE", 100.0)
+    monkeypatch.setattr(fakes, "FAILURES", {})
+    wins, speedups = told(bench, "all-gather-gemm", *SHAPES[shape], "--trials", "12")
+    assert wins and len(speedups) >= 4 and max(speedups) <= 1.0, speedups
+
+
+@pytest.mark.slow
+@pytest.mark.gpu(2, each=True)
+@pytest.mark.parametrize("workload", ["all-gather-gemm", "gemm-all-reduce"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_9_the_same_shapes_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shape: str, workload: str) -> None:
+    """Whoever wins here is named."""
+    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
+    told(Bench(machine()), workload, *SHAPES[shape], "--trials", "20")
+
+
+KEYS = (64, 128, 256)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_10_many_processes_with_one_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torn files, and each runs what it tuned itself: triton #11512 and #2688, TileOPs #772. Of six, one is killed."""
+    monkeypatch.setattr("autotune.tuning.claim.POLL_SECONDS", 0.02)
+    (first, tuning), (start, go) = os.pipe(), os.pipe()
+
+    def killed(kernel_call: Callable[[], object], quantiles: Any) -> list[float]:
+        os.write(tuning, b"1")
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return []
+
+    def slow(number: int) -> Callable[..., list[float]]:
+        """Another config is the fastest in each process."""
+        times = [[2.0, 1.0][at == number % 3] for at in range(3)] * len(KEYS)
+
+        def bench(kernel_call: Callable[[], object], quantiles: Any) -> list[float]:
+            kernel_call()
+            time.sleep(0.05)
+            with open(tmp_path / "timed", "a") as file:
+                file.write(".")
+            return [times.pop(0)] * 3
+
+        return bench
+
+    def process(number: int) -> None:
+        kernel, blocks = decorated(killed if number == 0 else slow(number)), {}
+        if number:
+            os.read(start, 1)
+        for n in KEYS:
+            out, x = tensors(n)
+            kernel[grid](out, x, n)
+            assert torch.equal(out, x)
+            blocks[n] = kernel.best_config.kwargs["BLOCK"]
+        (tmp_path / f"blocks{number}").write_text(json.dumps(blocks))
+
+    ids = [forked(lambda number=number: process(number)) for number in range(6)]  # type: ignore[misc]
+    os.read(first, 1)
+    os.write(go, b".....")
+    ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ids]
+    for end in (first, tuning, start, go):
+        os.close(end)
+    assert ends == [-signal.SIGKILL, 0, 0, 0, 0, 0]
+    blocks = {(tmp_path / f"blocks{number}").read_text() for number in range(1, 6)}
+    assert len(blocks) == 1, blocks
+    assert len((tmp_path / "timed").read_text()) == len(KEYS) * len(SIZES), "nothing is timed twice"
+    with Store.open() as store:
+        assert [study.state for study in store.studies()] == ["finished"] * len(KEYS)
+        assert len(store.entries("copy")) == len(KEYS)
+
+
+def forked(function: Callable[[], None]) -> int:
+    """The id of a process that calls it and ends."""
+    child = os.fork()
+    if child == 0:
+        try:
+            function()
+            os._exit(0)
+        except BaseException:
+            logging.getLogger(__name__).exception("in a forked process")
+        finally:
+            os._exit(1)
+    return child
