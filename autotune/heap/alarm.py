@@ -46,6 +46,8 @@ class Alarm:
                 self._page = mmap.mmap(opened.fileno(), SIZE)
             agreement.barrier()  # before the file goes
         self.words = memoryview(self._page).cast("q")
+        self.calls = self.words[CALLS + self.rank : CALLS + self.rank + 1]
+        """The word of this rank's calls."""
         self.address = torch.frombuffer(self._page, dtype=torch.uint8).data_ptr()
         """That of the first word, for the host and for kernels."""
         if self._cuda:

@@ -20,7 +20,7 @@ from autotune.db import Entry
 from autotune.db.engines import database_url, place_of
 from autotune.errors import GangError, InputError, InvalidConfig, InvalidProblem, StoreError
 from autotune.heap import open_heap
-from autotune.heap.alarm import CALLS, RAISED, Alarm
+from autotune.heap.alarm import RAISED, Alarm
 from autotune.heap.patience import polls
 from autotune.heap.status import new_status, tell_peers
 from autotune.kernels.launching.streams import capturing, on_device
@@ -122,7 +122,6 @@ class Context:
             raise
         tell_peers(self._status, self.heap, self._alarm.address)
         self._alarm_words = self._alarm.words
-        self._own_calls = CALLS + agreement.rank
         self._meeting = Meeting(agreement, self._alarm, self.heap.device)
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""
@@ -278,15 +277,10 @@ class Context:
         if self._alarm_words[RAISED]:
             self._raise_alarm()
         with self._lock:
-            self._alarm_words[self._own_calls] += 1  # before: an interpreted call waits in there for the others
-            try:
-                if self._interpreted:
-                    workspace.run(operands, outs, bindings)
-                else:
-                    TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
-            except BaseException:
-                self._alarm_words[self._own_calls] -= 1
-                raise
+            if self._interpreted:
+                workspace.run(operands, outs, bindings)
+            else:
+                TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
             if self._interpreted and self._status[:2].any():
                 self._check_status()
 
@@ -330,7 +324,15 @@ class Context:
     def _made(self, key: _Key) -> Workspace:
         known, (workload, problem, config) = self._workspaces.get(key), key
         return known or Workspace(
-            workload.kernels, problem, config, self.machine, self.heap, self._blocks, self.spin_limit, self._status
+            workload.kernels,
+            problem,
+            config,
+            self.machine,
+            self.heap,
+            self._blocks,
+            self.spin_limit,
+            self._status,
+            self._alarm.calls,
         )
 
     def _add(self, key: _Key, made: Workspace) -> None:
@@ -431,7 +433,7 @@ class Context:
         entries, today = read_entries(url, found.name, self.machine.device), provenance_of(found)
         lending = [
             each for each in entries.all
-            if type(found).detour is not Workload.detour and each.provenance == today
+            if type(found).waste is not Workload.waste and each.provenance == today
             and (each.key.world_size, each.key.regime) == (self.heap.world_size, self.regime)
         ]  # fmt: skip
         return entries.all, {each.study_id: entries.measured(each) for each in lending}

@@ -76,8 +76,7 @@ class _Doorway(Context):
         """Opens and allocates nothing; there is nothing to close."""
         self.heap, self.machine, self._interpreted = heap, machine, machine.is_interpreter
         self.calls: dict[Any, Prepared] = {}
-        self._alarm_words = memoryview(array("q", [0, 0]))
-        self._own_calls = 1
+        self._alarm_words = memoryview(array("q", [0]))
         self._status = torch.zeros(2, dtype=torch.int64, device="cpu")
         self._lock = threading.RLock()
 
@@ -100,7 +99,7 @@ class _NothingBound(Workspace):
     def __init__(self, problem: Problem) -> None:
         self.problem, self.bound = problem, False
         self._bindings: dict[tuple[Any, ...], Bindings] = {}
-        self._turn, self._number = Turn(), NOBODY
+        self._turn, self._number, self._calls = Turn(), NOBODY, memoryview(array("q", [0]))
 
     def readable(self, operands: Operands) -> Operands:
         return operands

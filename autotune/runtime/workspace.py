@@ -36,12 +36,14 @@ class Workspace:
 
     def __init__(
         self, kernels: Kernels[Any, Any, Any, Any], problem: Problem, config: Config, machine: Machine,
-        heap: SymmetricHeap, blocks: Blocks, spin_limit: int, status: torch.Tensor,
+        heap: SymmetricHeap, blocks: Blocks, spin_limit: int, status: torch.Tensor, calls: memoryview,
     ) -> None:  # fmt: skip
-        """Collective. Raises HeapExhausted, on every rank alike. ``status`` is that of all workspaces of the heap."""
+        """Collective. Raises HeapExhausted, on every rank alike. All workspaces of a heap have one ``status``, and one
+        word in which they count their ``calls``.
+        """
         # A graph would be bound to fixed addresses; callers who capture graphs capture the eager calls.
         config = config.replace(launch="eager") if "launch" in config else config
-        self._kernels, self._heap, self.problem = kernels, heap, problem
+        self._kernels, self._heap, self._calls, self.problem = kernels, heap, calls, problem
         self._bindings: dict[tuple[Any, ...], Bindings] = {}
         self.bound = False
         """True once it is compiled, and bound to tensors, on every rank."""
@@ -89,6 +91,7 @@ class Workspace:
         run = bindings.get(addresses) or self._bound(operands, outs, bindings, addresses)
         if self._turn.place != self._number:
             self.place.take()
+        self._calls[0] += 1  # nothing refuses it any more; and an interpreted call waits for the others in there
         run()
 
     @property

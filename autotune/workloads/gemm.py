@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -35,6 +36,9 @@ they are of."""
 
 NAMES = {dtype: name for name, dtype in OPERAND_DTYPES.items()}
 
+LEAST_ROWS = 8
+"""Rows are counted in eights, the least that matrix units multiply."""
+
 G = TypeVar("G", bound=GemmProblem)
 
 OF_A_LIBRARY = 3.0
@@ -53,6 +57,20 @@ class GemmWorkload(LaunchedWorkload):
     """A subclass says how the sizes of A and B make a problem, which has ``gemm``: rows, columns, depth on a rank."""
 
     row_by_row = True
+
+    def waste(self, config: Config, problem: Any, machine: Machine) -> float:
+        """That of our GEMM's tiles, all rounds of which take as long as a full one. The library knows better tiles."""
+        if "block_m" not in config or machine.is_interpreter:
+            return 1.0
+        (rows, owners), (_, columns, _) = self.tiled(problem), problem.gemm
+        block_m, block_n, parts = (int(config.get(name, 1)) for name in ("block_m", "block_n", "split_k"))
+        programs: int = owners * math.ceil(rows / block_m) * math.ceil(columns / block_n) * parts
+        done = math.ceil(programs / machine.compute_units) * machine.compute_units * block_m * block_n / parts
+        return float(done / (owners * math.ceil(rows / LEAST_ROWS) * LEAST_ROWS * columns))
+
+    def tiled(self, problem: Any) -> tuple[int, int]:
+        """Rows that tiles divide, and how often there are so many: tiles may have rows of one owner alone."""
+        return problem.gemm[0], 1
 
     @abstractmethod
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:

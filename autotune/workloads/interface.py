@@ -150,11 +150,11 @@ class Workload(ABC):
         """The reason why a stored config does not answer for the problem; None if it does."""
         return self.space.violation(config, problem, machine) or self.unlike_measured(config, regime)
 
-    def detour(self, config: Config, problem: Any) -> str | None:
-        """The reason why the config's kernels take a slower way through this problem than through others; None where
-        they do not. A config that was tuned without the detour is not served where it takes it.
+    def waste(self, config: Config, problem: Any, machine: Machine) -> float:
+        """The work of a config's kernels over what the problem needs, by its sizes alone: tiles that stand out, rounds
+        that are not full, a detour. A config is not served for a size where it wastes more than where it was tuned.
         """
-        return None
+        return 1.0
 
     def tolerance(self, problem: Any) -> Tolerance:
         """The tolerance of a right result."""

@@ -127,9 +127,9 @@ def test_between_tuned_sizes_nothing_is_served_that_takes_another_way_there_or_w
         if rows % 128 == 0:
             assert found.config == push
             continue
-        assert FOUND.detour(push, here) and FOUND.detour(found.config, here) is None
+        assert FOUND.waste(push, here, EIGHT_GPUS) > 1.3 and FOUND.waste(found.config, here, EIGHT_GPUS) < 1.3
         assert found.config["mode"] in allowed and found.config.get("launch") != "graph"
-        assert f"128 rows do not divide a rank's {rows}" in found.reason and "the library" in found.reason
+        assert "times the work needed here" in found.reason and "the library" in found.reason
         assert found.entry is not None and found.entry.winner.config == found.config
         assert found.entry.winner.latency.median < 130.0 or allowed == {"bsp"}, "the pass for torch.compile goes by it"
 

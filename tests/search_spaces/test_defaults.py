@@ -101,7 +101,8 @@ def test_what_the_arithmetic_chooses_on_two_ranks_is_valid_at_any_size(name: str
         for config in (default, *first):
             found.space.check(config, problem, machine)
         assert first[0] == default == found.default_config(problem, machine)
-        assert problem.m < 256 or found.detour(default, problem) is None
+        unaligned = name == "all_gather_gemm" and "block_m" in default and not problem.one_owner(default["block_m"])
+        assert problem.m < 256 or not unaligned
 
 
 @pytest.mark.parametrize(

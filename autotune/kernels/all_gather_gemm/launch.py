@@ -29,9 +29,10 @@ from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, halves_const
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.scratch import wire_type
+from autotune.kernels.launching.sealing import seal_launch
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
-from autotune.kernels.primitives.barrier import barrier_kernel, seal_kernel
+from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 
 MOST_CHUNKS = 16
@@ -133,7 +134,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         if mode == "own_collective":
             return [_gather(call) if scratch.words is None else _gather_words(call)]
         if mode == "copy_engine":
-            enter, seal = _barrier(call, scratch.ready, finish=False), _seal(call)
+            enter, seal = _barrier(call, scratch.ready, finish=False), seal_launch(call.status, call.tensors.c)
             if call.knobs.copies == "pushed":
                 return [enter, *_signals_and_waits(call), seal]
             return [enter, _barrier(call, scratch.done, finish=True), seal]
@@ -374,11 +375,6 @@ def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
     return Launch(
         barrier_kernel, 1, _ranks(call) | {"counters": counters, "trace": None, "FINISH": finish}, {"num_warps": 1}
     )
-
-
-def _seal(call: GatherCall) -> Launch:
-    c = call.tensors.c
-    return Launch(seal_kernel, 1, {"status": call.status, "out": c, "elements": c.numel()}, {"num_warps": 1})
 
 
 class _SideStream:

@@ -114,8 +114,9 @@ def gather_words_kernel(
             taken = sentinel_take(slot + source * elements + at, inside, status, spin_limit)
             place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width
             tl.store(inbox_pointer + place, taken.to(inbox_pointer.dtype.element_ty, bitcast=True), mask=inside)
+    in_vain = heap.timed_out(status)
     finish(epoch_counter, tl.num_programs(0))
-    heap.seal(status, inbox_pointer, tl.cast(M, tl.int64) * K)
+    heap.seal_if(in_vain, inbox_pointer, tl.cast(M, tl.int64) * K)
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "rank"])

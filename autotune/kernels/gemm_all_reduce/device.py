@@ -121,7 +121,7 @@ def combine(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Wait for the parts of tile (m, n), number ``tile``, and store their sum + bias + residual (None: without) into
-    our C, rounded once more.
+    our C, rounded once more. Returns whether a wait has timed out, for ``seal_if``.
 
     C is stored through pointers even where operands come by TMA: the launch ends sooner after a small tile.
     """
@@ -151,10 +151,12 @@ def combine(
         acc = collect(
             results, here, 0, returns + here, epoch, status, spin_limit, rows, TYPE, 1, PROTOCOL, BLOCK_M, BLOCK_N
         )  # fmt: skip
+    in_vain = heap.timed_out(status)
     store_tile(
         acc, c, m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, False, BIAS and MODE != TWO_SHOT,
         residual=residual if MODE != TWO_SHOT else None,
     )  # fmt: skip
+    return in_vain
 
 
 @triton.jit
@@ -170,7 +172,7 @@ def exchange_part(
     heap_bases, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """The all-reduce of a tile whose part ``keep_part`` has kept."""
+    """The all-reduce of a tile whose part ``keep_part`` has kept. Returns what ``combine`` does."""
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     m, n = swizzle(tile, tiles_m, tiles_n, group_m)
@@ -179,7 +181,7 @@ def exchange_part(
         acc, tile, tiles_m * tiles_n, M - m * BLOCK_M, epoch, rank, inbox, inbox_scales, arrivals, heap_bases, TYPE,
         WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N,
     )  # fmt: skip
-    combine(
+    return combine(
         c, bias, residual, m, n, M, N, tile, tiles_m * tiles_n, epoch, rank, inbox, inbox_scales, results, arrivals,
         returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
     )  # fmt: skip
@@ -195,12 +197,12 @@ def all_reduce_kernel(
 
     ``finishing`` programs end the epoch, among them ``first``, which is -1 where it is in the launch before.
     """
-    exchange_part(
+    in_vain = exchange_part(
         c, bias, residual, parts, M, N, tl.program_id(0), group_m, wide_epoch(epoch_counter), rank, inbox, inbox_scales,
         results, arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
     )  # fmt: skip
     finish_unordered(epoch_counter, finishing, tl.program_id(0) == first)
-    heap.seal(status, c, tl.cast(M, tl.int64) * N)
+    heap.seal_if(in_vain, c, tl.cast(M, tl.int64) * N)
 
 
 @triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "finishing", "rank", "spin_limit"])
@@ -229,6 +231,7 @@ def gemm_all_reduce_kernel(
     items = tiles * SPLITS
     if SEPARATE:
         items = tl.where(pid < gemm_programs, items, 0)
+    in_vain = pid < 0
     for item in range(pid, items, gemm_programs):
         tile = item // SPLITS
         m, n = swizzle(tile, tiles_m, tiles_n, group_m)
@@ -256,7 +259,7 @@ def gemm_all_reduce_kernel(
                 traces.end(trace, traces.SENT, item // gemm_programs)
             if not SEPARATE:
                 traces.begin(trace, traces.WAIT, item // gemm_programs, tile)
-                combine(
+                in_vain |= combine(
                     c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals,
                     returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
@@ -273,7 +276,7 @@ def gemm_all_reduce_kernel(
                 wait_for_all(ready, (epoch + 1).to(tl.int32), status, spin_limit, WORLD)
                 traces.end(trace, traces.PASSED, 0)
                 traces.begin(trace, traces.SENT, 0, pid - gemm_programs)
-                exchange_part(
+                in_vain |= exchange_part(
                     c, bias, residual, parts, M, N, pid - gemm_programs, group_m, epoch, rank, inbox, inbox_scales,
                     results, arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M,
                     BLOCK_N, BIAS,
@@ -286,11 +289,11 @@ def gemm_all_reduce_kernel(
             epoch = wide_epoch(epoch_counter)
             m, n = swizzle(tile, tiles_m, tiles_n, group_m)
             traces.begin(trace, traces.WAIT, 0, tile)
-            combine(
+            in_vain |= combine(
                 c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals,
                 returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip
             traces.end(trace, traces.WAIT, 0)
     if not PHASED:
         finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
-    heap.seal(status, c, tl.cast(M, tl.int64) * N)
+    heap.seal_if(in_vain, c, tl.cast(M, tl.int64) * N)

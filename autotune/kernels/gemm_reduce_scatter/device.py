@@ -217,10 +217,10 @@ def gemm_scatter_kernel(
                 c, bias, residual, inbox, inbox_scales, slot, pid - producers, rows, N, tiles, epoch, rank, heap_bases,
                 ready, trace, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
             )  # fmt: skip
-        finish(epoch_counter, finishing)
-    else:
-        finish(epoch_counter, programs)
-    heap.seal(status, result, tl.cast(rows, tl.int64) * N)
+        programs = finishing
+    in_vain = heap.timed_out(status)  # on its way while the launch is finished
+    finish(epoch_counter, programs)
+    heap.seal_if(in_vain, result, tl.cast(rows, tl.int64) * N)
 
 
 @triton.jit(do_not_specialize=["rows", "rank", "spin_limit", "finishing"])
@@ -266,9 +266,10 @@ def sum_kernel(
         acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
     if residual is not None:
         acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
+    in_vain = heap.timed_out(status)
     tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
     finish(epoch_counter, tl.num_programs(0))
-    heap.seal(status, c, elements)
+    heap.seal_if(in_vain, c, elements)
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
@@ -300,8 +301,9 @@ def pull_sum_kernel(
         acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
     if residual is not None:
         acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
+    in_vain = heap.timed_out(status)
     tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
     if finish(epoch_counter, programs):
         arrive(done, rank, heap_bases, WORLD)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
-    heap.seal(status, c, elements)
+    heap.seal_if(in_vain, c, elements)

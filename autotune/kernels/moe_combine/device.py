@@ -68,7 +68,8 @@ def combine_kernel(
             out, ids, inbox, arrivals, T, H, K, local, 0, H, epoch, pid - adding, programs - adding, rank, heap_bases,
             status, spin_limit, WORLD, MODE == PULL, TOKENS, COLUMNS, SPLIT, CHOICES,
         )  # fmt: skip
+    in_vain = heap.timed_out(status)  # on its way while the launch is finished
     if finish(epoch_counter, programs):
         if LL:
             arrive(done, rank, heap_bases, WORLD)
-    heap.seal(status, out, tl.cast(T, tl.int64) * H)
+    heap.seal_if(in_vain, out, tl.cast(T, tl.int64) * H)

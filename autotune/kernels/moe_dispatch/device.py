@@ -83,7 +83,8 @@ def dispatch_kernel(
             pid - first_row, programs - first_row, rank, status, spin_limit, TYPE, WORLD, LL, TOKENS, SPLIT, ROWS,
             ROW_COLUMNS, PER_ROW,
         )  # fmt: skip
+    in_vain = heap.timed_out(status)  # on its way while the launch is finished
     finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)
-    heap.seal(status, rows, tl.cast(capacity, tl.int64) * H)
+    heap.seal_if(in_vain, rows, tl.cast(capacity, tl.int64) * H)
     if product is not None:
-        heap.seal(status, product, tl.cast(capacity, tl.int64) * width)
+        heap.seal_if(in_vain, product, tl.cast(capacity, tl.int64) * width)

@@ -16,6 +16,7 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import poison_inbox
+from autotune.kernels.launching.sealing import seal_launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
 from autotune.kernels.moe.grouped_launch import EPILOGUES, GroupedKnobs, GroupedOperands, grouped_gemm, scale_tensors
 from autotune.kernels.moe.library import Scaling, grouped_product
@@ -172,15 +173,16 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
         return [Launch(dispatch_gemm_kernel, first + tiles, arguments, knobs.options)]
 
     def _laid_out(self, call: DispatchGemmCall) -> list[Launch]:
-        """Our dispatch, and behind it our GEMM, unless that is the library's."""
+        """Our dispatch, and behind it our GEMM; or, if that is the library's, the seal of its result."""
         problem, knobs, tensors, rows, of_rows = (
             call.problem, call.knobs, call.tensors, call.scratch.rows, call.scratch.scale_rows
         )  # fmt: skip
         assert rows is not None
         given = {name: value for name, value in vars(tensors).items() if name not in ("b", "c", "scale_b")}
-        dispatch = dispatch_launch(call, {**given, "rows": rows, "scale_rows": of_rows}, knobs.layout_warps, tensors.c)
+        laid_out = {**given, "rows": rows, "scale_rows": of_rows}
         if knobs.mode == "own_collective":
-            return [dispatch]
+            return [dispatch_launch(call, laid_out, knobs.layout_warps), seal_launch(call.status, tensors.c)]
+        dispatch = dispatch_launch(call, laid_out, knobs.layout_warps, tensors.c)
         operands = GroupedOperands(
             rows, tensors.b, tensors.offsets, problem.capacity, scale_a=of_rows, scale_b=tensors.scale_b,
             scales=problem.scales,
@@ -192,17 +194,18 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
         return [dispatch, gemm]
 
     def run(self, call: DispatchGemmCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
-        """Our kernels alone, or before the library's GEMM."""
-        dispatch = super().run(call, launches, heap)
+        """Our kernels alone, or around the library's GEMM."""
         if call.knobs.mode != "own_collective":
-            return dispatch
+            return super().run(call, launches, heap)
+        dispatch, seal = launches
         problem, tensors, rows, of_rows = call.problem, call.tensors, call.scratch.rows, call.scratch.scale_rows
         assert rows is not None
         scaling = scaling_of(problem, tensors, of_rows)
 
         def run() -> None:
-            dispatch()
+            dispatch.run()
             multiply(problem, rows, tensors.b, tensors.offsets, tensors.c, scaling)
+            seal.run()
 
         return run
 

@@ -145,7 +145,8 @@ def gemm_combine_kernel(
                 tl.minimum(H, (group + 1) * wide), epoch, pid - adding, programs - adding, rank, heap_bases, status,
                 spin_limit, WORLD, MODE == PULL, TOKENS, COLUMNS, SPLIT, CHOICES,
             )  # fmt: skip
+    in_vain = heap.timed_out(status)  # on its way while the launch is finished
     if finish(epoch_counter, programs):
         if LL:
             arrive(done, rank, heap_bases, WORLD)
-    heap.seal(status, out, tl.cast(T, tl.int64) * H)
+    heap.seal_if(in_vain, out, tl.cast(T, tl.int64) * H)
