@@ -75,10 +75,10 @@ def lookup(
     interconnect, and the same sources, space and versions; an entry of other versions is stale and not served. Nearest
     means the same but for the problem's free dimensions (``free``), each within a factor of two, the smallest sum of
     their log ratios, smaller sizes first; its config is checked against the space for the actual problem. Where it
-    would waste more of its work than where it was tuned (``Workload.waste``), the untuned config stands in, or
-    the fastest other one of that study, if its mode was faster than the library there; else the library's way. No
-    database is no error; an unreadable one raises StoreError. Raises
-    InvalidProblem where this machine cannot run the problem: not every one multiplies fp8.
+    would waste more of its work than where it was tuned (``Workload.waste``), the fastest other one of that study
+    stands in, if it was faster than the library there; else the library's way. No database is no error; an unreadable
+    one raises StoreError. Raises InvalidProblem where this machine cannot run the problem: not every one multiplies
+    fp8.
     """
     with FORKS_WAIT:  # a workload's modules, torch and SQLAlchemy's are imported by a first one
         url = url or default_database_url()
@@ -173,8 +173,9 @@ class StandIn:
     most_waste: float
 
     def found(self, reason: str) -> Found:
-        """The untuned config, else the fastest that the entry's study measured, of a mode that was faster there than
-        the library; else the library's way. The entry has it in the winner's place, with its time at the tuned size.
+        """The fastest config that the entry's study measured, of a mode that was faster there than the library; else
+        the library's way. In the untuned config's mode that one, which is made for this size. The entry has it in the
+        winner's place, with its time at the tuned size.
         """
         usual = [each for each in self.workload.baselines(self.problem, self.machine).values() if self._serves(each)]
         libraries = {each["mode"] for each in usual}
@@ -182,8 +183,8 @@ class StandIn:
         library = next((time for config, time in known if config["mode"] in libraries), None)
         faster = [pair for pair in known if library is None or self._time(pair[1]) < self._time(library)]
         default = self.workload.default_config(self.problem, self.machine)
-        untuned = [(default, time) for config, time in faster if config["mode"] == default["mode"]]
-        for config, time in [*untuned, *faster]:
+        for measured, time in faster:
+            config = default if measured["mode"] == default["mode"] else measured
             if self._serves(config):
                 modes = f"mode {config['mode']} instead of {self.entry.winner.config['mode']}"
                 gain = f", {self._time(library) / self._time(time):.2f} times as fast as the library" if library else ""

@@ -81,7 +81,7 @@ def test_a_graph_of_the_library_s_calls_is_served_to_callers_who_capture_alone(d
 def test_nearest_is_the_closest_within_a_factor_of_two(database: Path) -> None:
     keep(database, tuned(4), m=4096)
     keep(database, tuned(2), m=8192)
-    assert look(database, m=6144).config == tuned(2)
+    assert look(database, m=7168).config == tuned(2)
     assert look(database, m=5120).config == tuned(4)
     assert look(database, m=2048).source == "nearest"
     beyond = look(database, m=2040)
