@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 
 
 def main() -> None:
     """Run the command ``tune``; it ends with a line on stderr and an exit code, or with a code alone if none reads."""
     from autotune.cli.interrupts import end_at_once, exit_code, interruptible
+    from autotune.processes.memory import advice, shortage
 
     try:
         with interruptible():
@@ -17,6 +20,12 @@ def main() -> None:
                 end_at_once()
                 sys.stderr.write("interrupted\n")
                 sys.exit(exit_code())
+            except Exception:  # whatever it is: a traceback tells nobody that memory is short
+                short = shortage(traceback.format_exc(), os.getpid())
+                if not short:
+                    raise
+                sys.stderr.write(f"tune: error: {short}; {advice()}\n")
+                sys.exit(1)
     finally:
         end_at_once()
 

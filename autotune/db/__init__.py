@@ -13,6 +13,7 @@ from autotune.db.records import (
     State,
     StudyRecord,
     TrialRecord,
+    Unread,
     Winner,
 )
 from autotune.lazily import loading
@@ -33,6 +34,7 @@ __all__ = [
     "Store",
     "StudyRecord",
     "TrialRecord",
+    "Unread",
     "Winner",
 ]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Executable, Row, Select, bindparam, func, literal_column, select, text
 
 from autotune.db.engines import CURRENT, Schema
 from autotune.db.models import KEY, PROVENANCE, Study, Trial
-from autotune.db.records import CacheKey, Provenance
+from autotune.db.records import CacheKey, Columns, Provenance
 
 
 def studies(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
@@ -26,16 +27,18 @@ def trials(schema: Schema, study_id: int) -> Select[*tuple[Any, ...]]:
 
 
 def finished(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
-    """Studies with a winner, the last finished first, each with its number of trials.
+    """Studies with a winner, each with its number of trials and its ``place``: 1 is the one finished last.
 
-    Times decide only among studies of a schema without the count.
+    Times decide only among studies of a schema without the count. The rows come in any order, see ``in_order``: SQLite
+    would carry all their texts through the sort, which takes as long as to read them.
     """
     study, trial = schema.table(Study), schema.table(Trial)
     count = select(func.count()).where(trial.c.study_id == study.c.id).scalar_subquery()
     order = func.coalesce(study.c.finished_order, literal_column("0"))
     came = func.coalesce(study.c.imported_at, study.c.finished_at)
-    query = select(study, count.label("trials")).where(study.c.finished_at.is_not(None), *conditions)
-    return query.order_by(order.desc(), came.desc(), study.c.id.desc())
+    place = func.row_number().over(order_by=(order.desc(), came.desc(), study.c.id.desc())).label("place")
+    placed = select(study.c.id, place).where(study.c.finished_at.is_not(None), *conditions).subquery("placed")
+    return select(study, count.label("trials"), placed.c.place).join(placed, placed.c.id == study.c.id)
 
 
 def cache(schema: Schema) -> Executable:
@@ -45,19 +48,26 @@ def cache(schema: Schema) -> Executable:
     return finished(schema, *_chosen(schema))
 
 
-def newest(found: Iterable[Row[Any]]) -> list[Row[Any]]:
-    """The served study of each key and provenance: the live one, else the one started last.
+def in_order(found: Sequence[Row[Any]]) -> list[Row[Any]]:
+    """``finished`` studies, the last finished first."""
+    return sorted(found, key=attrgetter("place"))
+
+
+def newest(found: Sequence[Row[Any]]) -> list[tuple[Columns, Row[Any]]]:
+    """The served study of each key and provenance, behind their columns: the live one, else the one started last. The
+    last finished come first.
 
     A superseded study's time of finishing does not matter: another one took its place before.
     """
-    rows = list(found)
-    served: dict[tuple[Any, ...], Row[Any]] = {}
-    for row in rows:
-        other = served.setdefault(_identity(row), row)
-        if (row.state != "superseded", row.id) > (other.state != "superseded", other.id):
-            served[_identity(row)] = row
-    chosen = {row.id for row in served.values()}
-    return [row for row in rows if row.id in chosen]
+    if not found:
+        return []
+    columns = itemgetter(*map(found[0]._fields.index, (*KEY, *PROVENANCE)))
+    served: dict[Columns, Row[Any]] = {}
+    for row in found:
+        other = served.setdefault(columns(row), row)
+        if row is not other and (row.state != "superseded", row.id) > (other.state != "superseded", other.id):
+            served[columns(row)] = row
+    return sorted(served.items(), key=lambda item: item[1].place)
 
 
 def identity(schema: Schema, key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
@@ -70,10 +80,6 @@ def identity(schema: Schema, key: CacheKey, provenance: Provenance) -> list[Colu
 def live(schema: Schema, key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
     """Conditions for the running or finished study; the tables allow only one."""
     return [schema.table(Study).c.state != "superseded", *identity(schema, key, provenance)]
-
-
-def _identity(row: Row[Any]) -> tuple[Any, ...]:
-    return tuple(getattr(row, name) for name in (*KEY, *PROVENANCE))
 
 
 def _chosen(schema: Schema) -> list[ColumnElement[bool]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -19,6 +19,9 @@ from autotune.text import microseconds, shortened
 
 Differences = dict[str, tuple[str, str]]
 """Differing fields by name, with both sides' values."""
+
+Columns = tuple[Any, ...]
+"""The fields of a key or a provenance in their order, as they are in a row, which may be damaged."""
 
 State = Literal["running", "finished", "superseded"]
 
@@ -94,10 +97,6 @@ class CacheKey:
     def differences(self, other: CacheKey) -> Differences:
         """The fields that differ, the problem's fields by their names: ``{"m": ("4096", "8192")}``."""
         return _differences(self._flat(), other._flat())
-
-    def besides(self, names: Collection[str]) -> frozenset[tuple[str, str]]:
-        """All fields but ``names``; equal for two keys that differ in nothing else."""
-        return frozenset((name, _text(value)) for name, value in self._flat().items() if name not in names)
 
     def _flat(self) -> dict[str, Any]:
         outer = dataclasses.asdict(self)
@@ -255,6 +254,73 @@ class Entry:
         """For notebooks."""
         config = [(name, str(value)) for name, value in self.winner.config.items()]
         return html_table("Cache entry", [*self.told, *config])
+
+
+class Unread:
+    """A finished study of which only the columns of key and provenance are known; the rest is made of its row when it
+    is asked for.
+
+    That takes fifty times as long as to read the row, and a look-up serves one study of thousands. With slots, and few
+    objects per study: Python's garbage collector looks at them all.
+    """
+
+    __slots__ = ("_entry", "_read", "_row", "columns")
+
+    def __init__(self, columns: Columns, row: Any, read: Callable[[Any], Entry | None]) -> None:
+        """``read`` makes the entry of the row; None, with a warning, if it is damaged."""
+        self.columns, self._row, self._read = columns, row, read
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self:
+        """One that has been read."""
+        return cls((*columns(entry.key), *columns(entry.provenance)), entry, lambda entry: entry)
+
+    @property
+    def key(self) -> Columns:
+        return self.columns[: len(_KEY)]
+
+    @property
+    def provenance(self) -> Columns:
+        return self.columns[len(_KEY) :]
+
+    @property
+    def problem(self) -> str:
+        """Canonical JSON, unless the row is damaged."""
+        return str(self.columns[_PROBLEM])
+
+    @property
+    def entry(self) -> Entry | None:
+        """None, with one warning, if the row is damaged."""
+        if not hasattr(self, "_entry"):
+            self._entry = self._read(self._row)
+        return self._entry
+
+
+_KEY = tuple(each.name for each in dataclasses.fields(CacheKey))
+_PROBLEM = _KEY.index("problem")
+
+
+def entries_of(unread: Iterable[Unread]) -> Iterator[Entry]:
+    """Those that are not damaged, each read when its turn comes."""
+    return (each.entry for each in unread if each.entry is not None)
+
+
+def columns(record: CacheKey | Provenance) -> Columns:
+    """The columns of a row that is not damaged."""
+    return tuple(getattr(record, each.name) for each in dataclasses.fields(record))
+
+
+def parted(key: Columns, names: Collection[str]) -> tuple[tuple[Any, ...], object]:
+    """The values of a problem's fields ``names``, and all else: equal for two keys that differ in nothing else. Of a
+    damaged problem no value is known.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(key[_PROBLEM])
+        values = tuple([fields.pop(name, None) for name in names])
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return (None,) * len(names), key
+    outer = [value for name, value in zip(_KEY, key, strict=True) if name != "problem" and name not in names]
+    return values, (repr(fields), *outer)
 
 
 def plausible(latency: Latency) -> Latency:

@@ -16,7 +16,17 @@ from autotune.db.engines import CURRENT, Database, database_url, intact, open_da
 from autotune.db.fleet import Fleet
 from autotune.db.lease import Held, Lease
 from autotune.db.models import Study, TaxesRow, Trial
-from autotune.db.records import CacheKey, Entry, Provenance, State, StudyRecord, TrialRecord, Winner
+from autotune.db.records import (
+    CacheKey,
+    Entry,
+    Provenance,
+    State,
+    StudyRecord,
+    TrialRecord,
+    Unread,
+    Winner,
+    entries_of,
+)
 from autotune.errors import StoreError
 from autotune.gate import FORKS_WAIT
 from autotune.settings import default_database_url
@@ -221,20 +231,24 @@ class Store:
 
         The last finished come first, by the database's own count. One query.
         """
-        return self._entries(queries.cache(self._database.schema), {"workload": workload, "device": device})
+        return list(entries_of(self.unread(workload, device)))
+
+    def unread(self, workload: str | None = None, device: str | None = None) -> list[Unread]:
+        """``entries``, of which a damaged one is known only once it is read."""
+        return self._unread(queries.cache(self._database.schema), {"workload": workload, "device": device})
 
     def history(self) -> list[Entry]:
         """Every finished study, superseded ones included, the last finished first."""
         query = queries.finished(self._database.schema)
         found = self._database.read(lambda session: session.execute(query).all())
-        entries = (self._intact(Study, row, rows.entry) for row in found)
+        entries = (self._intact(Study, row, rows.entry) for row in queries.in_order(found))
         return [entry for entry in entries if entry is not None]
 
     def entry(self, key: CacheKey, provenance: Provenance) -> Entry | None:
         """The cache entry of exactly this key and provenance."""
         schema = self._database.schema
-        found = self._entries(queries.finished(schema, *queries.identity(schema, key, provenance)), None)
-        return found[0] if found else None
+        found = self._unread(queries.finished(schema, *queries.identity(schema, key, provenance)), None)
+        return next(entries_of(found), None)
 
     def nearest(self, key: CacheKey) -> Entry | None:
         """The entry of the same workload whose key differs in the fewest fields; the newest of several."""
@@ -282,10 +296,14 @@ class Store:
         session.flush()
         return row
 
-    def _entries(self, query: Executable, values: dict[str, str | None] | None) -> list[Entry]:
+    def _unread(self, query: Executable, values: dict[str, str | None] | None) -> list[Unread]:
         found = self._database.read(lambda session: session.execute(query, values).all())
-        entries = (self._intact(Study, row, rows.entry) for row in queries.newest(found))
-        return [entry for entry in entries if entry is not None]
+        table = self._database.schema.name(Study)
+
+        def read(row: Row[Any]) -> Entry | None:
+            return intact(self.place, table, row.id, lambda: rows.entry(row))
+
+        return [Unread(columns, row, read) for columns, row in queries.newest(found)]
 
     def _studies(self, session: Session, *conditions: Any) -> StudyRecord | None:
         """The last study that meets the conditions; None if its row is damaged."""

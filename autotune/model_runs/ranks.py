@@ -16,6 +16,7 @@ from autotune.errors import AutotuneError, GangError
 from autotune.machine import Machine
 from autotune.model_runs.measuring import Order
 from autotune.processes.folder import OwnFolder
+from autotune.processes.memory import advice, shortage
 from autotune.processes.python import Process, kill_all, start_python
 from autotune.ranks.gang import IMPORTS, environment_of_ranks
 
@@ -100,4 +101,6 @@ def _answers(connections: list[Connection], folder: Path, silence: float) -> Ite
 
 
 def _last_words(folder: Path, rank: int) -> str:
-    return (folder / f"log{rank}").read_text(errors="replace")[-LAST_WORDS:].strip() or "it printed nothing"
+    log = (folder / f"log{rank}").read_text(errors="replace")
+    short = shortage(log)
+    return f"{short}; {advice()}" if short else log[-LAST_WORDS:].strip() or "it printed nothing"

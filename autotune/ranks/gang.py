@@ -18,6 +18,7 @@ from autotune.machine import Machine, check_interpreter
 from autotune.outcome import Door, Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
+from autotune.processes.memory import advice, shortage
 from autotune.processes.python import DYING, Process, import_ahead, kill_all, start_python
 from autotune.ranks.evaluation import (
     SPIN_LIMITS,
@@ -164,7 +165,7 @@ class Gang:
         result = self._ask(requests, "start")
         failure = self._failure(result, "start")
         if failure is not None:
-            last_words = self.last_words()
+            last_words = f"; {advice()}" if shortage(failure.reason) else self.last_words()
             self.close()
             raise GangError(f"the ranks did not start: {failure.reason}{last_words}")
         return result.done
@@ -251,11 +252,19 @@ class Gang:
                 except (EOFError, OSError):
                     result.dead[rank] = self._epitaph(rank)
                 else:
-                    result.replies[rank] = reply
+                    result.replies[rank] = self._explained(rank, reply)
                 if not isinstance(result.replies[rank], Done):
                     deadline = min(deadline, time.monotonic() + GRACE)
         result.silent = sorted(open_ranks.values())
         return result
+
+    def _explained(self, rank: int, reply: Reply) -> Reply:
+        """An unexpected error that only says that there is no memory is no bug."""
+        if isinstance(reply, Bug) and not reply.told:
+            short = shortage(reply.traceback, self._processes[rank].pid)
+            if short:
+                return Failed(Outcome.OUT_OF_RESOURCES, short, broken=True)
+        return reply
 
     def _failure(self, phase: _Phase, name: str) -> Failed | None:
         """The one outcome that stands for all ranks' replies, or None if all went well.
@@ -317,8 +326,8 @@ class Gang:
         except subprocess.TimeoutExpired:
             return "closed its connection"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        lines = self._log(rank).read_text(errors="replace").strip().splitlines()
-        return f"{how}; {lines[-1][:200]}" if lines else how
+        log = self._log(rank).read_text(errors="replace").strip()
+        return f"{how}; {shortage(log) or log.splitlines()[-1][:200]}" if log else how
 
     def _log(self, rank: int) -> Path:
         assert self._folder is not None

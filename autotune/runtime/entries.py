@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import heapq
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
+from operator import itemgetter
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord
+from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Unread
+from autotune.db.records import Columns, columns, entries_of, parted
 from autotune.errors import NoDatabase
 from autotune.gate import Gate
 from autotune.outcome import Latency, Regime
@@ -42,24 +43,30 @@ Measured = Sequence[tuple[Config, Latency]]
 class Entries:
     """A workload's entries on a device: by key and, on the first search for neighbours, sorted by the free sizes."""
 
-    def __init__(self, entries: Iterable[Entry], read: Callable[[Entry], Measured] = lambda entry: ()) -> None:
+    def __init__(self, entries: Iterable[Entry | Unread], read: Callable[[Entry], Measured] = lambda entry: ()) -> None:
         """``entries`` go from the newest to the oldest. ``read`` tells what else was measured, asked once per entry."""
-        self._entries = tuple(entries)
+        self._entries = tuple(each if isinstance(each, Unread) else Unread.of(each) for each in entries)
         self._read = read
         self._measured: dict[int, Measured] = {}
-        self._by_key: dict[CacheKey, list[Entry]] = {}
-        for entry in self._entries:
-            self._by_key.setdefault(entry.key, []).append(entry)
+        self._places: dict[Columns, tuple[int, ...]] = {}
+        """By key, in ``_entries``; numbers, which Python's garbage collector does not look at."""
+        for place, each in enumerate(self._entries):
+            self._places[each.key] = (*self._places.get(each.key, ()), place)
         self._families: dict[tuple[str, ...], dict[object, _Family]] = {}
 
     @property
     def all(self) -> Sequence[Entry]:
         """From the newest to the oldest."""
-        return self._entries
+        return list(entries_of(self._entries))
 
     def of(self, key: CacheKey) -> Sequence[Entry]:
         """The entries of a key, one per provenance."""
-        return self._by_key.get(key, ())
+        return list(entries_of(self._entries[place] for place in self._places.get(columns(key), ())))
+
+    def alike(self, key: CacheKey, names: Sequence[str]) -> Iterator[Entry]:
+        """The entries that differ from the key only in the dimensions ``names``."""
+        besides = parted(columns(key), names)[1]
+        return entries_of(each for each in self._entries if parted(each.key, names)[1] == besides)
 
     def measured(self, entry: Entry) -> Measured:
         """What the study of one of these entries measured beside its winner; nothing of an imported one."""
@@ -77,10 +84,11 @@ class Entries:
         families = self._families.get(names)
         if families is None:
             families = self._families[names] = _families(self._entries, names)
-        family, here = families.get((provenance, key.besides(names))), _sizes(key, names)
+        here, besides = _parted(columns(key), names)
+        family = families.get((columns(provenance), besides))
         if family is None or here is None:
             return iter(())
-        return family.outwards(here) if len(here) == 1 else family.scanned(here)
+        return entries_of(family.outwards(here) if len(here) == 1 else family.scanned(here))
 
 
 class _Family:
@@ -89,15 +97,15 @@ class _Family:
     def __init__(self) -> None:
         self.sizes: list[Sizes] = []
         """In ascending order, without duplicates."""
-        self.at: dict[Sizes, list[Entry]] = {}
+        self.at: dict[Sizes, list[Unread]] = {}
         """Ordered by the text of their problems if several have the same sizes."""
 
-    def add(self, sizes: Sizes, entry: Entry) -> None:
+    def add(self, sizes: Sizes, entry: Unread) -> None:
         if sizes not in self.at:
             self.sizes.append(sizes)
         self.at.setdefault(sizes, []).append(entry)
 
-    def outwards(self, here: Sizes) -> Iterator[Entry]:
+    def outwards(self, here: Sizes) -> Iterator[Unread]:
         """Along the one dimension, up and down from the place of ``here``."""
         middle = bisect_left(self.sizes, here)
         up = (self.sizes[place] for place in range(middle, len(self.sizes)))
@@ -106,12 +114,12 @@ class _Family:
         ordered = heapq.merge(*near, key=lambda there: _distance(here, there))
         return chain.from_iterable(self.at[sizes] for sizes in ordered)
 
-    def scanned(self, here: Sizes) -> Iterator[Entry]:
+    def scanned(self, here: Sizes) -> Iterator[Unread]:
         """All near ones, sorted."""
         near = [(_distance(here, sizes), sizes) for sizes in self.sizes if _near(here, sizes)]
-        found = [(distance, entry) for distance, sizes in near for entry in self.at[sizes]]
-        found.sort(key=lambda pair: (pair[0], pair[1].key.problem))
-        return (entry for _, entry in found)
+        found = [(distance, each) for distance, sizes in near for each in self.at[sizes]]
+        found.sort(key=lambda pair: (pair[0], pair[1].problem))
+        return (each for _, each in found)
 
 
 def read_entries(url: str, workload: str, device: str) -> Entries:
@@ -156,10 +164,10 @@ def serve(
 _ENTRIES: dict[tuple[str, str, str], Entries] = {}
 
 
-def _query(url: str, workload: str, device: str) -> list[Entry]:
+def _query(url: str, workload: str, device: str) -> list[Unread]:
     try:
         with Store.open(url, create=False) as store:
-            return store.entries(workload, device)
+            return store.unread(workload, device)
     except NoDatabase:
         return []
 
@@ -185,21 +193,23 @@ def fastest_of_modes(history: Iterable[TrialRecord], regime: Regime) -> Measured
     return [(config, first[config]) for config in fastest.values()]
 
 
-def _families(entries: Iterable[Entry], free: tuple[str, ...]) -> dict[object, _Family]:
+def _families(entries: Iterable[Unread], free: tuple[str, ...]) -> dict[object, _Family]:
     """Families by provenance and the key without the free dimensions."""
-    sized = [(sizes, entry) for entry in entries if (sizes := _sizes(entry.key, free)) is not None]
-    sized.sort(key=lambda pair: (pair[0], pair[1].key.problem))
+    sized = []
+    for each in entries:
+        sizes, besides = _parted(each.key, free)
+        if sizes is not None:
+            sized.append((sizes, each.problem, (each.provenance, besides), each))
     found: dict[object, _Family] = {}
-    for sizes, entry in sized:
-        found.setdefault((entry.provenance, entry.key.besides(free)), _Family()).add(sizes, entry)
+    for sizes, _, family, each in sorted(sized, key=itemgetter(0, 1)):
+        found.setdefault(family, _Family()).add(sizes, each)
     return found
 
 
-def _sizes(key: CacheKey, free: Sequence[str]) -> Sizes | None:
-    """The free dimensions' sizes; None if one of them is not a size."""
-    problem = json.loads(key.problem)
-    sizes = tuple(problem.get(name) for name in free)
-    return sizes if all(_is_size(size) for size in sizes) else None
+def _parted(key: Columns, free: Sequence[str]) -> tuple[Sizes | None, object]:
+    """The free dimensions' sizes, None if one of them is not a size, and what else the key holds."""
+    values, besides = parted(key, free)
+    return (values if all(_is_size(value) for value in values) else None), besides
 
 
 def _near(here: Sizes, there: Sizes) -> bool:

@@ -214,6 +214,6 @@ def _other_inputs(entries: Entries, problem: Problem, machine: Machine, regime: 
     names, key = problem.of_inputs, CacheKey.of(problem, machine, regime)
     if not names or entries.of(key):
         return ""
-    same = (each.key.fields for each in entries.all if each.key.besides(names) == key.besides(names))
+    same = (each.key.fields for each in entries.alike(key, names))
     found = [fields_text({name: fields[name] for name in names if name in fields}) for fields in same]
     return f"; these sizes are tuned for {', or '.join(sorted(set(found)))}" if found else ""

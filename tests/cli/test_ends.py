@@ -55,6 +55,36 @@ def test_ctrl_c_while_modules_are_imported(name: str, way: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+SHORT_OF_MEMORY = """
+import builtins, mmap, resource, sys
+megabytes, way = int(sys.argv[1]) << 20, sys.argv[2]
+importing = builtins.__import__
+
+def full(wanted, *rest):
+    if wanted == "torch":
+        used = int(open("/proc/self/statm").read().split()[0]) * mmap.PAGESIZE
+        mmap.mmap(-1, megabytes - used - (1 << 20)).close()
+        raise ValueError("this module is no module")
+    return importing(wanted, *rest)
+
+resource.setrlimit(resource.RLIMIT_AS, (megabytes, resource.RLIM_INFINITY))
+from autotune.cli import main
+if way == "any error":
+    builtins.__import__ = full
+sys.argv = ["tune", "all-gather-gemm", "--m", "64", "--n", "64", "--k", "64", "--world-size", "2"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("megabytes", "way"), [(256, "as it is"), (2048, "any error")])
+def test_a_limit_on_addresses_ends_the_command_in_a_line(megabytes: int, way: str) -> None:
+    """Libraries that find no memory say so, or raise whatever comes of it."""
+    words = [sys.executable, "-c", SHORT_OF_MEMORY, str(megabytes), way]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert done.stderr.startswith("tune: error: memory: ") and "ulimit -v" in done.stderr
+
+
 AT_EXIT = """
 import atexit, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

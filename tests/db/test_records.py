@@ -8,6 +8,7 @@ import json
 import pytest
 
 from autotune.db import CacheKey, Provenance
+from autotune.db.records import columns, parted
 
 
 def test_equal_keys_have_no_differences(key: CacheKey, provenance: Provenance) -> None:
@@ -47,7 +48,9 @@ def test_keys_are_equal_besides_what_they_may_differ_in(
 ) -> None:
     problem = json.dumps(json.loads(key.problem) | changes, sort_keys=True, separators=(",", ":"))
     other = dataclasses.replace(key, problem=problem, device=device)
-    assert (key.besides(["m"]) == other.besides(["m"])) is alike
+    [(size, besides), (there, others)] = (parted(columns(each), ["m"]) for each in (key, other))
+    assert (besides == others) is alike
+    assert (*size, *there) == (4096, changes.get("m", 4096))
     assert (set(key.differences(other)) <= {"m"}) is alike
 
 

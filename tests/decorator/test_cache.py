@@ -300,11 +300,11 @@ def test_a_program_goes_on_where_nothing_can_be_kept(
     assert caplog.text.count("only in this process: disk full") == 1
 
 
-@pytest.mark.parametrize("refused", ["entries", "study"])
+@pytest.mark.parametrize("refused", ["unread", "study"])
 def test_a_database_that_cannot_be_used_costs_one_try_and_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: str
 ) -> None:
-    """``entries`` reads, ``study`` writes; a try may wait half a minute for another's lock."""
+    """``unread`` reads, ``study`` writes; a try may wait half a minute for another's lock."""
     tries = []
 
     def refuse(*_: object, **__: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,8 +71,11 @@ def new_gang() -> Gang:
         ("raise ValueError('planted')", r"the ranks did not start: rank \d: workload file .*: ValueError: planted"),
         ("import os; print('so long', file=__import__('sys').stderr, flush=True); os._exit(5)",
          r"the ranks did not start: rank \d died in phase start: exit code 5; so long"),
+        ("bytearray(1 << 60)", r"^the ranks did not start: rank \d: workload file .*: MemoryError.*; free some.*$"),
+        ("import os; os.write(2, b'Traceback:\\n  std::bad_alloc\\n'); os.abort()",
+         r"^the ranks did not start: rank \d died in phase start: SIGABRT; memory: std::bad_alloc; free some.*$"),
     ],
-    ids=["error", "exit"],
+    ids=["error", "exit", "memory", "memory of C++"],
 )  # fmt: skip
 def test_ranks_that_cannot_load_the_workload_say_so_once(file: Path, folders: Path, line: str, message: str) -> None:
     gang = new_gang()
@@ -79,6 +83,28 @@ def test_ranks_that_cannot_load_the_workload_say_so_once(file: Path, folders: Pa
     with pytest.raises(GangError, match=message):
         gang.start()
     assert gang._processes == [] and left_in(folders) == []
+
+
+LIMITED = """
+import resource
+from autotune.errors import GangError
+from autotune.machine import machine
+from autotune.ranks.gang import Gang
+from autotune.workloads import workload
+found = workload("all_gather_gemm")
+gang = Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine())
+resource.setrlimit(resource.RLIMIT_AS, (100 << 20, resource.RLIM_INFINITY))
+try:
+    gang.start()
+except GangError as error:
+    print(error, len(gang._processes), sep="\\n")
+"""
+
+
+def test_ranks_that_may_not_use_the_addresses_that_they_need_say_so_in_a_line() -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)
+    line, left = done.stdout.splitlines()
+    assert re.fullmatch(r"the ranks did not start: rank \d: memory: ImportError: .*ulimit -v", line) and left == "0"
 
 
 def test_a_closed_gang_leaves_nothing_and_can_be_used_again(file: Path, folders: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +190,21 @@ def test_a_laptop_and_a_gpu_share_a_database_and_nothing_else(database: Path) ->
     keep(database, config, machine=LAPTOP)
     assert look(database).config == tuned(4)
     assert look(database, machine=LAPTOP).config == config
+
+
+def test_of_the_rows_only_those_on_the_way_are_read_and_a_damaged_one_is_passed_over(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for group_m, m in ((1, 4096), (2, 5120), (4, 6144), (8, 65536)):
+        keep(database, tuned(group_m), m=m)
+    with closing(sqlite3.connect(database)) as raw, raw:
+        raw.execute("UPDATE tuning_studies SET winner_latency = '{}' WHERE id IN (2, 4)")
+    assert look(database).config == tuned(1)
+    assert caplog.messages == []
+    near = look(database, m=5120)
+    assert (near.config, near.source) == (tuned(4), "nearest")
+    [message] = caplog.messages
+    assert "row 2 of table tuning_studies is damaged" in message
 
 
 def test_what_is_tuned_later_is_seen_after_forgetting(database: Path) -> None:
