@@ -116,6 +116,7 @@ def test_3_a_first_launch_within_a_capture(monkeypatch: pytest.MonkeyPatch, on_m
 
 
 @pytest.mark.gpu(1)
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # the launch is refused
 def test_3_a_first_launch_within_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same in a real capture, where this launch is the process's first of all."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
@@ -169,6 +170,7 @@ def test_4_a_compiled_function_with_several_keys() -> None:
 
 
 @pytest.mark.gpu(1)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own imports, in torch 2.11
 def test_4_a_kernel_that_is_compiled_with_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """A known gap: torch.compile tunes by itself, and the database is neither read nor written. Results are right."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

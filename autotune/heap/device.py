@@ -185,11 +185,23 @@ def seal(status, out, elements):
 def seal_if(in_vain, out, elements):
     """``seal`` by an earlier look at the status, which was on its way while the program worked."""
     if in_vain:
-        _await_own_tma_stores()
-        lanes = tl.arange(0, SEALED_AT_ONCE)
-        nan = tl.full((SEALED_AT_ONCE,), float("nan"), tl.float32).to(out.dtype.element_ty)
-        for begin in range(0, elements, SEALED_AT_ONCE):
-            tl.store(out + begin + lanes, nan, mask=begin + lanes < elements)
+        _fill(out, float("nan"), elements)
+
+
+@triton.jit
+def clear_if(in_vain, out, elements):
+    """The same with zeros, for integers."""
+    if in_vain:
+        _fill(out, 0, elements)
+
+
+@triton.jit
+def _fill(out, value, elements):
+    _await_own_tma_stores()
+    lanes = tl.arange(0, SEALED_AT_ONCE)
+    values = tl.full((SEALED_AT_ONCE,), value, tl.float32).to(out.dtype.element_ty)
+    for begin in range(0, elements, SEALED_AT_ONCE):
+        tl.store(out + begin + lanes, values, mask=begin + lanes < elements)
 
 
 @triton.jit

@@ -86,5 +86,6 @@ def dispatch_kernel(
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
     finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)
     heap.seal_if(in_vain, rows, tl.cast(capacity, tl.int64) * H)
+    heap.clear_if(in_vain, offsets, local + 1)  # of a plan that the library takes at its word
     if product is not None:
         heap.seal_if(in_vain, product, tl.cast(capacity, tl.int64) * width)

@@ -105,4 +105,5 @@ def dispatch_gemm_kernel(
         )  # fmt: skip
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
     finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)
+    heap.clear_if(in_vain, offsets, local + 1)
     heap.seal_if(in_vain, c, tl.cast(capacity, tl.int64) * (N if EPILOGUE == PLAIN else N // 2))

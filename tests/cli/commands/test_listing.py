@@ -285,9 +285,9 @@ def test_lookup_says_where_it_came_from(gpus: Bench, tmp_path: Path) -> None:
     tuned = gpus.json(*SMALL)["config"]
     exact = gpus.tune("lookup", "all-gather-gemm")
     assert exact.exit_code == 0 and json.loads(exact.stdout) == tuned and exact.stderr == "exact\n"
-    near = gpus.json("lookup", "all-gather-gemm", "--m", "3072")
+    near = gpus.json("lookup", "all-gather-gemm", "--m", "5120")
     assert near["source"] == "nearest" and near["config"] == tuned and near["entry"]["problem"]["m"] == 4096
-    told = gpus.tune("lookup", "all-gather-gemm", "--m", "3072").stderr
+    told = gpus.tune("lookup", "all-gather-gemm", "--m", "5120").stderr
     assert told.startswith("nearest of all-gather-gemm  m=4096 n=28672 ") and near["reason"] and near["reason"] in told
     there = gpus.json("lookup", "all-gather-gemm", "--db", str(tmp_path / "none.db"))
     assert there["source"] == "default" and there["reason"], "nothing of the usual database"

@@ -169,7 +169,7 @@ def test_a_look_up_gets_what_was_tuned_for_its_regime_alone(bench: Bench) -> Non
     assert missed.exit_code == 1 and ["regime", "graph", "pipelined"] in [
         line.split() for line in missed.stdout.splitlines()
     ]
-    near = bench.json("lookup", "all-gather-gemm", "--regime", "graph", "--m", "3072")
+    near = bench.json("lookup", "all-gather-gemm", "--regime", "graph", "--m", "5120")
     assert near["source"] == "nearest" and near["config"] == config
 
 
