@@ -244,6 +244,11 @@ class Fleet:
         self._unknown |= unknown
         return Counts(**{state: found.get(state, 0) for state in get_args(ProblemState)})
 
+    @property
+    def is_empty(self) -> bool:
+        """True if the list has no problem in any state, known to this version or not."""
+        return not self._database.read(lambda session: session.scalar(select(exists().where(FleetProblem.id > 0))))
+
     def hosts(self) -> list[HostRecord]:
         """All hosts ever examined, by name, with their findings."""
 

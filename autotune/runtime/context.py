@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -16,9 +15,7 @@ import torch.distributed as dist
 
 from autotune.agreement import Agreement, settled
 from autotune.config import Config
-from autotune.db import Entry
-from autotune.db.engines import database_url, place_of
-from autotune.errors import GangError, InputError, InvalidConfig, InvalidProblem, StoreError
+from autotune.errors import GangError, InputError, InvalidProblem
 from autotune.heap import open_heap
 from autotune.heap.alarm import RAISED, Alarm
 from autotune.heap.patience import polls
@@ -29,18 +26,16 @@ from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 from autotune.runtime.blocks import Blocks
 from autotune.runtime.call import FirstCall, Prepared, dispatched
-from autotune.runtime.entries import Entries, Measured, read_entries
+from autotune.runtime.choices import Choices, given
+from autotune.runtime.entries import Entries
 from autotune.runtime.groups import process_group, ranks_of
-from autotune.runtime.lookup import Found, lookup, workload_for
+from autotune.runtime.lookup import Found, workload_for
 from autotune.runtime.meeting import CallAgreement, Meeting, Step
 from autotune.runtime.turns import TURNS
 from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
-from autotune.settings import default_database_url, wait_seconds
-from autotune.workloads import Workload, provenance_of
-from autotune.workloads import workload as workload_named
+from autotune.settings import wait_seconds
+from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
-
-LOG = logging.getLogger("autotune")
 
 MOST_WORKSPACES = 4096
 """Workspaces that a context remembers, each some 50 KB of the host's memory."""
@@ -129,12 +124,10 @@ class Context:
         _OPEN[self.handle] = self
         self._workspaces: dict[_Key, Workspace] = {}
         self._blocks = Blocks(self.heap, self.machine, self._status)
-        self._choices: dict[tuple[Workload, Problem], Found] = {}
+        self._choices = Choices(agreement, self._meeting, self.machine, url, self.regime)
         self._agreed: set[tuple[object, ...]] = set()
-        self._url = url
         self._lock = threading.RLock()
         self._mark = self.heap.mark()
-        self._databases_told = False
         # Not a ``__del__``, which would run in a torn down interpreter, too.
         self._unclosed = weakref.finalize(self, _warn_of_unclosed, agreement)
         self._unclosed.atexit = False
@@ -302,9 +295,9 @@ class Context:
                 raise InputError(
                     f"first call of {problem.workload} ({problem}) within a CUDA graph; make one call before capturing"
                 )
-            call = self._call(workload, problem, config)
+            call = self._choices.call(workload, problem, config)
             with self._meeting.together():
-                key = workload, problem, self._agree_on(call, workload, problem, config).config
+                key = workload, problem, self._choices.agree(call, workload, problem, config).config
                 mark = self.heap.mark()
                 try:
                     made = self._agreement.all_or_none(lambda: _prepared(self._made(key), first))
@@ -317,7 +310,7 @@ class Context:
 
     def _known(self, workload: LaunchedWorkload, problem: Problem, config: Config | None) -> Workspace | None:
         if config is None:
-            found = self._choices.get((workload, problem))
+            found = self._choices.known(workload, problem)
             return None if found is None else self._workspaces.get((workload, problem, found.config))
         return self._workspaces.get((workload, problem, config))
 
@@ -349,7 +342,7 @@ class Context:
         old = [key for key, workspace in self._workspaces.items() if not workspace.place.lasts][: MOST_WORKSPACES // 2]
         gone = {self._workspaces.pop(key) for key in old}
         for workload, problem, _ in old:
-            self._choices.pop((workload, problem), None)
+            self._choices.forget(workload, problem)
         for workspace in gone:
             workspace.place.leave()
         for form, prepared in list(self.calls.items()):  # other threads may add some meanwhile
@@ -406,13 +399,14 @@ class Context:
         self._demand_open(problem.workload)
         try:
             found = workload_for(workload or problem.workload, problem)
-            if config is None and (found, problem) in self._choices:
-                return self._choices[found, problem]
-            if config is not None and any(key == (found, problem, config) for key in self._workspaces):
-                return _given(config)
-            call = self._call(found, problem, config)
+            known = self._choices.known(found, problem) if config is None else None
+            if known is not None:
+                return known
+            if config is not None and (found, problem, config) in self._workspaces:
+                return given(config)
+            call = self._choices.call(found, problem, config)
             with self._lock, self._meeting.together():
-                return self._agree_on(call, found, problem, config)
+                return self._choices.agree(call, found, problem, config)
         except Exception as error:  # whatever it is: the others wait
             self.refuse(error)
             raise
@@ -424,79 +418,13 @@ class Context:
         """
         self._demand_open(name)
         with self._lock, self._meeting.together():
-            self._meeting.first(lambda: Step(f"entries of {name}"))
-            every, measured = self._agreement.broadcast(lambda: self._read(self._database, workload_named(name)))
-            return Entries(every, lambda entry: measured.get(entry.study_id, ()))
-
-    def _read(self, url: str, found: Workload) -> tuple[Sequence[Entry], dict[int, Measured]]:
-        """A workload's entries, and what the studies measured of those whose winner a look-up may replace."""
-        entries, today = read_entries(url, found.name, self.machine.device), provenance_of(found)
-        lending = [
-            each for each in entries.all
-            if type(found).waste is not Workload.waste and each.provenance == today
-            and (each.key.world_size, each.key.regime) == (self.heap.world_size, self.regime)
-        ]  # fmt: skip
-        return entries.all, {each.study_id: entries.measured(each) for each in lending}
-
-    def _agree_on(self, call: str, workload: Workload, problem: Problem, config: Config | None) -> Found:
-        """The config of all ranks: the given one, else rank 0's."""
-        steps = self._meeting.first(lambda: self._asked(call, workload, problem, config))
-        found = steps[0].found
-        assert found is not None
-        if config is None:
-            self._compare(problem, steps)
-            self._choices[workload, problem] = found
-        return found
-
-    def _asked(self, call: str, workload: Workload, problem: Problem, config: Config | None) -> Step:
-        """This rank's config for a problem. Raises what ``lookup`` raises, but rank 0 alone what its database does."""
-        if config is not None:
-            return Step(call, _given(config))
-        if (workload, problem) in self._choices:
-            return Step(call, self._choices[workload, problem])
-        try:
-            found = lookup(workload, problem, machine=self.machine, url=self._url, regime=self.regime)
-        except StoreError as error:
-            if self._agreement.rank == 0:
-                raise
-            return Step(call, source=str(error))
-        return Step(call, found, f"{place_of(database_url(self._database))}: {found.source}")
-
-    def _compare(self, problem: Problem, steps: list[Step]) -> None:
-        """Say once where the ranks' databases answer differently."""
-        answers = {(step.found.config, step.found.source) if step.found is not None else None for step in steps}
-        if len(answers) == 1 or self._databases_told:
-            return
-        self._databases_told = True
-        if self._agreement.rank == 0:
-            LOG.warning(
-                "%s (%s): the ranks' databases give different answers, and all ranks run rank 0's (%s); give all of "
-                "them one database, by AUTOTUNE_DB or a context's url, with the same content",
-                problem.workload, problem, "; ".join(f"rank {rank}: {step.source}" for rank, step in enumerate(steps)),
-            )  # fmt: skip
-
-    @property
-    def _database(self) -> str:
-        return self._url or default_database_url()
-
-    def _call(self, workload: Workload, problem: Problem, config: Config | None) -> str:
-        """A call in words. Raises InvalidConfig for a given config that is not valid."""
-        if config is None:
-            return f"{problem.workload} {problem.to_json()}"
-        violation = workload.space.violation(config, problem, self.machine)
-        if violation is not None:
-            raise InvalidConfig(f"config not valid for {problem}: {violation}")
-        return f"{problem.workload} {problem.to_json()} {config.to_json()}"
+            return self._choices.entries(name)
 
 
 def _prepared(workspace: Workspace, first: FirstCall | None) -> Workspace:
     if first is not None:
         first.prepare(workspace)
     return workspace
-
-
-def _given(config: Config) -> Found:
-    return Found(config, "given", None, "given by the caller")
 
 
 def _warn_of_unclosed(agreement: Agreement) -> None:

@@ -165,6 +165,7 @@ def test_no_damaged_value_ends_any_command_in_a_traceback(folder: Path, table: s
 
 KNOWN = [
     ("fleet_problems", "state", "paused", ["fleet", "status"]),
+    ("fleet_problems", "state", "paused", ["fleet", "watch"]),
     ("fleet_problems", "state", "paused", ["fleet", "problems.yaml"]),
     ("fleet_hosts", "name", b"\xff\x00", ["fleet", "status"]),
     ("fleet_hosts", "driver", b"\xff\x00", ["fleet", "status", "--json"]),

@@ -122,18 +122,17 @@ def watch(db: Database = None) -> None:
     from autotune.db import Store
 
     with Store.open(_url(db), create=False) as store:
-        if not store.fleet.counts().total:
+        if store.fleet.is_empty:
             output.say(f"waiting for a list in {store.place}; Ctrl-C ends")
         with _watching(store.fleet) as look:
-            while _is_open(store.fleet.counts()):
+            while store.fleet.is_empty or _is_open(store.fleet.counts()):
                 look()
                 time.sleep(WATCH_SECONDS)
         _console(sys.stdout).print(fleet_text(store.fleet.snapshot()))
 
 
 def _is_open(counts: Counts) -> bool:
-    """True if something will happen yet: an empty list is about to be filled."""
-    return not counts.total or bool(counts.wanted + counts.running + counts.stopping)
+    return bool(counts.wanted + counts.running + counts.stopping)
 
 
 def stop(db: Database = None) -> None:
