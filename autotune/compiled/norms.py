@@ -102,7 +102,7 @@ def _normed(square: Node, total: set[Node], dtype: torch.dtype) -> tuple[Node, f
     added = _next(mean, ADDS)
     eps = added.args[1]
     if not isinstance(eps, float | int):
-        raise NoMatch("the norm's eps is no number")
+        raise NoMatch("the norm's eps is not a number")
     root = _next(added, {ATEN.rsqrt.default})
     scaled = _next(root, {ATEN.mul.Tensor})
     if _other(scaled, root) not in total:

@@ -91,7 +91,7 @@ def workload_for(name: str | Workload, problem: Problem) -> Workload:
     found: object = workload(name) if isinstance(name, str) else name
     if not isinstance(found, Workload):
         called = f"; write {found.__name__}(), which makes one" if isinstance(found, type) else ""
-        raise InputError(f"{found!r} is no workload: expected a name, FILE:CLASS or an instance of Workload{called}")
+        raise InputError(f"{found!r} is not a workload: expected a name, FILE:CLASS or an instance of Workload{called}")
     if not isinstance(problem, found.problem_type):
         raise InvalidProblem(f"{found.name} takes a {found.problem_type.__name__}, not a {type(problem).__name__}")
     return found

@@ -70,7 +70,7 @@ class Traced:
 
 def _event(launch: Any, program: Any, kind: Any, number: Any, begin: Any, end: Any) -> Event:
     if not 0 <= int(kind) < len(KINDS):
-        raise ValueError(f"{kind} is no kind of event")
+        raise ValueError(f"{kind} is not a kind of event")
     return Event(int(launch), int(program), int(kind), int(number), float(begin), float(end))
 
 
