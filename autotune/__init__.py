@@ -146,5 +146,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """For Tab in a notebook: what is loaded on first use, too, and nothing that is only used here."""
+    """Tab in a notebook also completes names that are loaded on first use."""
     return sorted({*(name for name in globals() if name.startswith("__")), *__all__, "__version__"})

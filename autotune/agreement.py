@@ -33,7 +33,7 @@ def is_settled(error: BaseException) -> bool:
 
 
 def settled(error: E) -> E:
-    """Mark such an error."""
+    """Mark an error that leaves no rank waiting."""
     vars(error)["is_settled"] = True
     return error
 
@@ -48,7 +48,7 @@ class Agreement:
     """The meaning of a collective that fails."""
     disagree = "the ranks differ ({seen}); every rank has to make the same call"
     """The meaning of a difference; ``seen`` holds each rank's value."""
-    interrupted = "this rank was interrupted in the midst of what all ranks do together, and has left the others"
+    interrupted = "this rank was interrupted during a collective call and has left the group"
     """The meaning of a call after that, see ``in_step``."""
 
     def __init__(self, group: Any = None, device_group: Any = None) -> None:
@@ -215,7 +215,7 @@ class _Roll:
         return [rank for rank in range(self._world_size) if self._store.add(_place(rank), 0) < self._count]
 
     def absent_after(self, seconds: float) -> str:
-        """Who has not come while this rank waited, in words."""
+        """Name the ranks that have not come while this rank waited."""
         try:
             absent = self.absent
         except RuntimeError:  # with rank 0, which may hold it
@@ -226,7 +226,6 @@ class _Roll:
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """Their numbers in words."""
     return f"ranks {', '.join(map(str, ranks))}" if len(ranks) > 1 else f"rank {ranks[0]}"
 
 

@@ -29,7 +29,7 @@ RATES: Mapping[str, Rates] = {
     "gfx942": Rates(flops=600e6, memory=4.0e6, links=280e3, signal=3.0, launch=6.0),
     "gfx950": Rates(flops=1200e6, memory=6.0e6, links=330e3, signal=3.0, launch=6.0),
 }
-"""By architecture: sm_90 measured on H200, the others from data sheets at the same share of the peak."""
+"""Rates by architecture: sm_90 measured on H200, the others from data sheets at the same share of the peak."""
 
 
 def rates_of(machine: Machine) -> Rates | None:

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OperandType:
-    """An element type of operands."""
-
     size: int
-    """Bytes of an element."""
     torch: str
     triton: str
     aliases: tuple[str, ...]
@@ -68,7 +65,7 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fp8_e5m2": _SCALED,  # training's gradients
     "fp8_fnuz": dataclasses.replace(_SCALED, b="fp8_fnuz"),
 }
-"""By A's element type: every GEMM that there is. fp32 accumulates, always."""
+"""Every GEMM that exists, by A's element type. All accumulate in fp32."""
 
 SCALES = ("none", "tensor", "row", "block")
 

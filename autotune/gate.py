@@ -1,4 +1,4 @@
-"""What a fork waits for: data loaders fork while other threads of their program import modules and look configs up."""
+"""A gate for forks: data loaders fork while other threads of their program import modules and look configs up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ForksWait:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._depths: dict[int, int] = {}
-        """How deep each thread is in such work."""
+        """Depth of each thread in such work."""
         self._forks = 0
         os.register_at_fork(before=self._before, after_in_parent=self._in_parent, after_in_child=self._in_child)
 
@@ -67,7 +67,7 @@ class ForksWait:
 
 
 FORKS_WAIT = ForksWait()
-"""Around every import that a call of ours makes, and around every use of a database."""
+"""Held around every import that a call of this package makes, and around every use of a database."""
 
 
 class Lock:

@@ -98,7 +98,7 @@ class Latency:
         return [time / 1e3 for time in (self.median, self.low, self.high)]
 
     def through(self, door: Door | None) -> Latency:
-        """That of the operator's call which ends in this bound call, if its door is known. The device's time stays."""
+        """Add the operator's host overhead; device time is unchanged."""
         if door is None:
             return self
         return replace(
@@ -113,7 +113,7 @@ class Latency:
 
     @property
     def bound(self) -> Latency:
-        """That of the bound call alone, which is what trials and baselines are: without an operator's door."""
+        """The bound call's latency, which trials and baselines measure: without the operator's overhead."""
         if self.host_door is None and self.isolated_door is None:
             return self
         door = Door(-(self.host_door or 0.0), -(self.isolated_door or 0.0))
@@ -168,7 +168,6 @@ class Evaluation:
     """Microseconds of each iteration's slowest rank, in the requested regime. Not stored."""
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         rows = [("outcome", self.outcome.value), ("reason", self.reason)]
         if self.latency is not None:
             rows += [("latency", microseconds(self.latency.median)), ("skew", microseconds(self.latency.skew))]

@@ -16,7 +16,7 @@ from autotune.suggestion import did_you_mean
 from autotune.text import shortened
 
 OTHER_NAMES = {alias: name for name, each in OPERAND_TYPES.items() for alias in each.aliases}
-"""Of element types, that people give in place of ours."""
+"""Other names of element types that people use."""
 
 LARGEST_DIMENSION = 2**24
 """Beyond any layer in use; a typing error does not allocate terabytes."""
@@ -98,8 +98,8 @@ class Problem:
                 )
 
     def other_routings(self) -> dict[str, Self]:
-        """Of a mixture of experts: the problem under each other named routing, by its name. A winner is checked
-        and timed under these, too.
+        """Problems of a mixture of experts under each other named routing, by its name. A winner is checked and timed
+        under these, too.
         """
         return {}
 

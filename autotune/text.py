@@ -23,7 +23,7 @@ _RUN_OF_BACKTICKS = re.compile("`+")
 
 
 LONGEST_WORD = 64
-"""Of a problem's fields, as people see them; commands and files have them whole."""
+"""Characters shown of a word in a problem's fields; commands and files have them whole."""
 
 
 def visible(text: str) -> str:

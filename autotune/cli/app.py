@@ -90,7 +90,7 @@ class Main(Commands):
     """The outermost group: turns errors into a line on stderr and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of the panels."""
+        """Command names in the order of the panels."""
         others = [name for commands in PANELS.values() for name in commands]
         workloads = [name for name in self.commands if name not in others]
         return [name for title, commands in PANELS.items() for name in (workloads if title == WORKLOADS else commands)]

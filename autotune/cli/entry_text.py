@@ -90,7 +90,6 @@ def _speedups(baselines: Mapping[str, Latency], latency: Latency, regime: Regime
 
 
 def title(workload: str, problem: Mapping[str, Any]) -> str:
-    """Workload and problem in one line."""
     return f"{dashed(workload)}  {problem_text(problem)}"
 
 

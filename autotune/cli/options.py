@@ -24,7 +24,7 @@ from autotune.workloads import Workload, is_reference, reference_of
 from autotune.workloads.faces import Face
 
 MORE = "More options"
-"""The panel of what is no field of the problem."""
+"""Panel of the options that are not fields of the problem."""
 
 DEFAULT_RANKS = 2
 """World size under the interpreter if the user gives none."""
@@ -193,7 +193,7 @@ def _in_panel(annotation: Any) -> Any:
 
 
 def _ranks(machine: Machine) -> int:
-    """Where a user names no world size."""
+    """The default world size."""
     return machine.gpus or DEFAULT_RANKS
 
 

@@ -41,7 +41,6 @@ _DATA: list[TextIO] = []
 
 
 def stdout() -> TextIO:
-    """The stream of data."""
     return _DATA[-1] if _DATA else sys.stdout
 
 
@@ -57,7 +56,6 @@ def prints_apart() -> Iterator[None]:
 
 
 def data(text: str) -> None:
-    """Print the result on stdout."""
     typer.echo(visible_lines(text), file=stdout())
 
 
@@ -128,7 +126,6 @@ def give_up(*streams: TextIO) -> None:
 
 
 def say(text: str) -> None:
-    """Print a message on stderr."""
     typer.echo(visible_lines(text), err=True)
 
 
@@ -231,7 +228,7 @@ def columns(
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> Table:
-    """For rich, which makes it fit."""
+    """A rich table, which fits the terminal."""
     from rich.table import Table
     from rich.text import Text
 

@@ -99,7 +99,7 @@ def best_text(progress: Progress, ratios: bool = True) -> str:
 
 
 def seconds_left(progress: Progress, used_before: float) -> float | None:
-    """By the budget; with a budget of trials alone, extrapolated from the pace so far."""
+    """Seconds left of the budget; for a budget of trials alone, extrapolated from the pace so far."""
     if progress.seconds_left is not None:
         return progress.seconds_left
     gained = progress.used - used_before

@@ -18,7 +18,7 @@ class Collected(Counter[Problem]):
     """Counts of calls by problem, in the order of the first calls."""
 
     def text(self) -> str:
-        """As the YAML that ``tune model`` and ``tune fleet`` take."""
+        """The YAML that ``tune model`` and ``tune fleet`` take."""
         return write_list(Call("", problem, count) for problem, count in self.items())
 
     def write(self, file: str | Path) -> None:

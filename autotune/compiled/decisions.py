@@ -56,8 +56,8 @@ class Table:
     """The tuned entries of a context's database as its first rank sees them."""
 
     def __init__(self, context: Context, *, replicated: bool = False) -> None:
-        """Reads the entries on rank 0, whatever it has read before, and gives them to all: collective. ``replicated``
-        is that of ``fusing``.
+        """Read the entries on rank 0, whatever it has read before, and give them to all: collective. ``replicated``:
+        see ``fusing``.
         """
         check_context(context)
         forget_lookups()  # also for what the operators in the graph will look up
@@ -67,17 +67,16 @@ class Table:
 
     @property
     def digest(self) -> str:
-        """A hash of all that decides."""
         told = [f"{each.key} {each.provenance} {each.winner}" for name in OPERATORS for each in self._entries[name].all]
         here = [str(provenance_of(_workload(name))) for name in OPERATORS]
         asking = [str(self.context.machine), self.context.regime, self.replicated, here]
         return hashlib.sha256(json.dumps([*asking, sorted(told)]).encode()).hexdigest()
 
     def verdicts(self, found: Sequence[Candidate]) -> list[Verdict]:
-        """Of the GEMMs of one collective: all are replaced, or none. Raises NoMatch where the operator takes them not.
+        """Decide for one collective's GEMMs: all are replaced, or none. Raises NoMatch if the operator cannot.
 
-        Where rows are counted by a symbol it decides for the value that the compiler has as an example, and guards the
-        sizes for which a look-up serves the same entry: others compile anew.
+        A symbolic row count is decided by the compiler's example value, with guards for the sizes whose look-up serves
+        the same entry; other sizes compile anew.
         """
         self._check_group(found[0])
         asked = [self._asked(each) for each in found]
@@ -135,7 +134,7 @@ class Table:
 
 
 def _gain(entries: Sequence[Entry]) -> tuple[float, str]:
-    """By how much less the winners together take than the library, which gathers once for all; and the reason."""
+    """Microseconds that the winners save together over the library, which gathers once for all; and the reason."""
     regime = Regime(entries[0].key.regime)
     modes = " and ".join(dict.fromkeys(str(each.winner.config["mode"]) for each in entries))
     if modes == LIBRARY:

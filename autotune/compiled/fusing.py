@@ -27,7 +27,7 @@ from autotune.runtime.listeners import tell
 LOG = logging.getLogger("autotune")
 
 ANY_NUMBER = 1 << 30
-"""Of graphs of one code: beyond its limits the compiler makes none, and none would be seen."""
+"""Limit of graphs per code: beyond its own limit the compiler makes none, and none would be seen."""
 
 
 def fusing(
@@ -113,7 +113,7 @@ class Fusing(CustomGraphPass):
         return self
 
     def uuid(self) -> str:
-        """For the compiler's cache: this code, the context in the graph, and what decides."""
+        """Key of the compiler's cache: this code, the context in the graph, and the table's digest."""
         return f"{_source()} {self.table.context.handle} {self.table.context.ranks} {self.table.digest}"
 
 
@@ -130,7 +130,7 @@ class Found:
 
     @property
     def gain(self) -> float:
-        """Zero where it is not replaced."""
+        """Zero if not replaced."""
         return self.verdicts[0].gain if self.verdicts and self.verdicts[0].replaced else 0.0
 
     def lines(self) -> Iterator[Line]:

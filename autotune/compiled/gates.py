@@ -40,7 +40,7 @@ POINTWISE: Mapping[Any, Callable[..., Any]] = {
 """Operations of which an activation may be made, of numbers: while a graph is compiled, tensors have no values."""
 
 MOST_NODES = 24
-"""Of an activation; the longest way to write a GELU takes half as many."""
+"""Nodes of an activation; the longest way to write a GELU takes half as many."""
 
 EPILOGUES: Mapping[str, Callable[[float, float], float]] = {
     "swiglu": lambda gate, up: gate * _sigmoid(gate) * up,
@@ -66,9 +66,9 @@ class Gate:
 
 
 def gate_behind(product: Node) -> Gate | None:
-    """Of a GEMM's result whose halves, or every other columns, are gate and up; None where nothing splits it.
+    """The gate behind a GEMM whose halves, or every other columns, are gate and up; None if nothing splits its result.
 
-    Raises NoMatch where it is split, and an operator computes something else.
+    Raises NoMatch if it is split, but no operator computes what follows.
     """
     parts, gate_up = _parts(_reshaped(product))
     if parts is None:

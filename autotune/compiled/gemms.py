@@ -28,7 +28,7 @@ class Gemm:
     scale_a: Node | None = None
     scale_b: Node | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the operator, where they differ from the problem's defaults."""
+    """The operator's options that differ from the problem's defaults."""
 
     @property
     def operands(self) -> dict[str, Node]:

@@ -21,7 +21,7 @@ RESHAPES = {
     ATEN.view.default, ATEN.reshape.default, ATEN._unsafe_view.default, ATEN.unsqueeze.default, ATEN.squeeze.dim,
     ATEN.squeeze.dims, ATEN.flatten.using_ints, ATEN.alias.default, ATEN.detach.default, ATEN.clone.default,
 }  # fmt: skip
-"""They keep the order of a tensor's elements, whatever its strides."""
+"""Operations that keep the order of a tensor's elements, whatever its strides."""
 
 SPLITS = {ATEN.split.Tensor, ATEN.split_with_sizes.default}
 
@@ -33,7 +33,7 @@ DTYPES = frozenset(TORCH_DTYPES.values())
 
 
 class NoMatch(Exception):
-    """Not what an operator computes; the message says why."""
+    """No operator computes this; the message says why."""
 
 
 def value_of(node: Node) -> torch.Tensor:
@@ -45,7 +45,7 @@ def value_of(node: Node) -> torch.Tensor:
 
 
 def shape_of(node: Node) -> Sequence[Any]:
-    """With symbols for what is not known."""
+    """Shape of a node's value, with symbols for unknown sizes."""
     return value_of(node).shape
 
 
@@ -73,6 +73,6 @@ def rounds(node: Node) -> bool:
 
 
 def named(node: Node) -> str:
-    """For people. What enters or leaves a graph may be a whole graph elsewhere: a graph break lies between."""
+    """Readable name. Inputs and outputs of a graph may be whole graphs elsewhere: a graph break lies between."""
     ends = {"output": "the graph's result", "placeholder": "outside the graph"}
     return ends.get(node.op) or str(getattr(node.target, "__name__", node.target))

@@ -20,19 +20,19 @@ class Norm:
     """total = sum + residual, normed = total / rms(total) * weight."""
 
     sum: Node
-    """Over ranks, in the dimensions of the residual."""
+    """The sum over ranks, in the dimensions of the residual."""
     residual: Node
     weight: Node
     eps: float
     total: Node
-    """In the sum's type, or wider where only the norm takes it."""
+    """The sum with its residual, in the sum's type, or wider if only the norm takes it."""
     rounded: tuple[Node, ...]
     """Further nodes that are the total in the sum's type."""
     normed: Node
 
 
 def norm_behind(result: Node) -> Norm | None:
-    """Of a sum that nothing else uses; None where no addition and norm follow. Raises NoMatch, where one is another."""
+    """The norm behind a sum that nothing else uses; None without addition and norm. Raises NoMatch for another norm."""
     summed = result
     while len(summed.users) == 1 and keeps_columns(next(iter(summed.users)), summed):
         summed = next(iter(summed.users))
@@ -78,7 +78,6 @@ def _check_wide(total: Node, square: Node, rounded: tuple[Node, ...]) -> None:
 
 
 def _other(user: Node, one: Node) -> Node | None:
-    """The other operand of two."""
     others = [each for each in user.args if each is not one]
     return others[0] if len(others) == 1 and isinstance(others[0], Node) else None
 
@@ -94,7 +93,7 @@ def _is_square(node: Node, x: Node) -> bool:
 
 
 def _normed(square: Node, total: set[Node], dtype: torch.dtype) -> tuple[Node, float, Node]:
-    """From the squares on: the weight, eps and the result."""
+    """The weight, eps and result of a norm that begins with these squares."""
     mean = _next(square, {ATEN.mean.dim})
     last = len(shape_of(square)) - 1
     dims: Any = mean.args[1]
@@ -103,7 +102,7 @@ def _normed(square: Node, total: set[Node], dtype: torch.dtype) -> tuple[Node, f
     added = _next(mean, ADDS)
     eps = added.args[1]
     if not isinstance(eps, float | int):
-        raise NoMatch("the norm's eps is no number")
+        raise NoMatch("the norm's eps is not a number")
     root = _next(added, {ATEN.rsqrt.default})
     scaled = _next(root, {ATEN.mul.Tensor})
     if _other(scaled, root) not in total:

@@ -41,11 +41,11 @@ class Candidate:
 
     collective: Node
     wait: Node
-    """Its result; of an all-reduce in place the copy back."""
+    """The collective's result; for an all-reduce in place the copy back."""
     gemm: Node
     """One of ``GEMMS``; of a norm alone the tensor to be summed."""
     operands: Mapping[str, Node]
-    """By the operator's names. A is this rank's shard of what is gathered; before a sum the GEMM's own."""
+    """Operands by the operator's names. A is this rank's shard of what is gathered; before a sum the GEMM's own."""
     dim: int
     """The dimension that is gathered or scattered, of ``whole``."""
     whole: Node
@@ -81,7 +81,6 @@ class Candidate:
 
     @property
     def group(self) -> Any:
-        """The process group's name."""
         return self.collective.args[-1]
 
     @property
@@ -160,7 +159,7 @@ def _behind_gather(gemm: Node, taken: Node, collective: Node, wait: Node, dim: i
 
 
 def _gated(candidate: Candidate) -> Candidate:
-    """With SwiGLU or GeGLU, where that follows; else as it is, maybe with a reason."""
+    """Add SwiGLU or GeGLU where it follows; else return it as it is, maybe with a reason."""
     try:
         gate = gate_behind(candidate.gemm)
     except NoMatch as error:
@@ -172,7 +171,7 @@ def _gated(candidate: Candidate) -> Candidate:
 
 
 def _apart(found: list[Candidate]) -> list[Candidate]:
-    """With a reason beside the GEMMs of gate and up that are two."""
+    """Add a reason if the GEMMs of gate and up are two."""
     for gate, up in itertools.permutations(found, 2):
         epilogue = epilogue_of_two(gate.gemm, up.gemm)
         if epilogue is not None:
@@ -272,7 +271,7 @@ def _whole_bias(bias: Node, how: Any) -> Node:
 
 
 def shares_of(bias: Node) -> int:
-    """By which number a bias before a sum is divided."""
+    """The divisor of a bias before a sum."""
     divisor: Any = bias.args[1]
     return int(divisor)
 

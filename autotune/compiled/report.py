@@ -10,10 +10,7 @@ from autotune.report.figures import dashed, problem_text
 
 @dataclass(frozen=True)
 class Line:
-    """One collective of a graph."""
-
     collective: str
-    """Its node's name."""
     operator: str
     """The operator's name, or that of the collective where no operator fits."""
     problem: Problem | None

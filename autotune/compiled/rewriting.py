@@ -208,7 +208,7 @@ def _replace_sum(writer: _Writer, candidate: Candidate, result: Node) -> None:
 
 
 def _reshapes_of(node: Node) -> Iterator[Node]:
-    """Those that take a node, and what takes them, in the graph's order."""
+    """Reshapes behind a node, directly or through other reshapes, in the graph's order."""
     for user in sorted(node.users):
         if user.target in RESHAPES:
             yield user

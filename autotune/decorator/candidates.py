@@ -25,8 +25,6 @@ Default = Mapping[str, Value] | Callable[[Any], Mapping[str, Value]]
 
 
 class Listed:
-    """The configs of a plain list."""
-
     def __init__(self, configs: Sequence[Any]) -> None:
         """``configs`` are ``triton.Config``."""
         self.given = list(configs)
@@ -35,7 +33,7 @@ class Listed:
         self._forms: dict[Config, Any] = {}
         self._by_form: dict[Any, Config] = {}
         self._hooks: dict[Config, list[Any]] = {}
-        """Of configs that are otherwise alike."""
+        """Hooks of configs that are otherwise alike."""
         self.fingerprint = hashlib.sha256("\n".join(c.to_json() for c in self.add(configs)).encode()).hexdigest()[:16]
 
     def add(self, configs: Iterable[Any]) -> list[Config]:
@@ -69,8 +67,6 @@ class Listed:
 
 
 class Spaced:
-    """The configs of a joint space."""
-
     def __init__(
         self, space: Space | Sequence[Dimension], default: Default | None, arg_names: Sequence[str], hook: Any
     ) -> None:

@@ -107,7 +107,7 @@ class Question:
     call: Call
     key: CacheKey
     offers: list[Found]
-    """By rank, without the ranks that have none: a rank with an empty database takes another one's offer."""
+    """Offers by rank, without the ranks that have none: a rank with an empty database takes another one's offer."""
     reason: str
     offline: bool
     """True if any rank must not tune; then none can."""

@@ -9,11 +9,10 @@ from autotune.errors import StoreError
 LOG = logging.getLogger("autotune")
 
 _GIVEN_UP: dict[str, str] = {}
-"""The failure by URL."""
 
 
 def failure(url: str) -> str | None:
-    """Why this process goes on without the database, in one line; None if it uses it."""
+    """The reason that this process goes on without the database, in one line; None if it uses it."""
     return _GIVEN_UP.get(url)
 
 

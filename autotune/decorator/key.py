@@ -112,7 +112,6 @@ def source_hash(kernel: Any) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A key argument as a JSON value."""
     if isinstance(value, triton.language.constexpr):
         value = value.value
     if value is None or isinstance(value, bool | int | float | str):

@@ -100,7 +100,7 @@ class Proposals:
 
     @property
     def timings(self) -> dict[Config, list[float]]:
-        """Of all configs that ran, here or in an earlier run, in Triton's form: infinite where one failed."""
+        """Latencies of all configs that ran, here or in an earlier run, in milliseconds; infinite for failures."""
         ran = [(config, each) for config, each in self._evaluations.items() if each.outcome is not Outcome.INVALID]
         return {config: each.latency.milliseconds if each.latency else [math.inf] * 3 for config, each in ran}
 

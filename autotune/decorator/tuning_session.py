@@ -81,7 +81,7 @@ class Session:
         return self._candidates.add(self._tuner.prune_configs(self._launch.kwargs))
 
     def _begin(self, listed: list[Config], stack: ExitStack) -> Begun | None:
-        """On rank 0: open the proposals; returns the study's winner if it is finished, and what earlier runs timed."""
+        """Open the proposals on rank 0; returns the study's winner if it is finished, and what earlier runs timed."""
         if isinstance(self._candidates, Spaced):
             proposals = Proposals.of_space(self._task, self._candidates, self._survives, self._wait)
         else:
@@ -90,7 +90,7 @@ class Session:
         return proposals.finished(), proposals.timings
 
     def _wait(self, progress: Progress) -> None:
-        """On rank 0, while another process tunes this: the other ranks wait as long as it takes."""
+        """Wait on rank 0 while another process tunes this: the other ranks wait as long as it takes."""
         if progress.phase not in self._said:
             self._said.add(progress.phase)
             LOG.warning("%s %s: %s", self._tuner.kernel_name, self._task.call, progress.phase)

@@ -25,8 +25,6 @@ PROBE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Mount:
-    """The file system of a folder."""
-
     kind: str
     """``ext4``, ``nfs4``, …"""
     free: int
@@ -51,7 +49,6 @@ class Host:
         return {name: text for name, text in os.environ.items() if name.startswith("AUTOTUNE_")}
 
     def devices(self) -> list[str]:
-        """The GPUs' names in torch's order."""
         import torch
 
         return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

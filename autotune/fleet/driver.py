@@ -91,7 +91,6 @@ class _Losses:
         self.others = sum(not self._is_lost(each) for each in others)
 
     def give_up(self, end: Ended) -> None:
-        """Note what the engine says died."""
         if not end.lost:
             return
         for each in self._fleet.running():

@@ -17,9 +17,9 @@ class Ended:
     token: str
     """Marks the lease that it may have left behind."""
     lost: str = ""
-    """Why its process died; empty if it ended by itself, and the rows say how."""
+    """The reason that its process died; empty if it ended by itself, and the rows say how."""
     unable: str = ""
-    """Why the host could not even claim it; empty if it could."""
+    """The reason that the host could not even claim it; empty if it could."""
 
 
 class Engine(Protocol):
@@ -27,8 +27,7 @@ class Engine(Protocol):
         """The hosts that are here now and were examined."""
 
     @property
-    def at_work(self) -> Collection[int]:
-        """Problems started and not ended."""
+    def at_work(self) -> Collection[int]: ...
 
     def free(self, host: HostRecord) -> int:
         """The number of a host's GPUs that this engine has not given out."""

@@ -37,7 +37,7 @@ def title(listed: Listed) -> str:
 
 
 def short_title(listed: Listed) -> str:
-    """The same without ranks and device; flags that are off are left out."""
+    """The title without ranks, device, and flags that are off."""
     key = listed.wanted.key
     problem = {name: value for name, value in json.loads(key.problem).items() if value is not False}
     return f"{dashed(key.workload)} {problem_text(problem)}{regime_options(key.regime)}"

@@ -63,12 +63,12 @@ class RayEngine:
         self._attempt = self._ray.remote(num_cpus=0, max_retries=0)(_attempt)
         self._examinations: dict[str, Any] = {}
         self._hosts: dict[str, HostRecord] = {}
-        """By node; a node that could not be examined is not in it."""
+        """Hosts by node, without nodes that could not be examined."""
         self._nodes: dict[str, dict[str, Any]] = {}
         self._tasks: dict[Any, _Task] = {}
         self._head = _Head(self._ray.get_runtime_context().gcs_address)
         self.troubles: dict[str, str] = {}
-        """By host, why it could not be examined."""
+        """Reasons that hosts could not be examined."""
         while self._look():
             time.sleep(0.1)
         if exclusive and (lacking := [_name(node) for node in self._nodes.values() if ALONE not in node["Resources"]]):
@@ -232,12 +232,11 @@ def _name(node: dict[str, Any]) -> str:
 
 
 def _examined(name: str, url: str, gpus: int) -> HostRecord:
-    """On the host."""
     return examined(name, url, gpus)
 
 
 def _attempt(url: str, problem: int, token: str) -> bool:
-    """On the host, with the GPUs that Ray has given it. What it prints is in Ray's dashboard."""
+    """Attempt a problem on the host, with the GPUs that Ray gave it. Output goes to Ray's dashboard."""
     import ray
 
     host = ray.get_runtime_context().get_node_labels().get(LABEL) or socket.gethostname()

@@ -38,8 +38,6 @@ INTERRUPTED = (130, 143)
 
 @dataclass(frozen=True)
 class End:
-    """The end of a tuning process."""
-
     state: AttemptState
     reason: str = ""
 
@@ -49,7 +47,7 @@ class Tuning(Protocol):
 
     @property
     def progress(self) -> str:
-        """Its last line."""
+        """The last line that the process printed."""
 
     def stop(self) -> None:
         """Ask it to end with its measurements kept; may be called again."""
@@ -133,7 +131,7 @@ class ChildTuning:
             self._tell(line.strip())
 
     def _signal(self, number: int) -> None:
-        """To the process; SIGKILL to its session, so that its ranks go with it."""
+        """Signal the process; SIGKILL goes to its session, so that its ranks end with it."""
         try:
             if number == signal.SIGKILL:
                 os.killpg(self._process.pid, number)

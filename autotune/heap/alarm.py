@@ -49,7 +49,7 @@ class Alarm:
         self.calls = self.words[CALLS + self.rank : CALLS + self.rank + 1]
         """The word of this rank's calls."""
         self.address = torch.frombuffer(self._page, dtype=torch.uint8).data_ptr()
-        """That of the first word, for the host and for kernels."""
+        """Address of the first word, for the host and for kernels."""
         if self._cuda:
             agreement.gather(lambda: self._register(heap))
 
@@ -91,7 +91,7 @@ class Alarm:
         return [rank for rank in range(self._world_size) if self.words[ARRIVED + rank] < here]
 
     def ahead(self, absent: list[int]) -> list[int]:
-        """Those that have gone on without coming: to a call that this rank has not made."""
+        """Absent ranks that have gone on to a call that this rank has not made."""
         return [rank for rank in absent if self.words[CALLS + rank] > self.words[CALLS + self.rank]]
 
     def reset(self) -> None:

@@ -40,7 +40,7 @@ class SymmetricHeap(ABC):
         self.world_size = dist.get_world_size(group)
         self.group = group
         self.library_group: Any = None
-        """The same ranks' group for the library's collectives on device tensors; None: the default group."""
+        """The ranks' group for the library's collectives on device tensors; None: the default group."""
         self.host_barrier: Callable[[], None] = functools.partial(dist.barrier, group=group)
         """Waits on the host until every rank is here. The ranks' supervisor may replace it."""
         self.bases = torch.tensor(bases, dtype=torch.int64, device=arena.device)
@@ -58,7 +58,6 @@ class SymmetricHeap(ABC):
 
     @property
     def left(self) -> int:
-        """Free bytes."""
         return self.size - self._used
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -98,7 +97,7 @@ class SymmetricHeap(ABC):
         return 0 <= tensor.data_ptr() - self.arena.data_ptr() < self.size
 
     def peer(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
-        """The same tensor in another rank's heap; this process can read and write it."""
+        """A tensor's counterpart in another rank's heap; this process can read and write it."""
         if rank == self.rank:
             return tensor
         if not tensor.is_contiguous():

@@ -85,7 +85,7 @@ def wait(counter, target, status, spin_limit):
 
 @triton.jit
 def wait_each(counters, mask, target, status, spin_limit):
-    """The same for a block of counters at once, those of ``mask``: one round trip for all of them, not one for each."""
+    """``wait`` for a block of counters at once, those of ``mask``: one round trip for all of them, not one for each."""
     spins = 0
     behind = _furthest_behind(counters, mask, target)
     while (behind > 0) & (spins < spin_limit):
@@ -190,7 +190,7 @@ def seal_if(in_vain, out, elements):
 
 @triton.jit
 def clear_if(in_vain, out, elements):
-    """The same with zeros, for integers."""
+    """``seal_if`` with zeros, for integers."""
     if in_vain:
         _fill(out, 0, elements)
 

@@ -11,7 +11,6 @@ STATUS_WORDS = 3
 
 
 def status_shape(world_size: int) -> tuple[int]:
-    """Shape of a status, int64."""
     return (STATUS_WORDS + world_size,)
 
 

@@ -30,9 +30,9 @@ class Plan:
     """The length and number of measurements."""
 
     rounds: int = 6
-    """At least two. In each every way is measured twice, forwards and backwards: ours, theirs, theirs, ours."""
+    """Rounds, at least two. Each measures every way twice, forwards and backwards: ours, theirs, theirs, ours."""
     seconds: float = 0.1
-    """Of one sample."""
+    """Length of one sample."""
     warm_up: float = 0.3
     """Seconds that each way runs before the first round, so that the GPUs' clocks are those that they can keep."""
     isolated_calls: int = 30
@@ -51,7 +51,7 @@ class Ratio:
 
     @classmethod
     def of_rounds(cls, numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-        """From two ways' times, paired by round; at least two rounds."""
+        """Ratio of two ways' times, paired by round; at least two rounds."""
         logs = [math.log(one / other) for one, other in zip(numerators, denominators, strict=True)]
         value = math.exp(statistics.fmean(logs))
         student = STUDENT_95[min(len(logs) - 2, len(STUDENT_95) - 1)]

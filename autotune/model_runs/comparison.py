@@ -31,7 +31,7 @@ RIVALS = (PLAIN, "gathered")
 """The ways that are not ours; a mixture has a second one. The fastest of them is compared with."""
 
 WAYS = (PLAIN, "styles", "fusing")
-"""As others wrote it; by ``autotune.nn``; plain, with the pass of ``torch.compile``."""
+"""Plain PyTorch; ``autotune.nn``; plain, with the pass of ``torch.compile``."""
 
 TOLERANCE = 3e-2
 """Largest |result - plain's| / |plain's| (Frobenius): every way rounds to bf16 at each step through the layers."""
@@ -50,7 +50,7 @@ class Comparison:
         self.clock = Clock(self.device, context.group, clock or (CLOCK if self.on_gpu else TOY))
 
     def ways(self) -> tuple[str, ...]:
-        """Those that run here: the pass needs the code that inductor generates for GPUs."""
+        """Ways that run here: the pass needs the code that inductor generates for GPUs."""
         return WAYS if self.on_gpu else WAYS[:2]
 
     @contextmanager
@@ -126,7 +126,6 @@ class Comparison:
         return max(worst.values())
 
     def gathered(self, mine: Any) -> list[Any]:
-        """Every rank's."""
         everyone: list[Any] = [None] * self.mesh.size()
         dist.all_gather_object(everyone, mine, group=self.context.group)
         return everyone
@@ -140,7 +139,7 @@ class Comparison:
 
 
 def row(times: Mapping[str, list[float]], error: float) -> Row:
-    """Of each way the fastest call, by the geometric mean of its rounds, and the fastest rival's time over that."""
+    """The fastest call of each way, by the geometric mean of its rounds, and the fastest rival's time over that."""
     means = {name: statistics.geometric_mean(each) for name, each in times.items()}
     fastest: dict[str, str] = {}
     for name in sorted(times, key=means.__getitem__):
@@ -154,7 +153,7 @@ def row(times: Mapping[str, list[float]], error: float) -> Row:
 
 
 def best(found: Row) -> tuple[str, Ratio]:
-    """Of a row the fastest of our ways, and the fastest rival's time over its."""
+    """The fastest of our ways in a row, and the fastest rival's time over its."""
     way = max(found["ratios"], key=lambda each: found["ratios"][each]["value"])
     return way, Ratio(**found["ratios"][way])
 

@@ -29,7 +29,7 @@ GELU = ("gemma", "gemma2", "gemma3_text")
 
 
 class Attention(nn.Module):
-    """Without rotary positions and a KV cache, which take no part in communication."""
+    """Attention without rotary positions and a KV cache, which do not communicate."""
 
     def __init__(self, model: Architecture, ranks: int, separate: bool) -> None:
         super().__init__()
@@ -99,8 +99,6 @@ class Layers(nn.Module):
 
 
 class Decoder(nn.Module):
-    """From tokens to logits."""
-
     def __init__(self, model: Architecture, ranks: int, separate: bool) -> None:
         super().__init__()
         self.embedding = nn.Embedding(model.vocabulary, model.hidden)
@@ -119,7 +117,7 @@ class Decoder(nn.Module):
 
 
 def plan(separate: bool, sequence_parallel: bool, prefix: str = "layers.*.") -> dict[str, ParallelStyle]:
-    """Of ``Layers``, as PyTorch's tutorial on tensor parallelism has it; ``prefix`` leads to a layer."""
+    """Styles of ``Layers``, as in PyTorch's tutorial on tensor parallelism; ``prefix`` leads to a layer."""
     columns = ["attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up"]
     if not separate:
         columns = ["attention.qkv", "mlp.gate_up"]
@@ -137,7 +135,6 @@ def plan(separate: bool, sequence_parallel: bool, prefix: str = "layers.*.") -> 
 
 
 def decoder_plan(separate: bool, sequence_parallel: bool) -> Mapping[str, ParallelStyle]:
-    """The same of ``Decoder``."""
     layout = Shard(1) if sequence_parallel else Replicate()
     made = plan(separate, sequence_parallel, "decoder.layers.*.")
     made["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=layout)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from autotune.runtime.context import Context
 
 SPARE_BYTES = 64 << 20
-"""Of each rank's heap, beside the operators' workspaces."""
+"""Spare heap bytes per rank, beside the operators' workspaces."""
 
 LAYERS = 4
-"""They are alike, and fit beside each other in three ways."""
+"""Layers built by default. They are alike, and fit beside each other in three ways."""
 
 MEASURED_DTYPES = ("bf16", "fp16", "fp32")
-"""Those that PyTorch's tensor-parallel styles take."""
+"""Dtypes that PyTorch's tensor-parallel styles take."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Order:
     """The forwards to measure; the same on every rank."""
 
     model: Architecture
-    """With as many layers as are built, and no head."""
+    """Architecture with as many layers as are built, and no head."""
     of_layers: int
     """The layers of the whole model."""
     plan: Plan
     tokens: tuple[int, ...]
     url: str | None = None
-    """Of the database with the tuned configs; None: the user's."""
+    """Database with the tuned configs; None: the user's."""
     regime: Regime = DEFAULT_REGIME
     tolerance: float | None = None
     """Largest relative difference of the results; None: the usual one."""
@@ -51,7 +51,7 @@ class Order:
 
     @property
     def heap_bytes(self) -> int:
-        """Of a rank: the operators of one forward keep their workspaces side by side."""
+        """Bytes per rank: the operators of one forward keep their workspaces side by side."""
         needed = (
             sum(workload(each.workload).heap_bytes(each) for each in {call.problem for call in forward.calls})
             for forward in self.forwards

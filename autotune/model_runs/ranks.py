@@ -29,8 +29,6 @@ LAST_WORDS = 1500
 
 @dataclass(frozen=True)
 class Opening:
-    """The message to each rank."""
-
     machine: Machine
     rank: int
     rendezvous: str

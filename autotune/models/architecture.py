@@ -27,8 +27,6 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Biases:
-    """The linear layers with a bias."""
-
     qkv: bool = False
     out: bool = False
     mlp: bool = False
@@ -96,7 +94,7 @@ KINDS: Mapping[str, Kind] = {
         lambda values: Biases(), attention=False, unsaid={"first_k_dense_replace": 3, "n_shared_experts": 1}
     ),
 }  # fmt: skip
-"""By ``model_type``. All have gated MLPs, and attention whose heads the ranks share out, unless it is left out."""
+"""Kinds by ``model_type``. All have gated MLPs, and attention whose heads are sharded, unless it is left out."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +111,10 @@ class Architecture:
     dtype: str | None
     """The element type that the config names; None where it names none of ours."""
     attention: bool = True
-    """False: it is left out."""
     window: Window | None = None
     """None: every layer attends to all tokens."""
     soft_cap: int = 0
-    """Of the attention's logits; 0: none."""
+    """Soft cap of the attention's logits; 0: none."""
     mixture: Mixture | None = None
     quantized: bool = False
     """True if the weights are stored in a format that ``dtype`` does not tell."""
@@ -146,7 +143,7 @@ def read_architecture(path: Path) -> Architecture:
 
 
 def architecture_of(values: Any) -> Architecture:
-    """Of a model of text and images the part for text alone."""
+    """Read a config.json; of a model of text and images only the text part."""
     if not isinstance(values, dict) or not (isinstance(values.get("model_type"), str)):
         raise InputError("no model_type; give the config.json of a Hugging Face model")
     text = values.get("text_config")

@@ -27,7 +27,7 @@ def whole_number(
 
 
 def whole_value(values: Mapping[str, Any], name: str) -> int:
-    """The same, also written as ``50.0``; 0 where it is absent or null."""
+    """A whole number that may be written as ``50.0``; 0 if absent or null."""
     found = values.get(name)
     if isinstance(found, float) and found.is_integer():
         return whole_number({name: int(found)}, name)

@@ -20,8 +20,6 @@ from autotune.text import counted
 
 @dataclass(frozen=True)
 class Call:
-    """One operator of a layer."""
-
     layer: str
     problem: Problem
     count: int
@@ -35,7 +33,6 @@ class Work:
     flops: float
     bytes_read: float
     dtype: str
-    """Of the operands."""
 
 
 @dataclass(frozen=True)

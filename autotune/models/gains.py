@@ -56,7 +56,7 @@ def _alone(work: Work, rates: Rates) -> float:
 
 
 def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Problem, float]:
-    """For each problem the share of a forward's time that overlap could save, summed over the forwards."""
+    """Share of a forward's time that overlap could save per problem, summed over the forwards."""
     found: dict[Problem, float] = {}
     rates = rates_of(machine) or RATES[GUESSED]
     for forward in forwards:

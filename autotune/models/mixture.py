@@ -12,13 +12,11 @@ from autotune.models.fields import layer_numbers, whole_number
 from autotune.problem import Problem
 
 FIELDS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
-"""Of a mixture of experts; a dense model has none of them."""
+"""Fields of a mixture of experts; a dense model has none of them."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """The fields of one kind of model."""
-
     experts: str
     width: str = "moe_intermediate_size"
     experts_since: str = ""
@@ -31,13 +29,11 @@ NAMES: Mapping[str, Names] = {
     "qwen3_moe": Names("num_experts", experts_since="num_local_experts"),
     "deepseek_v3": Names("n_routed_experts"),
 }
-"""By ``model_type``. All have SwiGLU and no biases in their experts."""
+"""Names by ``model_type``. All have SwiGLU and no biases in their experts."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The layers with experts."""
-
     layers: int
     experts: int
     top_k: int
@@ -64,7 +60,7 @@ class Mixture:
 
 
 def mixture_of(kind: str, layers: int, values: Mapping[str, Any]) -> Mixture:
-    """Of a config of one of ``NAMES``. Raises InputError that names the field."""
+    """Read the config of one of ``NAMES``. Raises InputError that names the field."""
     names = NAMES[kind]
     first, step = (
         whole_number(values, "first_k_dense_replace", 0, least=0),

@@ -18,10 +18,10 @@ class Promise:
     """Microseconds of all operators of one forward, as tuning measured them; those of untuned ones are left out."""
 
     library: float
-    """By the library's fastest way each."""
+    """Time with each operation's fastest library baseline."""
     winners: float
     limits: float
-    """By the slower part of each alone: the communication or the computation."""
+    """Lower bound: only the slower part of each, communication or computation."""
     untuned: int = 0
     """Calls that are not in it."""
 

@@ -16,7 +16,6 @@ Rule = Callable[[Mapping[str, Any], int], bool]
 class Window:
     tokens: int
     layers: int
-    """How many layers have this window."""
 
 
 def every_layer(values: Mapping[str, Any], layer: int) -> bool:

@@ -17,7 +17,7 @@ class ParallelLinear(nn.Module):
     """A rank's shard of a linear layer; the names in its ``state_dict`` are those of ``nn.Linear``."""
 
     sharded_dim: int
-    """Of the weight [out_features, in_features]."""
+    """Sharded dimension of the weight [out_features, in_features]."""
 
     def __init__(
         self, context: Context, in_features: int, out_features: int, bias: bool = True, *,
@@ -80,7 +80,7 @@ class ParallelLinear(nn.Module):
 
     @classmethod
     def shard_shape(cls, context: Context, in_features: int, out_features: int) -> tuple[int, int]:
-        """Of the weight. Raises InvalidProblem where ranks do not divide it."""
+        """Shape of the weight's shard. Raises InvalidProblem if the ranks do not divide it."""
         shape, ranks = [out_features, in_features], context.heap.world_size
         if shape[cls.sharded_dim] % ranks:
             name = ("out_features", "in_features")[cls.sharded_dim]
@@ -92,7 +92,6 @@ class ParallelLinear(nn.Module):
         return shape[0]
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew."""
         bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:

@@ -110,7 +110,7 @@ def _left(experts: Any) -> str:
 
 
 def shared_out(model: Any, mesh: DeviceMesh) -> Any:
-    """The same by the styles that are in transformers' registry now; outside of ``tuned`` these are its own.
+    """Apply the styles that are in transformers' registry now; outside of ``tuned`` these are its own.
 
     A tied weight is shared out by its first name, and stays tied.
     """

@@ -94,7 +94,7 @@ class _Server:
 
 
 def _become(driver: Connection, connection: int, server: int) -> NoReturn:
-    """In the new process: receive the module to run, and run it, as ``python -m`` would."""
+    """Receive a module in the new process, and run it as ``python -m`` would."""
     code = 1
     try:
         os.setsid()

@@ -35,7 +35,7 @@ def shortage(failure: str, process: int | None = None) -> str:
 
 
 def advice() -> str:
-    """What to do about a lack of memory, to stand behind its cause."""
+    """Advice about a lack of memory, to follow its cause."""
     limit = _limit()
     if limit is None:
         return "free some, or raise what this user may take (ulimit -v, ulimit -u)"

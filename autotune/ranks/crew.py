@@ -73,7 +73,7 @@ class Crew:
         """True once the ranks are out of step, or all have raised: no more messages."""
 
     def lead(self, action: Callable[[], T]) -> T:
-        """On rank 0: run the function that makes the requests. ``follow`` ends with its result or error."""
+        """Run on rank 0 the function that makes the requests. ``follow`` ends with its result or error."""
         try:
             value = action()
         except Exception as error:  # whatever it is: the others raise the same, instead of waiting for a request
@@ -85,7 +85,7 @@ class Crew:
         return result
 
     def follow(self) -> Any:
-        """On the other ranks: carry out the requests until the end."""
+        """Carry out the requests on the other ranks until the end."""
         while True:
             message: _Over | _StillHere | Request = self._agreement.broadcast(_nothing)
             if isinstance(message, _Over):
@@ -94,7 +94,7 @@ class Crew:
                 self._carry_out(message)
 
     def keep_waiting(self) -> None:
-        """On rank 0: a sign of life for the others, between two requests."""
+        """Send the other ranks a sign of life from rank 0, between two requests."""
         self._agreement.broadcast(_StillHere)
 
     def release(self, *, together: bool) -> None:

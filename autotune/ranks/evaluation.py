@@ -176,8 +176,6 @@ def prove(
 
 
 class _Ended(Exception):
-    """The evaluation has ended early."""
-
     def __init__(self, outcome: Outcome, reason: str) -> None:
         super().__init__(reason)
         self.outcome, self.reason = outcome, reason
@@ -243,8 +241,6 @@ class _Course:
 
 
 class _Measured:
-    """Each rank's times so far."""
-
     def __init__(self, world_size: int) -> None:
         self.device: list[list[float]] = [[] for _ in range(world_size)]
         self.host: list[list[float]] = [[] for _ in range(world_size)]

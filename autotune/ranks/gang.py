@@ -335,7 +335,7 @@ class Gang:
 
 
 def environment_of_ranks(interpreted: bool) -> dict[str, str]:
-    """This process's, and what ranks need beside."""
+    """Environment of this process, and what ranks need beside."""
     environment = dict(os.environ)
     environment.pop("TRITON_INTERPRET", None)
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: its name need not resolve

@@ -66,7 +66,7 @@ CLOCK_CYCLES = 1_000_000
 """Cycles by which a GPU's clock is measured: half a millisecond, of which events resolve a thousandth."""
 
 ATTEMPTS = 5
-"""At an isolated call that all ranks begin in time."""
+"""Attempts at an isolated call that all ranks begin in time."""
 
 AHEAD = 1e-3
 """Seconds between the ranks' agreement on a start and the start, so that all of them know it in time."""
@@ -237,7 +237,7 @@ class Stopwatch:
         return CLOCK_CYCLES / (milliseconds * 1e3)
 
     def _isolated_time(self, call: Callable[[], None]) -> float:
-        """Of a call that no rank began too late; of the last one if every attempt had such a rank."""
+        """Time of a call that no rank began too late; the last attempt if every one had such a rank."""
         for _ in range(ATTEMPTS):
             torch.sum(self._flush, dim=0, out=self._sink)
             self._heap.barrier()

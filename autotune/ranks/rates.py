@@ -28,7 +28,6 @@ WINDOW = 0.06
 """Seconds of warm-up and of timing per call, so that the clocks are those that last."""
 
 FEWEST, MOST = 3, 200
-"""Calls in a window."""
 
 
 def measured_rates(heap: SymmetricHeap, dtype: str) -> dict[str, float]:

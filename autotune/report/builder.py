@@ -124,7 +124,7 @@ def space_of(workload: Workload | None, searched: Provenance) -> Space | None:
 
 
 def _ladder(store: Store, study_id: int, notes: list[str]) -> Taxes | None:
-    """What ``tune taxes`` has stored; a note where that cannot be read."""
+    """Result that ``tune taxes`` has stored; a note if it cannot be read."""
     text = store.taxes(study_id)
     try:
         return None if text is None else Taxes.from_json(text)

@@ -59,7 +59,7 @@ class Group:
 
 
 def to_text(changes: Changes, tables: Tables) -> str:
-    """For a terminal; ``tables`` fits them to its width."""
+    """Text for a terminal; ``tables`` fits them to its width."""
     sides = tables(*_sides(changes))
     if not all(visible(side.place) in sides for side in (changes.a, changes.b)):  # too narrow for it
         sides = _sides_text(changes)
@@ -75,7 +75,6 @@ def to_markdown(changes: Changes) -> str:
 
 
 def to_dict(changes: Changes) -> dict[str, Any]:
-    """Everything, with the counts."""
     return {
         "a": _side(changes.a),
         "b": _side(changes.b),
@@ -97,7 +96,7 @@ def conclusion(changes: Changes) -> str:
 
 
 def groups(changes: Changes) -> list[Group]:
-    """In the order of the names; sizes rise within a group."""
+    """Groups by name, each by rising size."""
     found: dict[str, list[Row]] = defaultdict(list)
     for change in changes.changes:
         found[_title(change.then, change.now)].append(change)
@@ -130,7 +129,6 @@ def _document(
 
 
 def _wrapped(text: str) -> str:
-    """Prose for a terminal."""
     return textwrap.fill(visible(text), 78, subsequent_indent="  ", break_on_hyphens=False)
 
 
@@ -144,7 +142,7 @@ def _sides(changes: Changes) -> tuple[Sequence[str], Sequence[Sequence[str]], st
 
 
 def _sides_text(changes: Changes) -> str:
-    """The same in lines: a place has one of its own, to be copied."""
+    """The two sides as lines: a place gets its own line, to be copied."""
     lines = []
     for name, place, problems, results, tuned in _sides(changes)[1]:
         counts = f"{counted(int(problems), 'problem')}, {counted(int(results), 'result')}"
@@ -208,7 +206,7 @@ def _quotient(change: Change) -> str:
 
 
 def _notes(group: Group) -> list[str]:
-    """Why, as far as it is known: other versions, another mode, another config that both measured in turns."""
+    """Reasons, as far as known: other versions, another mode, another config that both measured in turns."""
     notes = [f"from A to B: {what}" for what in dict.fromkeys(_versions(change) for change in group.changes) if what]
     for change in group.changes:
         if change.verdict is Verdict.SAME:

@@ -15,11 +15,11 @@ from autotune.text import json_text, visible
 from autotune.workloads import Workload
 
 NOTHING = "none"
-"""In a decorated kernel's config: a parameter that this config of the list lacks."""
+"""Marks a parameter that a config of a decorated kernel's list lacks."""
 
 
 def copies(key: CacheKey, config: Config, origin: str = "", workload: Workload | None = None) -> dict[str, str]:
-    """By the place where it is needed. A decorated kernel has no command line: its own program launches it."""
+    """Blocks to copy, by where they are used. A decorated kernel has no command: its own program launches it."""
     config, problem = config_in_order(key, config, workload), fields_in_order(key, workload)
     found = {"Python": visible(_of_kernel(config) if key.is_kernel else f"config = autotune.Config({_dict(config)})")}
     command = command_of(key, origin, workload)

@@ -36,7 +36,6 @@ from autotune.taxes.result import Taxes, summary
 from autotune.text import counted, json_text, markdown, markdown_code
 
 LANGUAGES = {"Python": "python", "command": "sh", "JSON": "json"}
-"""Of the blocks to copy."""
 
 WIDTH = 104
 """Characters in a line of prose."""
@@ -225,7 +224,7 @@ def _rate(resource: str, per_microsecond: float) -> str:
 
 
 def _taxes(report: Report) -> str:
-    """By the ladder where it was measured, else as far as the finals tell them."""
+    """Taxes by the ladder if it was measured, else as far as the finals tell them."""
     if report.ladder is not None:
         drawn = "\n".join(waterfall.waterfall(report.ladder))
         rows = [[name, text.replace("\n", "; ")] for name, text in waterfall.table(report.ladder)]
@@ -268,7 +267,7 @@ def _best(report: Report) -> str:
 
 
 def _folded(change: str) -> str:
-    """What differs, as far as a table has room for it."""
+    """The first differences; a table has no room for more."""
     words = change.split(" ")
     left = len(words) - MOST_CHANGES
     return change if left <= 0 else f"{' '.join(words[:MOST_CHANGES])} and {left} more"

@@ -52,7 +52,6 @@ class Ratio:
 
     @property
     def brief(self) -> str:
-        """The same without the error."""
         return f"{self.value:.2f}" if self.is_told else NOT_TOLD_APART
 
     def against(self, name: str) -> str:
@@ -224,7 +223,6 @@ def resource_text(resource: str) -> str:
 
 
 def dashed(name: str) -> str:
-    """A name as on the command line."""
     return visible(name).replace("_", "-")
 
 

@@ -37,7 +37,6 @@ class Speedup:
 
     @property
     def text(self) -> str:
-        """The ratio for a table's cell."""
         return "" if self.ratio is None else self.ratio.text
 
     def compared(self, taken: str) -> str:
@@ -112,7 +111,7 @@ class Reached:
     value: Value
     best: float
     relative: float
-    """Over the best of all configs that have the dimension; 1 is as good as any of them."""
+    """Latency over the best of all configs that have the dimension; 1 is as good as any of them."""
     configs: int
     """The number of measured configs with the value."""
 
@@ -146,15 +145,15 @@ class Report:
     verdicts: tuple[Verdict, ...]
     """The winner against the fastest baseline of each regime."""
     routings: tuple[UnderRouting, ...]
-    """Of a mixture of experts: the winner under the routing tuned for, and under others where that was measured."""
+    """The winner under the routing that a mixture was tuned for, and under others that were measured."""
     taxes: tuple[Tax, ...]
-    """As far as the finals tell them."""
+    """Taxes as far as the finals tell them."""
     ladder: Taxes | None
     """The measurements of ``tune taxes``; None if it was not run."""
     best: tuple[Ranked, ...]
     endings: tuple[Ending, ...]
     disqualified: tuple[Ranked, ...]
-    """Those that failed later, in the finals or their proof; latencies are those of the search."""
+    """Configs that failed later, in the finals or their proof; latencies are those of the search."""
     knobs: tuple[Knob, ...]
     searched: int
     """Configs evaluated by the search, baselines among them."""
@@ -209,5 +208,5 @@ class Report:
         return [*lines, ("again", self.repeat)]
 
     def _repr_html_(self) -> str:
-        """For notebooks; the page has the rest."""
+        """Summary for notebooks; the page has the rest."""
         return html_table("Report", self.summary)

@@ -21,7 +21,7 @@ def known_workload(name: str) -> Workload | None:
 
 
 def problem_type(name: str) -> type[Problem] | None:
-    """That of the installed workload of a stored name, without its kernels; None as for ``known_workload``."""
+    """Problem type of a stored name, without loading kernels; None as for ``known_workload``."""
     try:
         return installed_face(name).problem_type
     except InputError:

@@ -15,7 +15,6 @@ from autotune.workloads import Workload, is_reference, names, reference_of
 
 
 def repeat_text(entry: Entry, workload: Workload | None) -> str:
-    """For an entry of the cache."""
     command = command_of(entry.key, entry.origin, workload)
     problem = fields_in_order(entry.key, workload)
     return repeat_of(entry.key, problem, entry.origin, entry.seed, command)

@@ -1,4 +1,4 @@
-"""Why a result is stale on this machine, as far as that can be known without loading anything."""
+"""The reason that a result is stale on this machine, as far as known without loading anything."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from autotune.workloads.faces import installed_provenance
 
 
 def why_stale(key: CacheKey, provenance: Provenance) -> str:
-    """In words; empty where it is served. Of a decorated kernel, and of a workload that is not installed here,
-    only the versions are known: its sources are seen where it is launched.
+    """The reason in words; empty for a result that is served. For a decorated kernel or a workload that is not
+    installed here only versions are known: sources are seen where it is launched.
     """
     if not key.is_kernel:
         with suppress(UnknownWorkload):

@@ -26,7 +26,7 @@ class Bar:
     """A row of the waterfall: a rung's whole time, or a step's height between two rungs."""
 
     letter: str
-    """Of a rung; empty for a step."""
+    """A rung's letter; empty for a step."""
     name: str
     found: Estimate
     begin: float
@@ -34,7 +34,7 @@ class Bar:
 
 
 def bars(taxes: Taxes) -> list[Bar]:
-    """From the top rung down: each rung, then the step to the next."""
+    """Bars from the top rung down: each rung, then the step to the next."""
     steps, rows = taxes.steps, []
     below = {step.above: step for step in steps}
     for letter in taxes.rungs:

@@ -69,7 +69,7 @@ class Need:
 
     @property
     def rounded(self) -> Need:
-        """That of the largest workspace of its bucket, whose ordinary memory grows no more than twice as fast."""
+        """Need of the largest workspace of its bucket, whose ordinary memory grows no more than twice as fast."""
         own = round_up(self.own * self.bucket // (self.shared or self.own)) if self.own else 0
         return Need(self.bucket if self.shared else 0, own)
 
@@ -105,7 +105,6 @@ class Block:
         self.holder = torch.zeros(1, dtype=torch.int64, device=heap.device)
         self.turn = Turn()
         self.places = 0
-        """Workspaces in it."""
         self.closed = False
         """True if nobody else may get in."""
         self.captured = False
@@ -113,7 +112,7 @@ class Block:
 
     @property
     def is_clear(self) -> bool:
-        """Waits for the device."""
+        """Wait for the device, then look."""
         return not (bool(self.shared.any()) or bool(self.own.any()))
 
 
@@ -150,7 +149,6 @@ class Place:
         self.launch.run()
 
     def leave(self) -> None:
-        """Its workspace is forgotten."""
         if self.block is not None:
             self.block.places -= 1
 
@@ -166,7 +164,7 @@ class Blocks:
     def __init__(self, heap: SymmetricHeap, machine: Machine, status: torch.Tensor) -> None:
         self._heap, self._machine, self._status = heap, machine, status
         self._blocks: dict[Hashable, list[Block]] = {}
-        """By kernels and problem, but for the sizes that vary; other sizes may well have another config."""
+        """Blocks by kernels and problem, without the sizes that vary; other sizes may well have another config."""
 
     def place(self, kernels: Kernels[Any, Any, Any, Any], problem: Problem, config: Config, spin_limit: int) -> Place:
         """Memory for a workspace. Collective. Raises HeapExhausted, on every rank alike.

@@ -65,7 +65,7 @@ class FirstCall:
         self.results = fitting(self._forms, self._outs)
 
     def prepare(self, workspace: Workspace) -> None:
-        """The same, then all but the launches."""
+        """Check, then prepare all but the launches."""
         self.check()
         readable = workspace.readable(self._operands)
         self.copies = any(mine is not given for mine, given in zip(readable, self._operands, strict=True))
@@ -83,7 +83,7 @@ class Prepared:
     copies: bool
     """True if the launches cannot read some operand as it lies, so that each call copies it."""
     bindings: Bindings
-    """Its launches by addresses."""
+    """Launches by addresses."""
 
 
 def fitting(forms: Sequence[Form], given: Results | None) -> list[torch.Tensor]:

@@ -41,7 +41,7 @@ MOST_WORKSPACES = 4096
 """Workspaces that a context remembers, each some 50 KB of the host's memory."""
 
 _Key = tuple[LaunchedWorkload, Problem, Config]
-"""Of a workspace: several workloads may share a type of problem."""
+"""Key of a workspace: several workloads may share a type of problem."""
 
 _HANDLES = itertools.count(1)
 _OPEN: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
@@ -149,7 +149,6 @@ class Context:
         return self
 
     def __deepcopy__(self, memo: object) -> Context:
-        """Itself, as ``copy`` has it."""
         return self
 
     def __reduce__(self) -> Any:
@@ -244,7 +243,7 @@ class Context:
             self._raise_alarm()
 
     def _raise_alarm(self) -> None:
-        """What happened since, on whatever rank. Raises GangError."""
+        """Raise GangError for what happened since, on any rank."""
         raise GangError(
             self._alarm.reason
             or "a wait in a kernel timed out: some rank died, did not make this call, or came more than "
@@ -368,7 +367,7 @@ class Context:
             self._meeting.first(lambda: Step(call()))
 
     def agree_once(self, name: str, *call: object, check: Callable[[], object] | None = None) -> None:
-        """The same for a ``call`` that has not been made before, behind its ``check``; nothing for another one."""
+        """``agree`` on a ``call`` that has not been made before, behind its ``check``; do nothing for one that has."""
         if (name, *call) not in self._agreed:
             if check is not None:
                 check()

@@ -41,7 +41,7 @@ ARGUMENTS = {"gathered": "return_gathered", "quantised": "quantise", "row_gates"
 def door(
     workload: Workload, problem: Problem, operation: Operation, heap: SymmetricHeap, machine: Machine
 ) -> Callable[[], object] | None:
-    """An operator's warm call, as a program makes it, without ``out``, which ends where the bound call would begin.
+    """A warm operator call that stops before the launch; used to time host overhead.
 
     It is the operator's own code on ``operation``'s tensors; nothing is looked up, allocated on ``heap`` or launched.
     None where the workload has no operator in this process.
@@ -59,7 +59,7 @@ def door(
 def _arguments(
     workload: LaunchedWorkload, problem: Problem, operands: Mapping[str, torch.Tensor | None]
 ) -> dict[str, Any]:
-    """As a caller writes them: tensors that there are, and options that are not at their defaults."""
+    """Arguments as a caller writes them: tensors that are given, and options that are not at their defaults."""
     found: dict[str, Any] = {ARGUMENTS.get(name, name): each for name, each in operands.items() if each is not None}
     defaults = type(problem).__dataclass_fields__
     for name in (*workload.options, *RETURNED):
@@ -109,5 +109,4 @@ class _NothingBound(Workspace):
         return _nothing
 
 
-def _nothing() -> None:
-    """In the place of a bound call."""
+def _nothing() -> None: ...

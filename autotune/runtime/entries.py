@@ -49,14 +49,14 @@ class Entries:
         self._read = read
         self._measured: dict[int, Measured] = {}
         self._places: dict[Columns, tuple[int, ...]] = {}
-        """By key, in ``_entries``; numbers, which Python's garbage collector does not look at."""
+        """Places in ``_entries`` by key; numbers, which Python's garbage collector does not look at."""
         for place, each in enumerate(self._entries):
             self._places[each.key] = (*self._places.get(each.key, ()), place)
         self._families: dict[tuple[str, ...], dict[object, _Family]] = {}
 
     @property
     def all(self) -> Sequence[Entry]:
-        """From the newest to the oldest."""
+        """Newest first."""
         return list(entries_of(self._entries))
 
     def of(self, key: CacheKey) -> Sequence[Entry]:
@@ -69,7 +69,7 @@ class Entries:
         return entries_of(each for each in self._entries if parted(each.key, names)[1] == besides)
 
     def measured(self, entry: Entry) -> Measured:
-        """What the study of one of these entries measured beside its winner; nothing of an imported one."""
+        """Configs that the study of one of these entries measured beside its winner; none for an imported one."""
         if entry.study_id not in self._measured:
             self._measured[entry.study_id] = self._read(entry)
         return self._measured[entry.study_id]
@@ -96,7 +96,7 @@ class _Family:
 
     def __init__(self) -> None:
         self.sizes: list[Sizes] = []
-        """In ascending order, without duplicates."""
+        """Sizes in ascending order, without duplicates."""
         self.at: dict[Sizes, list[Unread]] = {}
         """Ordered by the text of their problems if several have the same sizes."""
 
@@ -115,7 +115,6 @@ class _Family:
         return chain.from_iterable(self.at[sizes] for sizes in ordered)
 
     def scanned(self, here: Sizes) -> Iterator[Unread]:
-        """All near ones, sorted."""
         near = [(_distance(here, sizes), sizes) for sizes in self.sizes if _near(here, sizes)]
         found = [(distance, each) for distance, sizes in near for each in self.at[sizes]]
         found.sort(key=lambda pair: (pair[0], pair[1].problem))
@@ -178,8 +177,8 @@ def _query_measured(url: str, entry: Entry) -> Measured:
 
 
 def fastest_of_modes(history: Iterable[TrialRecord], regime: Regime) -> Measured:
-    """By each config's first measurement, that of the search, which has seen every mode: finals may have run at another
-    clock. What failed once does not count, but for baselines: they are the first on a cold machine.
+    """Rank configs by their first measurement, from the search, which has seen every mode: finals may have run at
+    another clock. Configs that failed once do not count, except baselines, which run first on a cold machine.
     """
     records = list(history)
     failed = {each.config for each in records if each.evaluation.latency is None and each.source != "baseline"}

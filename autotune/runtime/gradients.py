@@ -74,7 +74,7 @@ class OfAllGatherGemm(GemmBackward):
 
 
 class OfKeeping(GemmBackward):
-    """The same where the gathered A is kept: B's gradient gathers nothing."""
+    """Gradients where the gathered A is kept: B's gradient gathers nothing."""
 
     def save(self, operands: Operands, results: Results, needs: Sequence[bool]) -> Operands:
         """The whole A in the place of its shard."""
@@ -93,8 +93,8 @@ class OfKeeping(GemmBackward):
 
 
 class OfGathering(OfKeeping):
-    """The same where the gathered A is a result, too. What a rank computes from it has a gradient, which is added to
-    C's before the sum over ranks. It may be there on some ranks alone: so all exchange the same with it and without.
+    """Gradients where the gathered A is a result, too. What a rank computes from it has a gradient, which is added to
+    C's before the sum over ranks. It may exist on some ranks alone: so all exchange the same with it and without.
     """
 
     def of_a(self, call: Forward, b: Tensor, grad: Tensor, of_whole: Tensor | None) -> Tensor:
@@ -138,7 +138,7 @@ def of_shard(call: Forward, b: Tensor, grad: Tensor) -> Tensor:
 
 
 def of_both(call: Forward, b: Tensor, grad: Tensor, of_whole: Tensor | None) -> Tensor:
-    """The same with what the gathered A's gradient adds to it, if there is one; by a GEMM and the library."""
+    """A's gradient plus what the gathered A's adds, if there is one; by a GEMM and the library."""
     total = grad @ b.t() if of_whole is None else torch.addmm(of_whole, grad, b.t())
     if call.options["layout"] == "rows":
         return reduce_scattered(call.handle, total)
@@ -161,19 +161,17 @@ def gathered(context: int, a: Tensor, b: Tensor, layout: str) -> Tensor:
 
 
 def gathered_too(context: int, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """all_gather(a) @ b and all_gather(a), rows by rows, likewise."""
+    """all_gather(a) @ b and all_gather(a), row by row, through torch's dispatcher."""
     result, whole = OPERATORS["all_gather_gemm_gathered"].dispatched(context, a, b)
     return result, whole
 
 
 def scattered(context: int, a: Tensor, b: Tensor) -> Tensor:
-    """reduce_scatter(a @ b) likewise."""
     made: Tensor = OPERATORS["gemm_reduce_scatter"].dispatched(context, a, b)
     return made
 
 
 def reduced(context: int, a: Tensor, b: Tensor) -> Tensor:
-    """all_reduce(a @ b) likewise."""
     made: Tensor = OPERATORS["gemm_all_reduce"].dispatched(context, a, b)
     return made
 
@@ -303,7 +301,6 @@ class _AllParts(torch.autograd.Function):
 
 
 def turned(matrix: Tensor) -> Tensor:
-    """The transpose, row by row."""
     return matrix.t().contiguous()
 
 

@@ -33,8 +33,6 @@ LOG = logging.getLogger("autotune")
 
 
 class TuningAgreement(Agreement):
-    """The ranks that tune together."""
-
     left_alone = "this rank was left alone while the ranks tuned: another one died, or did not come within the time-out"
     disagree = "the ranks do not tune the same ({seen}): give all of them the same workload, problem and options"
 
@@ -126,7 +124,6 @@ class _Terms:
 
 
 def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Found:
-    """Run the loop, on rank 0."""
     problem, machine = terms.problem, terms.machine
     said: set[str] = set()
 

@@ -43,7 +43,6 @@ class Found:
         return "" if self.entry is None else fields_text(self.entry.key.fields)
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         rows = [("source", self.source), ("reason", self.reason)]
         if self.entry is not None:
             rows += self.entry.told
@@ -92,7 +91,7 @@ def workload_for(name: str | Workload, problem: Problem) -> Workload:
     found: object = workload(name) if isinstance(name, str) else name
     if not isinstance(found, Workload):
         called = f"; write {found.__name__}(), which makes one" if isinstance(found, type) else ""
-        raise InputError(f"{found!r} is no workload: expected a name, FILE:CLASS or an instance of Workload{called}")
+        raise InputError(f"{found!r} is not a workload: expected a name, FILE:CLASS or an instance of Workload{called}")
     if not isinstance(problem, found.problem_type):
         raise InvalidProblem(f"{found.name} takes a {found.problem_type.__name__}, not a {type(problem).__name__}")
     return found
@@ -210,7 +209,7 @@ class StandIn:
 
 
 def _other_inputs(entries: Entries, problem: Problem, machine: Machine, regime: Regime) -> str:
-    """Which inputs the same sizes were tuned with, where none of these entries has the problem's own."""
+    """Inputs that the same sizes were tuned with, if none of these entries has the problem's own."""
     names, key = problem.of_inputs, CacheKey.of(problem, machine, regime)
     if not names or entries.of(key):
         return ""

@@ -28,8 +28,6 @@ MOMENT = 1e-3
 
 
 class CallAgreement(Agreement):
-    """The ranks of a context."""
-
     left_alone = (
         "this rank was left alone in a first call, or in release or close: another rank died, or did not make the same "
         "call"
@@ -44,11 +42,10 @@ class Step(NamedTuple):
     """A rank's word in the first exchange of a meeting."""
 
     call: str
-    """The same on all ranks."""
     found: Found | None = None
     """The config that it knows, or its database's."""
     source: str = ""
-    """In words, where that comes from a look-up: the database, and its answer or error."""
+    """The look-up that it comes from: the database, and its answer or error."""
 
 
 class Meeting:
@@ -162,7 +159,6 @@ class Meeting:
 
 
 def _reason(rank: int, error: BaseException) -> str:
-    """The alarm's."""
     return (
         f"rank {rank} has given up by {type(error).__name__}: {error}. The ranks of this context are out of step: "
         "leave it on every rank, and open another"

@@ -35,7 +35,7 @@ LIBRARY = torch.library.Library("iris_autotune", "DEF")
 """``torch.ops.iris_autotune``: what a compiled graph calls, see ``Operator``."""
 
 REFUSED = "a gradient"
-"""In a graph, in the place of a config: a call that autograd would have to go through."""
+"""Stands for a config in a graph whose call autograd would have to go through."""
 
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.AutocastCUDA
@@ -80,7 +80,7 @@ class Backward(Protocol):
 
 
 OPERATORS: dict[str, Operator] = {}
-"""By their workload's name."""
+"""Operators by workload name."""
 
 
 class Operator:
@@ -141,7 +141,7 @@ class Operator:
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
         config: Config | None,
     ) -> Results:  # fmt: skip
-        """The same with all results, in the order of the kernels' ``results``."""
+        """A call that returns all results, in the order of the kernels' ``results``."""
         if torch.compiler.is_compiling():
             return self._into_graph(context, operands, options, outs, config)
         try:
@@ -256,7 +256,7 @@ class Operator:
         return Prepared(workspace, forms, first.copies, first.bindings), first.results
 
     def _problem(self, context: Context, operands: Operands, options: tuple[Any, ...]) -> tuple[Problem, bool]:
-        """That of a call, and whether it runs: where its results have no rows, nothing does. Raises InvalidProblem."""
+        """The problem of a call, and whether it runs: not if its results have no rows. Raises InvalidProblem."""
         ranks = context.heap.world_size
         filled = self.workload.filled(ranks, operands, options)
         return self.workload.problem_of(ranks, operands if filled is None else filled, options), filled is None
@@ -320,7 +320,7 @@ class Operator:
         ctx.first = {"size": results[0].shape, "dtype": results[0].dtype, "device": results[0].device}
 
     def _gradients(self, ctx: Any, grad: torch.Tensor | None, *others: torch.Tensor | None) -> tuple[Any, ...]:
-        """Of all arguments, by the results'. Zeros stand for the first one's, so that all ranks exchange the same."""
+        """Gradients of all arguments from the results'. A missing first one is zeros: all ranks exchange the same."""
         assert self._backward is not None
         needs = ctx.needs_input_grad[1 : 1 + self._tensors]
         grad = torch.zeros(**ctx.first) if grad is None else grad
@@ -398,7 +398,6 @@ def _returns_nothing(*_: Any, **outs: torch.Tensor) -> None:
 
 
 def _text(config: Config | None) -> str:
-    """A config as graphs have it."""
     return "" if config is None else config.to_json()
 
 

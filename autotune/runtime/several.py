@@ -32,7 +32,7 @@ class GatherOptions(TypedDict, total=False):
 
 
 def side_by_side(bs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The same matrices [k, n] as columns of one, in new memory: what ``all_gather_gemm`` takes as a list.
+    """Copy matrices [k, n] as columns of one, in new memory: what ``all_gather_gemm`` takes as a list.
 
     They are stored as the first one is, row by row or as its transpose. Raises InvalidProblem where they do not fit.
     """
@@ -42,7 +42,7 @@ def side_by_side(bs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def copied(bs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The same as one matrix, through which gradients go to each B. Raises InvalidProblem where they do not fit."""
+    """Concatenate into one matrix; gradients go to each B. Raises InvalidProblem where they do not fit."""
     _check(bs)
     return torch.cat([b.t() for b in bs]).t() if order_of(bs[0]) == "nk" else torch.cat(list(bs), dim=1)
 

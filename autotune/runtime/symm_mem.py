@@ -76,7 +76,8 @@ def fused_all_gather_scaled_matmul(
     result_scales: Sequence[torch.Tensor | None], out_dtypes: Sequence[torch.dtype | None],
     use_fast_accum: Sequence[bool], *, return_A: bool = True,
 ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:  # fmt: skip
-    """The same of fp8. ``A_scale`` is of all of A, of its rows here, or of the rows of all ranks. Collective.
+    """``fused_all_gather_matmul`` in fp8. ``A_scale`` is of all of A, of its rows here, or of the rows of all ranks.
+    Collective.
 
     ``return_A=False``, which torch's operator lacks, saves the gathered A. Results have no scales, and are not fp8.
     """
@@ -130,8 +131,8 @@ def fused_scaled_matmul_reduce_scatter(
     output_shape: Sequence[int] | None, bias: torch.Tensor | None = None, result_scale: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """The same of fp8, where A's rows have the dimensions of ``output_shape``, the result's before it is scattered
-    along ``orig_scatter_dim``. Collective.
+    """``fused_matmul_reduce_scatter`` in fp8. ``output_shape``: the result's before it is scattered along
+    ``orig_scatter_dim``, whose dimensions A's rows have. Collective.
 
     ``bias`` is the same on all ranks; each adds it to its part, as torch does. ``scatter_dim_after_maybe_reshape``
     follows from the others.
@@ -159,7 +160,7 @@ def fused_scaled_matmul_reduce_scatter(
 
 
 def _tell(context: Context, error: Exception) -> None:
-    """The other ranks of an error: not those of a trace, to which a context is unknown."""
+    """Tell the other ranks of an error, but not of a trace's, to which a context is unknown."""
     if not torch.compiler.is_compiling():
         context.refuse(error)
 

@@ -69,7 +69,7 @@ class Workspace:
         ]
 
     def bindings(self, operands: Operands) -> Bindings:
-        """Those of operands with these shapes and strides: memory that was freed comes back as another tensor."""
+        """Bindings by the operands' shapes and strides: memory that was freed comes back as another tensor."""
         forms = tuple([None if tensor is None else (tensor.shape, tensor.stride()) for tensor in operands])
         return self._bindings.setdefault(forms, {})
 

@@ -272,7 +272,7 @@ MOST_ROWS_GATHERED_FIRST = 2000
 
 
 def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
-    """What one would write down without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push."""
+    """The config used without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push."""
     chosen = _by_arithmetic(problem, machine)
     found = None if chosen is None else SPACE.first_valid([chosen], problem, machine)
     return found or _push(problem, machine)
@@ -372,7 +372,7 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
 
 
 def _streaming(push: Config, machine: Machine) -> list[Config]:
-    """For few rows: deep steps of B and many splits, all of them loading before A has arrived."""
+    """Configs for few rows: deep steps of B and many splits, all of them loading before A has arrived."""
     deep = push.replace(
         block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
         comm_programs=min(8, machine.compute_units // 4), copy_kib=2,

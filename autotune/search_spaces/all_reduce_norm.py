@@ -73,12 +73,11 @@ def norm_dimensions(norming: tuple[str, ...], exchanging: tuple[str, ...]) -> tu
         numbers("norm_rows", 1, 2, 4, 8, 16, modes=norming, help="transfer granularity: rows of a norming program"),
         numbers("norm_warps", 1, 2, 4, 8, 16, 32, modes=norming, help="warps of a norming program"),
         numbers("senders", 0, 1, 2, 4, 8, modes=exchanging,
-                help="programs per block of rows that only send, a range of columns each; 0: the one that sums sends"),
+                help="extra programs per row block that only send; 0: the summing program sends"),
     )  # fmt: skip
 
 
 def norm_constraints(exchanging: tuple[str, ...]) -> tuple[Constraint, ...]:
-    """Constraints of these dimensions."""
     return (
         Constraint("no more rows than there are", ("norm_rows",), _no_more_than_problem,
                    "a block may exceed the problem's rows only by rounding up to a power of two"),

@@ -37,7 +37,7 @@ class Dimension:
             raise ValueError(f"dimension {self.name}: the default {self.default!r} is none of {self.values}")
 
     def only(self, kept: Collection[Value]) -> Dimension:
-        """The same dimension with fewer values, in its own order; ``kept`` may come in any."""
+        """A copy with fewer values, in their own order; ``kept`` may come in any."""
         values = tuple(value for value in self.values if value in kept)
         return dataclasses.replace(self, values=values, default=self.default if self.default in values else None)
 

@@ -58,7 +58,6 @@ def gemm_constraints() -> tuple[Constraint, ...]:
 
 
 def wire_constraint() -> Constraint:
-    """Of parts that may travel in fp8."""
     return Constraint("fp8 on its way", ("mode",), _wire_converts,
                       "this machine does not convert to fp8, unlike sm_90 and later, gfx942, gfx950; "
                       "use wire=auto")  # fmt: skip
@@ -191,7 +190,7 @@ def _promoted_tile() -> dict[str, int]:
 
 
 def scales_of_chunks() -> Constraint:
-    """Of the library's GEMMs on parts of A's rows."""
+    """Constraint of the library's GEMMs on parts of A's rows."""
     return Constraint("scales of chunks", ("mode",), _scales_aligned,
                       "the library's GEMM needs row scales that begin at multiples of 16 bytes: 4 rows of a shard",
                       modes=("copy_engine",))  # fmt: skip

@@ -124,7 +124,7 @@ def reduce_dimensions() -> tuple[Dimension, ...]:
                 help="one program per tile and split, or persistent programs"),
         numbers("programs_per_unit", 1, 2, 4, modes=KERNELS, help="persistent programs per compute unit"),
         choices("combine", "sender", "separate", modes=KERNELS,
-                help="who waits for a tile's parts: the sender of ours, or a separate program at the launch's end"),
+                help="who sums a tile: the program that sent this rank's part, or separate programs at the end"),
     )  # fmt: skip
 
 
@@ -242,8 +242,8 @@ def _chosen(problem: GemmAllReduce, machine: Machine) -> Config | None:
 
 
 def default_config(problem: GemmAllReduce, machine: Machine) -> Config:
-    """By arithmetic on two ranks of sm_90. Elsewhere one shot for few rows, two for many; the library's way where
-    neither's inbox fits.
+    """The config used without measuring: on two ranks of sm_90 by arithmetic. Elsewhere one shot for few rows, two for
+    many; the library's way where neither's inbox fits.
     """
     chosen = _chosen(problem, machine)
     if chosen is not None:

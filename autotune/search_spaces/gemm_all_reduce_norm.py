@@ -1,4 +1,4 @@
-"""The joint space of GEMM + all-reduce + residual + RMSNorm: those of its parts, and who does which part."""
+"""The joint space of GEMM + all-reduce + residual + RMSNorm: its parts' dimensions, and who does which part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIBRARY = ("bsp", "library_collective")
 FUSED = reducing.KERNELS
 """Modes in which our GEMM does."""
 NORMED = ("library_collective", "own_collective", *FUSED)
-"""Modes with our norm."""
+"""Modes that use our norm."""
 
 
 def _inbox_fits(s: Setting, exchange: str, norm_rows: int, protocol: str) -> bool:

@@ -78,7 +78,7 @@ SPACE = Space(
     numbers("transfer_tiles", 1, 2, 4, 8, 16, 32, modes=KERNELS,
             help="transfer granularity: tiles of an owner that one signal covers"),
     choices("signals", "at_once", "next_turn", modes=KERNELS,
-            help="signal of a tile: after its stores, or after the program's next tile, when they have arrived"),
+            help="signal a tile right after its stores, or one tile later"),
     numbers("transfer_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, modes=("copy_engine",),
             help="transfer granularity: rows of A (of one owner or several) that one GEMM takes before the copy"),
     numbers("gemm_streams", 1, 2, 4, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
@@ -115,14 +115,14 @@ up to m=512 they take 1.5 to 1.9 (2 H100, 2026-11-25).
 """
 
 LINKS_SLOWER = 0.6
-"""Where the GEMM takes less than this share of the exchange's time, the links are busy all the while."""
+"""Links count as the limit where the GEMM takes less than this share of the exchange's time."""
 
 FEW_ROWS_OF_AN_OWNER = 16
 """Up to so many, two narrow programs fit on a compute unit: 1.02 of the best as they are, 1.09 in one round."""
 
 
 def default_config(problem: GemmReduceScatter, machine: Machine) -> Config:
-    """What one would write down without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push by tiles."""
+    """The config used without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push by tiles."""
     chosen = _by_arithmetic(problem, machine)
     found = None if chosen is None else SPACE.first_valid([chosen], problem, machine)
     return found or _push(problem, machine)

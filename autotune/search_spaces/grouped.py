@@ -27,7 +27,6 @@ def grouped_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
 
 
 def grouped_constraints() -> tuple[Constraint, ...]:
-    """Constraints of these dimensions."""
     return (
         *gemm_constraints(),
         Constraint("TMA of both halves", ("loads",), halves_by_tma,
@@ -100,7 +99,7 @@ def narrower_blocks(config: Config) -> list[int]:
 
 
 def narrower_tiles(config: Config) -> list[dict[str, Value]]:
-    """The same as what is to be replaced; nothing where the config has no tile, since the library multiplies."""
+    """``narrower_blocks`` as replacements; one empty replacement without a tile: the library multiplies."""
     return [{"block_n": columns} for columns in narrower_blocks(config)] if "block_n" in config else [{}]
 
 

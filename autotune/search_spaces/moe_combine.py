@@ -29,7 +29,6 @@ FEW_TOKENS = 16
 
 
 def columns_of(s: Setting, copy_kib: int, transfer_tokens: int) -> int:
-    """Columns of a step."""
     return min(copy_kib * 1024 // int(s.problem.result_size) // transfer_tokens, round_up(s.problem.hidden))
 
 
@@ -107,7 +106,7 @@ def sum_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
 
 
 def rows_constraint(warps: str, modes: tuple[str, ...]) -> Constraint:
-    """Of what a step loads, in these modes, whose programs that sum have so many ``warps``."""
+    """Rows of a step fit the registers of the summing programs, which have this many ``warps``, in these modes."""
     return Constraint("registers of rows", ("mode", "copy_kib", "transfer_tokens", warps), _rows_fit_registers,
                       "a token's rows are loaded at once, and need more than 64 registers per thread",
                       modes=modes)  # fmt: skip
@@ -132,7 +131,6 @@ def sum_constraints() -> tuple[Constraint, ...]:
 
 
 def ll_constraints() -> tuple[Constraint, ...]:
-    """Constraints of the protocol."""
     return (
         Constraint("size of the LL inbox", ("mode", "protocol"), _ll_inbox_fits,
                    "the LL protocol needs twice the memory, which is too much"),

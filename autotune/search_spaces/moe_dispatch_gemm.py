@@ -91,7 +91,6 @@ SPACE = Space(
 
 
 def _tma(problem: MoeDispatchGemm, machine: Machine) -> bool:
-    """True if TMA takes B here."""
     setting = Setting(problem, machine)
     fits = tma_aligned(setting, "tma") and halves_by_tma(setting, "tma")
     return fits and machine.has_tma and not machine.is_interpreter
@@ -114,7 +113,7 @@ def untuned(mode: str, problem: MoeDispatchGemm, machine: Machine) -> Config | N
 
 
 def untuned_laid_out(mode: str, problem: MoeDispatchGemm, machine: Machine) -> Config | None:
-    """The same for a mode of ``LAID_OUT``."""
+    """``untuned`` for a mode of ``LAID_OUT``."""
     few = problem.tokens <= FEW_TOKENS and machine.kind == "cuda"
     protocol = "ll" if few and not problem.scaled else "signal"
     base = Config({

@@ -22,7 +22,7 @@ def step_columns(s: Setting, copy_kib: int, rows: int) -> int:
 
 
 def wide_enough(s: Setting, copy_kib: int, rows: int) -> bool:
-    """True if these are not too few."""
+    """True if a step has enough columns."""
     return step_columns(s, copy_kib, rows) >= min(NARROWEST, round_up(s.problem.hidden))
 
 
@@ -53,7 +53,6 @@ def _can_be_captured(s: Setting, launch: str, exchange: str) -> bool:
 
 
 def library_dimensions() -> tuple[Dimension, ...]:
-    """The library's ways."""
     return (
         choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
         choices("exchange", "all_gather", "all_to_all", modes=("bsp",),
@@ -62,7 +61,7 @@ def library_dimensions() -> tuple[Dimension, ...]:
 
 
 def exchange_dimensions(modes: tuple[str, ...] = OWN) -> tuple[Dimension, ...]:
-    """Ours, but for the protocol."""
+    """Dimensions of our kernels, without the protocol."""
     return (
         numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, modes=modes, help="programs that move tokens"),
         numbers("transfer_tokens", 1, 2, 4, 8, 16, 32, 64, modes=modes, help="transfer granularity: tokens per signal"),

@@ -65,7 +65,7 @@ SPACE = Space(
     *library_dimensions(),
     protocol_dimension(("one_shot",)),
     choices("combine", *SUMMING, modes=APART,
-            help="sums go to their tokens' ranks, or are left for these"),
+            help="push sums to the token's rank, or let that rank pull them"),
     numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, modes=(*APART, *SUMMING),
             help="programs that send sums"),
     numbers("column_groups", 1, 2, 4, 8, modes=SUMMING,
@@ -123,7 +123,7 @@ def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | No
 
 
 def untuned_apart(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | None:
-    """The same for a mode of ``APART``."""
+    """``untuned`` for a mode of ``APART``."""
     words: dict[str, Value] = {"mode": mode, "combine": "push", "peer_order": "rotate", "split": 1, "sum_warps": 8}
     base = Config({**words, **(_tile(problem, machine) if mode in TILED else {})})
     shapes = (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import optuna
 
 UNCHANGED = Renamed()
-"""Of a space whose names are those of its first version."""
+"""No renames: a space whose names are those of its first version."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Remembering:
         }
 
     def __call__(self, config: Mapping[str, Value]) -> Constraint | None:
-        """As ``Space.broken``."""
+        """The first broken constraint, as ``Space.broken``."""
         for constraint, known in self._of_mode[str(config["mode"])]:
             values = tuple([config[name] for name in constraint.uses])
             if values not in known:
@@ -111,7 +111,6 @@ class Space:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The communication strategies."""
         return tuple(str(value) for value in self.dimensions["mode"].values)
 
     def dimensions_of(self, mode: str) -> list[Dimension]:
@@ -223,7 +222,7 @@ class Space:
         return sum(count for counts in _counts(self, Setting(problem, machine)).values() for count in counts["mode"])
 
     def valid(self, configs: Iterable[Config], problem: Problem, machine: Machine) -> Iterator[Config]:
-        """Those of some configs that are valid, in their order, each once."""
+        """Valid configs among these, in their order, each once."""
         return (config for config in dict.fromkeys(configs) if self.violation(config, problem, machine) is None)
 
     def first_valid(self, configs: Iterable[Config], problem: Problem, machine: Machine) -> Config | None:
@@ -242,7 +241,7 @@ class Space:
                     yield Config(other)
 
     def narrowed(self, problem: Problem, machine: Machine) -> Space:
-        """The same space without values that no valid config has, so that a sampler proposes fewer invalid configs.
+        """The space without values that no valid config has, so that a sampler proposes fewer invalid configs.
 
         Raises InvalidProblem where that is none at all, see ``check_problem``.
         """
@@ -258,7 +257,7 @@ class Space:
         return Space(*kept, constraints=constraints, renamed=self.renamed, known_modes=self._known_modes)
 
     def restricted(self, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str] = ()) -> Space:
-        """The same space with only ``allowed`` of some dimensions' values, and without the constraints ``lifted``.
+        """The space with only ``allowed`` values of some dimensions, and without the constraints ``lifted``.
 
         The values keep the order of this space, whatever order they are given in. Raises InputError for a dimension, a
         value or a constraint that the space does not have.

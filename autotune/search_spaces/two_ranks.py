@@ -56,7 +56,6 @@ def parts(problem: Any, machine: Machine) -> Parts | None:
 
 
 def programs_of(tile: Mapping[str, int], rows: int, columns: int) -> int:
-    """Tiles of a matrix."""
     return -(-rows // tile["block_m"]) * -(-columns // tile["block_n"])
 
 

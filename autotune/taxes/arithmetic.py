@@ -33,7 +33,6 @@ class Estimate:
 
     @property
     def error(self) -> float:
-        """Half the interval's width."""
         return (self.high - self.low) / 2
 
 
@@ -63,7 +62,7 @@ def combined(terms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Estima
 
 
 def same_clock(clocks: Mapping[str, Sequence[float]], rounds: int) -> list[bool]:
-    """For each round, true if all its turns ran at about the same clock, or if no clock is known.
+    """True for each round whose turns all ran at about the same clock, or if no clock is known.
 
     ``clocks``: the slowest GPU's in each turn, by variant; 0 where it is not known.
     """

@@ -133,7 +133,7 @@ def ladder_of(
 
 
 def _invalid(workload: Workload, problem: Problem, machine: Machine, rung: Config) -> str | None:
-    """Why the space refuses a rung, apart from the knobs that no space has."""
+    """The space's reason to refuse a rung, apart from the knobs that no space has."""
     dimensions = workload.space.dimensions_of(str(rung["mode"]))
     return workload.space.violation(Config({d.name: rung[d.name] for d in dimensions}), problem, machine)
 
@@ -178,7 +178,7 @@ class Course:
         return answer
 
     def warm(self) -> None:
-        """Turns that do not count."""
+        """Run turns that do not count."""
         end = time.monotonic() + self.amount.warmed
         while time.monotonic() < end:
             for letter in self.configs:

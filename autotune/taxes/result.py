@@ -30,11 +30,10 @@ class Taxes:
     base: Config
     """The config whose tile the ladder's own rungs have."""
     origin: str
-    """Why this one."""
     configs: dict[str, Config]
     """The rungs' configs, by letter."""
     missing: dict[str, str]
-    """Why a rung is not there, by letter."""
+    """Reasons for missing rungs, by letter."""
     rounds: dict[str, Rounds]
     """The rungs' times, by letter: a median a round, all rounds."""
     parts: dict[str, Rounds]

@@ -25,15 +25,13 @@ class Event:
     program: int
     kind: int
     number: int
-    """Of the unit, the tile, the phase."""
+    """Number of the unit, the tile, the phase."""
     begin: float
     end: float
 
 
 @dataclass(frozen=True)
 class Traced:
-    """One call of a rung's twin."""
-
     slowdown: float
     """The twin's time over the rung's."""
     ranks: tuple[tuple[Event, ...], ...]
@@ -44,7 +42,6 @@ class Traced:
 
     @classmethod
     def of(cls, slowdown: float, ranks: Sequence[Iterable[Stamped]]) -> Traced:
-        """From the ranks' stamps."""
         events = tuple(tuple(Event(*stamped) for stamped in rank) for rank in ranks)
         return cls(slowdown, events, *barrier_costs(events))
 
@@ -73,7 +70,7 @@ class Traced:
 
 def _event(launch: Any, program: Any, kind: Any, number: Any, begin: Any, end: Any) -> Event:
     if not 0 <= int(kind) < len(KINDS):
-        raise ValueError(f"{kind} is no kind of event")
+        raise ValueError(f"{kind} is not a kind of event")
     return Event(int(launch), int(program), int(kind), int(number), float(begin), float(end))
 
 

@@ -49,7 +49,7 @@ FINALS_SHARE = 0.2
 """Share of a time budget reserved for the finals, at least."""
 
 MOST_FINALS = 0.4
-"""The same at most, however long calls take: the rest is the search's."""
+"""Upper bound on the finals' share of the budget."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ LOCKED_SECONDS = 30
 CONNECT_SECONDS = 10
 
 LAST_SECONDS = 30.0
-"""For what is still to be written when a command ends."""
+"""Time for what is still to be written when a command ends."""
 
 LONGEST_NAME = 512
 """Characters that Optuna keeps of a study's name."""
@@ -52,7 +52,6 @@ class DirectStorage:
     """An open Optuna storage that is written at once; what goes wrong is raised as StoreError."""
 
     def __init__(self, storage: RDBStorage, place: str) -> None:
-        """``place`` names it in messages."""
         self._storage, self._place = storage, place
 
     def study(self, study: StudyRecord, space: Space, history: Iterable[TrialRecord]) -> LiveStudy:
@@ -62,7 +61,6 @@ class DirectStorage:
         return live
 
     def close(self) -> None:
-        """Let go of the storage."""
         self._storage.engine.dispose()
 
     def open_study(self, name: str) -> optuna.Study:
@@ -73,7 +71,6 @@ class DirectStorage:
         return study
 
     def put(self, job: Callable[[], None]) -> None:
-        """Have something written."""
         try:
             job()
         except (SQLAlchemyError, OptunaError) as error:
@@ -126,7 +123,6 @@ class LiveStudy:
     """One of our studies in an Optuna storage: trials as they end, the winner among the study's attributes."""
 
     def __init__(self, storage: DirectStorage, study: StudyRecord, space: Space) -> None:
-        """Nothing is written yet."""
         self._storage, self._record, self._dimensions = storage, study, space.dimensions
         self._categories: dict[str, BaseDistribution] = {
             name: CategoricalDistribution(dimension.values) for name, dimension in space.dimensions.items()
@@ -146,8 +142,6 @@ class LiveStudy:
         self._storage.put(lambda: self._opened.add_trial(self._frozen(trial, ended)))
 
     def finish(self, winner: Winner) -> None:
-        """The end of the finals."""
-
         def write() -> None:
             values = {"winner": dict(winner.config), "winner, µs": winner.latency.of(self._regime)}
             baselines = {f"{name}, µs": latency.of(self._regime) for name, latency in winner.baselines.items()}

@@ -231,7 +231,7 @@ class _Run:
         return True
 
     def _valid(self, configs: Sequence[Config]) -> Iterator[Config]:
-        """Those that are in the space; a reduced one may not have the default."""
+        """Configs that are in the space; a reduced one may not have the default."""
         return self._workload.space.valid(configs, self._problem, self._machine)
 
     def _refused(self, finalists: Sequence[Config]) -> dict[Config, Evaluation]:
@@ -312,7 +312,7 @@ class _Run:
         return self._workload.unlike_measured(config, self._regime)
 
     def _eligible(self, measured: Mapping[Config, Sequence[Latency]]) -> dict[Config, Sequence[Latency]]:
-        """Those of whom a caller in the regime gets what was measured; the others are baselines alone."""
+        """Configs whose measured latency a caller in the regime gets; the others are baselines alone."""
         return {config: found for config, found in measured.items() if self._unlike_measured(config) is None}
 
     def _remember(self, config: Config, evaluation: Evaluation) -> None:
@@ -377,7 +377,7 @@ class _Run:
         return self._study.seed * 10_000 + number
 
     def _elapsed(self) -> float:
-        """Seconds of the budget."""
+        """Seconds of the budget that are used."""
         return 0.0 if self._begin is None else time.monotonic() - self._begin
 
     def _used(self) -> float:

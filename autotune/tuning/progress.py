@@ -15,9 +15,8 @@ class Spent:
 
     total: float = 0.0
     evaluating: float = 0.0
-    """Ranks compiling, checking and measuring; …"""
+    """Ranks compiling, checking and measuring; ``measuring`` is a part of it."""
     measuring: float = 0.0
-    """… of which measuring."""
     compilers: float = 0.0
     """Ranks waiting for compilers."""
     trials: int = 0

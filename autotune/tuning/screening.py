@@ -154,14 +154,14 @@ class Ahead:
 
 
 def _import(name: str) -> None:
-    """In a worker: import the workload, and with it torch and Triton's compiler."""
+    """Import the workload in a worker, and with it torch and Triton's compiler."""
     import triton.compiler  # noqa: F401
 
     workload(name)
 
 
 def _compile(name: str, problem: dict[str, Any], machine: Machine, config: str) -> Evaluation | None:
-    """In a worker: compile the config's kernels; the outcome if it must not run."""
+    """Compile the config's kernels in a worker; the outcome if it must not run."""
     from autotune.kernels.launching.plan import CompileError, compile_offline_for
     from autotune.kernels.launching.residency import starvation
 

@@ -73,7 +73,7 @@ def previous_winner(
 
 
 def _valid(workload: Workload, problem: Problem, machine: Machine, configs: Iterable[Config]) -> list[Config]:
-    """In today's words, each once: those that the space allows for the problem."""
+    """Configs that the space allows for the problem, in today's words, each once."""
     current = dict.fromkeys(map(workload.space.current, configs))
     return [config for config in current if workload.space.violation(config, problem, machine) is None]
 
@@ -87,7 +87,7 @@ def _fastest(store: Store, entry: Entry) -> Iterable[Config]:
 
 
 def _distances(wanted: CacheKey, other: CacheKey) -> tuple[float, float]:
-    """Of the sizes, the sum of their |log2 ratio|; and of the words, a fixed one for each that differs."""
+    """Sum of the sizes' |log2 ratio|; and a fixed distance for each word that differs."""
     ours, theirs = _fields(wanted), _fields(other)
     sizes, words = 0.0, ANOTHER_REGIME if wanted.regime != other.regime else 0.0
     for name in ours.keys() | theirs.keys():

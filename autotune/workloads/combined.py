@@ -84,7 +84,7 @@ class DrawnRows(DrawnVectors):
 
 
 def _factor(place: torch.Tensor) -> torch.Tensor:
-    """Of the row of that place among a token's ids: exact in every element type."""
+    """Factor of a row by its place among a token's ids: exact in every element type."""
     return 1.0 + place % 2
 
 

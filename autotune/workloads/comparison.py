@@ -16,7 +16,7 @@ HEAVY = 4
 """Columns at the end of a matrix's depth that ``drawn_deep`` makes heavy."""
 
 HEAVY_SHARE = 1 / 16
-"""Of the variance of a product, what each of them brings: a mask that is off by one loses that much."""
+"""Share of a product's variance that each of them brings: a mask that is off by one loses that much."""
 
 MARGIN = 1.5
 """Tolerance over the error expected from the roundings."""
@@ -34,8 +34,7 @@ SPREAD = 2.0
 """The largest root of the mean square where a row and a column meet, over that of the product, with such scales."""
 
 TRUNCATED = 2**-15
-"""Of a sum of fp8 products on sm_90, what each step of 32 of K loses at most on average: its tensor cores keep 14 bits
-of the sum. Not measured by us yet."""
+"""Most that an fp8 sum loses on average per 32 of K on sm_90 (14 bits are kept). Not measured by us yet."""
 
 OF_FP8 = 0.0265
 """Error of rounding rows of normally distributed numbers to fp8, e4m3, each row with a scale, as a share (Frobenius
@@ -45,8 +44,7 @@ HALF_UNIT_OF_FP8 = 2**-4
 """Half a unit in the last place of such a number, at most, as a share of it."""
 
 GATED = 2.5
-"""Of the square of an error in gate and up, each of about 1, its share in activation(gate) * up is that many times as
-large, by simulation."""
+"""Growth of a squared error in gate and up, each of about 1, through activation(gate) * up, by simulation."""
 
 GATED_FEW = 40
 """With such scales one element of so many makes up the mean square of such a result, (sum of squares)^2 over the sum of
@@ -68,7 +66,7 @@ def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed
 
 
 def drawn_with_zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
-    """The same for a matrix that travels, with zeros in it."""
+    """A drawn matrix that travels, with zeros in it."""
     return _rounded_to(dtype, with_zeros(_normal(shape, device, seed), seed))
 
 
@@ -100,7 +98,7 @@ def with_zeros(matrix: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _rounded_to(dtype: torch.dtype, matrix: torch.Tensor) -> torch.Tensor:
-    """In an element type; of fp8 at most half of its largest number, so that twice as much is a number, too."""
+    """Round to an element type; fp8 to at most half of its largest number, so that twice as much is a number, too."""
     if dtype.itemsize == 1:
         most = torch.finfo(dtype).max / 2
         matrix = matrix.clamp_(-most, most)
@@ -191,8 +189,8 @@ def with_lost(problem: Any, found: Tolerance, machine: Machine) -> Tolerance:
 def rounded_gated(
     problem: Any, roundings: float, elements: int, machine: Machine, *, quantised: bool = False
 ) -> Tolerance:  # fmt: skip
-    """The same for activation(gate) * up of a product that is rounded so many times before; the result is once, or,
-    ``quantised``, to fp8, too.
+    """Tolerance of activation(gate) * up of a product that is rounded so many times before; the result is rounded once,
+    and if ``quantised`` to fp8, too.
     """
     elements = max(1, elements // GATED_FEW)
     found = rounded(problem.result_dtype, 1.0 + GATED * roundings, problem.k, elements, machine)

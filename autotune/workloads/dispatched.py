@@ -24,12 +24,10 @@ D = TypeVar("D", bound=DispatchedProblem)
 S = TypeVar("S", bound=Scratch)
 
 RIGHT, WRONG = Error(0.0, 0.0), Error(math.inf, math.inf)
-"""Of what is the same to the bit, or wrong."""
+"""Errors of results that must be equal to the bit."""
 
 
 class DrawnTokens(DrawnVectors):
-    """All ranks' tokens."""
-
     def put(self, number: int, tensors: Any) -> None:
         """Enqueue what makes a set this rank's operands."""
         tensors.x.copy_(times(self._every[self._mine], FACTORS[number]))
@@ -65,7 +63,7 @@ class DispatchedOperation(ExpertsOperation[D, T, S], Generic[D, T, S]):
 
     @abstractmethod
     def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:
-        """That of the rows of each result but the plan, made from the tokens at these places of a set."""
+        """Error of the rows of each result but the plan, made from the tokens at these places of a set."""
 
 
 class DispatchedWorkload(ExpertsWorkload):
@@ -82,7 +80,7 @@ class DispatchedWorkload(ExpertsWorkload):
         return super().heap_bytes(problem) + copy
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Of rows and their plan, by the problem's ``capacity``; a problem has no symbolic dimensions."""
+        """Shapes of rows and their plan, by the problem's ``capacity``; a problem has no symbolic dimensions."""
         ids, local = operands[1], options[self.options.index("experts")] // world_size
         assert ids is not None
         capacity = world_size * ids.shape[0] * min(ids.shape[1], local)

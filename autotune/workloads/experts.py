@@ -27,9 +27,9 @@ KINDS: tuple[Kind, ...] = ("one expert", "holes", "plain")
 """The routing of each set."""
 PLAIN = KINDS.index("plain")
 FACTORS = (2.0, -1.0, 1.0)
-"""Of the tokens in each set: exact in every element type."""
+"""Factor of the tokens in each set: exact in every element type."""
 SCALE_FACTORS = (4.0, 2.0, 1.0)
-"""Of their scales, where they have any. A product of the two is right for one set alone, whichever sets' they are."""
+"""Factor of their scales, if any. A product of the two is right for one set alone, whichever sets' they are."""
 
 Draw = Callable[[tuple[int, int], torch.dtype, torch.device, int], torch.Tensor]
 
@@ -52,7 +52,6 @@ class DrawnVectors:
     """
 
     def __init__(self, problem: ExpertsProblem, heap: SymmetricHeap, seed: int, width: int, draw: Draw) -> None:
-        """``width``: elements of a vector."""
         shape, dtype, device = (problem.tokens, width), OPERAND_DTYPES[problem.dtype], heap.device
         self._every = torch.cat([draw(shape, dtype, device, seed * 1000 + rank) for rank in range(heap.world_size)])
         self._scales = None
@@ -73,7 +72,7 @@ class DrawnVectors:
         return found, None if self._scales is None else self._scales[places] * SCALE_FACTORS[number]
 
     def numbers(self, number: int, places: torch.Tensor | slice) -> torch.Tensor:
-        """The same as numbers: of fp8 in fp32, times their scales."""
+        """``sent`` as numbers: fp8 in fp32, times its scales."""
         found, scales = self.sent(number, places)
         return found if scales is None else dequantised(found, scales)
 
@@ -113,7 +112,7 @@ class ExpertsWorkload(LaunchedWorkload):
     row_by_row = True
 
     library_ways: ClassVar[Mapping[str, Config]]
-    """By name: one whose shapes are fixed, and an all-to-all for which the host reads counts."""
+    """Library baselines by name: one whose shapes are fixed, and an all-to-all for which the host reads counts."""
 
     def default_problem(self, machine: Machine, world_size: int) -> Any:
         """DeepSeek-V3's sizes with 32 experts per rank; a toy under the interpreter."""

@@ -35,8 +35,8 @@ class Face:
         return workload(self.reference)
 
     def defaults(self, machine: Callable[[], Machine], world_size: Callable[[Machine], int]) -> dict[str, Any]:
-        """What the fields are that a user leaves out, as far as they are the same for all sizes. Of a built-in workload
-        without a look at the machine, which takes seconds. Empty where the workload has no default problem.
+        """Defaults of the fields that a user leaves out, as far as they are the same for all sizes. For a built-in
+        workload without a look at the machine, which takes seconds. Empty where the workload has no default problem.
         """
         if self.reference in BUILT_IN:
             own = {field.name: field.default for field in fields(self.problem_type) if field.default is not MISSING}

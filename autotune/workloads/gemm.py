@@ -59,7 +59,7 @@ class GemmWorkload(LaunchedWorkload):
     row_by_row = True
 
     def waste(self, config: Config, problem: Any, machine: Machine) -> float:
-        """That of our GEMM's tiles, all rounds of which take as long as a full one. The library knows better tiles."""
+        """Waste of our GEMM's tiles, all rounds of which take as long as a full one. The library knows better tiles."""
         if "block_m" not in config or machine.is_interpreter:
             return 1.0
         (rows, owners), (_, columns, _) = self.tiled(problem), problem.gemm
@@ -249,13 +249,11 @@ class GemmOperation(DrawnOperation[G, GemmTensors, S]):
         return None if like is None else drawn_scales(tuple(like.shape), self._heap.device, seed)
 
     def widened(self, matrix: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
-        """A or B as the reference takes it."""
         return matrix.to(self.wide) if scales is None else dequantised(matrix, scales)
 
     def take(
         self, a: torch.Tensor, scale_a: torch.Tensor | None, b: torch.Tensor, scale_b: torch.Tensor | None
     ) -> None:
-        """Make these this rank's operands."""
         tensors = self._tensors
         tensors.a.copy_(a)
         tensors.b.copy_(b)

@@ -41,7 +41,7 @@ class Drawing(Protocol):
         pass
 
     def error(self) -> Error:
-        """Compare these with the reference."""
+        """Compare the outputs with the reference."""
 
 
 class DrawnTogether(Protocol):

@@ -157,11 +157,10 @@ class Workload(ABC):
         return 1.0
 
     def tolerance(self, problem: Any) -> Tolerance:
-        """The tolerance of a right result."""
         return ROUNDED_ONCE[problem.dtype]
 
     def tolerance_of(self, problem: Any, config: Config, machine: Machine) -> Tolerance:
-        """The same for one config, where configs round differently: by default they do not."""
+        """Tolerance of one config, where configs round differently: by default they do not."""
         return self.tolerance(problem)
 
     def heap_bytes(self, problem: Any) -> int:

@@ -22,7 +22,7 @@ from autotune.workloads.interface import Operation, Run, Workload
 from autotune.workloads.tolerance import Error
 
 SPARE_BYTES = 1 << 20
-"""Of the heap, beside the scratch: the stopwatch's counters, and alignment."""
+"""Spare heap bytes beside the scratch: the stopwatch's counters, and alignment."""
 
 CAPTURED = (
     "launch=graph times a graph of the library's collectives; an operator makes these calls one by one, unless its "
@@ -79,7 +79,7 @@ class LaunchedWorkload(Workload):
         return CAPTURED if self.kernels.has_collective(self.kernels.knobs.of(config)) else None
 
     def filled(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Operands | None:
-        """For operands without rows, whose results have none, such operands of a small problem; else None."""
+        """Operands of a small problem in place of operands without rows, whose results have none; else None."""
         first = operands[0]
         if not self.row_by_row or first is None or first.shape[:1] != (0,):
             return None
@@ -117,7 +117,7 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
 
     @property
     def scratch(self) -> S | None:
-        """That of the config prepared last; None where it has none."""
+        """Scratch of the config prepared last; None if it has none."""
         return None if self._setup is None else self._setup.scratch
 
     @property
@@ -126,11 +126,9 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         return {name: getattr(self._tensors, name) for name in self._kernels.operands}
 
     def inputs(self) -> Sequence[torch.Tensor]:
-        """The operands that there are."""
         return [each for each in self.operands.values() if each is not None]
 
     def outputs(self) -> Sequence[torch.Tensor]:
-        """The results that there are."""
         found = (getattr(self._tensors, name) for name in self._kernels.results)
         return [each for each in found if each is not None]
 
@@ -180,7 +178,6 @@ class DrawnOperation(LaunchedOperation[P, T, S]):
         """The distance of outputs from the reference for a set."""
 
     def input_sets(self, seed: int) -> InputSets:
-        """The sets, drawn afresh."""
         self.refresh(seed)
         return DrawnSets(self, self.count)
 

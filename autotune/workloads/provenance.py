@@ -31,7 +31,7 @@ class Code:
 
     @classmethod
     def here(cls, workload: Workload) -> Code:
-        """In this process, as ``provenance_of`` says: a file that changes later is not what has been imported."""
+        """Provenance of the code that this process has imported: a file that changes later is not that."""
         found, package = provenance_of(workload), Path(__file__).parents[1]
         return cls(str(package), found.source_hash, found.triton, found.iris, found.torch)
 

@@ -14,7 +14,6 @@ from autotune.errors import InputError
 PACKAGE = str(Path(__file__).parents[1])
 
 STOPWATCH = "autotune.ranks.measure"
-"""Times every workload."""
 
 DECIDES_NOTHING = {
     "agreement": "how ranks wait for each other, and share their errors",
@@ -45,8 +44,7 @@ IMPORTED = rb"import[ \t]*(\((?:[^)#]++|#[^\n]*+)*+\)|(?:\\\n|[^#\n])*+)"
 IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?" + IMPORTED, re.M)
 
 OUR_IMPORT = re.compile(rb" (autotune[.\w]*)(?: " + IMPORTED + rb")?")
-"""The same where only this package matters: a fixed text is quickly found. Prose that names a module counts too, which
-does no harm.
+"""Imports of this package: a fixed text is quickly found. Prose that names a module counts too: no harm.
 """
 
 WORD = re.compile(rb"[\w.]+")

@@ -16,7 +16,7 @@ class Tolerance:
 
 
 ROUNDED_ONCE = {name: Tolerance(*each.rounded_once) for name, each in DTYPES.items()}
-"""By the element type of a result that was accumulated in fp32."""
+"""Tolerance by the element type of a result that was accumulated in fp32."""
 
 
 @dataclass(frozen=True)

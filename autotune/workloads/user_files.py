@@ -30,7 +30,7 @@ _REFERENCES: dict[Workload, str] = {}
 """Workloads loaded as FILE:CLASS, with the file's whole path."""
 
 _MADE: dict[tuple[Path, str], tuple[ModuleType, object, Workload]] = {}
-"""By file and name: the module, what has the name there, and the workload made of it."""
+"""Modules by file and name: the module, what has the name there, and the workload made of it."""
 
 
 def is_reference(name: str) -> bool:

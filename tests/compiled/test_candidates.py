@@ -234,7 +234,7 @@ def test_gate_and_up_of_two_weights_are_told_behind_reshapes() -> None:
     [
         (lambda t, w: t * torch.rsqrt(t.pow(2).mean(-1) + 1e-5) * w, "the norm's mean is not that of a row"),
         (lambda t, w: (t + 1) * torch.rsqrt(t.pow(2).mean(-1, True) + 1e-5) * w, "multiplies mul.*, not its own input"),
-        (lambda t, w: t * torch.rsqrt(t.pow(2).mean(-1, True) + w[:1]) * w, "the norm's eps is no number"),
+        (lambda t, w: t * torch.rsqrt(t.pow(2).mean(-1, True) + w[:1]) * w, "the norm's eps is not a number"),
         (lambda t, w: t * torch.rsqrt(t.pow(4).mean(-1, True) + 1e-5) * w, None),
     ],
 )

@@ -123,5 +123,5 @@ def test_a_rank_that_launches_alone_is_told_so(tmp_path: Path, how: str) -> None
 def test_a_rank_that_is_interrupted_leaves_none_waiting(tmp_path: Path) -> None:
     other, interrupted = run_ranks(ON_RANKS, "interrupted", 2, tmp_path, argument=str(tmp_path), seconds=270)
     assert [answer["error"] for answer in interrupted] == ["KeyboardInterrupt", "GangError"]
-    assert "this rank was interrupted in the midst of what all ranks do together" in interrupted[1]["told"]
+    assert "this rank was interrupted during a collective call" in interrupted[1]["told"]
     assert all(answer["error"] == "GangError" and "left alone" in answer["told"] for answer in other)

@@ -162,9 +162,9 @@ def test_bad_input(database: Path) -> None:
 
 
 def test_a_class_in_place_of_its_workload_is_told_so(database: Path) -> None:
-    with pytest.raises(InputError, match=r"'> is no workload: .*; write \w+\(\), which makes one"):
+    with pytest.raises(InputError, match=r"'> is not a workload: .*; write \w+\(\), which makes one"):
         autotune.lookup(type(FOUND), problem(), machine=EIGHT_GPUS, url=str(database))  # type: ignore[arg-type]
     with pytest.raises(
-        InputError, match="None is no workload: expected a name, FILE:CLASS or an instance of Workload$"
+        InputError, match="None is not a workload: expected a name, FILE:CLASS or an instance of Workload$"
     ):
         autotune.lookup(None, problem(), machine=EIGHT_GPUS, url=str(database))  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def test_some_programs_are_stored_and_come_back() -> None:
     assert 0 in programs and len(programs) <= 16 < len({event.program for event in found.ranks[0]})
     assert (some.skew, some.tail, some.slowdown) == (found.skew, found.tail, 1.25), "those of all programs"
     assert Traced.from_dict(json.loads(json.dumps(some.as_dict()))) == some
-    with pytest.raises(ValueError, match="99 is no kind"):
+    with pytest.raises(ValueError, match="99 is not a kind"):
         Traced.from_dict({"slowdown": 1, "skew": None, "tail": None, "ranks": [[[0, 0, 99, 0, 1.0, 2.0]]]})
 
 

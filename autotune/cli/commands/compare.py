@@ -85,7 +85,7 @@ def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
 
 
 def _newest_first(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """By the time of tuning, not of an import: a file and the database that took it in have the same order."""
+    """Sort by the time of tuning, not of an import, so that a file and the database that imported it agree."""
     return tuple(sorted(entries, key=lambda entry: entry.finished_at, reverse=True))
 
 

@@ -66,7 +66,6 @@ class Row:
         return {"sizes": self.sizes, "with_neighbour": self.before and self.before.value, **found, **apart}
 
     def cells(self) -> list[str]:
-        """The columns of ``HEADER``."""
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
         if self.entry is None:
             return [sizes, "no config could be measured", "", "", "", ""]

@@ -45,7 +45,7 @@ class GridProgress:
         return line if left is None else f"{line}, about {clock_text(left)} left"
 
     def seconds_left(self) -> float | None:
-        """By the mean of the sizes tuned so far, before the first by the budget; None if nothing is known."""
+        """Mean of the sizes tuned so far, before the first the budget, times those left; None if unknown."""
         each = statistics.mean(self._took) if self._took else self._budget
         if not math.isfinite(each):
             return None

@@ -28,7 +28,7 @@ from autotune.workloads import is_reference, names, workload
 HEADER = ("problem", "latency", "speedup", "mode", "tuned")
 Cells = tuple[str, ...]
 
-ALIKE = "several results of one kernel and key come from different sources or sets of configs; one in full"
+ALIKE = "this key has results from several versions of the kernel; show one with"
 
 Words = Annotated[
     list[str] | None,

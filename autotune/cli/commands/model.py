@@ -92,8 +92,8 @@ def model(
 ) -> None:  # fmt: skip
     """Tune what a model's forward calls: GEMMs with their collectives, flash decode, the experts of a mixture.
 
-    --budget is for all problems together, and goes where time times expected gain is largest; --trials is for each.
-    Without both, a list's entries have the budget and trials that they name; so with --effort and --seed.
+    --budget covers all problems; most of it goes to the problems that can save the most time. --trials is per problem.
+    For a list, each entry may set its own budget, trials, effort and seed; options given here override them.
     The same command continues an interrupted run.
     --measure builds layers with random weights and compares outputs; a difference ends it with an error.
 

@@ -39,7 +39,7 @@ class Job:
     store: Store
     searches: Mapping[Problem, Search]
     seconds: float
-    """For all problems together, in place of those of each; infinite where each has its own."""
+    """Budget of all problems together, in place of their own; infinite where each has its own."""
     force: bool
     regime: Regime
 

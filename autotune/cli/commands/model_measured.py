@@ -93,5 +93,5 @@ class MeasuredModel:
 
 
 def _share(saved: float, promised: float) -> str:
-    """Of what is promised; empty where nothing is."""
+    """Saved time as a share of the promised time; empty if nothing is promised."""
     return f"{saved / promised:.2f}" if promised > 0 else ""

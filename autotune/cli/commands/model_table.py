@@ -58,7 +58,6 @@ class ModelResult:
         return [self._cells(forward, call) for forward in self.forwards for call in forward.calls]
 
     def tuned_cells(self, problem: Problem) -> list[str]:
-        """The columns of ``TUNED``."""
         entry = self.entries.get(problem)
         if entry is None:
             return [dashed(problem.workload), self._sizes(problem), "none", "", ""]
@@ -91,7 +90,7 @@ class ModelResult:
 
     @property
     def rates(self) -> Rates | None:
-        """Of this device, for what communicates nothing."""
+        """Rates of this device, for operations that do not communicate."""
         from autotune.models.gains import known_rates
 
         return known_rates(self.machine)
@@ -158,7 +157,7 @@ class ModelResult:
 
     @cached_property
     def _varying(self) -> dict[str, list[str]]:
-        """By workload, the fields in which its problems differ."""
+        """Fields in which a workload's problems differ, by workload."""
         found: dict[str, set[Problem]] = {}
         for forward in self.forwards:
             for call in forward.calls:

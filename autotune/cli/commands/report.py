@@ -19,7 +19,7 @@ from autotune.workloads import Workload, installed_workload, names
 
 FORMATS = ("md", "json", "html")
 ENDINGS = {".md": "md", ".txt": "md", ".json": "json", ".html": "html"}
-"""Of files, with the format that each gets unless another one is named."""
+"""File endings, and the format of each unless another one is named."""
 
 Format = Annotated[
     str | None,

@@ -137,8 +137,8 @@ def known(regime: str | None) -> str | None:
 
 
 def _current(entries: Sequence[Entry]) -> list[Entry]:
-    """Those of each device and workload that have the newest one's sources, space and versions: where a look-up finds
-    that one, it finds no other.
+    """Keep the entries of each device and workload that have the newest one's sources, space and versions: where a
+    look-up finds that one, it finds no other.
     """
     newest: dict[tuple[str, ...], Provenance] = {}
 

@@ -41,7 +41,6 @@ class Sizes:
 
     @property
     def varied(self) -> list[str]:
-        """Dimensions with several sizes."""
         found = [*self.every, *self.apart]
         return [name for name in found[0] if len({sizes[name] for sizes in found}) > 1]
 

@@ -17,7 +17,7 @@ from autotune.kernels.launching.streams import on, side_stream, wait
 from autotune.sizes import even_part
 
 Copies = list[tuple[torch.Tensor, torch.Tensor]]
-"""Of rows of A, and of their scales: the place, and what is copied there."""
+"""Copies of rows of A, and of their scales: destination and source."""
 
 
 def chunks_of(rows: int, transfer_rows: int, shrinking: bool) -> list[tuple[int, int]]:

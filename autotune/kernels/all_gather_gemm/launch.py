@@ -171,7 +171,6 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         return readable(name, operand)
 
     def library(self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, None]) -> Run:
-        """``bsp``"""
         assert call.heap is not None
         run = bulk_synchronous(
             call.problem, call.tensors, call.heap, empty_launches(call.knobs.empty_launches), returned_of(call.tensors)
@@ -188,14 +187,14 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
 
 
 class ReturningKernels(AllGatherGemmKernels):
-    """The same with the gathered A as a second result."""
+    """Kernels that return the gathered A as a second result."""
 
     tensors_type = GatherTensors
     results = ("c", "gathered")
 
 
 class QuantisingKernels(AllGatherGemmKernels):
-    """The same with a C of fp8, whose scales are a second result."""
+    """Kernels that return C in fp8, its scales as a second result."""
 
     tensors_type = QuantisedTensors
     results = ("c", "c_scales")
@@ -271,7 +270,6 @@ def _step(call: GatherCall) -> dict[str, Any]:
 
 
 def _gemm(call: GatherCall) -> dict[str, Any]:
-    """Arguments of both GEMM kernels."""
     problem, scratch = call.problem, call.scratch
     return {
         **call.knobs.common(problem, call.tensors, call.machine), **_ranks(call), **_shard(call),
@@ -343,7 +341,7 @@ def _gather(call: GatherCall) -> Launch:
 
 
 def _gather_words(call: GatherCall) -> Launch:
-    """The same by sentinel words."""
+    """The all-gather by sentinel words."""
     step = call.knobs.copy_kib * 1024 // call.problem.element_size
     moved = {name: each for name, each in _shard(call).items() if not name.startswith("scale_")}
     boxes = {"words": call.scratch.words, "inbox_pointer": call.scratch.inbox, "BLOCK": step}
@@ -351,7 +349,7 @@ def _gather_words(call: GatherCall) -> Launch:
 
 
 def _signals_and_waits(call: GatherCall) -> list[Launch]:
-    """For each chunk in its order: the signal to its receiver, and the wait for the one that comes in that turn."""
+    """Two launches per chunk, in order: the signal to its receiver, and the wait for the chunk of the same turn."""
     problem, knobs, scratch, launches = call.problem, call.knobs, call.scratch, []
     world, units = problem.world_size, scratch.arrivals.shape[-1]
     turns = list(rounds(world, problem.shard[0], knobs.transfer_rows, knobs.chunk_sizes == "shrinking"))

@@ -53,7 +53,7 @@ def _scaled(
     problem: AllGatherGemm, tensors: GemmTensors, heap: SymmetricHeap, between: Sequence[Launch],
     returned: torch.Tensor | None,
 ) -> Run:  # fmt: skip
-    """The same with fp8: bytes are gathered, and scales that travel, both by one launch of the library.
+    """fp8 operands: bytes and travelling scales are gathered by one launch of the library.
 
     In K layout one copy puts what was gathered in order: the library's scaled GEMM takes no transposed A.
     """
@@ -97,7 +97,7 @@ def _gather(gathered: Sequence[torch.Tensor], shards: Sequence[torch.Tensor], gr
 
 
 def as_bytes(matrix: torch.Tensor) -> torch.Tensor:
-    """The same memory [rows, bytes of a row], uint8: the library's collectives do not know every element type."""
+    """A view [rows, bytes of a row], uint8: the library's collectives do not know every element type."""
     return matrix.view(torch.uint8)
 
 
@@ -109,7 +109,7 @@ def _side_by_side(stacked: torch.Tensor, ranks: int) -> torch.Tensor:
 def gather_and_multiply(
     gather: Launch, problem: AllGatherGemm, tensors: GemmTensors, scratch: Scratch, returned: torch.Tensor | None
 ) -> None:  # fmt: skip
-    """The same with our own kernel instead of the library's collective; in either layout A arrives untransposed."""
+    """Gather with our own kernel, multiply with the library's GEMM; A arrives untransposed in either layout."""
     gather.run()
     scales = tensors.scale_a if scratch.scale_inbox is None else scratch.scale_inbox
     multiply_and_activate(problem, scratch.inbox, scales, tensors, tensors.c, scales_of_c(tensors))

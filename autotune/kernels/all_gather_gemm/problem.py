@@ -96,12 +96,10 @@ class AllGatherGemm(GatedColumns, GemmProblem):
 
     @property
     def columns(self) -> int:
-        """Columns of C on each rank."""
         return self.n_local // 2 if self.gated else self.n_local
 
     @property
     def shard(self) -> tuple[int, int]:
-        """Shape of one rank's part of A."""
         if self.rows_layout:
             return self.m // self.world_size, self.k
         return self.m, self.k // self.world_size

@@ -20,7 +20,7 @@ def place_of(rank, slot, M, K, shard_rows, width, ROWS: tl.constexpr):
 
 @triton.jit
 def scale_place_of(rank, slot, M, shard_rows, columns, pitch, ROWS: tl.constexpr):
-    """The same for a shard's scales, ``columns`` for each row, in an inbox of ``pitch`` for each row of A."""
+    """``place_of`` for a shard's scales: ``columns`` per row, in an inbox of ``pitch`` per row of A."""
     apart = shard_rows * tl.cast(pitch, tl.int64) if ROWS else columns
     return slot * M * tl.cast(pitch, tl.int64) + rank * apart
 

@@ -11,14 +11,14 @@ from autotune.kernels.launching.gemm import GemmTensors
 
 @dataclass(frozen=True)
 class GatherTensors(GemmTensors):
-    """With the gathered A, [m, k], where it is a result."""
+    """Tensors with the gathered A, [m, k], as a result."""
 
     gathered: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
 class QuantisedTensors(GemmTensors):
-    """With the scales of a C of fp8, fp32 [m, columns / 128]."""
+    """Tensors with the scales of C in fp8, fp32 [m, columns / 128]."""
 
     c_scales: torch.Tensor | None = None
 

@@ -75,7 +75,6 @@ class NormKnobs(Knobs):
 
     @property
     def options(self) -> dict[str, int]:
-        """Options for the compiler."""
         return {"num_warps": self.norm_warps}
 
 
@@ -188,7 +187,6 @@ def _blocks(problem: AllReduceNorm, knobs: NormKnobs) -> int:
 
 
 def _arguments(problem: AllReduceNorm, knobs: NormKnobs, tensors: Tensors) -> dict[str, Any]:
-    """Those of both kernels."""
     return {
         **vars(tensors), "M": problem.m, "N": problem.n, "eps": problem.eps, "BLOCK_M": knobs.norm_rows,
         "BLOCK_N": round_up(problem.n), "TYPE": getattr(tl, DTYPES[problem.dtype].triton),

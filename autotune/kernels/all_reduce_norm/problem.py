@@ -45,7 +45,6 @@ class AllReduceNorm(Problem):
 
     @property
     def result_size(self) -> int:
-        """Bytes of an element of a result."""
         return self.element_size
 
     @property

@@ -60,8 +60,8 @@ def rows_of_unit(
 
 @triton.jit
 def home_of_unit(first, WORLD: tl.constexpr, OWNED: tl.constexpr):
-    """Of a unit whose first row is ``first``: the owner of its heads, and what its rows' numbers exceed those in the
-    owner's result by. 0 and 0 where every rank gets all heads.
+    """The owner of a unit's heads, and the offset of its row numbers over those in the owner's result. ``first``: the
+    unit's first row. 0 and 0 where every rank gets all heads.
     """
     owner = 0
     excess = 0
@@ -237,7 +237,7 @@ def sentinel_merge(
     inbox, inbox_lse, value_stride, lse_stride, rows, valid, status, spin_limit,
     TYPE: tl.constexpr, D: tl.constexpr, WORLD: tl.constexpr,
 ):  # fmt: skip
-    """The same of sentinel words, for their only reader, which empties them. They hold fp32, or values of TYPE."""
+    """``merge_parts`` of sentinel words of fp32 or TYPE, by their only reader, which empties them."""
     place, place_lse, there = places_of_each(inbox, inbox_lse, value_stride, lse_stride, rows, valid, D, WORLD)
     sentinel_wait(place_lse, there, status, spin_limit)
     tl.debug_barrier()  # several threads hold each of these few words: from here on all see what one has seen
@@ -256,7 +256,7 @@ def sentinel_merge(
 def places_of_each(
     inbox, inbox_lse, value_stride, lse_stride, rows, valid, D: tl.constexpr, WORLD: tl.constexpr
 ):  # fmt: skip
-    """Of each rank's records of some rows: the values [ranks, rows, D], the LSEs and which exist, [ranks, rows]."""
+    """Pointers to all ranks' records of some rows: values [ranks, rows, D] and LSEs [ranks, rows]; and which exist."""
     source = tl.arange(0, triton.next_power_of_2(WORLD))
     columns = tl.arange(0, D)
     place = inbox + source[:, None, None] * value_stride + rows[None, :, None] * D + columns[None, None, :]

@@ -131,7 +131,7 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         return inbox + outbox + counters + (64 << 10)
 
     def plan(self, call: DecodeCall) -> list[Launch]:
-        """In ``bsp`` the library's exchange comes before the last."""
+        """Launches; in ``bsp`` the library's exchange comes before the last."""
         return _Planner(call).launches()
 
     def run(self, call: DecodeCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
@@ -212,7 +212,7 @@ class _Planner:
         return launches
 
     def in_phases(self) -> Launch:
-        """All in one launch, in which every rank ends a phase before any begins the next."""
+        """One launch, in which every rank ends a phase before any begins the next."""
         scratch, units, (attention, *_) = self.call.scratch, self.units, self.local(_delivery(self.call.knobs))
         programs = units.groups * self.call.knobs.kv_splits + 3 * units.count
         arguments = {**attention.arguments, "PHASED": True, "phase": scratch.phase, "ready": scratch.ready}

@@ -82,12 +82,10 @@ class FlashDecode(Problem):
 
     @property
     def result_shape(self) -> tuple[int, int, int]:
-        """Shape of one rank's result."""
         return self.batch, self.owned_heads or self.q_heads, self.head_dim
 
     @property
     def result_rows(self) -> int:
-        """Rows of one rank's result."""
         return self.batch * self.result_shape[1]
 
     @property

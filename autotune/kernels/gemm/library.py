@@ -106,7 +106,7 @@ def _multiply_blocks(
 
 
 def _padded(matrix: torch.Tensor) -> torch.Tensor:
-    """With rows of any contents, up to a multiple of what the library takes."""
+    """Pad with rows of any contents, up to a multiple of what the library takes."""
     rows, columns = matrix.shape
     padded = matrix.new_empty((-(-rows // BLOCK_ROWS) * BLOCK_ROWS, columns))
     padded[:rows].copy_(matrix)
@@ -114,7 +114,7 @@ def _padded(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _aligned(scales: torch.Tensor) -> torch.Tensor:
-    """The same scales, each row beginning at a multiple of 16 bytes."""
+    """Scales with each row at a multiple of 16 bytes."""
     rows, columns = scales.shape
     if columns % 4 == 0:
         return scales

@@ -208,7 +208,6 @@ class SummedProblem(GemmProblem):
 
     @property
     def rows(self) -> int:
-        """Rows of the result on one rank."""
         return self.m
 
     @property

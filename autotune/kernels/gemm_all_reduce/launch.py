@@ -137,7 +137,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
         return [Launch(device.gemm_all_reduce_kernel, programs + combining, arguments, knobs.options, resident)]
 
     def run(self, call: ReduceCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
-        """Behind the library's GEMM, or our kernel alone."""
+        """Run the library's GEMM and our all-reduce, or our kernel alone."""
         if call.knobs.mode != "own_collective":
             return super().run(call, launches, heap)
         assert call.scratch.parts is not None

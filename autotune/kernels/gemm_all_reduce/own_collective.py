@@ -56,5 +56,4 @@ class OwnCollective:
 
 
 def _scales(problem: GemmAllReduce, scale_a: torch.Tensor | None, begin: int, rows: int) -> torch.Tensor | None:
-    """The scales of a chunk's rows."""
     return scale_a if scale_a is None or problem.scales == "tensor" else scale_a[begin : begin + rows]

@@ -55,7 +55,7 @@ def sentinel_sum_tiles(
     inbox, index, apart, status, spin_limit, rows, TYPE: tl.constexpr, SOURCES: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """The same of tiles whose elements are words themselves. They are empty afterwards."""
+    """Sum tiles whose elements are sentinel words themselves, and empty them."""
     pointers, exists = _parts(inbox, index, apart, rows, SOURCES, BLOCK_M, BLOCK_N)
     data = sentinel_take(pointers, tl.broadcast_to(exists, pointers.shape), status, spin_limit)
     return tl.sum(data.to(TYPE, bitcast=True).to(tl.float32), axis=0)

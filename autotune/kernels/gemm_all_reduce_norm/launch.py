@@ -68,7 +68,7 @@ class GemmAllReduceNormKnobs(GemmAllReduceKnobs):
 
     @property
     def norm(self) -> norming.NormKnobs:
-        """Those of the second launch."""
+        """Knobs of the second launch."""
         return norming.NormKnobs(
             mode=self.exchange if self.mode == "own_collective" else "library_collective", norm_rows=self.norm_rows,
             norm_warps=self.norm_warps, senders=self.senders, protocol=self.protocol,
@@ -94,7 +94,6 @@ class GemmAllReduceNormKernels(Kernels[GemmAllReduceNorm, GemmAllReduceNormKnobs
         self, problem: GemmAllReduceNorm, knobs: GemmAllReduceNormKnobs, machine: Machine, shared: Allocate,
         own: Allocate,
     ) -> Scratch | None:  # fmt: skip
-        """None for ``bsp``."""
         if knobs.mode == "bsp":
             return None
         ours = knobs.mode in reducing.MODES
@@ -106,11 +105,9 @@ class GemmAllReduceNormKernels(Kernels[GemmAllReduceNorm, GemmAllReduceNormKnobs
         )
 
     def scratch_bytes(self, problem: GemmAllReduceNorm) -> int:
-        """The larger of the parts'."""
         return max(reducing.KERNELS.scratch_bytes(problem), norming.KERNELS.scratch_bytes(problem.norm))
 
     def plan(self, call: NormedCall) -> list[Launch]:
-        """The launches that are ours."""
         problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
         if knobs.mode == "own_collective":
             assert scratch.norm is not None
@@ -156,7 +153,6 @@ class GemmAllReduceNormKernels(Kernels[GemmAllReduceNorm, GemmAllReduceNormKnobs
 
 
 def _call(call: NormedCall, problem: Any, knobs: Any, tensors: Any, scratch: Any) -> Any:
-    """The same call, of one of the parts."""
     return replace(call, problem=problem, knobs=knobs, tensors=tensors, scratch=scratch)
 
 

@@ -146,7 +146,6 @@ def _padded(size: int, smallest: int) -> int:
 
 
 def _common(call: ScatterCall) -> dict[str, Any]:
-    """Arguments of all kernels."""
     return {
         "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter,
         "status": call.status, "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,

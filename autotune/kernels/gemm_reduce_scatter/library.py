@@ -39,6 +39,6 @@ def bulk_synchronous(
 def multiply_and_pull(
     problem: GemmReduceScatter, tensors: SummedTensors, product: torch.Tensor, pull_sum: Launch
 ) -> None:  # fmt: skip
-    """The same with our own kernel instead of the library's collective. No rank still reads ``product``."""
+    """The library's GEMM, then our own reduce-scatter. No rank still reads ``product``."""
     multiply(problem, tensors.a, tensors.scale_a, tensors, product)
     pull_sum.run()

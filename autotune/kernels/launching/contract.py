@@ -67,7 +67,7 @@ class Call(Generic[P, K, T, MaybeS]):
     group: Any = None
     """The ranks' process group for the library's collectives; None: the default group."""
     heap: SymmetricHeap | None = None
-    """For what the library's way keeps between calls; None where a call is only compiled."""
+    """Heap of the baselines' persistent buffers; None where a call is only compiled."""
 
 
 class Kernels(ABC, Generic[P, K, T, S]):
@@ -77,7 +77,7 @@ class Kernels(ABC, Generic[P, K, T, S]):
     tensors_type: type[T]
     """A dataclass of tensors: the operands in the order in which an operator takes them, and the results."""
     results: tuple[str, ...] = ("out",)
-    """Its fields that a call writes."""
+    """Fields of the tensors that a call writes."""
 
     @abstractmethod
     def tensors(self, problem: P, shared: Allocate, own: Allocate) -> T:
@@ -122,7 +122,7 @@ class Kernels(ABC, Generic[P, K, T, S]):
         return ()
 
     def readable(self, problem: P, knobs: K, name: str, operand: torch.Tensor) -> torch.Tensor:
-        """An operand as the launches read it: itself, or a copy where they cannot go by its strides."""
+        """The operand, or a contiguous copy if the kernels cannot use its strides."""
         return operand
 
     @property

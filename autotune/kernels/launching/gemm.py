@@ -54,7 +54,7 @@ class GemmTensors:
 
 @dataclass(frozen=True)
 class SummedTensors(GemmTensors):
-    """Those of a GEMM whose sum over ranks may go onto a residual, of the shape and type of ``c``."""
+    """Tensors of a GEMM whose sum over ranks may go onto a residual, of the shape and type of ``c``."""
 
     residual: torch.Tensor | None = None
 
@@ -151,7 +151,6 @@ class GemmKnobs(LadderKnobs):
 
     @property
     def options(self) -> dict[str, int]:
-        """Options for the compiler."""
         return {"num_warps": self.num_warps, "num_stages": self.num_stages}
 
     def tiles(self, rows: int, columns: int) -> int:
@@ -174,7 +173,7 @@ class GemmKnobs(LadderKnobs):
         return self.rows_in_turn(problem.scales, self.promoted(problem, machine), halves=problem.halves)
 
     def rows_in_turn(self, scales: str, promoted: int | None, *, halves: bool) -> bool:
-        """The same of any product with these scales, promoted after so many of K; ``halves`` of B make a tile.
+        """``in_two_parts`` for any product with these scales, promoted after so many of K; ``halves`` of B make a tile.
 
         A product that is to be promoted, or scaled by blocks, has registers of its own. As many as the sum's, 128 a
         thread, there are not; with half of them one part is multiplied while another, or another program, adds.

@@ -91,7 +91,7 @@ class Replayed:
         self._direct = 0
         """Calls that were made directly, outside of a capture, since the last graph."""
         self._patience = DIRECT_CALLS
-        """Of them as many before there is a graph."""
+        """Direct calls before a graph is captured."""
         self._graphs = True
         self.graph: torch.cuda.CUDAGraph | None = None
         self.last = 0
@@ -139,7 +139,7 @@ class Replayed:
         return graph
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """Without the waits and the clean-up of ``torch.cuda.graph``: a program is at work here."""
+        """Capture without the waits and the clean-up of ``torch.cuda.graph``: a program is at work here."""
         with on(side_stream(self._heap, CAPTURING)), _collector_away():
             pool = _pool()
             try:

@@ -1,4 +1,4 @@
-"""Buffers that calls of the library keep between them, as plain torch's programs do: a call allocates none."""
+"""Persistent buffers of the NCCL baselines, so that calls allocate nothing."""
 
 from __future__ import annotations
 

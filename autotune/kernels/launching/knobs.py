@@ -74,7 +74,6 @@ class LadderKnobs(Knobs):
 
     @property
     def split_launch(self) -> bool:
-        """True if each phase is a launch."""
         return self.phases == TWO_LAUNCHES
 
     @property

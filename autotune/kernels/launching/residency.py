@@ -1,4 +1,5 @@
-"""Residency: how many programs of a compiled kernel a compute unit holds at once, and whether as many as must be do.
+"""Occupancy: how many programs of a kernel fit on a compute unit, and whether all that wait for each other are
+resident.
 
 The rules are those of NVIDIA's occupancy calculator and of LLVM's AMDGPU back end: registers are given out by the warp
 (wave), in granules, from a quarter of the unit's file each; shared memory (LDS) by the program.
@@ -54,7 +55,7 @@ def programs_per_unit(kernel: Compiled, machine: Machine) -> int | None:
 
 
 def starvation(kernels: Sequence[Compiled], machine: Machine) -> str | None:
-    """Why programs could wait for ones that find no room beside them; None where all that must be resident are.
+    """The reason that programs could wait for others without room; None if all that must be resident are.
 
     ``kernels`` run side by side as far as they say how many programs must be ``resident``. What is not known of a
     kernel, registers or the architecture, is not held against it.

@@ -55,5 +55,5 @@ def poison_inbox(inbox: torch.Tensor) -> None:
 
 
 def zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Ordinary memory."""
+    """Zeros in ordinary device memory, outside the heap."""
     return torch.zeros(shape, dtype=dtype, device=device)

@@ -9,5 +9,5 @@ from autotune.kernels.primitives.barrier import seal_kernel
 
 
 def seal_launch(status: torch.Tensor, out: torch.Tensor) -> Launch:
-    """``out`` is contiguous."""
+    """Seal ``out``, which is contiguous."""
     return Launch(seal_kernel, 1, {"status": status, "out": out, "elements": out.numel()}, {"num_warps": 1})

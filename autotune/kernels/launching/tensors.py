@@ -12,7 +12,7 @@ from autotune.errors import InvalidProblem
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, each.torch) for name, each in DTYPES.items()}
 
 OPERAND_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, each.torch) for name, each in OPERAND_TYPES.items()}
-"""With the types that no result has: fp8."""
+"""Torch dtypes of operands, including fp8, which no result has."""
 
 Run = Callable[[], None]
 """Enqueues one call of an operation on the current stream."""

@@ -49,8 +49,8 @@ def expert_tile(tile, blocks, offsets, tiles_n, group_m, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def own_blocks_of(first, end, own, own_end, BLOCK_M: tl.constexpr):
-    """Of an expert's rows, ``first`` to ``end``, those from ``own`` to ``own_end`` are tokens of this rank: the first
-    of the expert's blocks that has no others, and how many there are.
+    """The first of an expert's blocks that has only tokens of this rank, and how many there are. The expert has rows
+    ``first`` to ``end``, this rank ``own`` to ``own_end``.
     """
     begin = tl.cdiv(own - first, BLOCK_M)
     last = tl.where(own_end == end, tl.cdiv(end - first, BLOCK_M), (own_end - first) // BLOCK_M)
@@ -72,7 +72,7 @@ def own_row_blocks(offsets, own_rows, EXPERTS: tl.constexpr, BLOCK_M: tl.constex
 
 @triton.jit
 def own_first_tile(tile, blocks, own_blocks, offsets, own_rows, tiles_n, group_m, BLOCK_M: tl.constexpr):
-    """As ``expert_tile``, but in two passes over the experts: first the blocks of our own tokens alone, then those with
+    """``expert_tile`` in two passes over the experts: first the blocks of our own tokens alone, then those with
     others'. ``own_blocks``: of ``own_row_blocks``.
     """
     early = tl.max(own_blocks, axis=0) * tiles_n

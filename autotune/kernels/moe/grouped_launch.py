@@ -60,8 +60,6 @@ def scale_tensors(
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedKnobs(GemmKnobs):
-    """Those of a GEMM, and of a grouped one."""
-
     swap_ab: bool = False
     programs_per_unit: int = 1
 

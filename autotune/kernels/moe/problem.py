@@ -32,7 +32,6 @@ ZIPF = 1.0
 
 MOST_EXPERTS = 1024
 MOST_CHOICES = 16
-"""The largest ``top_k``."""
 
 MOST_PAIRS = 2**24
 """Pairs of a token and one of its experts, over all ranks."""
@@ -154,7 +153,6 @@ class ExpertsProblem(Problem):
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of a token on its way."""
         return self.hidden * self.result_size
 
     @property
@@ -206,7 +204,6 @@ class GroupedProblem(MatrixOperands, ExpertsProblem):
 
     @property
     def k(self) -> int:
-        """Depth of the GEMM."""
         return self.gemm[2]
 
     @property

@@ -94,7 +94,7 @@ def typical_routing(problem: ExpertsProblem, device: torch.device, seed: int) ->
 
 @functools.lru_cache(maxsize=16)
 def _typical_load(problem: ExpertsProblem) -> tuple[int, int]:
-    """That of the busiest rank, the middle one of many draws, the same in every process."""
+    """Experts with tokens and rows of the busiest rank, the median over seeded draws."""
     cpu = torch.device("cpu")
     return sorted(_busiest(problem, drawn_routing(problem, cpu, seed)) for seed in range(TYPICAL_OF))[TYPICAL_OF // 2]
 

@@ -37,8 +37,8 @@ def place_rows(pairs, offsets, local, places, epoch, part, parts, STEP: tl.const
 def rows_here(
     places, gates, pair, exists, K, flag, CHOICES: tl.constexpr
 ):  # fmt: skip
-    """Of tokens whose first pairs are ``pair`` [TOKENS], those that ``exist``: the rows that they have here, int64, by
-    place among their ids [TOKENS, CHOICES], the rows' gates, 0 for none, and whether there is one.
+    """Rows of tokens on this rank, int64, by place among a token's ids [TOKENS, CHOICES]; their gates, 0 for none; and
+    which exist. ``pair``: the tokens' first pairs [TOKENS]; ``exist``: which tokens do.
     """
     choice = tl.arange(0, CHOICES)[None, :]
     place = tl.load(places + pair[:, None] + choice, mask=exists[:, None] & (choice < K), other=0)

@@ -29,7 +29,6 @@ MODES = {"push": device.PUSH, "pull": device.PULL, "one_shot": device.ONE_SHOT}
 LONGEST_STEP = 1024
 """Rows that a program places at once."""
 MOST_PLACING = 64
-"""Programs that place rows."""
 MOST_SPLIT = 8
 ADDING_PER_UNIT = 4
 """Programs per compute unit that add up: each has few loads under way."""
@@ -78,7 +77,6 @@ class SumKnobs(Knobs):
         return self.protocol == "ll"
 
     def placing(self, problem: CombinedProblem) -> int:
-        """Programs that place rows."""
         return 0 if self.way == "one_shot" else min(MOST_PLACING, math.ceil(problem.capacity / LONGEST_STEP))
 
     def units(self, problem: CombinedProblem) -> int:

@@ -24,8 +24,6 @@ MOST_ROUTING_PARTS = 8
 
 
 class ExchangeKnobs(Protocol):
-    """Knobs of the exchange."""
-
     @property
     def mode(self) -> str: ...
     @property
@@ -34,7 +32,7 @@ class ExchangeKnobs(Protocol):
 
     @property
     def routing_ll(self) -> bool:
-        """True if the routing does."""
+        """True if the routing travels by the LL protocol."""
 
     @property
     def comm_programs(self) -> int: ...
@@ -78,7 +76,6 @@ class Scratch:
 
 
 def exchange_scratch(problem: DispatchedProblem, knobs: ExchangeKnobs, shared: Allocate) -> Scratch:
-    """Counters and inboxes."""
     ints, world, pairs = torch.int32, problem.world_size, problem.tokens * problem.top_k
     per_word = 4 // problem.element_size if knobs.ll else 1
     return Scratch(

@@ -50,8 +50,6 @@ class Tensors:
 
 @dataclass(frozen=True)
 class ScaledTensors(Tensors):
-    """With the scales of fp8 tokens."""
-
     scale_x: torch.Tensor
     """fp32 [tokens, 1] or [tokens, hidden / 128]."""
     scale_rows: torch.Tensor
@@ -79,7 +77,7 @@ class DispatchKnobs(Knobs):
 
     @property
     def routing_ll(self) -> bool:
-        """True if the routing does."""
+        """True if the routing travels by the LL protocol."""
         return self.ll
 
 
@@ -143,7 +141,7 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
 
 
 class ScaledKernels(MoeDispatchKernels):
-    """The same for calls with fp8 tokens, whose scales travel with them."""
+    """Kernels for fp8 tokens, whose scales travel with them."""
 
     tensors_type = ScaledTensors
     results = (*MoeDispatchKernels.results, "scale_rows")

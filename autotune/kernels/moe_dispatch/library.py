@@ -57,7 +57,7 @@ class Arrived:
         return self.tokens[self.place]
 
     def scaled_rows(self, problem: ExpertsProblem, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same where tokens were ``with_scales``: [rows, hidden] in fp8, and their scales [rows, ..]."""
+        """Rows sent ``with_scales``: [rows, hidden] in fp8, and their scales [rows, ..]."""
         behind = problem.hidden + problem.row_scales * torch.float32.itemsize
         tokens, scales = self.tokens[:, : problem.hidden], self.tokens[:, problem.hidden : behind]
         return tokens[self.place].view(dtype), scales[self.place].view(torch.float32)
@@ -83,7 +83,7 @@ def by_all_gather(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, ra
 
 
 def by_all_to_all(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, rank: int, group: Any) -> Arrived:
-    """The same with as many rows as there are: each token once to each rank that it reaches. The host waits for the
+    """Send each token once to each rank that it reaches, which gets as many rows as exist. The host waits for the
     counts.
     """
     reached = reached_ranks(problem, routing.ids)  # [source, token, rank]

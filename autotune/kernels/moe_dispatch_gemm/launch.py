@@ -96,7 +96,6 @@ class GemmScratch(Scratch):
     """fp32 [capacity, scales of a row], of fp8."""
 
     def poison(self) -> None:
-        """Rows, too."""
         super().poison()
         for rows in (self.rows, self.scale_rows):
             if rows is not None:

@@ -44,7 +44,6 @@ class MoeDispatchGemm(GatedColumns, GroupedProblem, DispatchedProblem):
 
     @property
     def columns(self) -> int:
-        """Columns of each expert's B."""
         return self.width * (2 if self.gated else 1)
 
     @property

@@ -73,7 +73,6 @@ class GemmScratch(Scratch):
     """[capacity, hidden], this rank's alone: products; empty in ``one_shot`` and ``own_collective``."""
 
     def poison(self) -> None:
-        """Products, too."""
         super().poison()
         self.y.fill_(math.nan)
 
@@ -88,7 +87,6 @@ class GemmCombineKnobs(SumKnobs, GroupedKnobs):
 
     @property
     def way(self) -> str:
-        """The way in which rows come home."""
         return self.combine if self.mode in APART else self.mode
 
     def gemm_programs(self, problem: MoeGemmCombine, machine: Machine) -> int:

@@ -7,7 +7,7 @@ import triton
 from autotune.kernels.primitives.trace import now
 
 THREADS = 1024
-"""Of a program: half of what a multiprocessor holds."""
+"""Threads per program: half of what a multiprocessor holds."""
 
 
 @triton.jit

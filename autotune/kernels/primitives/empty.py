@@ -7,5 +7,4 @@ import triton
 
 @triton.jit
 def empty_kernel():
-    """Do nothing."""
     pass

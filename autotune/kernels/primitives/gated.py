@@ -31,7 +31,7 @@ def tile_columns(column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr):
 
 @triton.jit
 def loaded_columns(column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr):
-    """The same, with those that are there in the place of those beyond the edge: what is loaded of them is not stored.
+    """``tile_columns``, with existing columns in place of those beyond the edge, whose results are not stored.
 
     The compiler does not see that columns of two halves lie side by side, and would load them one by one.
     """
@@ -49,7 +49,6 @@ def halves_of(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def side_by_side(left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The tile of these halves."""
     return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (BLOCK_M, BLOCK_N))
 
 

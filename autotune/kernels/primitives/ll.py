@@ -63,13 +63,11 @@ def ll_sum(words, TYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
 
 @triton.jit
 def ll_pack(value, flag):
-    """The fp32 ``value`` as words."""
     return ll_words(value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF, flag)
 
 
 @triton.jit
 def ll_unpack(words):
-    """The fp32 values of words."""
     return words.to(tl.int32).to(tl.float32, bitcast=True)
 
 

@@ -111,7 +111,7 @@ def accumulate_scaled_parts(
     acc, a, a_row, a_rows, a_pitch, b, column, first_k, end_k, scale_a, scale_b,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
-    """The same with scales by blocks, of which a tile is one wide at most. They are loaded a step ahead."""
+    """``accumulate_parts`` with block scales, loaded a step ahead; a tile is at most one block wide."""
     upper, lower = apart(acc, BLOCK_M, BLOCK_N)
     pitch = a_pitch // SIDE
     rows = a_row + tl.arange(0, BLOCK_M // 2)

@@ -12,4 +12,3 @@ SENTINEL = tl.constexpr(2)
 """Data alone, polled until it is there: ``sentinel.py``."""
 
 PROTOCOLS = {"signal": SIGNAL, "ll": LL, "sentinel": SENTINEL}
-"""By a config's word."""

@@ -115,7 +115,7 @@ def _scales_of(largest, LARGEST: tl.constexpr):
 
 @triton.jit
 def received(tile, of_rows):
-    """In fp32 what was ``quantised`` to be sent, a tile in fp8 and its rows' scales."""
+    """fp32 values of a ``quantised`` tile that was sent, from fp8 and its rows' scales."""
     value = widened(tile)
     return value * tl.where(tl.abs(value) > largest_sent(tile.dtype), float("inf"), of_rows[:, None])
 

@@ -48,7 +48,7 @@ def sentinel_data(words):
 
 @triton.jit
 def sentinel_read(place, mask):
-    """What words carry that have come; 0 where ``mask`` asks for none."""
+    """Values of words that have arrived; 0 outside ``mask``."""
     return sentinel_data(tl.load(place, mask=mask, other=NO_NUMBER, volatile=True))
 
 

@@ -38,7 +38,6 @@ def begin(trace, KIND: tl.constexpr, event, what):
 
 @triton.jit
 def end(trace, KIND: tl.constexpr, event):
-    """The event that has begun ends."""
     if trace is not None:
         tl.debug_barrier()  # all threads have done their part
         tl.store(_place(trace, KIND, event) + 1, now(), mask=event < MOST_EVENTS)

@@ -104,7 +104,7 @@ def sizes_of(problem: Mapping[str, object]) -> dict[str, int]:
 
 
 def speedup_of(of: Point) -> Ratio | None:
-    """Over the fastest baseline; None without one, and under the interpreter."""
+    """Speedup over the fastest baseline; None without one, and under the interpreter."""
     return of.report.speedups[0].ratio if of.report.speedups else None
 
 
@@ -118,7 +118,7 @@ class Range:
 
 
 def ranges(points: Sequence[Point]) -> list[Range]:
-    """By rising size. Between two points the nearer one counts, by ratio, of two equally near the smaller."""
+    """Ranges by rising size. Between two points the nearer one counts, by ratio; the smaller on a tie."""
     found: list[Range] = []
     for place, each in enumerate(points):
         first, last = -(-each.size // NEAR), each.size * NEAR

@@ -36,14 +36,12 @@ VIEWS = (
     taxes.view,
     timeline.view,
 )
-"""The order of the page."""
 
 UNFOLDED = ("headline",)
 """Views whose tables stay open beside their charts."""
 
 
 def to_html(study: Study) -> str:
-    """The whole page."""
     views = [found for view in VIEWS if (found := view(study)) is not None]
     return page(f"{study.title}: {asked_text(study.record.key, study.problem)}", lead(study), views, _origin(study))
 
@@ -91,7 +89,6 @@ def lead(study: Study) -> str:
 
 
 def verdict(study: Study) -> str:
-    """The result in one line."""
     report = study.report
     if report is None:
         if not study.measured:

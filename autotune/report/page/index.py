@@ -38,7 +38,6 @@ def to_index(studies: Sequence[Study], unfinished: Sequence[StudyRecord] = ()) -
 
 
 def _kicker(studies: Sequence[Study]) -> str:
-    """The machines."""
     machines = dict.fromkeys(device_text(study.record.key) for study in studies)
     return f'<p class="kicker">{escape(visible(" · ".join(machines)))}</p>'
 

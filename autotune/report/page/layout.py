@@ -25,11 +25,11 @@ class Room:
     width: int
     """The narrowest chart."""
     names: int
-    """Of names beside bars, which are cut there."""
+    """Width of names beside bars, which are cut there."""
 
 
 PHONE, SCREEN = Room(width=310, names=125), Room(width=NARROW, names=NAME_WIDTH)
-"""Up to NARROW pixels, and above."""
+"""Room up to NARROW pixels, and above."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def legend_rows(option: Option, room: Room) -> int:
 
 
 def _series_names(option: Option) -> list[str]:
-    """Those that a legend without names of its own shows."""
+    """Names of the series, for a legend without names of its own."""
     return list(dict.fromkeys(series["name"] for series in option["series"] if "name" in series))
 
 

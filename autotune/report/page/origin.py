@@ -12,7 +12,6 @@ from autotune.text import counted, visible
 
 
 def provenance(study: Study) -> Table:
-    """Device, versions, seed, time."""
     record, report = study.record, study.report
     versions = dataclasses.asdict(record.provenance)
     moment = last_moment(study)

@@ -178,7 +178,7 @@ def unfinished(store: Store, record: StudyRecord, workload: Workload | None = No
 
 
 def last_moment(study: Study) -> datetime | None:
-    """When the study finished, else when its last trial was recorded."""
+    """End of the study, else the time of its last recorded trial."""
     if study.report is not None:
         return study.report.finished_at
     return max((trial.created_at for trial in study.trials if trial.created_at is not None), default=None)

@@ -67,8 +67,6 @@ class Table:
 
 @dataclass(frozen=True)
 class View:
-    """One section of the page."""
-
     name: str
     """A word; the section's anchor."""
     title: str
@@ -144,7 +142,6 @@ def heading(text: str) -> Option:
 
 
 def time_axis(name: str = "µs", **parts: Any) -> Option:
-    """An axis of latencies."""
     return {"type": "value", "name": name, "splitNumber": 4, "axisLabel": {"hideOverlap": True}, **parts}
 
 
@@ -182,7 +179,6 @@ def line_at(value: float, text: str, *, vertical: bool = False, colour: str = GR
 
 
 def mark_lines(lines: Sequence[Option]) -> Option:
-    """A series' lines."""
     return {"symbol": "none", "silent": False, "data": list(lines), "animation": False}
 
 

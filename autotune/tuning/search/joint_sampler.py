@@ -45,7 +45,6 @@ class JointSampler(BaseSampler):
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing is known of any trial."""
         self._random, self._independent = random.Random(self._seed), RandomSampler(seed=self._seed)
         self._seen: set[int] = set()
         self._settled = 0
@@ -57,15 +56,12 @@ class JointSampler(BaseSampler):
             self._take_shape(GivenSpace(self._given), self._given)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the lock."""
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """With a lock of its own."""
         self.__dict__.update(state, _lock=threading.RLock())
 
     def reseed_rng(self) -> None:
-        """For trials in parallel."""
         with self._lock:
             self._random.seed()
             self._independent.reseed_rng()
@@ -239,7 +235,6 @@ class GivenSpace:
         return self._space.of_parameters(trial.params)
 
     def parameters(self, config: Config) -> dict[str, Any]:
-        """The index of each value."""
         return dict(self._space.parameters(config))
 
 

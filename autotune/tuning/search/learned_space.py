@@ -36,7 +36,7 @@ class Grid:
 
     @cached_property
     def values(self) -> tuple[Any, ...]:
-        """In rising order, of categories in their own."""
+        """Values in rising order; categories in their own order."""
         dist = self.distribution
         if isinstance(dist, CategoricalDistribution):
             return tuple(dist.choices)
@@ -55,11 +55,10 @@ class Grid:
 
     @property
     def is_ordinal(self) -> bool:
-        """True for numbers."""
         return not isinstance(self.distribution, CategoricalDistribution)
 
     def index(self, value: Any) -> int | None:
-        """Of the value on the grid that is nearest; None for one that is out of range."""
+        """Index of the nearest value on the grid; None if out of range."""
         if not self.is_ordinal:
             return next((i for i, own in enumerate(self.values) if own is value or own == value), None)
         dist = self.distribution
@@ -89,7 +88,6 @@ class LearnedSpace:
     """
 
     def __init__(self, trials: Sequence[FrozenTrial]) -> None:
-        """``trials`` have parameters."""
         self._grids = {name: Grid(dist) for name, dist in _distributions(trials).items()}
         placed = [self._places(trial) for trial in trials]
         self._conditions: dict[str, Condition] = {}
@@ -120,7 +118,6 @@ class LearnedSpace:
         return Config({"mode": _label(branch), **values})
 
     def parameters(self, config: Config) -> dict[str, Any]:
-        """The values that make up a config."""
         branch = self._modes[str(config["mode"])]
         places = {**branch, **{n: config.integer(_dimension(n)) for n in self._names if _dimension(n) in config}}
         return {name: self._grids[name].values[place] for name, place in places.items()}
@@ -168,7 +165,7 @@ class LearnedSpace:
 
 
 def _distributions(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
-    """Of each parameter, in the order in which they were first suggested; ranges that differ are united."""
+    """Distributions of the parameters, in the order of their first suggestion; ranges that differ are united."""
     found: dict[str, BaseDistribution] = {}
     for trial in trials:
         for name, new in trial.distributions.items():

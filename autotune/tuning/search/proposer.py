@@ -22,7 +22,7 @@ GUIDED_FROM = 8
 """Measured configs from which on the surrogate is asked; before, the sampler draws at random."""
 
 GUIDED_SHARE = 0.9
-"""Of the configs after that. The rest are the sampler's: an opinion of its own where the surrogate is wrong."""
+"""Share of later configs that the surrogate proposes; the sampler's are independent of its errors."""
 
 STEPPED_FROM = 3
 """Configs, the best, that are stepped away from."""
@@ -41,7 +41,7 @@ NEAR = 1.05
 search rank modes that draw much power too well, by 3 % in all-gather + GEMM at m=8192 on four H200."""
 
 NEAR_SHARE = 0.3
-"""Of the surrogate's proposals: they stay in a mode that is near, not the fastest's, to gain on its best."""
+"""Share of the surrogate's proposals that stay in a mode that is near, not the fastest's, to gain on its best."""
 
 PREDICTED = 4
 """Configs that the cost model adds to the first ones, …"""
@@ -59,12 +59,11 @@ TRIES = 3
 
 
 def no_prediction(config: Config) -> float | None:
-    """The cost model of who has none."""
     return None
 
 
 def unheard(config: Config, evaluation: Evaluation) -> None:
-    """For callers who need not know what was refused."""
+    """Ignore what was refused."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class Given:
 
     @property
     def narrowed(self) -> Given:
-        """The same, with a space of living values only: TPE then proposes far less in vain."""
+        """A copy whose space has living values only: TPE then proposes far less in vain."""
         return replace(self, space=self.space.narrowed(self.problem, self.machine))
 
 

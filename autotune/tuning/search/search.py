@@ -37,7 +37,7 @@ class Search:
         reserved: Iterable[Config], on_invalid: Callable[[Config, Evaluation], None],
         predict: Callable[[Config], float | None] = no_prediction, regime: Regime = DEFAULT_REGIME,
     ) -> None:  # fmt: skip
-        """As ``Given``; ``reserved`` are evaluated in any case, and the caller lets the search ``remember`` them."""
+        """Arguments of ``Given``; ``reserved`` are evaluated in any case: the caller tells by ``remember``."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         given = Given(space, problem, machine, list(first), list(reserved), predict, on_invalid).narrowed
         self._space, self._regime = given.space, regime
@@ -53,7 +53,6 @@ class Search:
         return Candidate(config, self._sampler.source(trial.number), trial)
 
     def tell(self, candidate: Candidate, evaluation: Evaluation) -> None:
-        """Learn how a candidate ended."""
         if candidate.trial is None:
             self.remember(candidate.config, evaluation)
             return

@@ -25,10 +25,10 @@ NOISE = 1e-3
 """Share of the variance that two measurements of one config may differ by."""
 
 LEAST_SPREAD = 0.01
-"""Of the logarithms, however well a trend fits them: less than that, and nothing is expected to gain anything."""
+"""Lower bound on the logarithms' spread, however well a trend fits: below it nothing is expected to gain anything."""
 
 RATE = 0.3
-"""Of the relevances' logarithms, the longest step that one call takes."""
+"""The longest step of the relevances' logarithms per call."""
 
 MOST_MEASURED = 150
 MOST_FAILED = 40
@@ -44,7 +44,7 @@ class Surrogate:
     """Learns anew at each call, in a few milliseconds; how much each dimension matters, it keeps."""
 
     def __init__(self, space: Space, predict: Callable[[Config], float | None] = lambda config: None) -> None:
-        """Of the space it takes the dimensions; constraints are the caller's. ``predict``: a cost model's microseconds.
+        """Use the space's dimensions; constraints are the caller's. ``predict``: a cost model's microseconds.
 
         The model is taken as far as it bears out: its logarithm, times a slope that fits what was measured, is the
         trend, and the process is about what is left. Where it has no opinion there is no trend.
@@ -54,7 +54,7 @@ class Surrogate:
         self._predictions: dict[Config, float] = {}
         self._coordinates = [(d.name, _coordinates(d)) for d in space.dimensions.values()]
         self._dimension = np.array([i for i, d in enumerate(space.dimensions.values()) for _ in range(_width(d))])
-        """Whose each coordinate is."""
+        """Dimension of each coordinate."""
         self._relevance = np.ones(len(space.dimensions))
 
     def most_promising(
@@ -126,7 +126,7 @@ class Surrogate:
 
 
 def _slope(predicted: Array, measured: Array) -> float:
-    """Of the line of least squares; from 0, where the predictions say nothing, to 1, where they are right."""
+    """Slope of the line of least squares; from 0, where the predictions say nothing, to 1, where they are right."""
     apart = predicted - predicted.mean()
     varies = float(apart @ apart)
     return min(1.0, max(0.0, float(apart @ measured) / varies)) if varies > 0 else 0.0

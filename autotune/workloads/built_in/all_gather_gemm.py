@@ -69,7 +69,7 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
         return farthest(outputs, expected)
 
     def expected(self, number: int = 0) -> torch.Tensor:
-        """With what follows the GEMM."""
+        """The product with the epilogue applied."""
         product = super().expected(number)
         return reference(product, self._problem) if self._problem.gated else product
 
@@ -99,8 +99,6 @@ K=4096, 2 H100, 2026-11-25).
 
 
 class AllGatherGemmWorkload(GemmWorkload):
-    """Joins problem, kernels and space."""
-
     problem_type = AllGatherGemm
     operation_type = AllGatherGemmOperation
     space = SPACE
@@ -124,8 +122,8 @@ class AllGatherGemmWorkload(GemmWorkload):
         return first_configs(problem, machine)
 
     def waste(self, config: Config, problem: AllGatherGemm, machine: Machine) -> float:
-        """Where tiles have rows of two owners, a rank's own rows go through the inbox like its peers', as they always
-        do in layout k and where programs share a tile.
+        """A rank's own rows take a detour through the inbox, like its peers', where tiles have rows of two owners, in
+        layout k, and where programs share a tile.
         """
         knobs = self.kernels.knobs.of(config)
         never = not problem.rows_layout or not knobs.block_m or knobs.split_k > 1
@@ -185,7 +183,7 @@ class AllGatherGemmWorkload(GemmWorkload):
 
 
 class ReturningWorkload(AllGatherGemmWorkload):
-    """The same for calls that want the gathered A, too."""
+    """All-gather + GEMM that returns the gathered A, too."""
 
     kernels = RETURNING
 
@@ -195,7 +193,6 @@ class ReturningWorkload(AllGatherGemmWorkload):
         return dataclasses.replace(problem, gathered=True)
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Of C, and of the gathered A."""
         (a, b), c = operands[:2], self.out_shape(world_size, operands, options)
         assert a is not None and b is not None
         return [c, (c[0], b.shape[0])]
@@ -206,7 +203,7 @@ class ReturningWorkload(AllGatherGemmWorkload):
 
 
 class QuantisingWorkload(AllGatherGemmWorkload):
-    """The same for calls that want C as fp8, with its scales."""
+    """All-gather + GEMM that returns C as fp8, with its scales."""
 
     kernels = QUANTISING
 
@@ -216,7 +213,6 @@ class QuantisingWorkload(AllGatherGemmWorkload):
         return dataclasses.replace(problem, quantised=True)
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Of C, and of its scales."""
         rows, columns = self.out_shape(world_size, operands, options)
         return [(rows, columns), (rows, blocks(columns))]
 

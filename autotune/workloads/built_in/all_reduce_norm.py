@@ -69,8 +69,6 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Scratch]):
 
 
 class AllReduceNormWorkload(LaunchedWorkload):
-    """Joins problem, kernels and space."""
-
     problem_type = AllReduceNorm
     operation_type = AllReduceNormOperation
     space = SPACE
@@ -118,7 +116,6 @@ class AllReduceNormWorkload(LaunchedWorkload):
         return AllReduceNorm(m=x.shape[0], n=x.shape[1], **given, dtype=dtype, world_size=world_size)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
-        """That of X, for both results."""
         assert operands[0] is not None
         return tuple(operands[0].shape)
 

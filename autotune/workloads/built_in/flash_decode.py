@@ -42,7 +42,6 @@ mean square.
 """
 
 DIMENSIONS = {"q": 3, "k_cache": 4, "v_cache": 4, "block_table": 2, "lengths": 1}
-"""Of each operand."""
 
 FILLED_AT_ONCE = 1 << 26
 """Elements of a cache that are drawn at once."""
@@ -201,8 +200,6 @@ def _kind_of_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, 
 
 
 class FlashDecodeWorkload(LaunchedWorkload):
-    """Joins problem, kernels and space."""
-
     problem_type = FlashDecode
     operation_type = FlashDecodeOperation
     space = SPACE

@@ -44,8 +44,6 @@ class GemmAllReduceOperation(SummedOperation[GemmAllReduce, Scratch]):
 
 
 class GemmAllReduceWorkload(SummedWorkload):
-    """Joins problem, kernels and space."""
-
     problem_type = GemmAllReduce
     operation_type = GemmAllReduceOperation
     space = SPACE

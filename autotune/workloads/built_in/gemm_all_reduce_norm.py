@@ -52,8 +52,6 @@ class GemmAllReduceNormOperation(GemmAllReduceOperation):
 
 
 class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
-    """Joins problem, kernels and space."""
-
     problem_type = GemmAllReduceNorm
     operation_type = GemmAllReduceNormOperation
     space = SPACE
@@ -61,7 +59,6 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
     options = ("deterministic", "out_dtype", "fast_accum", "eps")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduceNorm:
-        """GEMM + all-reduce's."""
         return GemmAllReduceNorm(**super().default_problem(machine, world_size).as_dict())
 
     def default_config(self, problem: Any, machine: Machine) -> Config:

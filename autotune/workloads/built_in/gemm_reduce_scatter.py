@@ -50,8 +50,6 @@ class GemmReduceScatterOperation(SummedOperation[GemmReduceScatter, Scratch]):
 
 
 class GemmReduceScatterWorkload(SummedWorkload):
-    """Joins problem, kernels and space."""
-
     problem_type = GemmReduceScatter
     operation_type = GemmReduceScatterOperation
     space = SPACE

@@ -39,8 +39,6 @@ class MoeCombineOperation(CombinedOperation[MoeCombine, Tensors, Scratch]):
 
 
 class MoeCombineWorkload(CombinedWorkload):
-    """Joins problem, kernels and space."""
-
     problem_type = MoeCombine
     operation_type = MoeCombineOperation
     space = SPACE

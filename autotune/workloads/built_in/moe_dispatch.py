@@ -92,7 +92,7 @@ class MoeDispatchWorkload(DispatchedWorkload):
 
 
 class ScaledWorkload(MoeDispatchWorkload):
-    """The same for calls with fp8 tokens, whose scales are operands, and results by row."""
+    """Dispatch of fp8 tokens: their scales are operands, and results by row."""
 
     kernels = SCALED
 

@@ -53,7 +53,6 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Gem
         return b[expert] if scale_b is None else dequantised(b[expert], scale_b[expert])
 
     def _after(self, product: torch.Tensor) -> torch.Tensor:
-        """A product behind the epilogue."""
         problem = self._problem
         if not problem.gated:
             return product
@@ -75,8 +74,6 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Gem
 
 
 class MoeDispatchGemmWorkload(DispatchedWorkload):
-    """Joins problem, kernels and space."""
-
     problem_type = MoeDispatchGemm
     operation_type = MoeDispatchGemmOperation
     space = SPACE

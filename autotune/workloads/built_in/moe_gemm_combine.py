@@ -43,12 +43,10 @@ class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, GemmScr
                 self._tensors.scale_b[local].copy_(self._scales(first + local))
 
     def _expert(self, expert: int) -> torch.Tensor:
-        """B of an expert of any rank."""
         b = self._tensors.b
         return drawn(tuple(b.shape[1:]), b.dtype, self._heap.device, self._seed * 1000 + 600 + 1_000_003 * expert)
 
     def _scales(self, expert: int) -> torch.Tensor:
-        """Those of an expert's B."""
         like = self._tensors.scale_b
         assert like is not None
         seed = self._seed * 1000 + 800 + 1_000_003 * expert
@@ -80,8 +78,6 @@ class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, GemmScr
 
 
 class MoeGemmCombineWorkload(CombinedWorkload):
-    """Joins problem, kernels and space."""
-
     problem_type = MoeGemmCombine
     operation_type = MoeGemmCombineOperation
     space = SPACE

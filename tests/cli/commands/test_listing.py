@@ -128,7 +128,7 @@ def test_several_kernels_and_unfinished_studies(gpus: Bench) -> None:
         recorded = dataclasses.replace(now, space=f"{now.space} recorded")
         store.study(dataclasses.replace(of, device="recorded on"), recorded, seed=0, space_size=1)
     listed = gpus.tune("list")
-    assert "in full: tune show my-kernel --study 3\n" in listed.stderr, "of the newest kernel with several"
+    assert "show one with: tune show my-kernel --study 3\n" in listed.stderr, "of the newest kernel with several"
     assert "tune all-gather-gemm " in listed.stderr and "--m 256 " in listed.stderr, "the newest goes on"
     assert "recorded on" not in listed.stdout, "a recording has no end"
     assert not any("--regime" in line for line in listed.stdout.splitlines() if "kernel" in line)

@@ -1,4 +1,4 @@
-"""Residency: NVIDIA's and AMD's rules by known examples, and what is refused because a program could starve another."""
+"""Occupancy: NVIDIA's and AMD's rules by known examples, and what is refused because a program could starve another."""
 
 from __future__ import annotations
 

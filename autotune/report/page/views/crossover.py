@@ -85,7 +85,6 @@ def options(name: str, points: Sequence[Point]) -> Option:
 
 
 def table(name: str, points: Sequence[Point]) -> Table:
-    """The same in figures."""
     rows = []
     for each in points:
         first = each.report.speedups[0] if each.report.speedups else None
@@ -96,7 +95,6 @@ def table(name: str, points: Sequence[Point]) -> Table:
 
 
 def margin_text(of: Point) -> str:
-    """The next mode's time, in words."""
     if of.margin is None:
         return "no other mode measured"
     tie = ", a tie" if of.tied else ""

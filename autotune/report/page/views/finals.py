@@ -35,11 +35,10 @@ class Finalist:
     config: Config
     rounds: tuple[Latency, ...]
     failed: str
-    """Why it is out; empty where it is not."""
+    """The reason that it is out; empty if it is not."""
 
     @property
     def latency(self) -> Latency:
-        """All its rounds as one."""
         return merge(self.rounds)
 
 
@@ -117,7 +116,6 @@ def options(study: Study, found: list[Finalist]) -> Option:
 
 
 def table(report: Report, found: list[Finalist]) -> Table:
-    """Each finalist against the winner."""
     rows = []
     for each in found:
         config = change_text(each.config, report.config)

@@ -45,8 +45,6 @@ REGIMES = (
 
 @dataclass(frozen=True)
 class Bar:
-    """One row of the chart."""
-
     name: str
     latency: Latency
     kind: str
@@ -120,7 +118,7 @@ def limits(report: Report) -> list[tuple[str, float]]:
 
 
 def regimes(report: Report) -> list[Regime]:
-    """Those that the winner or a baseline was measured in; the device's time is always known."""
+    """Regimes that the winner or a baseline was measured in; the device's time is always known."""
     latencies = [report.latency, *(each.latency for each in report.speedups)]
     return [regime for regime in Regime if any(latency.knows(regime) for latency in latencies)]
 
@@ -134,7 +132,6 @@ def interval(latency: Latency, regime: Regime) -> tuple[float, float]:
 
 
 def table(report: Report) -> Table:
-    """The same in figures."""
     measured = regimes(report)
     rows = []
     for bar in bars(report):

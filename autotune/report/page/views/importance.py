@@ -32,7 +32,6 @@ def by_importance(study: Study) -> list[Knob]:
 
 
 def options(study: Study) -> Option:
-    """A bar for each dimension."""
     ranked = by_importance(study)
     data = [
         {"value": round(knob.importance or 0.0, 4), "name": f"{shown(knob.name)}: {shown(knob.help)}",

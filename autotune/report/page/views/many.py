@@ -38,9 +38,7 @@ class Line:
     """Problems that differ in one size alone."""
 
     name: str
-    """Its label among the lines."""
     problem: dict[str, object]
-    """Of one of them."""
     points: dict[int, Point]
 
 
@@ -104,7 +102,6 @@ def _field(place: int, size: str, group: Sequence[Study]) -> Field:
 
 
 def map_view(field: Field) -> View:
-    """The map."""
     modes = "; ".join(f"{line.name}: {', '.join(_cell(each) for each in line.points.values())}" for line in field.lines)
     chart = Chart(
         f"map-{field.place}", f"Map of modes by {shown(field.size)}. {modes}.", map_options(field),

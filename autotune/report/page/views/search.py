@@ -173,7 +173,6 @@ def tables(study: Study, moments: Sequence[Moment]) -> list[Table]:
 
 
 def mode_name(mode: str) -> str:
-    """The mode's name in the legend."""
     return shown(mode) or "trials"
 
 

@@ -43,9 +43,9 @@ class Step:
     value: Value
     config: Config
     ratio: float
-    """Its latency in the search over the winner's."""
+    """Latency in the search over the winner's."""
     error: float
-    """From the spread of the iterations of both."""
+    """Error from the spread of the iterations of both."""
 
 
 def view(study: Study) -> View | None:
@@ -178,7 +178,6 @@ def step_options(study: Study, steps: list[Step]) -> Option:
 
 
 def step_table(study: Study, steps: list[Step]) -> Table:
-    """The neighbours in figures."""
     winner = study.winner
     assert winner is not None
     rows = [

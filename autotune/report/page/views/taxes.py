@@ -108,7 +108,6 @@ def responses(doses: Mapping[str, Doses], name: str, size: float, *, diagonal: b
 
 
 def table(taxes: Taxes) -> Table:
-    """The waterfall in figures."""
     rows = waterfall.bars(taxes)
     size, unit = waterfall.unit(max(bar.end for bar in rows))
     told = [

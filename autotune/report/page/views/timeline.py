@@ -18,10 +18,10 @@ EXPLAINED = (
 )
 
 COLOUR = {TILE: COLOURS[0], SENDS: WINNER, WAITS: GREY, BARRIER: FAILED}
-"""In the order in which they are drawn: a tile first, then what is a part of it."""
+"""Colours in drawing order: a tile first, then its parts."""
 
 MOST_ROWS = 64
-"""Of a chart; ranks share them."""
+"""Rows of a chart; ranks share them."""
 
 
 def view(study: Study) -> View | None:
