@@ -1,4 +1,4 @@
-"""The one list of problems: README's table has a row for each entry, and all tables of docs/results.md come from it.
+"""The one list of problems: all tables of docs/results.md come from it, the short one has a row for each entry.
 
 ``bench/results.py`` tunes them, ``bench/outside.py`` measures them again from outside.
 """
@@ -18,7 +18,7 @@ class Sizes:
     name: str
     workload: str
     title: str
-    """The title in README, beside the workload's name."""
+    """The title in the short table, beside the workload's name."""
     fixed: Mapping[str, Any]
     varied: Mapping[str, tuple[int, ...]]
     seconds: int

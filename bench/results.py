@@ -1,4 +1,4 @@
-"""Regenerates README's table and every table of docs/results.md from one list (listed.py), on a host with GPUs.
+"""Regenerates README's picture and every table of docs/results.md from one list (listed.py), on a host with GPUs.
 
     make results                                  measures what is missing, and writes the pages
     make results ARGS="--minutes 9"               no step begins that would end later; the same again continues

@@ -22,7 +22,7 @@ from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
 from repeatability import AIMS, SEEDS, summed_up
 from results_table import BESIDE, ROOT, START, Results, Setting, Table, chunks, listed, options, rows_of
-from results_text import block, caption, markdown, paragraph, ratios, share_of_limit, sizes_text
+from results_text import block, caption, markdown, over_the_faster, paragraph, sizes_text
 from steps import FOLDER, JSON, Step
 
 BLOCK = "docs/examples/transformer_block.py"
@@ -282,32 +282,27 @@ class Repeatability(Table):
         return block(stored, "\n\n".join(map(summed_up, summaries)))
 
 
-class Readme(Table):
+class Short(Table):
     """What is found, in a line for each entry of the list."""
 
     name = "found"
-    page = "README.md"
     needs = tuple(sizes.name for sizes in LIST)
 
     def render(self, results: Results) -> str:
         lines = []
         for sizes in LIST:
-            stored = results(sizes.name)
-            rows = [row for row in rows_of(stored) if row.get("latency") or row.get("winner")]
+            rows = [row for row in rows_of(results(sizes.name)) if row.get("latency") or row.get("winner")]
+            found = [over_the_faster(row) for row in rows]
             workload = f"`{sizes.workload.replace('_', '-')}`, {sizes.title}"
-            lines.append([workload, problems_text(rows), ratios(rows), share_of_limit(rows)])
-        table = markdown(["workload", "problems", "over the faster", "share of the limit"], lines, "llll")
-        seconds = [sizes.seconds for sizes in LIST]
+            numbers = (statistics.geometric_mean(found), min(found), max(found))
+            lines.append([workload, problems_text(rows), *(f"{number:.2f}" for number in numbers)])
+        table = markdown(["workload", "problems", "faster", "least", "most"], lines, "ll")
         lead = caption([each for sizes in LIST for each in results(sizes.name)])
-        lead += f"; {min(seconds)} to {max(seconds)} seconds of search per size, against the faster of the library's "
-        lead += "two ways (eager, CUDA graph), measured in the same run:"
-        decode = statistics.geometric_mean(row["over_tuned_bsp"] for row in rows_of(results("fd")))
-        harder = "In flash decode the library's exchange with our tuned local kernel is the harder baseline"
-        return f"{paragraph(lead)}\n\n{table}\n\n{harder}: {decode:.2f}."
+        return f"{paragraph(f'{lead}:')}\n\n{table}"
 
 
 def problems_text(rows: Sequence[dict[str, Any]]) -> str:
-    """The problems of a line of README's table: what they share, and what they differ in."""
+    """The problems of a line of that table: what they share, and what they differ in."""
     first = rows[0]["problem"]
     words = {"m": "M =", "batch": "batch", "kv_len": "KV per GPU", "tokens": "tokens per rank"}
     several = [f"{word} {sizes_text(sorted({row['problem'][name] for row in rows}))}"
@@ -338,7 +333,7 @@ TABLES: tuple[Table, ...] = (
         "time-to-optimum", ["bench/time_to_optimum.py", "bench/recordings/ag-rows-1024.json.gz", "--budget=25s"], 4
     ),
     Printed("compile-survey", ["bench/compile_survey.py", "--sample=24"]),
-    Readme(),
+    Short(),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,25 +86,6 @@ def over_the_faster(row: dict[str, Any]) -> float:
     if "over_bsp" in row:
         return float(row["over_bsp"])
     return speedup(row)["value"]
-
-
-def ratios(rows: Sequence[dict[str, Any]]) -> str:
-    """Speedups over the faster baseline: one by one, or their range and mean."""
-    found = [over_the_faster(row) for row in rows]
-    mean = f", geometric mean {statistics.geometric_mean(found):.2f}" if len(found) > FEW else ""
-    return several(found) + mean
-
-
-def share_of_limit(rows: Sequence[dict[str, Any]]) -> str:
-    """Shares of the limit: one by one, or their range; empty where a row has none."""
-    found = [row.get("limit_share") for row in rows]
-    return several([share for share in found if share is not None]) if None not in found else ""
-
-
-def several(values: Sequence[float]) -> str:
-    if len(values) > FEW:
-        return f"{min(values):.2f} to {max(values):.2f}"
-    return ", ".join(f"{value:.2f}" for value in values)
 
 
 def sizes_text(values: Sequence[int]) -> str:
