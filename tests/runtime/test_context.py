@@ -26,6 +26,7 @@ from autotune.errors import HeapError, InputError
 from autotune.heap.status import new_status
 from autotune.kernels.all_gather_gemm.launch import AllGatherGemmKernels
 from autotune.machine import INTERPRETED
+from autotune.runtime import choices
 from autotune.runtime import context as module
 from autotune.runtime.blocks import Blocks
 from autotune.runtime.lookup import forget_lookups
@@ -64,8 +65,8 @@ def test_what_takes_a_context_takes_nothing_else(door: Callable[[Any], object]) 
 
 def test_operators_get_what_was_tuned_for_the_contexts_regime(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    look_up = module.lookup
-    monkeypatch.setattr(module, "lookup", lambda *names, **how: asked.append(how["regime"]) or look_up(*names, **how))
+    look_up = choices.lookup
+    monkeypatch.setattr(choices, "lookup", lambda *names, **how: asked.append(how["regime"]) or look_up(*names, **how))
     problem = autotune.GemmAllReduce(m=16, n=32, k=32, dtype="fp32", world_size=1)
     for regime in ("pipelined", "graph", "isolated"):
         with autotune.Context(1 << 20, url="sqlite:///there/is/none.db", regime=regime) as context:
