@@ -79,7 +79,12 @@ MANY_FILES = 20
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the files that took longest, so that one that has grown is seen: see CONTRIBUTING.md."""
+    """Say in one line why tests were skipped; name the files that took longest (see CONTRIBUTING.md)."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        told = "; ".join(f"{number} {reason}" for reason, number in reasons.most_common())
+        terminalreporter.write_line(f"skipped: {told}")
     seconds = Counter[str]()
     for reports in terminalreporter.stats.values():
         for report in reports:
