@@ -73,9 +73,8 @@ def previous_winner(
 
 
 def _valid(workload: Workload, problem: Problem, machine: Machine, configs: Iterable[Config]) -> list[Config]:
-    """In today's words, each once: those that the space allows for the problem."""
-    current = dict.fromkeys(map(workload.space.current, configs))
-    return [config for config in current if workload.space.violation(config, problem, machine) is None]
+    """Each once: those that the space allows for the problem."""
+    return [config for config in dict.fromkeys(configs) if workload.space.violation(config, problem, machine) is None]
 
 
 def _fastest(store: Store, entry: Entry) -> Iterable[Config]:
