@@ -80,7 +80,7 @@ def test_both_are_told_in_their_regime(store: Store, make_entry: MakeEntry) -> N
 
 
 def test_both_are_told_with_an_operators_door_or_both_without(store: Store, make_entry: MakeEntry) -> None:
-    """A result from before doors were measured is no faster for lacking one."""
+    """A result without an operator's door is no faster for lacking one."""
     alone = dataclasses.replace(make_entry().key, regime="isolated")
     ours = dataclasses.replace(make_entry(), key=alone)
     bare = dataclasses.replace(ours.winner.latency, host_door=None, isolated_door=None)

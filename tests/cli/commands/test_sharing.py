@@ -58,14 +58,6 @@ def test_configs_travel_to_another_database_and_are_served_there(gpus: Bench, tm
     assert gpus.tune("export", *there).stdout == exported.read_text()
 
 
-def test_what_comes_without_rounds_is_called_so(gpus: Bench, tmp_path: Path, exported: Path) -> None:
-    there = ("--db", str(tmp_path / "there.db"))
-    gpus.tune("import", str(exported), *there)
-    for words in (("show", "all-gather-gemm", *there), ("report", "all-gather-gemm", *there)):
-        text = gpus.tune(*words).stdout
-        assert "stored no rounds" in text and "(by spread)" in text
-
-
 def test_the_same_file_again_changes_nothing(gpus: Bench, exported: Path) -> None:
     result = gpus.tune("import", str(exported), "--replace")
     assert result.exit_code == 0 and result.stderr == "2 there already\n"
