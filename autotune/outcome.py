@@ -149,7 +149,7 @@ class Latency:
 
 
 def alike(one: Latency, other: Latency) -> tuple[Latency, Latency]:
-    """Both with an operator's door in their times, or both without: results from before 2026-11-23 have none."""
+    """Both with an operator's door in their times, or both without: a replay's result has none."""
     return (one, other) if (one.host_door is None) == (other.host_door is None) else (one.bound, other.bound)
 
 

@@ -32,25 +32,21 @@ def number(help: str, default: float) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "kind": "number"})
 
 
-def choice(help: str, allowed: tuple[str, ...], default: str, *, late: bool = False) -> Any:
-    """A dataclass field for one of a few words; ``late``: see ``Problem.as_dict``."""
-    return dataclasses.field(
-        default=default, metadata={"help": help, "kind": "choice", "allowed": allowed, "late": late}
-    )
+def choice(help: str, allowed: tuple[str, ...], default: str) -> Any:
+    """A dataclass field for one of a few words."""
+    return dataclasses.field(default=default, metadata={"help": help, "kind": "choice", "allowed": allowed})
 
 
-def flag(help: str, default: bool = False, *, late: bool = False) -> Any:
-    """A dataclass field that is true or false; ``late``: see ``Problem.as_dict``."""
-    return dataclasses.field(default=default, metadata={"help": help, "kind": "flag", "late": late})
+def flag(help: str, default: bool = False) -> Any:
+    """A dataclass field that is true or false."""
+    return dataclasses.field(default=default, metadata={"help": help, "kind": "flag"})
 
 
 def written(help: str, read: Callable[[str], str], *, metavar: str) -> Any:
-    """A dataclass field for a text, empty by default and ``late`` (see ``Problem.as_dict``). ``read`` makes the field's
-    value from a word of the command line, ``metavar``, or of a fleet's list; it keeps a value as it is.
+    """A dataclass field for a text, empty by default. ``read`` makes the field's value from a word of the command line,
+    ``metavar``, or of a fleet's list; it keeps a value as it is.
     """
-    return dataclasses.field(
-        default="", metadata={"help": help, "kind": "written", "late": True, "read": read, "metavar": metavar}
-    )
+    return dataclasses.field(default="", metadata={"help": help, "kind": "written", "read": read, "metavar": metavar})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,22 +104,14 @@ class Problem:
         return OPERAND_TYPES[self.dtype].size
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name. A ``late`` field is left out where it has its default: it was added when problems were in
-        caches and files already, and they keep their keys.
-        """
-        fields = dataclasses.fields(self)
-        return {f.name: v for f in fields if (v := getattr(self, f.name)) != f.default or not f.metadata.get("late")}
+        """The fields by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @classmethod
     def in_order(cls) -> list[dataclasses.Field[Any]]:
         """The fields as people see them: what has to be given, the ranks after the sizes, then the rest as declared."""
         optional = {field.name: field.default is not dataclasses.MISSING for field in dataclasses.fields(cls)}
         return sorted(dataclasses.fields(cls), key=lambda field: (optional[field.name], field.name == "world_size"))
-
-    @classmethod
-    def late_defaults(cls) -> dict[str, Any]:
-        """The values of fields that a problem's text leaves out."""
-        return {field.name: field.default for field in dataclasses.fields(cls) if field.metadata.get("late")}
 
     @classmethod
     def completed(cls, given: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +137,10 @@ class Problem:
         return cls(**values)
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={shortened(str(value))}" for name, value in self.as_dict().items())
+        """The fields that do not hold their defaults, sizes first."""
+        told = {field.name: getattr(self, field.name) for field in self.in_order()}
+        defaults = {field.name: field.default for field in self.in_order()}
+        return " ".join(f"{name}={shortened(str(value))}" for name, value in told.items() if value != defaults[name])
 
 
 def whole(value: Any) -> int | None:

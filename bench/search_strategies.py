@@ -71,8 +71,7 @@ class Table:
         if recording.workload not in names():
             return cls(name, recording, None, None, recording.own_space())
         found = workload(recording.workload)
-        fitted = recording.fitted(found)
-        return cls(name, fitted, found, fitted.problem_of(found), fitted.space_of(found))
+        return cls(name, recording, found, recording.problem_of(found), recording.space_of(found))
 
     @property
     def machine(self) -> Machine:

@@ -32,9 +32,7 @@ from arguments import positive, whole
 from listed import Sizes, selected
 from steps import ROOT
 
-from autotune.config import Config
 from autotune.model_runs.clock import Ratio
-from autotune.workloads import workload
 
 ALLOWED = 0.99
 SECONDS = 0.1
@@ -117,15 +115,14 @@ def compared(
 ) -> tuple[str, bool]:
     """A line of the table, and whether this checkout is fast enough. Raises Refused."""
     asked = {"workload": sizes.workload, "fields": problem}
-    old = Config(before.ask("default", **asked)[0])
-    new = workload(sizes.workload).space.current(old)
-    for checkout, config in ((before, old), (now, new)):
-        checkout.ask("make", **asked, config=dict(config))
+    config = before.ask("default", **asked)[0]
+    for checkout in (before, now):
+        checkout.ask("make", **asked, config=config)
     times = in_turns(before, now, turns, seconds)
     ratio = Ratio.of_rounds(*times)
     told = " ".join(f"{name}={value}" for name, value in problem.items() if name in sizes.varied)
     means = [f"{statistics.geometric_mean(each):.1f}" for each in times]
-    cells = [f"{sizes.name} {told}", *means, str(ratio), " ".join(f"{name}={value}" for name, value in new.items())]
+    cells = [f"{sizes.name} {told}", *means, str(ratio), " ".join(f"{name}={value}" for name, value in config.items())]
     return "| " + " | ".join(cells) + " |", ratio.value >= ALLOWED
 
 

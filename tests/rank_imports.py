@@ -6,13 +6,12 @@ the interpreter runs them: to rewrite a workload's takes each rank a third of a 
 import gc
 import importlib
 
-import alembic.context  # noqa: F401
 import torch._dynamo.backends.debugging
 import torch._dynamo.guards
 import torch._inductor.compile_fx
 from triton.runtime.interpreter import InterpretedFunction
 
-import autotune.db.migrations
+import autotune.db
 import autotune.model_runs.rank
 import autotune.ranks.gang
 import autotune.ranks.imports

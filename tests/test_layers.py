@@ -44,7 +44,7 @@ ROOMS = (
 FACE = PACKAGE
 """The package's own ``__init__``: its lazy imports reach every room; nothing but the command line imports from it."""
 
-RUNS_WHEN_IMPORTED = ("__main__", "migrations.env")
+RUNS_WHEN_IMPORTED = ("__main__",)
 
 ROOT = Path(__file__).parent.parent
 

@@ -30,7 +30,7 @@ from autotune.report.figures import (
     slowest,
 )
 from autotune.report.order import config_in_order, fields_in_order, problem_type
-from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, door_text, in_regimes, title_of, verdicts
+from autotune.report.regimes import TITLES, conclusion, door_text, in_regimes, title_of, verdicts
 from autotune.report.routings import line, under_routings
 from autotune.report.staleness import why_stale
 from autotune.report.words import has_words, in_words
@@ -184,8 +184,6 @@ def entry_lines(entry: Entry, workload: Workload | None = None) -> Lines:
     lines += copy_lines(entry, workload)
     if entry.key.is_interpreted:
         lines.append(("note", INTERPRETER_NOTE))
-    if not entry.winner.latency.rounds and not entry.key.is_kernel:
-        lines.append(("note", WITHOUT_ROUNDS))
     return lines
 
 

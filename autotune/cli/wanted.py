@@ -41,8 +41,7 @@ class Wanted:
             return False
         if self.regime is not None and key.regime != self.regime:
             return False
-        late = {} if self.workload is None else self.workload.problem_type.late_defaults()
-        fields = {**late, **key.fields}
+        fields = key.fields
         return all(
             any(_same(name, there) and _equal(value, fields[there]) for there in fields)
             for name, value in self.given.items()

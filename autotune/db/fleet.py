@@ -34,7 +34,6 @@ from autotune.db.lease import Held, Lease
 from autotune.db.models import KEY, KIND, PROVENANCE, FleetAttempt, FleetFinding, FleetHost, FleetProblem
 from autotune.db.records import CacheKey, Provenance
 from autotune.db.rows import now
-from autotune.errors import NoDatabase
 from autotune.text import visible
 
 LOG = logging.getLogger("autotune")
@@ -63,8 +62,6 @@ class Fleet:
         self._database = database
         self._unknown: set[str] = set()
         """States that have been warned of."""
-        if database.schema.is_older_than("0007"):
-            raise NoDatabase(f"{database.place} has no fleet yet; start one: tune fleet problems.yaml")
 
     def add(self, problems: Iterable[Wanted], *, done: Collection[tuple[CacheKey, Provenance]] = ()) -> int:
         """Put problems on the list and return how many are new; those there already keep their state.

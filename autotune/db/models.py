@@ -27,7 +27,7 @@ NAMES = {"ix": "ix_%(table_name)s_%(column_0_name)s", "pk": "pk_%(table_name)s",
 
 
 class Base(DeclarativeBase):
-    """Base of the tables; constraints have names, so that a migration can address them."""
+    """Base of the tables; constraints have names, which messages show."""
 
     metadata = MetaData(naming_convention=NAMES)
 
@@ -61,8 +61,6 @@ class Study(Keyed, Base):
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-
-    regime: Mapped[str] = mapped_column(Text, server_default="graph")
 
     seed: Mapped[int] = mapped_column(BigInteger)
     space_size: Mapped[int] = mapped_column(BigInteger)
@@ -119,7 +117,7 @@ class Trial(Base):
     predicted: Mapped[float | None] = mapped_column(Double)
     seconds: Mapped[str] = mapped_column(Text)
     created_at: Mapped[str] = mapped_column(Text)
-    record_key: Mapped[str | None] = mapped_column(Text)
+    record_key: Mapped[str] = mapped_column(Text)
     """Identifies the record when a write is retried."""
 
 

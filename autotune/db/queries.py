@@ -7,45 +7,36 @@ from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, Row, Select, bindparam, func, literal_column, select, text
+from sqlalchemy import ColumnElement, Row, Select, bindparam, func, literal_column, select, text
 
-from autotune.db.engines import CURRENT, Schema
 from autotune.db.models import KEY, PROVENANCE, Study, Trial
 from autotune.db.records import CacheKey, Columns, Provenance
 
 
-def studies(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+def studies(*conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """Studies in the order in which they were started."""
-    table = schema.table(Study)
+    table = Study.__table__
     return select(table).where(*conditions).order_by(table.c.id)
 
 
-def trials(schema: Schema, study_id: int) -> Select[*tuple[Any, ...]]:
+def trials(study_id: int) -> Select[*tuple[Any, ...]]:
     """A study's trials in the order in which they were recorded."""
-    table = schema.table(Trial)
+    table = Trial.__table__
     return select(table).where(table.c.study_id == study_id).order_by(table.c.id)
 
 
-def finished(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+def finished(*conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """Studies with a winner, each with its number of trials and its ``place``: 1 is the one finished last.
 
-    Times decide only among studies of a schema without the count. The rows come in any order, see ``in_order``: SQLite
-    would carry all their texts through the sort, which takes as long as to read them.
+    The rows come in any order, see ``in_order``: SQLite would carry all their texts through the sort, which takes as
+    long as to read them.
     """
-    study, trial = schema.table(Study), schema.table(Trial)
+    study, trial = Study.__table__, Trial.__table__
     count = select(func.count()).where(trial.c.study_id == study.c.id).scalar_subquery()
-    order = func.coalesce(study.c.finished_order, literal_column("0"))
-    came = func.coalesce(study.c.imported_at, study.c.finished_at)
-    place = func.row_number().over(order_by=(order.desc(), came.desc(), study.c.id.desc())).label("place")
+    order = func.coalesce(study.c.finished_order, literal_column("0"))  # a damaged one may be NULL
+    place = func.row_number().over(order_by=(order.desc(), study.c.id.desc())).label("place")
     placed = select(study.c.id, place).where(study.c.finished_at.is_not(None), *conditions).subquery("placed")
     return select(study, count.label("trials"), placed.c.place).join(placed, placed.c.id == study.c.id)
-
-
-def cache(schema: Schema) -> Executable:
-    """Finished studies; the parameters ``workload`` and ``device`` filter them unless None."""
-    if schema is CURRENT:
-        return _CACHE
-    return finished(schema, *_chosen(schema))
 
 
 def in_order(found: Sequence[Row[Any]]) -> list[Row[Any]]:
@@ -70,22 +61,25 @@ def newest(found: Sequence[Row[Any]]) -> list[tuple[Columns, Row[Any]]]:
     return sorted(served.items(), key=lambda item: item[1].place)
 
 
-def identity(schema: Schema, key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
+def identity(key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
     """Conditions for the studies of a key and provenance."""
     values = dataclasses.asdict(key) | dataclasses.asdict(provenance)
-    columns = schema.table(Study).c
+    columns = Study.__table__.c
     return [columns[name] == value for name, value in values.items()]
 
 
-def live(schema: Schema, key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
+def live(key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
     """Conditions for the running or finished study; the tables allow only one."""
-    return [schema.table(Study).c.state != "superseded", *identity(schema, key, provenance)]
+    return [Study.__table__.c.state != "superseded", *identity(key, provenance)]
 
 
-def _chosen(schema: Schema) -> list[ColumnElement[bool]]:
-    columns = schema.table(Study).c
+def _chosen() -> list[ColumnElement[bool]]:
+    columns = Study.__table__.c
     return [func.coalesce(bindparam(name), columns[name]) == columns[name] for name in ("workload", "device")]
 
 
-_CACHE = text(str(finished(CURRENT, *_chosen(CURRENT))))
-"""As text: SQLAlchemy compiles the query in 2 ms per engine, and the first look-up would wait."""
+CACHE = text(str(finished(*_chosen())))
+"""Finished studies; the parameters ``workload`` and ``device`` filter them unless None.
+
+As text: SQLAlchemy compiles the query in 2 ms per engine, and the first look-up would wait.
+"""

@@ -11,8 +11,8 @@ from sqlalchemy import BigInteger, Executable, Row, cast, func, select, update
 from sqlalchemy.orm import Session
 
 from autotune.config import Config
-from autotune.db import migrations, queries, rows
-from autotune.db.engines import CURRENT, Database, database_url, intact, open_database, place_of, translated
+from autotune.db import queries, rows
+from autotune.db.engines import Database, database_url, intact, open_database, place_of, translated
 from autotune.db.fleet import Fleet
 from autotune.db.lease import Held, Lease
 from autotune.db.models import Study, TaxesRow, Trial
@@ -52,8 +52,8 @@ class Store:
     def open(cls, url: str | os.PathLike[str] | None = None, *, create: bool = True) -> Self:
         """Open a database by URL or path; by default ``AUTOTUNE_DB`` or a file in the user's data folder.
 
-        With ``create`` a missing database is made and an older one migrated. Without, it opens for reading: NoDatabase
-        if it is missing, and nothing is changed. A read-only file opens for reading.
+        With ``create`` a missing database is made. Without, it opens for reading: NoDatabase if it is missing, and
+        nothing is changed. A read-only file opens for reading.
         """
         target = database_url(default_database_url() if url is None else url)
         with FORKS_WAIT, translated(place_of(target)):
@@ -61,7 +61,7 @@ class Store:
 
     @property
     def fleet(self) -> Fleet:
-        """The fleet's list in the same database. Raises NoDatabase if it was opened for reading and has none."""
+        """The fleet's list in the same database."""
         return Fleet(self._database)
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Store:
                 raise StoreError(f"{name}={value}: must be a 64-bit integer")
 
         def find(session: Session) -> StudyRecord | None:
-            return self._studies(session, *queries.live(self._database.schema, key, provenance))
+            return self._studies(session, *queries.live(key, provenance))
 
         def begin(session: Session) -> StudyRecord:
             found = find(session)
@@ -117,11 +117,9 @@ class Store:
         """
 
         def ask(session: Session) -> Sequence[Row[Any]]:
-            schema = self._database.schema
-            ids = schema.table(Study).c.id
-            if session.scalar(select(ids).where(ids == study_id)) is None:
+            if session.scalar(select(Study.id).where(Study.id == study_id)) is None:
                 raise StoreError(self._no_study(study_id))
-            return session.execute(queries.trials(schema, study_id)).all()
+            return session.execute(queries.trials(study_id)).all()
 
         def read(row: Row[Any]) -> TrialRecord:
             record = rows.trial_record(row)
@@ -145,11 +143,8 @@ class Store:
 
     def taxes(self, study_id: int) -> str | None:
         """The taxes that were measured of a study's problem last, as JSON; None if they never were."""
-        if self._database.schema.is_older_than(migrations.TAXED):
-            return None
-        table = self._database.schema.table(TaxesRow)
-        columns = (table.c.id, table.c.measured)
-        query = select(*columns).where(table.c.study_id == study_id).order_by(table.c.id.desc()).limit(1)
+        query = select(TaxesRow.id, TaxesRow.measured).where(TaxesRow.study_id == study_id)
+        query = query.order_by(TaxesRow.id.desc()).limit(1)
         row: Any = self._database.read(lambda session: session.execute(query).first())
         found: str | None = None if row is None else self._intact(TaxesRow, row, lambda row: rows.words(row.measured))
         return found
@@ -210,7 +205,7 @@ class Store:
 
     def names(self) -> set[str]:
         """Of the workloads and kernels of all studies."""
-        query = select(self._database.schema.table(Study).c.workload).distinct()
+        query = select(Study.workload).distinct()
         found = self._database.read(lambda session: session.scalars(query).all())
         return {name for name in found if isinstance(name, str)}  # a damaged one may be bytes
 
@@ -218,10 +213,9 @@ class Store:
         """All studies, superseded ones included, in the order of their start; only those of a ``state``, or the one of
         a ``number``, if given.
         """
-        columns = self._database.schema.table(Study).c
-        wanted = [columns.state == state] if state is not None else []
-        wanted += [columns.id == number] if number is not None else []
-        query = queries.studies(self._database.schema, *wanted)
+        wanted = [Study.state == state] if state is not None else []
+        wanted += [Study.id == number] if number is not None else []
+        query = queries.studies(*wanted)
         found = self._database.read(lambda session: session.execute(query).all())
         records = (self._intact(Study, row, rows.study_record) for row in found)
         return [record for record in records if record is not None]
@@ -235,19 +229,18 @@ class Store:
 
     def unread(self, workload: str | None = None, device: str | None = None) -> list[Unread]:
         """``entries``, of which a damaged one is known only once it is read."""
-        return self._unread(queries.cache(self._database.schema), {"workload": workload, "device": device})
+        return self._unread(queries.CACHE, {"workload": workload, "device": device})
 
     def history(self) -> list[Entry]:
         """Every finished study, superseded ones included, the last finished first."""
-        query = queries.finished(self._database.schema)
+        query = queries.finished()
         found = self._database.read(lambda session: session.execute(query).all())
         entries = (self._intact(Study, row, rows.entry) for row in queries.in_order(found))
         return [entry for entry in entries if entry is not None]
 
     def entry(self, key: CacheKey, provenance: Provenance) -> Entry | None:
         """The cache entry of exactly this key and provenance."""
-        schema = self._database.schema
-        found = self._unread(queries.finished(schema, *queries.identity(schema, key, provenance)), None)
+        found = self._unread(queries.finished(*queries.identity(key, provenance)), None)
         return next(entries_of(found), None)
 
     def nearest(self, key: CacheKey) -> Entry | None:
@@ -284,7 +277,7 @@ class Store:
         self._database.write(lambda session: session.execute(query), patient=False)
 
     def _adopted(self, session: Session, entry: Entry, replace: bool, record_key: str, order: int) -> Study:
-        live = self._studies(session, *queries.live(CURRENT, entry.key, entry.provenance))
+        live = self._studies(session, *queries.live(entry.key, entry.provenance))
         if live is not None and not replace:
             raise StoreError(
                 f"database {self.place} already has study {live.id} ({live.state}) of that key and provenance"
@@ -298,20 +291,19 @@ class Store:
 
     def _unread(self, query: Executable, values: dict[str, str | None] | None) -> list[Unread]:
         found = self._database.read(lambda session: session.execute(query, values).all())
-        table = self._database.schema.name(Study)
 
         def read(row: Row[Any]) -> Entry | None:
-            return intact(self.place, table, row.id, lambda: rows.entry(row))
+            return intact(self.place, Study.__tablename__, row.id, lambda: rows.entry(row))
 
         return [Unread(columns, row, read) for columns, row in queries.newest(found)]
 
     def _studies(self, session: Session, *conditions: Any) -> StudyRecord | None:
         """The last study that meets the conditions; None if its row is damaged."""
-        found = session.execute(queries.studies(self._database.schema, *conditions)).all()
+        found = session.execute(queries.studies(*conditions)).all()
         return self._intact(Study, found[-1], rows.study_record) if found else None
 
     def _intact(self, table: Any, row: Row[Any], read: Any) -> Any:
-        return intact(self.place, self._database.schema.name(table), row.id, lambda: read(row))
+        return intact(self.place, table.__tablename__, row.id, lambda: read(row))
 
     def _leased(self, session: Session, study_id: int, lease: Lease | None) -> Study:
         """The study; StoreError if a ``lease`` is given and is not its own any more."""
@@ -337,7 +329,7 @@ class Store:
 
 def _supersede(session: Session, key: CacheKey, provenance: Provenance) -> None:
     """Supersede the live study of an identity, even if its row is damaged."""
-    session.execute(update(Study).where(*queries.live(CURRENT, key, provenance)).values(state="superseded"))
+    session.execute(update(Study).where(*queries.live(key, provenance)).values(state="superseded"))
 
 
 def _next_in_order(session: Session) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -59,40 +58,21 @@ class Recording:
         return workload.problem_type.from_dict(self.problem)
 
     def space_of(self, workload: Workload) -> Space:
-        """The reduced space, from the workload's own; raises InputError if that has changed too much since.
+        """The reduced space, from the workload's own; raises InputError if that has other dimensions.
 
-        Dimensions may have been renamed since, or be new and have a default (``fitted``); modes may be new.
         A constraint that is new forbids some recorded configs, one that is gone allows some that were not recorded:
         both remain usable, for ``Replay`` calls the latter invalid.
         """
-        return workload.space.restricted(self.fitted(workload).dimensions, self.lifted)
-
-    def fitted(self, workload: Workload) -> Recording:
-        """The recording in today's words, with the defaults of dimensions that it is older than.
-
-        Raises InputError where the workload's space has changed beyond that.
-        """
         space = workload.space
-        dimensions = {
-            (now := space.renamed.name(name)): tuple(space.renamed.value(now, value) for value in values)
-            for name, values in self.dimensions.items()
-        }
-        carried = {d.name: d for mode in dimensions.get("mode", ()) for d in space.dimensions_of(str(mode))}
-        newer = [d for d in carried.values() if d.name not in dimensions]
-        dimensions |= {d.name: (d.default,) for d in newer if d.default is not None}
-        needed = {"mode", *carried}
-        missing = sorted((needed - dimensions.keys()) | (dimensions.keys() - space.dimensions.keys()))
-        if workload.name != self.workload or missing:
-            why = f"the dimensions {', '.join(missing)} are not in both" if missing else "it is another workload"
+        modes = map(str, self.dimensions.get("mode", ()))
+        carried = {"mode"}.union(*({d.name for d in space.dimensions_of(mode)} for mode in modes))
+        apart = sorted((carried - self.dimensions.keys()) | (self.dimensions.keys() - space.dimensions.keys()))
+        if workload.name != self.workload or apart:
+            why = f"the dimensions {', '.join(apart)} are not in both" if apart else "it is another workload"
             raise InputError(
                 f"a recording of {self.workload} does not fit the space of {workload.name}: {why}; record it again"
             )
-        return dataclasses.replace(
-            self,
-            restriction={name: dimensions[name] for name in map(space.renamed.name, self.restriction)},
-            dimensions={name: dimensions[name] for name in space.dimensions if name in dimensions},
-            evaluations={space.current(config): evaluation for config, evaluation in self.evaluations.items()},
-        )
+        return space.restricted(self.dimensions, self.lifted)
 
     def own_space(self) -> Space:
         """The space from the recording alone, for a kernel that is not a workload here: every recorded config is valid.

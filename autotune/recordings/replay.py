@@ -28,9 +28,7 @@ class Replay:
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
         """Raise InputError for any other problem than the recorded one."""
-        same = workload.name == self.recording.workload
-        # A recording may be older than a field that has a default.
-        if not same or workload.problem_type.from_dict(self.recording.problem) != problem:
+        if workload.name != self.recording.workload or self.recording.problem_of(workload) != problem:
             raise InputError(
                 f"the recording is of {self.recording.workload} {dict(self.recording.problem)}, not of "
                 f"{workload.name} {problem}: replay another recording"

@@ -27,7 +27,7 @@ from autotune.report.figures import (
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
 from autotune.report.order import config_in_order, fields_in_order
-from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, is_captured, verdicts
+from autotune.report.regimes import in_regimes, is_captured, verdicts
 from autotune.report.repeat import repeat_text
 from autotune.report.routings import under_routings
 from autotune.rounds import mean_and_error
@@ -66,8 +66,6 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         notes.append(f"A replay of a table recorded {entry.provenance.replay_of}: its times were measured on that day.")
     elif workload is not None and space is None:
         notes.append("The search space has changed since; dimensions are shown without importance.")
-    if not entry.winner.latency.rounds and not entry.key.is_kernel:
-        notes.append(WITHOUT_ROUNDS)
     if not interpreted and (told := drift_text(drift(records))):
         notes.append(told)
     regime = Regime(entry.key.regime)

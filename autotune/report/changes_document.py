@@ -38,8 +38,7 @@ NEW, MISSING = "new", "missing"
 NEWEST = "Where a problem has several results, the newest counts."
 
 WITHOUT_DOOR = (
-    "Where one side's times lack what our operator adds on the host, as all from before 2026-11-23 do, both are "
-    "compared without it."
+    "Where one side's times lack what our operator adds on the host, as a replay's do, both are compared without it."
 )
 
 BY_SPREAD = "Some were measured once: their ± is the spread of iterations, which does not cover changes between runs."

@@ -172,9 +172,16 @@ def latency_text(latency: Latency, regime: Regime = DEFAULT_REGIME) -> str:
     return f"{microseconds(latency.of(regime))} ± {percent}"
 
 
+SAYS_NOTHING = (False, "none", "auto", "", "halves")
+"""Values of a problem's fields that ask for nothing; ``halves`` is how everybody lays out gate and up."""
+
+
 def problem_text(problem: Mapping[str, Any]) -> str:
-    """A problem in one line, sizes first; without the world size, which stands beside the device."""
-    names = [name for name in problem if name != "world_size"]
+    """A problem in one line, sizes first; without the world size, which stands beside the device. A workload's fields
+    that say nothing are left out; a decorated kernel, whose key has no world size, may mean something by them.
+    """
+    quiet = SAYS_NOTHING if "world_size" in problem else ()
+    names = [name for name, value in problem.items() if name != "world_size" and value not in quiet]
     names.sort(key=lambda name: not isinstance(problem[name], int) or isinstance(problem[name], bool))
     return " ".join(f"{plain(name)}={shortened(plain(problem[name]))}" for name in names)
 
@@ -233,6 +240,6 @@ def options_text(fields: Mapping[str, Any]) -> str:
         option = shlex.quote(dashed(name))
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
-        else:
+        elif value != "":
             words.append(f"--{option} {shlex.quote(plain(value))}")
     return " ".join(words)

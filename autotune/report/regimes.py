@@ -28,11 +28,6 @@ CAPTURE = (
     "the operator in a graph of its own (regime graph)."
 )
 
-WITHOUT_ROUNDS = (
-    "Tuned by a version that stored no rounds: ± is the spread over iterations and does not cover changes "
-    "between rounds."
-)
-
 
 def title_of(key: CacheKey, regime: Regime) -> str:
     """The way in which a latency was taken: a kernel is timed alone, and interpreted calls are all alike."""

@@ -6,7 +6,7 @@ from autotune.config import Config, Value
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed, two_ranks
+from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, two_ranks
 from autotune.search_spaces.gemm import (
     default_tile,
     fits_shared_memory,
@@ -173,16 +173,16 @@ SPACE = Space(
     numbers("comm_programs", 1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64, modes=MOVING, help="programs that move data"),
     numbers("copy_kib", 2, 4, 8, 16, 32, modes=MOVING, help="KiB that a communicating program moves per step"),
     choices("peer_order", "rotate", "fanout", modes=MOVING, help="one peer after the other, or all at each step"),
-    choices("protocol", "signal", "sentinel", modes=("own_collective",), default="signal",
+    choices("protocol", "signal", "sentinel", modes=("own_collective",),
             help="A, then a signal; or sentinel words: A alone, polled until it is there"),
     choices("push_site", "same_launch", "same_stream", "side_stream", modes=("push",),
             help="place of the push: in the GEMM's launch, before it, or on a stream beside it"),
     numbers("head_start", 0, 1, 2, 3, 4, 6, 8, modes=STAGED,
             help="tiles the GEMM programs take before the communicating programs join them"),
     numbers("gemm_streams", 1, 2, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
-    choices("copies", "pulled", "pushed", modes=("copy_engine",), default="pulled",
+    choices("copies", "pulled", "pushed", modes=("copy_engine",),
             help="copies from the peers between two barriers, or to the peers, with a signal for each chunk"),
-    choices("chunk_sizes", "even", "shrinking", modes=("copy_engine",), default="even",
+    choices("chunk_sizes", "even", "shrinking", modes=("copy_engine",),
             help="chunks of transfer_rows; or the last shard in halves of what is left, the others whole"),
     constraints=(
         *gemm_constraints(),
@@ -251,12 +251,11 @@ SPACE = Space(
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
         Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "streams need a GPU"),
     ),
-    renamed=renamed.ALL_GATHER_GEMM,
 )  # fmt: skip
 
 
 PULLED = {"copies": "pulled", "chunk_sizes": "even"}
-"""Knobs of copies as they were before there were others."""
+"""Plain pulls in even chunks."""
 
 WORDS = {"peer_order": "fanout", "protocol": "sentinel"}
 """Knobs of an all-gather by sentinel words."""

@@ -26,20 +26,15 @@ class Dimension:
     """The modes that have this knob; empty for all of them."""
     ordinal: bool = True
     help: str = ""
-    default: Value | None = None
-    """The value in configs from before the dimension existed; None if there are no such configs."""
 
     def __post_init__(self) -> None:
         """A dimension has at least one value and none twice."""
         if not self.values or len(set(map(repr, self.values))) != len(self.values):
             raise ValueError(f"dimension {self.name}: values {self.values} must be distinct and at least one")
-        if self.default is not None and not self.holds(self.default):
-            raise ValueError(f"dimension {self.name}: the default {self.default!r} is none of {self.values}")
 
     def only(self, kept: Collection[Value]) -> Dimension:
         """A copy with fewer values, in their own order; ``kept`` may come in any."""
-        values = tuple(value for value in self.values if value in kept)
-        return dataclasses.replace(self, values=values, default=self.default if self.default in values else None)
+        return dataclasses.replace(self, values=tuple(value for value in self.values if value in kept))
 
     def belongs_to(self, mode: str) -> bool:
         """True if configs of this mode have this dimension."""
@@ -75,22 +70,18 @@ class Dimension:
                 yield other
 
 
-def choices(
-    name: str, *values: str, modes: tuple[str, ...] = (), help: str = "", default: str | None = None
-) -> Dimension:
+def choices(name: str, *values: str, modes: tuple[str, ...] = (), help: str = "") -> Dimension:
     """A dimension of words without an order."""
-    return Dimension(name, values, modes, ordinal=False, help=help, default=default)
+    return Dimension(name, values, modes, ordinal=False, help=help)
 
 
-def numbers(
-    name: str, *values: int, modes: tuple[str, ...] = (), help: str = "", default: int | None = None
-) -> Dimension:
+def numbers(name: str, *values: int, modes: tuple[str, ...] = (), help: str = "") -> Dimension:
     """A dimension of integers in rising order."""
     if list(values) != sorted(values):
         raise ValueError(f"dimension {name}: {values} must rise")
-    return Dimension(name, values, modes, help=help, default=default)
+    return Dimension(name, values, modes, help=help)
 
 
-def flags(name: str, modes: tuple[str, ...] = (), help: str = "", default: bool | None = None) -> Dimension:
+def flags(name: str, modes: tuple[str, ...] = (), help: str = "") -> Dimension:
     """A dimension that is false or true."""
-    return Dimension(name, (False, True), modes, ordinal=False, help=help, default=default)
+    return Dimension(name, (False, True), modes, ordinal=False, help=help)

@@ -6,7 +6,7 @@ from autotune.config import Config
 from autotune.dtypes import multiplies
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.sizes import round_up
 
 SEVERAL_KERNELS = ("bsp", "iris_all_gather", "fine_grained_wait")
@@ -215,7 +215,6 @@ SPACE = Space(
         Constraint("peers", ("exchange",), _peers_exist, "a single rank has no peer to share the combination with"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
     ),
-    renamed=renamed.FLASH_DECODE,
 )  # fmt: skip
 
 

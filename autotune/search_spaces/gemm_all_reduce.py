@@ -7,7 +7,7 @@ import itertools
 from autotune.config import Config, Value
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed, two_ranks
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, two_ranks
 from autotune.search_spaces.dimension import Dimension
 from autotune.search_spaces.gemm import (
     default_tile,
@@ -184,7 +184,6 @@ SPACE = Space(
         Constraint("LL words of blocks fit", ("protocol", "sum_block", "sum_warps"), _ll_row_fits_registers,
                    "all ranks' words of a block are polled at once and do not fit into the registers"),
     ),
-    renamed=renamed.GEMM_ALL_REDUCE,
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed, two_ranks
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, two_ranks
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -105,7 +105,6 @@ SPACE = Space(
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
         Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "streams need a GPU"),
     ),
-    renamed=renamed.GEMM_REDUCE_SCATTER,
 )  # fmt: skip
 
 

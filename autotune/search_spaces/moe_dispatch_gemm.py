@@ -67,7 +67,7 @@ SPACE = Space(
     *exchange_dimensions((*LAID_OUT, *OWN)),
     numbers("layout_rows", 1, 2, 4, 8, modes=LAID_OUT, help="rows that a program lays out at once"),
     numbers("layout_warps", 4, 8, 16, modes=LAID_OUT, help="warps of a program of the dispatch"),
-    choices("tile_order", "experts", "own_first", modes=OWN, default="experts",
+    choices("tile_order", "experts", "own_first", modes=OWN,
             help="tiles expert by expert; or first those of this rank's own tokens alone, which wait for no transfer"),
     *grouped_dimensions(TILED),
     constraints=(

@@ -20,13 +20,9 @@ from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.search_spaces import counting
 from autotune.search_spaces.dimension import Dimension
-from autotune.search_spaces.renamed import Renamed
 
 if TYPE_CHECKING:
     import optuna
-
-UNCHANGED = Renamed()
-"""No renames: a space whose names are those of its first version."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +78,8 @@ class Space:
     """
 
     def __init__(
-        self, *dimensions: Dimension, constraints: tuple[Constraint, ...] = (), renamed: Renamed = UNCHANGED,
-        known_modes: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+        self, *dimensions: Dimension, constraints: tuple[Constraint, ...] = (), known_modes: tuple[str, ...] = ()
+    ) -> None:
         """Dimensions in the order in which they are searched and shown; one must be named ``mode``.
 
         Dimensions and constraints name modes that ``mode`` has; a part of a space names those of the whole,
@@ -92,17 +87,12 @@ class Space:
         """
         self.dimensions = {dimension.name: dimension for dimension in dimensions}
         self.constraints = constraints
-        self.renamed = renamed
         _check_names(dimensions)
         self._known_modes = known_modes or self.modes
         self._check_modes()
         unknown = {name for constraint in constraints for name in constraint.uses} - set(self.dimensions)
         if unknown:
             raise ValueError(f"constraints use unknown dimensions {sorted(unknown)}")
-        reused = set(renamed.dimensions) & set(self.dimensions)
-        reused |= {d.name for d in dimensions if any(d.holds(old) for old in renamed.values.get(d.name, ()))}
-        if reused:
-            raise ValueError(f"names of earlier versions are in use again: {sorted(reused)}")
         self._of_mode: dict[str, list[Dimension]] = {}
         names = {mode: frozenset(d.name for d in self.dimensions_of(mode)) for mode in self.modes}
         self._constraints_of = {
@@ -118,13 +108,6 @@ class Space:
         if mode not in self._of_mode:
             self._of_mode[mode] = [d for d in self.dimensions.values() if d.belongs_to(mode)]
         return [*self._of_mode[mode]]
-
-    def current(self, config: Config) -> Config:
-        """A config of an earlier version in today's words, with the defaults of dimensions that it is older than."""
-        values = self.renamed.config(config)
-        newer = [d for d in self.dimensions_of(str(values.get("mode"))) if d.name not in values]
-        values |= {d.name: d.default for d in newer if d.default is not None}
-        return Config(values) if values != dict(config) else config  # to make one takes longer than to compare
 
     def ordered(self, config: Config) -> Config:
         """The config with its dimensions in the space's order; what the space does not have comes last."""
@@ -254,7 +237,7 @@ class Space:
         kept = [d.only(living[d.name]) for d in self.dimensions.values() if living[d.name]]
         names = {dimension.name for dimension in kept}
         constraints = tuple(c for c in self.constraints if names.issuperset(c.uses))
-        return Space(*kept, constraints=constraints, renamed=self.renamed, known_modes=self._known_modes)
+        return Space(*kept, constraints=constraints, known_modes=self._known_modes)
 
     def restricted(self, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str] = ()) -> Space:
         """The space with only ``allowed`` values of some dimensions, and without the constraints ``lifted``.
@@ -275,7 +258,7 @@ class Space:
                 raise InputError(f"dimension {name}: {got}; allowed: {', '.join(map(str, own.values))}")
         kept = [d.only(allowed[d.name]) if d.name in allowed else d for d in self.dimensions.values()]
         constraints = tuple(c for c in self.constraints if c.name not in lifted)
-        return Space(*kept, constraints=constraints, renamed=self.renamed, known_modes=self._known_modes)
+        return Space(*kept, constraints=constraints, known_modes=self._known_modes)
 
     def fingerprint(self) -> str:
         """A hash of dimensions and constraints: part of what makes a cached result stale."""

@@ -1,9 +1,8 @@
-"""Tuned configs between machines: the exported file, its review on import, the T4 format, vLLM's configs by size."""
+"""Tuned configs between machines: the exported file, its review on import, vLLM's configs by size."""
 
 from autotune.sharing.by_size import ConfigsBySize, configs_by_size, to_sizes
 from autotune.sharing.exported import FORMAT, VERSION, read, schema, write
 from autotune.sharing.reviewed import Here, Review, State, review, take
-from autotune.sharing.t4 import to_t4
 
 __all__ = [
     "FORMAT",
@@ -18,6 +17,5 @@ __all__ = [
     "schema",
     "take",
     "to_sizes",
-    "to_t4",
     "write",
 ]

@@ -20,10 +20,8 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
     WithJsonSchema,
-    model_serializer,
     model_validator,
 )
 
@@ -39,12 +37,7 @@ LOG = logging.getLogger("autotune")
 T = TypeVar("T")
 
 FORMAT: Final = "iris-autotune/configs"
-VERSION: Final = 2
-READ = (1, 2)
-"""Versions that can be read. Version 1 lacks regimes, rounds, the host's time and the roofline."""
-
-DOORS = ("host_door", "isolated_door")
-"""Fields of a latency that only winners have."""
+VERSION: Final = 1
 
 YEARS = (2000, 2999)
 """First and last plausible year of tuning."""
@@ -127,11 +120,6 @@ class LatencyBlock(Block):
         self.latency()  # raises ValueError for rounds that do not go together
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_no_door(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Versions from before doors read what has none."""
-        return {name: value for name, value in values(self).items() if value is not None or name not in DOORS}
-
     @classmethod
     def of(cls, latency: Latency) -> Self:
         return cls(**dataclasses.asdict(latency))
@@ -179,7 +167,7 @@ class EntryBlock(Block):
     interconnect: Text
     regime: Annotated[
         Literal["graph", "pipelined", "isolated"], Field(description="in which the config is the fastest")
-    ] = "graph"
+    ]
     config: Annotated[dict[Text, Value], Field(min_length=1, description="the dimensions by name")]
     latency: LatencyBlock
     baselines: dict[Text, LatencyBlock]
@@ -277,7 +265,7 @@ class ConfigsFile(Block):
     """Tuned configs of iris-autotune."""
 
     format: Literal["iris-autotune/configs"]
-    version: Literal[1, 2]
+    version: Literal[1]
     entries: list[EntryBlock]
 
 
@@ -288,10 +276,6 @@ def write(entries: Iterable[Entry]) -> str:
     """
     blocks = [block for entry in sorted(entries, key=_order) if (block := _block(entry)) is not None]
     values = ConfigsFile(format=FORMAT, version=VERSION, entries=blocks).model_dump(mode="json")
-    for each in values["entries"]:
-        for name in ("origin", "routings"):
-            if not each[name]:
-                del each[name]  # versions from before these read the file too
     return json_text(values) + "\n"
 
 
@@ -341,11 +325,10 @@ def _loaded(text: str) -> Mapping[str, Any]:
         raise InputError(
             f'not a file of configs: expected an object with "format": "{FORMAT}", as tune export writes it'
         )
-    if values.get("version") not in READ:
+    if values.get("version") != VERSION:
         raise InputError(
-            f"version {values.get('version')!r} of the format; this iris-autotune reads versions "
-            f"{' and '.join(map(str, READ))}: "
-            "upgrade iris-autotune, or export again with this version"
+            f"version {values.get('version')!r} of the format; this iris-autotune reads version {VERSION}: "
+            "export again with this version"
         )
     return values
 

@@ -87,7 +87,6 @@ def _review(entry: Entry, here: Here, machine: Machine, replace: bool) -> Review
             found = installed_workload(entry.key.workload)
         except UnknownWorkload as error:
             return Review(entry, State.UNKNOWN, _missing(entry, error))
-        entry, ours = _current(entry, found), ours and _current(ours, found)
         refusal, note = _checked(entry, found, machine)
     if refusal:
         return Review(entry, State.INVALID, refusal)
@@ -101,13 +100,6 @@ def _review(entry: Entry, here: Here, machine: Machine, replace: bool) -> Review
     if not in_the_way:
         return Review(entry, State.NEW, note)
     return Review(entry, State.REPLACES if replace else State.CONFLICT, "; ".join(filter(None, [in_the_way, note])))
-
-
-def _current(entry: Entry, found: Workload) -> Entry:
-    """The entry with its config in today's words: a file may be older than some names and dimensions."""
-    return dataclasses.replace(
-        entry, winner=dataclasses.replace(entry.winner, config=found.space.current(entry.winner.config))
-    )
 
 
 def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]:

@@ -73,9 +73,8 @@ def previous_winner(
 
 
 def _valid(workload: Workload, problem: Problem, machine: Machine, configs: Iterable[Config]) -> list[Config]:
-    """Configs that the space allows for the problem, in today's words, each once."""
-    current = dict.fromkeys(map(workload.space.current, configs))
-    return [config for config in current if workload.space.violation(config, problem, machine) is None]
+    """Configs that the space allows for the problem, each once."""
+    return [config for config in dict.fromkeys(configs) if workload.space.violation(config, problem, machine) is None]
 
 
 def _fastest(store: Store, entry: Entry) -> Iterable[Config]:

@@ -34,14 +34,10 @@ class Operation(ABC):
     """One problem set up on one rank: its tensors, and what can be done with them. All ranks make the same calls."""
 
     def __init_subclass__(cls) -> None:
-        """Refuse a method's name of an earlier version: nobody would call it, and time-outs would go unseen. Guard the
-        methods of a user's class.
-        """
+        """Guard the methods of a user's class."""
         super().__init_subclass__()
         if is_users(cls):
             guard_results(cls)
-        if "gave_up" in vars(cls):
-            raise TypeError(f"{cls.__name__}.gave_up: it is called timed_out now")
 
     @abstractmethod
     def refresh(self, seed: int) -> None:

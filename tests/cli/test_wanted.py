@@ -9,7 +9,6 @@ import pytest
 
 from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey
-from autotune.workloads import workload
 
 
 def key(name: str = "my_kernel", device: str = "NVIDIA H200", **fields: Any) -> CacheKey:
@@ -20,14 +19,6 @@ def test_a_device_is_named_in_full() -> None:
     assert Wanted(device="NVIDIA H200").takes(key())
     assert not Wanted(device="NVIDIA H200").takes(key(device="NVIDIA H200 NVL"))
     assert not Wanted(device="H200").takes(key())
-
-
-def test_a_field_that_a_problem_s_text_leaves_out_has_its_default() -> None:
-    found = workload("flash_decode")
-    of_today = Wanted(found.name, {"kv_dtype": "auto"}, workload=found)
-    assert of_today.takes(key(found.name, batch=1)) and not of_today.takes(key(found.name, batch=1, kv_dtype="fp8"))
-    assert not Wanted(found.name, {"kv_dtype": "fp8"}, workload=found).takes(key(found.name, batch=1))
-    assert not Wanted(found.name, {"kv_dtype": "auto"}).takes(key(found.name, batch=1)), "of a name unknown here"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import fnmatch
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.db import migrations
 from autotune.db.engines import Condition
 from autotune.doctor.host import Mount
 from autotune.machine import Machine
@@ -44,9 +43,7 @@ class FakeHost:
     """Errors of the compiler, by architecture."""
     mounts: dict[str, Mount] = field(default_factory=dict)
     speed: float | Exception = 900e6
-    found: Condition | Exception = field(
-        default_factory=lambda: Condition("cache.db", "SQLite 3.45", migrations.HEAD, 12, True)
-    )
+    found: Condition | Exception = field(default_factory=lambda: Condition("cache.db", "SQLite 3.45", True, 12, True))
     iris_says: str | Exception = "0.1"
     torch_says: Exception | None = None
     is_triton: str = "3.6.0"

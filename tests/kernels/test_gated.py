@@ -134,14 +134,6 @@ def test_both_layouts_mean_the_same(epilogue: str) -> None:
     assert not torch.allclose(halves, gate * up)
 
 
-def test_a_key_without_epilogue_is_as_before() -> None:
-    plain = WORKLOAD.problem_type(m=4, n=12, k=8, world_size=1)
-    assert not {"epilogue", "gate_up"} & set(plain.as_dict())
-    gated = WORKLOAD.problem_type(m=4, n=12, k=8, world_size=1, epilogue="swiglu")
-    assert gated.as_dict() == {**plain.as_dict(), "epilogue": "swiglu"}
-    assert WORKLOAD.problem_type.from_dict(gated.as_dict()) == gated
-
-
 def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(InvalidProblem, match=r"n=6 on 2 ranks: .*an even number; use 8"):
         WORKLOAD.problem_type(m=4, n=6, k=8, world_size=2, epilogue="swiglu")

@@ -82,8 +82,3 @@ def test_the_largest_number_of_experts_makes_a_short_key() -> None:
     assert given_histogram(made.histogram) == made.histogram
     assert len(made.to_json()) < 2300 and len(str(made)) < 200
     assert ExpertsProblem.from_dict(json.loads(made.to_json())) == made
-
-
-def test_keys_of_other_routings_are_as_they_were() -> None:
-    plain = ExpertsProblem(tokens=4, hidden=8, experts=8, top_k=2, world_size=2)
-    assert "histogram" not in plain.as_dict()

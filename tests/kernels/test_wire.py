@@ -69,7 +69,7 @@ def test_it_is_a_problem_of_its_own_with_a_tolerance_of_its_own(name: str) -> No
     found = workload(name)
     fields = {"m": 512, "n": 1024, "k": 2048, "world_size": 2}
     exact, fp8 = (found.problem_type(**fields, wire=wire) for wire in WIRES)
-    assert "wire" not in exact.as_dict() and fp8.as_dict()["wire"] == "fp8"
+    assert exact.to_json() != fp8.to_json()
     for mode in MODES[name] - {"own_collective", "copy_engine"}:
         config = found.default_config(exact, EIGHT_GPUS).replace(mode=mode)
         allowed, wider = (found.tolerance_of(each, config, EIGHT_GPUS).overall for each in (exact, fp8))

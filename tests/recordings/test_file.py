@@ -49,7 +49,7 @@ def without_modes(values: Any) -> None:
 def test_a_table_whose_modes_were_cut_out_fits_no_workload(file: Path) -> None:
     edited(file, without_modes)
     with pytest.raises(InputError, match="the dimensions mode.* are not in both; record it again"):
-        read(file).fitted(FOUND)
+        read(file).space_of(FOUND)
 
 
 def test_a_recording_comes_back_and_writes_the_same_bytes(recording: Recording, tmp_path: Path, file: Path) -> None:

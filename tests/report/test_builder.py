@@ -16,7 +16,6 @@ from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.report import Report, build, to_markdown
 from autotune.report.builder import rank_correlation
-from autotune.report.regimes import WITHOUT_ROUNDS
 from autotune.workloads import provenance_of, workload
 
 Tuned = Callable[..., Entry]
@@ -192,7 +191,6 @@ def test_a_winner_that_no_look_up_serves_is_called_so(store: Store, regime: Regi
     store.finish(study.id, Winner(Config({"mode": "bsp", "launch": "graph"}), own, {"bsp graph": own}, limits))
     report = build(store, store.entries()[0], found)
     assert any(note.startswith("No look-up serves this config: ") for note in report.notes) != served
-    assert WITHOUT_ROUNDS in report.notes
     assert [tax.name for tax in report.taxes] == ["bulk synchrony and locality"]
 
 

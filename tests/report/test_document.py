@@ -14,7 +14,7 @@ from autotune.report.figures import change_text, latency_text, microseconds, opt
 def test_markdown_says_the_verdict_first_with_device_date_and_versions(report: Report) -> None:
     text = to_markdown(report)
     lines = text.splitlines()
-    sizes, words = "m=4096 n=28672 k=8192 dtype=bf16", "b_order=kn bias=false layout=rows in_place=false"
+    sizes, words = "m=4096 n=28672 k=8192 dtype=bf16", "b_order=kn layout=rows"
     assert lines[0] == f"# all-gather-gemm: {sizes} {words}"
     assert "on 8 × NVIDIA H200 (sm_90, nvlink)" in lines[2] and "times** as fast as bsp graph" in lines[2]
     assert f"{report.finished_at:%Y-%m-%d %H:%M} UTC" in text

@@ -80,7 +80,7 @@ def test_both_are_told_in_their_regime(store: Store, make_entry: MakeEntry) -> N
 
 
 def test_both_are_told_with_an_operators_door_or_both_without(store: Store, make_entry: MakeEntry) -> None:
-    """A result from before doors were measured is no faster for lacking one."""
+    """A result without an operator's door is no faster for lacking one."""
     alone = dataclasses.replace(make_entry().key, regime="isolated")
     ours = dataclasses.replace(make_entry(), key=alone)
     bare = dataclasses.replace(ours.winner.latency, host_door=None, isolated_door=None)
@@ -269,23 +269,3 @@ def test_trials_of_what_was_replaced_are_kept(store: Store, make_entry: MakeEntr
     store.record(ours.id, TrialRecord(entry.winner.config, Evaluation(Outcome.CRASHED, "why")))
     bring(store, entry, replace=True)
     assert [trial.evaluation.reason for trial in store.trials(ours.id)] == ["why"]
-
-
-def test_a_file_of_an_earlier_version_is_taken_in_todays_words(store: Store, make_entry: MakeEntry) -> None:
-    today = make_entry()
-    names = {"transfer_rows": "unit_rows"}
-    old = Config({names.get(name, name): value for name, value in today.winner.config.items()})
-    provenance = dataclasses.replace(today.provenance, source_hash="0" * 16, space="0" * 16)
-    file = write(
-        [dataclasses.replace(today, winner=dataclasses.replace(today.winner, config=old), provenance=provenance)]
-    )
-    assert '"unit_rows"' in file and "transfer_rows" not in file
-    [found] = bring(store, *read(file))
-    assert found.state is State.NEW
-    assert "the kernels' sources have changed (source_hash 0000" in found.reason
-    assert "the search space has changed (space 0000" in found.reason
-    assert [entry.winner.config for entry in store.entries()] == [today.winner.config]
-    assert [each.state for each in bring(store, *read(file))] == [State.SAME]
-    [ours] = store.entries()
-    store.adopt(dataclasses.replace(ours, winner=dataclasses.replace(ours.winner, config=old)), replace=True)
-    assert [each.state for each in bring(store, *read(file))] == [State.SAME], "whose own words are the old ones"

@@ -1,4 +1,4 @@
-"""Winners of earlier versions are tried again, in today's words."""
+"""Winners of earlier versions are tried again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ FOUND = workload("gemm_all_reduce")
 PROBLEM = FOUND.problem_type(m=16, n=8192, k=28672, world_size=8)
 
 
-def in_old_words(config: Config) -> Config:
-    names, protocols = {"programs_per_unit": "residents"}, {"signal": "flag", "ll": "packed"}
-    return Config({names.get(name, name): protocols.get(str(value), value) for name, value in config.items()})
-
-
 def test_the_last_winner_and_the_neighbours_of_an_earlier_version_are_tried(tmp_path: Path) -> None:
     winner = FOUND.default_config(PROBLEM, EIGHT_GPUS)
     runner_up = winner.replace(protocol="ll")
@@ -30,9 +25,9 @@ def test_the_last_winner_and_the_neighbours_of_an_earlier_version_are_tried(tmp_
     provenance = dataclasses.replace(provenance_of(FOUND), source_hash="old", space="old")
     with Store.open(tmp_path / "cache.db") as store:
         study = store.study(CacheKey.of(PROBLEM, EIGHT_GPUS), provenance, seed=0, space_size=1)
-        for config, median in ((in_old_words(winner), 20.0), (in_old_words(runner_up), 21.0), (gone, 22.0)):
+        for config, median in ((winner, 20.0), (runner_up, 21.0), (gone, 22.0)):
             store.record(study.id, TrialRecord(config, Evaluation(Outcome.MEASURED, latency=latency_of(median))))
-        store.finish(study.id, Winner(in_old_words(winner), latency_of(20.0)))
+        store.finish(study.id, Winner(winner, latency_of(20.0)))
         assert previous_winner(FOUND, PROBLEM, EIGHT_GPUS, store) == [winner]
         near = dataclasses.replace(PROBLEM, m=32)
         assert previous_winner(FOUND, near, EIGHT_GPUS, store) == []

@@ -16,7 +16,7 @@ import autotune
 from autotune.errors import AutotuneError, InputError, InvalidProblem, UnknownWorkload
 from autotune.problem import Problem
 from autotune.runtime.lookup import forget_lookups
-from autotune.workloads import Operation, origin_of, reference_of, registry, workload
+from autotune.workloads import origin_of, reference_of, registry, workload
 
 OWN = """
 from dataclasses import dataclass
@@ -349,11 +349,6 @@ def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
     (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
     for path, told in ((tmp_path / "loop.py", "oop"), ("x" * 300 + ".py", "File name too long"), ("~nobody!/x.py", "")):
         assert refused(f"{path}:Own").startswith(f"workload file {path}: ") and told in refused(f"{path}:Own")
-
-
-def test_a_methods_name_of_an_earlier_version_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Old.gave_up: it is called timed_out now"):
-        type("Old", (Operation,), {"gave_up": lambda self: True})
 
 
 def test_names_say_that_files_do_too() -> None:

@@ -89,14 +89,13 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
         raise InputError(
             f"table {table}: {error}; of a workload of your own, AUTOTUNE_WORKLOADS must name the file"
         ) from error
-    recording = recorded.fitted(found)
-    problem, reduced, replay = recording.problem_of(found), recording.reduced(found), Replay(recording)
-    provenance = recording.provenance.as_replay(recording.recorded_at)
+    problem, reduced, replay = recorded.problem_of(found), recorded.reduced(found), Replay(recorded)
+    provenance = recorded.provenance.as_replay(recorded.recorded_at)
     with _emptied(table) as place, Store.open(place) as store:
         # Nothing is compiled, as under the interpreter; and one round: a table answers the same each time.
         with Screen(reduced, problem, INTERPRETED) as screen, watching(problem, where) as watch:
             result = tune(
-                reduced, problem, recording.machine, store, replay, screen, budget=budget,
+                reduced, problem, recorded.machine, store, replay, screen, budget=budget,
                 effort=replace(EFFORTS[effort], rounds=1, routings=0), seed=seed, provenance=provenance,
                 watch=lambda progress: watch(progress) if progress.trials else None,
             )  # fmt: skip

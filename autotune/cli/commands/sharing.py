@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.entry_text import entry_title
 from autotune.cli.options import Database, Json, Output, Request, one_of
 from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry, Provenance
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from autotune.db import Store
     from autotune.sharing import Here, Review
 
-FORMATS = ("json", "t4", "vllm", "optuna", "thresholds")
+FORMATS = ("json", "vllm", "optuna", "thresholds")
 DATABASES = (".db", ".sqlite", ".sqlite3")
 
 Format = Annotated[
@@ -36,8 +35,8 @@ Format = Annotated[
     typer.Option(
         "--format",
         **one_of(FORMATS),
-        help="json: configs for tune import; t4: the trials of one study; vllm: configs by size, as vLLM keeps "
-        "them; optuna: studies and trials for optuna-dashboard; thresholds: the winning mode by size.",
+        help="json: configs for tune import; vllm: configs by size, as vLLM keeps them; optuna: studies and trials for "
+        "optuna-dashboard; thresholds: the winning mode by size.",
     ),
 ]
 By = Annotated[
@@ -119,16 +118,9 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
             output.write(_thresholds(store, current, wanted), file, "the winning modes")
             _say_left_out(len(entries) - len(current))
             return
-        if format == "vllm":
-            text, left_out = sharing.to_sizes(entries, by)
-            output.write(text, file, "configs by size")
-            _say_left_out(left_out)
-            return
-        entry = _only(entries)
-        trials = store.trials(entry.study_id)
-    if not trials:
-        raise InputError(f"{entry_title(entry)} was imported; its trials are in the database it was tuned in")
-    output.write(sharing.to_t4(entry, trials), file, counted(len(trials), "trial"))
+        text, left_out = sharing.to_sizes(entries, by)
+        output.write(text, file, "configs by size")
+        _say_left_out(left_out)
 
 
 def known(regime: str | None) -> str | None:
@@ -176,14 +168,6 @@ def _to_optuna(store: Store, entries: Sequence[Entry], file: Path | None) -> Non
 
     written = write_optuna(store, entries, file)
     output.say(f"wrote {counted(written, 'trial')} to {file}; next: optuna-dashboard sqlite:///{file}")
-
-
-def _only(entries: Sequence[Entry]) -> Entry:
-    if len({entry.key for entry in entries}) == 1:
-        return entries[0]  # the newest, where others are of other sources, space or versions
-    titles = [f"{entry_title(entry)} on {entry.key.device}, study {entry.study_id}" for entry in entries]
-    needed = "a T4 file holds one study; name its workload, dimensions, --device and --regime. Matching studies:"
-    raise InputError("\n".join([needed, *titles]))
 
 
 def _text(file: Path) -> str:

@@ -4,13 +4,12 @@ from autotune.db.engines.database import Database
 from autotune.db.engines.engine import database_url, has_secret, open_database, place_of, without_secret
 from autotune.db.engines.failures import intact, translated
 from autotune.db.engines.inspection import Condition, condition
-from autotune.db.engines.schema import CURRENT, Schema
+from autotune.db.engines.schema import REVISION
 
 __all__ = [
-    "CURRENT",
+    "REVISION",
     "Condition",
     "Database",
-    "Schema",
     "condition",
     "database_url",
     "has_secret",

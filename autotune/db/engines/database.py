@@ -12,8 +12,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from autotune.db.engines.failures import explained, is_lost, translated
-from autotune.db.engines.schema import Schema
-from autotune.errors import StoreError
 from autotune.gate import FORKS_WAIT
 
 LOG = logging.getLogger("autotune")
@@ -34,11 +32,11 @@ T = TypeVar("T")
 
 
 class Database:
-    """An engine and the schema found behind it."""
+    """An engine on a database that has our tables."""
 
-    def __init__(self, engine: Engine, place: str, schema: Schema) -> None:
+    def __init__(self, engine: Engine, place: str) -> None:
         """``place``: the database's name in messages."""
-        self.engine, self.place, self.schema = engine, place, schema
+        self.engine, self.place = engine, place
         self._writer = engine.execution_options(**{WRITING: True})
         self._among_writers = engine.execution_options(**{WRITING: True, AMONG: True})
 
@@ -60,12 +58,6 @@ class Database:
         Writers take turns. ``alone=False`` is for a ``work`` that is right beside others too, since it locks the rows
         that it depends on; on a server it then waits for nobody else.
         """
-        if not self.schema.is_current:
-            raise StoreError(
-                f"database {self.place} has schema {self.schema.revision!r} and is open for reading only; open it for "
-                "writing, which migrates it: tune something"
-            )
-
         writer = self._writer if alone else self._among_writers
 
         def attempt() -> T:

@@ -1,4 +1,4 @@
-"""Connects to a database by URL or path, for reading as it is or for writing in this package's schema."""
+"""Connects to a database by URL or path, for reading or for writing."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, make_url
+from sqlalchemy import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
-from autotune.db import migrations
 from autotune.db.engines.database import WRITING, Database
 from autotune.db.engines.postgresql import postgresql_engine
-from autotune.db.engines.schema import CURRENT, newer, schema_of
-from autotune.db.engines.sqlite import file_is_writable, locked, sqlite_engine
+from autotune.db.engines.schema import has_tables, make_tables
+from autotune.db.engines.sqlite import locked, sqlite_engine
 from autotune.errors import NoDatabase, StoreError
 
 ALLOWED = "use a file's path, sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
@@ -68,46 +67,29 @@ def without_secret(given: str) -> str:
 
 
 def open_database(url: URL, *, create: bool) -> Database:
-    """Connect. With ``create`` also for writing: the schema is migrated to this package's revision.
-
-    Without, or for a read-only file, nothing is made or migrated; an older or newer schema is read as it is. At this
-    package's revision alembic is not loaded.
-    """
+    """Connect. With ``create`` also for writing: missing tables are made."""
     engine, guard = connect(url, create=create)
+    place = place_of(url)
     try:
         with engine.connect() as connection:
-            revision = migrations.current(connection)
-            if revision is None and not create:
-                raise NoDatabase(f"{place_of(url)} has no iris-autotune tables yet; tune something to make them")
-            if revision is not None and (not create or not is_writable(url)):
-                return Database(engine, place_of(url), schema_of(connection, revision))
-            check_known(connection, revision)
-        if revision != migrations.HEAD:
+            there = has_tables(connection, place)
+        if not there and not create:
+            raise NoDatabase(f"{place} has no iris-autotune tables yet; tune something to make them")
+        if not there:
             with guard, engine.execution_options(**{WRITING: True}).begin() as connection:
-                migrations.upgrade(connection)
+                make_tables(connection)
     except BaseException:  # Ctrl-C too: no connection is left open
         engine.dispose()
         raise
-    return Database(engine, place_of(url), CURRENT)
+    return Database(engine, place)
 
 
 def connect(url: URL, *, create: bool) -> tuple[Engine, AbstractContextManager[None]]:
-    """An engine on the database as it is, and the lock to hold while migrating it."""
+    """An engine on the database as it is, and the lock to hold while making its tables."""
     if url.get_backend_name() == "sqlite":
         path = Path(str(url.database))
         return sqlite_engine(path, create=create), locked(path)
     return postgresql_engine(url), nullcontext()  # its writers' lock will do
-
-
-def check_known(connection: Connection, revision: str | None) -> None:
-    """Raise StoreError if the schema is from a newer iris-autotune."""
-    if revision is not None and revision not in migrations.REVISIONS:
-        raise StoreError(newer(connection, revision))
-
-
-def is_writable(url: URL) -> bool:
-    """False for a file that this user cannot write. Servers refuse by themselves."""
-    return url.get_backend_name() != "sqlite" or file_is_writable(Path(str(url.database)))
 
 
 def _sqlite_url(path: str) -> URL:

@@ -1,16 +1,15 @@
-"""Inspects a database without changing it: kind, schema, damage."""
+"""Inspects a database without changing it: kind, tables, damage."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, func, select
 
-from autotune.db import migrations
-from autotune.db.engines.engine import check_known, connect, database_url, place_of
+from autotune.db.engines.engine import connect, database_url, place_of
 from autotune.db.engines.failures import translated
-from autotune.db.engines.schema import Schema
+from autotune.db.engines.schema import has_tables
 from autotune.db.models import Trial
 from autotune.errors import StoreError
 
@@ -22,19 +21,13 @@ class Condition:
     place: str
     server: str
     """``SQLite 3.45.1`` or ``PostgreSQL 15.18``."""
-    revision: str | None
-    """Revision of the schema; None without tables."""
+    has_tables: bool
     trials: int
     writable: bool
 
-    @property
-    def is_current(self) -> bool:
-        """True if the schema is this package's; else the next opening for writing migrates it."""
-        return self.revision == migrations.HEAD
-
 
 def condition(url: str | os.PathLike[str]) -> Condition:
-    """Inspect a database; makes and migrates nothing. Raises NoDatabase, and StoreError for an unusable one."""
+    """Inspect a database; makes nothing. Raises NoDatabase, and StoreError for an unusable one."""
     target = database_url(url)
     place = place_of(target)
     with translated(place):
@@ -47,20 +40,16 @@ def condition(url: str | os.PathLike[str]) -> Condition:
 
 
 def _condition(connection: Connection, place: str) -> Condition:
-    revision = migrations.current(connection)
-    check_known(connection, revision)
+    there = has_tables(connection, place)
     dialect = connection.dialect
     if dialect.name == "sqlite":
         _check_pages(connection, place)
         writable = os.access(place, os.W_OK) and os.access(os.path.dirname(place), os.W_OK)
     else:
         writable = connection.exec_driver_sql("SHOW transaction_read_only").scalar() == "off"
-    count = 0
-    if revision is not None:
-        table = Schema(revision).name(Trial)
-        count = connection.execute(text(f"SELECT count(*) FROM {table}")).scalar() or 0
+    count = connection.scalar(select(func.count()).select_from(Trial)) if there else 0
     version = ".".join(map(str, dialect.server_version_info or ()))
-    return Condition(place, f"{NAMES[dialect.name]} {version}", revision, int(count), writable)
+    return Condition(place, f"{NAMES[dialect.name]} {version}", there, count or 0, writable)
 
 
 def _check_pages(connection: Connection, place: str) -> None:

@@ -15,7 +15,7 @@ from autotune.errors import StoreError
 EXTRA = "pip install 'iris-autotune[postgresql]'"
 
 WRITERS = int.from_bytes(b"irat")
-"""Key of the advisory lock that writers and migrations hold until their transaction ends."""
+"""Key of the advisory lock that writers hold until their transaction ends."""
 
 CONNECT_SECONDS = 10
 

@@ -21,9 +21,9 @@ from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
 
-from autotune.db import migrations
 from autotune.db.engines.database import WRITING
 from autotune.db.engines.failures import ANOTHER, BUSY_SECONDS
+from autotune.db.engines.schema import make_tables
 from autotune.errors import NoDatabase, StoreError
 
 APPLICATION_ID = int.from_bytes(b"irat")
@@ -52,13 +52,13 @@ def sqlite_engine(path: Path, *, create: bool) -> Engine:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file beside the database: one process at a time makes or migrates it."""
+    """Hold the lock file beside the database: one process at a time makes it."""
     with open(path.with_name(path.name + ".lock"), "ab") as file:
         deadline = time.monotonic() + BUSY_SECONDS
         while not _took_lock(file):
             if time.monotonic() > deadline:
                 raise StoreError(
-                    f"another process has been creating or migrating {path} for {BUSY_SECONDS} s; "
+                    f"another process has been creating {path} for {BUSY_SECONDS} s; "
                     "stop it, then run the same command again"
                 )
             time.sleep(0.01)
@@ -142,7 +142,7 @@ def _draft(draft: Path) -> None:
     engine = _engine(draft)
     try:
         with engine.execution_options(**{WRITING: True}).begin() as connection:
-            migrations.upgrade(connection)
+            make_tables(connection)
     finally:
         engine.dispose()
     with closing(_connect(draft)) as raw:

@@ -31,17 +31,17 @@ def shm(host: Host) -> Finding:
 
 
 def database(host: Host, url: str) -> Finding:
-    """The database: it must be usable; its schema."""
+    """The database: it must be usable."""
     try:
         found = host.database(url)
     except NoDatabase as error:
         return fine(str(error))
     except StoreError as error:
         return broken(str(error), "do what it says, or name another database with AUTOTUNE_DB or --db")
-    told = f"{found.place}: {found.server}, schema {found.revision or 'none yet'}, {counted(found.trials, 'trial')}"
+    told = f"{found.place}: {found.server}, {counted(found.trials, 'trial') if found.has_tables else 'no tables yet'}"
     if not found.writable:
         return advice(f"{told}, read-only", "look-ups work; to tune, make it writable or name another database")
-    return fine(told if found.is_current else f"{told}; the next tuning migrates it")
+    return fine(told)
 
 
 def database_disk(host: Host, url: str) -> Finding:

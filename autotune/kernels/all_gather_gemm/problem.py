@@ -40,19 +40,16 @@ class AllGatherGemm(GatedColumns, GemmProblem):
     k: int = size("columns of the gathered A, rows of B")
     layout: str = choice("sharding of A: by rows, or along K", LAYOUTS, "rows")
     in_place: bool = flag("A's shard lies in the tensor of all_gather_shard, so peers read it without a copy")
-    gathered: bool = flag("also return the gathered A, as a tensor of its own", late=True)
+    gathered: bool = flag("also return the gathered A, as a tensor of its own")
     epilogue: str = choice(
         "activation after the GEMM: SiLU or GELU (exact, or by tanh) of the gate, times up; C is half as wide as B",
-        EPILOGUES, "none", late=True,
+        EPILOGUES, "none",
     )  # fmt: skip
     gate_up: str = choice(
         "gate and up in each rank's B: halves is [gate, up]; interleaved is gate, up, gate, up, …", GATE_UP, "halves",
-        late=True,
     )  # fmt: skip
 
-    quantised: bool = flag(
-        "C as fp8, the A of the next GEMM: a scale per row and 128 columns; needs an epilogue", late=True
-    )
+    quantised: bool = flag("C as fp8, the A of the next GEMM: a scale per row and 128 columns; needs an epilogue")
 
     def check(self) -> None:
         """Raise InvalidProblem if the sharding does not divide a dimension, or operands do not go together."""

@@ -36,7 +36,7 @@ class AllReduceNorm(Problem):
     m: int = size("rows: tokens")
     n: int = size("columns: the hidden size")
     eps: float = number("added to a row's mean square", 1e-6)
-    in_place: bool = flag("the library's all-reduce may overwrite X; otherwise X is copied first", late=True)
+    in_place: bool = flag("the library's all-reduce may overwrite X; otherwise X is copied first")
 
     def check(self) -> None:
         """Raise InvalidProblem if a program cannot hold a row."""

@@ -41,9 +41,9 @@ class FlashDecode(Problem):
     soft_cap: int = size("soft cap of the logits, by tanh; 0: none", default=0, least=0)
     dtype: str = choice("element type of q and of the output; accumulation is fp32", DTYPES, "bf16")
     ragged: bool = flag("sequences of different lengths, some of them empty")
-    kv_dtype: str = choice("element type of the KV cache; auto: as q", ("auto", *FP8), "auto", late=True)
-    kv_scales: str = choice("scales of an fp8 KV cache: one, or one per KV head", CACHE_SCALES, "none", late=True)
-    result: str = choice("all heads on every rank, or each rank its share of them", RESULTS, "replicated", late=True)
+    kv_dtype: str = choice("element type of the KV cache; auto: as q", ("auto", *FP8), "auto")
+    kv_scales: str = choice("scales of an fp8 KV cache: one, or one per KV head", CACHE_SCALES, "none")
+    result: str = choice("all heads on every rank, or each rank its share of them", RESULTS, "replicated")
 
     def check(self) -> None:
         """Raise InvalidProblem if dimensions do not fit each other or our kernels."""

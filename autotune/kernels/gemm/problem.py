@@ -128,12 +128,11 @@ class GemmProblem(MatrixOperands):
     dtype: str = choice("element type of A and B; accumulation is fp32", tuple(COMBINATIONS), "bf16")
     out_dtype: str = choice(
         "element type of the result; auto is bf16 where A and B are fp8, else theirs", ("auto", *DTYPES), "auto",
-        late=True,
     )  # fmt: skip
-    scales: str = choice(SCALES_HELP, SCALES, "none", late=True)
+    scales: str = choice(SCALES_HELP, SCALES, "none")
     b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
     bias: bool = flag("add a bias, one element per column of the result")
-    fast_accum: bool = flag(FAST_ACCUM, late=True)
+    fast_accum: bool = flag(FAST_ACCUM)
 
     @property
     def gemm(self) -> tuple[int, int, int]:

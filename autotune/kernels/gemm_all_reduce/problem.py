@@ -32,8 +32,8 @@ class GemmAllReduce(SummedProblem):
     n: int = size("columns of B and of C")
     k: int = size("columns of the whole A, rows of the whole B; each rank holds k / world-size")
     deterministic: bool = flag("demand the same bits on every rank, in every call")
-    residual: bool = flag(RESIDUAL, late=True)
-    wire: str = choice(WIRE, WIRES, "auto", late=True)
+    residual: bool = flag(RESIDUAL)
+    wire: str = choice(WIRE, WIRES, "auto")
 
     def check(self) -> None:
         """Raise InvalidProblem if the ranks cannot share K evenly, or operands do not go together."""

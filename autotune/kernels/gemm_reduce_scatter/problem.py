@@ -25,8 +25,8 @@ class GemmReduceScatter(SummedProblem):
     m: int = size("rows of A; each rank gets m / world-size of C's")
     n: int = size("columns of B and C")
     k: int = size("depth of the whole product; each rank holds k / world-size")
-    residual: bool = flag(RESIDUAL, late=True)
-    wire: str = choice(WIRE, WIRES, "auto", late=True)
+    residual: bool = flag(RESIDUAL)
+    wire: str = choice(WIRE, WIRES, "auto")
 
     def check(self) -> None:
         """Raise InvalidProblem if the ranks do not divide a sharded dimension, or operands do not go together."""

@@ -192,8 +192,8 @@ class GroupedProblem(MatrixOperands, ExpertsProblem):
     """
 
     dtype: str = choice("element type of A and B; accumulation is fp32", tuple(COMBINATIONS), "bf16")
-    scales: str = choice(SCALES_HELP.replace("per tensor; ", ""), ("none", "row", "block"), "none", late=True)
-    fast_accum: bool = flag(FAST_ACCUM, late=True)
+    scales: str = choice(SCALES_HELP.replace("per tensor; ", ""), ("none", "row", "block"), "none")
+    fast_accum: bool = flag(FAST_ACCUM)
 
     out_dtype = "auto"
 

@@ -45,7 +45,7 @@ class MoeDispatch(ScaledRows, DispatchedProblem):
     dtype: str = choice("element type of tokens", tuple(COMBINATIONS), "bf16")
     scales: str = choice(
         "scales of fp8 tokens: one for each (row), or for each 128 of its elements (block)",
-        ("none", "row", "block"), "none", late=True,
+        ("none", "row", "block"), "none",
     )  # fmt: skip
 
     def check(self) -> None:

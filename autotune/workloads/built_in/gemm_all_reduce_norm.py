@@ -59,7 +59,9 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
     options = ("deterministic", "out_dtype", "fast_accum", "eps")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduceNorm:
-        return GemmAllReduceNorm(**super().default_problem(machine, world_size).as_dict())
+        fields = super().default_problem(machine, world_size).as_dict()
+        own = {field.name for field in GemmAllReduceNorm.in_order()}
+        return GemmAllReduceNorm(**{name: value for name, value in fields.items() if name in own})
 
     def default_config(self, problem: Any, machine: Machine) -> Config:
         return default_config(problem, machine)

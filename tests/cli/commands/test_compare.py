@@ -144,7 +144,7 @@ def test_nothing_slower_is_success(sides: tuple[Bench, str, str]) -> None:
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_a_result_from_before_doors_is_compared_with_the_bound_call(gpus: Bench, tmp_path: Path, swapped: bool) -> None:
+def test_a_result_without_a_door_is_compared_with_the_bound_call(gpus: Bench, tmp_path: Path, swapped: bool) -> None:
     """Else every problem whose host is the slower part would be called slower, or faster on the way back."""
     sides = []
     for name, door in (("a.db", None), ("b.db", Door(8.0, 14.0))):

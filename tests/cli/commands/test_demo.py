@@ -139,7 +139,7 @@ def test_no_look_up_serves_it_even_on_that_very_machine(
     laptop: Bench, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = workload("gemm_all_reduce")
-    problem = RECORDED.fitted(found).problem_of(found)
+    problem = RECORDED.problem_of(found)
     assert laptop.tune("demo", "ar-64", "--trials", "8").exit_code == 0
     with Store.open(database) as store:
         assert store.nearest(key := CacheKey.of(problem, RECORDED.machine)).key == key  # type: ignore[union-attr]

@@ -155,7 +155,7 @@ def test_without_a_fleet_there_is_nothing_to_show_resume_or_stop(gpus: Bench, tu
         (("/dev/null",), "tune: error: /dev/null: a device; name a file or a pipe"),
         (("problems.yaml", "--engine", "slurm"), "tune: error: engine 'slurm': allowed: local, ray"),
         (("problems.yaml", "--exclusive"), "--address and --exclusive are for --engine ray"),
-        (("wide.yaml",), "no host can take these; nothing was started:\nall_gather_gemm dtype=bf16 world_size=8 "),
+        (("wide.yaml",), "no host can take these; nothing was started:\nall_gather_gemm m=16 n=64 k=64 world_size=8: "),
     ],
 )
 def test_bad_input_is_refused_at_once(gpus: Bench, tunings: Tunings, words: tuple[str, ...], told: str) -> None:

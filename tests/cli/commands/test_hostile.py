@@ -46,8 +46,8 @@ def hostile(gpus: Bench, tmp_path: Path) -> Bench:
 COMMANDS = (
     ["list"], ["list", "--json"], ["show", "all-gather-gemm"], ["show", "all-gather-gemm", "--m", "64"],
     ["show", "all-gather-gemm", "--json"], ["lookup", "all-gather-gemm", "--json"], ["report"], ["all-gather-gemm"],
-    ["report", "--format", "json"], ["export"], ["export", "--format", "t4"], ["all-gather-gemm", "--json"],
-    ["export", "all-gather-gemm", "--format", "t4"], ["lookup", "all-gather-gemm", "--m", "3072"],
+    ["report", "--format", "json"], ["export"], ["export", "--format", "thresholds"], ["all-gather-gemm", "--json"],
+    ["export", "all-gather-gemm", "--format", "thresholds"], ["lookup", "all-gather-gemm", "--m", "3072"],
     ["list", "--db", f"no{TITLE}where"], ["list", TITLE], ["show", f"{TITLE}.py:X"],
 )  # fmt: skip
 
@@ -59,7 +59,7 @@ def test_nothing_acts_on_the_terminal(hostile: Bench, words: list[str]) -> None:
     for text in (result.stdout, result.stderr):
         assert not HIDDEN.search(text.replace("\n", "").replace("\t", ""))
         assert "\n#" not in text.replace("\n# ", "", 2) or words == ["report"]
-    if "--json" in words or words[-1] in ("json", "t4"):
+    if "--json" in words or words[-1] in ("json", "thresholds"):
         assert not result.stdout or json.loads(result.stdout)
 
 

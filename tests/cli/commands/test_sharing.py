@@ -58,14 +58,6 @@ def test_configs_travel_to_another_database_and_are_served_there(gpus: Bench, tm
     assert gpus.tune("export", *there).stdout == exported.read_text()
 
 
-def test_what_comes_without_rounds_is_called_so(gpus: Bench, tmp_path: Path, exported: Path) -> None:
-    there = ("--db", str(tmp_path / "there.db"))
-    gpus.tune("import", str(exported), *there)
-    for words in (("show", "all-gather-gemm", *there), ("report", "all-gather-gemm", *there)):
-        text = gpus.tune(*words).stdout
-        assert "stored no rounds" in text and "(by spread)" in text
-
-
 def test_the_same_file_again_changes_nothing(gpus: Bench, exported: Path) -> None:
     result = gpus.tune("import", str(exported), "--replace")
     assert result.exit_code == 0 and result.stderr == "2 there already\n"
@@ -169,35 +161,21 @@ def test_thresholds_of_what_has_no_size_are_refused_and_beside_others_named(gpus
 
 def test_export_says_what_it_cannot_do(gpus: Bench, tmp_path: Path, exported: Path) -> None:
     for words, told in (
-        (["--format", "xml"], "format 'xml': allowed: json, t4"),
+        (["--format", "xml"], "format 'xml': allowed: json, vllm"),
         (["-o", str(tmp_path / "no" / "such")], "No such file or directory"),
         (["--device", "x", "all-gather-gemm"], "options of tune export go after the workload's name"),
-        (["--format", "t4"], "a T4 file holds one study; name its workload, dimensions, --device"),
     ):
         result = gpus.tune("export", *words)
         assert result.exit_code == 2 and told in result.stderr, words
-
-
-def test_export_of_one_study_as_t4(gpus: Bench, tmp_path: Path, exported: Path) -> None:
-    result = gpus.tune("export", "all-gather-gemm", "--m", "1024", "--format", "t4")
-    values = json.loads(result.stdout)
-    assert values["schema_version"] == "1.0.0" and len(values["results"]) >= 7
-    assert {each["invalidity"] for each in values["results"]} >= {"correct"}
-    gpus.tune("import", str(exported), "--db", str(tmp_path / "there.db"))
-    elsewhere = gpus.tune(
-        "export", "all-gather-gemm", "--m", "1024", "--format", "t4", "--db", str(tmp_path / "there.db")
-    )
-    assert elsewhere.exit_code == 2 and "its trials are in the database it was tuned in" in elsewhere.stderr
 
 
 def test_export_of_one_regime(gpus: Bench) -> None:
     with Store.open() as store:
         for regime in (Regime.GRAPH, Regime.PIPELINED):
             store_result(store, 1024, regime)
-    for format in ("t4", "vllm"):
-        several = gpus.tune("export", "all-gather-gemm", "--format", format)
-        assert several.exit_code == 2 and "--regime" in several.stderr
-        assert gpus.tune("export", "all-gather-gemm", "--format", format, "--regime", "graph").exit_code == 0
+    several = gpus.tune("export", "all-gather-gemm", "--format", "vllm")
+    assert several.exit_code == 2 and "--regime" in several.stderr
+    assert gpus.tune("export", "all-gather-gemm", "--format", "vllm", "--regime", "graph").exit_code == 0
     [entry] = json.loads(gpus.tune("export", "--regime", "graph").stdout)["entries"]
     assert entry["regime"] == "graph"
     for name, code, told in (("isolated", 1, "any workload for isolated"), ("grap", 2, "did you mean graph?")):
@@ -213,13 +191,6 @@ def test_configs_by_size_are_of_one_workload(gpus: Bench, by: tuple[str, ...]) -
     result = gpus.tune("export", "--format", "vllm", *by)
     assert result.exit_code == 2 and result.stdout == ""
     assert "of one workload: tune export NAME --format vllm; names: all-gather-gemm, gemm-all-reduce" in result.stderr
-
-
-def test_export_as_t4_takes_the_newest_of_one_problem(gpus: Bench) -> None:
-    with Store.open() as store:
-        for version in ("3.6.0", "3.7.0"):
-            store_result(store, 1024, triton=version)
-    assert gpus.tune("export", "all-gather-gemm", "--format", "t4").exit_code == 0
 
 
 def test_export_of_the_sizes_at_which_a_mode_wins(gpus: Bench, exported: Path) -> None:

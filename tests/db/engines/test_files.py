@@ -289,7 +289,7 @@ def test_waiting_for_another_process_has_an_end(
     path: Path, key: CacheKey, provenance: Provenance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autotune.db.engines.sqlite.BUSY_SECONDS", 0.1)
-    with locked(path), pytest.raises(StoreError, match="another process has been creating or migrating"):
+    with locked(path), pytest.raises(StoreError, match="another process has been creating"):
         Store.open(path)
     with Store.open(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_host import GIB, FakeHost
 
-from autotune.db import Store, migrations
+from autotune.db import Store
 from autotune.db.engines import Condition
 from autotune.db.engines.sqlite import APPLICATION_ID
 from autotune.doctor import Finding, Host, Verdict
@@ -25,7 +25,7 @@ def test_a_healthy_machine_is_fine(laptop: FakeHost) -> None:
     assert storage.shm(laptop) == Finding("100.0 GiB free in /dev/shm")
     assert storage.kernel_cache(laptop) == Finding("/cache: 100.0 GiB free")
     assert storage.database_disk(laptop, URL) == Finding("/data: 100.0 GiB free, ext4, 858 MiB/s")
-    assert storage.database(laptop, URL) == Finding(f"cache.db: SQLite 3.45, schema {migrations.HEAD}, 12 trials")
+    assert storage.database(laptop, URL) == Finding("cache.db: SQLite 3.45, 12 trials")
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(63 * MIB, Verdict.BROKEN), (64 * MIB, Verdict.ADVICE)])
@@ -104,22 +104,16 @@ def test_a_database_that_cannot_be_written(laptop: FakeHost) -> None:
     assert finding.verdict is Verdict.ADVICE and finding.found.endswith("read-only")
 
 
-def test_an_older_schema_is_migrated_later(laptop: FakeHost) -> None:
-    assert isinstance(laptop.found, Condition)
-    laptop.found = dataclasses.replace(laptop.found, revision="0001")
-    assert "schema 0001, 12 trials; the next tuning migrates it" in storage.database(laptop, URL).found
-
-
 def test_the_real_database_is_looked_at_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "cache.db"
     assert storage.database(Host(), str(path)).verdict is Verdict.FINE and not path.exists()
     Store.open(path).close()
-    assert f"schema {migrations.HEAD}, 0 trials" in storage.database(Host(), str(path)).found
+    assert ", 0 trials" in storage.database(Host(), str(path)).found
     old = tmp_path / "old.db"
     with closing(sqlite3.connect(old)) as connection:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     before = old.read_bytes()
-    assert "schema none yet" in storage.database(Host(), str(old)).found
+    assert ", no tables yet" in storage.database(Host(), str(old)).found
     assert old.read_bytes() == before
     old.write_bytes(b"somebody's notes\n" * 100)
     assert "is not a SQLite database" in storage.database(Host(), str(old)).found

@@ -54,7 +54,7 @@ def test_operands_that_cannot_be_are_refused_on_every_rank(pair: Pair) -> None:
         "depth": "InvalidProblem: b is [31, 16], bias None; with a [8, 32] on 2 ranks, b [32, 16]",
         "layout": "InvalidProblem: layout='columns'",
         "not in place": "InvalidProblem: in_place=True: a must be the tensor of all_gather_shard",
-        "no place": "InvalidProblem: dtype=bf16 world_size=2 b_order=kn bias=False m=16 n=32 k=32",
+        "no place": "InvalidProblem: m=16 n=32 k=32 world_size=2:",
         "bias": "InvalidProblem: b is [32, 16], bias [15]",
         "type": "InvalidProblem: a is torch.float64, b is torch.float64; use one of",
         "types": "InvalidProblem: a is torch.bfloat16, b is torch.float16; use one of",
