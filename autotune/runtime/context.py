@@ -116,7 +116,7 @@ class Context:
             self._leave_group()
             raise
         tell_peers(self._status, self.heap, self._alarm.address)
-        self._alarm_words = self._alarm.words
+        self._alarm_words, self._faults = self._alarm.words, self._status[1]
         self._meeting = Meeting(agreement, self._alarm, self.heap.device)
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""
@@ -269,11 +269,11 @@ class Context:
         if self._alarm_words[RAISED]:
             self._raise_alarm()
         with self._lock:
-            if self._interpreted:
-                workspace.run(operands, outs, bindings)
-            else:
+            if not self._interpreted:
                 TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
-            if self._interpreted and self._status[:2].any():
+                return
+            workspace.run(operands, outs, bindings)
+            if self._alarm_words[RAISED] or self._faults.item():
                 self._check_status()
 
     def workspace(

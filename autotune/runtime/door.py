@@ -77,7 +77,7 @@ class _Doorway(Context):
         self.heap, self.machine, self._interpreted = heap, machine, machine.is_interpreter
         self.calls: dict[Any, Prepared] = {}
         self._alarm_words = memoryview(array("q", [0]))
-        self._status = torch.zeros(2, dtype=torch.int64, device="cpu")
+        self._faults = torch.zeros((), dtype=torch.int64, device="cpu")
         self._lock = threading.RLock()
 
     def refuse(self, error: Exception) -> None:
