@@ -8,6 +8,7 @@ import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
 import os
 import threading
+import time
 import weakref
 from types import TracebackType
 
@@ -17,6 +18,8 @@ FORK_SECONDS = 5.0
 YIELD_SECONDS = 0.1
 """Seconds for which new work waits for a fork. It goes on then: what it holds may be what the fork waits for."""
 
+POLL_SECONDS = 0.001
+
 
 class ForksWait:
     """Work that a fork waits for, such as imports and queries; threads do it side by side.
@@ -25,7 +28,9 @@ class ForksWait:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        # Not a Condition: Ctrl-C may come at any call of a Python function, its own __exit__ too, which would leave it
+        # locked for other threads. The lock of C is free outside of its block.
+        self._lock = threading.RLock()
         self._depths: dict[int, int] = {}
         """Depth of each thread in such work."""
         self._forks = 0
@@ -36,33 +41,37 @@ class ForksWait:
         if me in self._depths:  # which no other thread changes
             self._depths[me] += 1
             return
-        with self._changed:
-            if self._forks:
-                self._changed.wait_for(lambda: not self._forks, YIELD_SECONDS)
+        if self._forks:
+            until = time.monotonic() + YIELD_SECONDS
+            while self._forks and time.monotonic() < until:
+                time.sleep(POLL_SECONDS)
+        with self._lock:
             self._depths[me] = 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         me = threading.get_ident()
         self._depths[me] -= 1
         if not self._depths[me]:
-            with self._changed:
-                del self._depths[me]
-                self._changed.notify_all()
+            del self._depths[me]
 
     def _before(self) -> None:
-        me = threading.get_ident()
-        self._changed.acquire()  # held over the fork: nobody begins during it
+        me, until = threading.get_ident(), time.monotonic() + FORK_SECONDS
+        self._lock.acquire()  # held over the fork: nobody begins during it
         self._forks += 1
-        self._changed.wait_for(lambda: self._depths.keys() <= {me}, FORK_SECONDS)
+        while not self._depths.keys() <= {me} and time.monotonic() < until:
+            self._lock.release()
+            try:
+                time.sleep(POLL_SECONDS)
+            finally:
+                self._lock.acquire()
 
     def _in_parent(self) -> None:
         self._forks -= 1
-        self._changed.notify_all()
-        self._changed.release()
+        self._lock.release()
 
     def _in_child(self) -> None:
         me = threading.get_ident()
-        self._changed, self._forks = threading.Condition(), 0
+        self._lock, self._forks = threading.RLock(), 0
         self._depths = {thread: depth for thread, depth in self._depths.items() if thread == me}
 
 
@@ -71,35 +80,17 @@ FORKS_WAIT = ForksWait()
 
 
 class Lock:
-    """A re-entrant lock. A forked child has it free, even where a thread of the parent holds it."""
+    """A re-entrant lock, ``with lock.held``. A forked child has it free, even where a thread of the parent holds it."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self.held = threading.RLock()
         _LOCKS.add(self)
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._lock.release()
-
     def in_child(self) -> None:
-        if self._lock.acquire(blocking=False):  # free, or held by the thread that forked
-            self._lock.release()
+        if self.held.acquire(blocking=False):  # free, or held by the thread that forked
+            self.held.release()
         else:
-            self._lock = threading.RLock()
-
-
-class Gate(Lock):
-    """A re-entrant lock around work that a fork waits for."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        FORKS_WAIT.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        FORKS_WAIT.__exit__(kind, error, at)
-        super().__exit__(kind, error, at)
+            self.held = threading.RLock()
 
 
 _LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()

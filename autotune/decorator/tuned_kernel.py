@@ -97,7 +97,7 @@ class TunedKernel(TritonTuner):
         if isinstance(self._candidates, Listed):
             return super().warmup(*args, **kwargs)
         tensors = tuple(MockTensor.wrap_dtype(arg) for arg in args)  # a dtype may stand for a tensor
-        with self._lock, self.launched_with(tensors, kwargs) as launch:
+        with self._lock.held, self.launched_with(tensors, kwargs) as launch:
             key = tuning_key(launch.named, self.keys)
             best = self.cache.get(key)  # not kept: a launch may tune
             if best is None:
@@ -107,7 +107,7 @@ class TunedKernel(TritonTuner):
     def tune(self, *args: Any, grid: Any, **kwargs: Any) -> Found:
         """Tune for these arguments now in any case. Collective. Raises NotTuned when offline."""
         kwargs = {"grid": grid, "warmup": False, **kwargs}
-        with self._lock, self.launched_with(args, kwargs) as launch:
+        with self._lock.held, self.launched_with(args, kwargs) as launch:
             self._follow_configs()
             key = tuning_key(launch.named, self.keys)
             self._keep(key, self._decider.tune(key, launch))
@@ -116,7 +116,7 @@ class TunedKernel(TritonTuner):
 
     def forget(self) -> None:
         """Look every key up again in a freshly read database; every participating rank calls it."""
-        with self._lock:
+        with self._lock.held:
             self._signatures.clear()
             self.cache.clear()
             self.decisions.clear()
@@ -124,7 +124,7 @@ class TunedKernel(TritonTuner):
 
     def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Chosen:
         """The config for arguments new to this signature."""
-        with self._lock, self.launched_with(args, kwargs) as launch:
+        with self._lock.held, self.launched_with(args, kwargs) as launch:
             self._follow_configs()
             passed = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
             signature = self._signature(args, passed)

@@ -15,10 +15,10 @@ from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Unread
 from autotune.db.records import Columns, columns, entries_of, parted
 from autotune.errors import NoDatabase
-from autotune.gate import Gate
+from autotune.gate import FORKS_WAIT, Lock
 from autotune.outcome import Latency, Regime
 
-GATE = Gate()
+LOCK = Lock()
 """Held over the one query of a workload, so that concurrent look-ups query once."""
 
 NEAREST_RATIO = 2.0
@@ -127,7 +127,7 @@ def read_entries(url: str, workload: str, device: str) -> Entries:
     Raises StoreError if it cannot be read.
     """
     key = (url, workload, device)
-    with GATE:
+    with LOCK.held, FORKS_WAIT:
         if key not in _ENTRIES:
             _ENTRIES[key] = Entries(_query(url, workload, device), functools.partial(_query_measured, url))
         return _ENTRIES[key]
@@ -135,7 +135,7 @@ def read_entries(url: str, workload: str, device: str) -> Entries:
 
 def forget_entries(workload: str | None = None) -> None:
     """Query the database again at the next ``read_entries``: for one workload, or for all."""
-    with GATE:
+    with LOCK.held, FORKS_WAIT:
         for key in [key for key in _ENTRIES if workload in (None, key[1])]:
             del _ENTRIES[key]
 

@@ -15,7 +15,7 @@ from autotune.machine import machine as this_machine
 from autotune.notebook import html_table
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime, regime_of
 from autotune.problem import Problem
-from autotune.runtime.entries import GATE, Entries, Measured, Served, forget_entries, read_entries, serve
+from autotune.runtime.entries import LOCK, Entries, Measured, Served, forget_entries, read_entries, serve
 from autotune.settings import default_database_url
 from autotune.workloads import Workload, provenance_of, workload
 
@@ -110,7 +110,7 @@ class _Answers:
         self._answers: dict[tuple[object, ...], Found] = {}
 
     def clear(self) -> None:
-        with GATE:
+        with LOCK.held, FORKS_WAIT:
             self._answers.clear()
 
     def find(self, found: Workload, problem: Problem, machine: Machine, url: str, regime: Regime) -> Found:
@@ -119,7 +119,7 @@ class _Answers:
         asked = (type(found), found.space, url, machine, problem, regime)
         answer = self._answers.get(asked)
         if answer is None:
-            with GATE:
+            with LOCK.held, FORKS_WAIT:
                 answer = choose(found, problem, machine, read_entries(url, found.name, machine.device), regime)
                 self._answers[asked] = answer
         return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
@@ -58,3 +59,7 @@ def test_an_interrupted_write_keeps_no_lock(
         assert 0 < len(before) < whole.moments
         store.record(study, trial)
         assert [each == trial for each in store.trials(study)] == [True] * (len(before) + 1)
+        other_thread = threading.Thread(target=store.trials, args=(study,), daemon=True)
+        other_thread.start()
+        other_thread.join(10)
+        assert not other_thread.is_alive(), "an interrupted write keeps a lock from other threads"
