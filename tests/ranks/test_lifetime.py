@@ -93,6 +93,9 @@ from autotune.ranks.gang import Gang
 from autotune.workloads import workload
 found = workload("all_gather_gemm")
 gang = Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine())
+room = [bytes(1000) for _ in range(20_000)]
+above = bytes(1000)
+del room  # stays in the driver's heap, which cannot grow from here on
 resource.setrlimit(resource.RLIMIT_AS, (100 << 20, resource.RLIM_INFINITY))
 try:
     gang.start()
