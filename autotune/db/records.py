@@ -272,7 +272,7 @@ class Unread:
 
     @classmethod
     def of(cls, entry: Entry) -> Self:
-        """One that has been read."""
+        """The row of an entry at hand."""
         return cls((*columns(entry.key), *columns(entry.provenance)), entry, lambda entry: entry)
 
     @property

@@ -34,7 +34,7 @@ from autotune.problem import Problem
 from autotune.sizes import round_up
 
 NOBODY = 0
-"""The number of no place."""
+"""In the stead of a place's number, while none has the block."""
 
 CLEARING = {True: 1, False: 32}
 """Programs that clear memory, under the interpreter and on GPUs."""

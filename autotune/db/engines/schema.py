@@ -9,7 +9,7 @@ from autotune.db.views import make_views
 from autotune.errors import StoreError
 
 REVISION = "1"
-"""Of the tables in ``autotune.db.models``; raised with every change of them."""
+"""The tables' version; to be raised with every change in ``autotune.db.models``."""
 
 VERSION = Table("iris_autotune_version", MetaData(), Column("version_num", Text, primary_key=True))
 """One row, the revision of the database's tables."""
