@@ -5,9 +5,8 @@
     python bench/operator_overhead.py [--launches stand-in]                          # one rank
 
 With a GPU the launches are real ones of small problems, by the first config of each mode that a search would try.
-Without one, or with ``--launches stand-in``, they do nothing, so that what is left is the operators' own layer; under
-the interpreter that includes a look at the status word, which calls on a GPU do not take. Of many rounds the best
-counts, each way in turn; a round has few calls, so that the host never waits for the device.
+Without one, or with ``--launches stand-in``, they do nothing, so that what is left is the operators' own layer. Of many
+rounds the best counts, each way in turn; a round has few calls, so that the host never waits for the device.
 """
 
 from __future__ import annotations

@@ -226,7 +226,9 @@ class Bench:
 
     def json(self, *words: str) -> Any:
         """The same with --json: all of stdout is one JSON value."""
-        return json.loads(self.tune(*words, "--json").stdout)
+        result = self.tune(*words, "--json")
+        assert result.stdout, result.stderr
+        return json.loads(result.stdout)
 
 
 def bench_of(machine: Machine, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bench:

@@ -116,7 +116,7 @@ class Context:
             self._leave_group()
             raise
         tell_peers(self._status, self.heap, self._alarm.address)
-        self._alarm_words, self._faults = self._alarm.words, self._status[1]
+        self._alarm_words = self._alarm.words
         self._meeting = Meeting(agreement, self._alarm, self.heap.device)
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""
@@ -228,27 +228,23 @@ class Context:
         with self._lock:
             if self.heap.device.type == "cuda":
                 torch.cuda.synchronize(self.heap.device)  # calls may be on any stream, and a status word waits for none
-            self._check_status()
+            if self._status[:2].any() or self._alarm_words[RAISED]:
+                self._raise_alarm()
 
-    def _check_status(self) -> None:
-        timed_out, faults = self._status[:2].tolist()
-        if faults:  # first: the wrong input would be there again after a release
+    def _raise_alarm(self) -> None:
+        """Raise InvalidProblem for a fault of this rank's, else GangError for what happened since, on any rank."""
+        if not self.capturing and self._status[1].item():  # first: the wrong input would be there after a release
             told = (
                 "tokens name an expert more than once, and so gave this rank more rows than there is room for "
-                "(docs/kernels/moe.md); results since then lack rows. Mend the routing, then call context.release() on "
+                "(docs/kernels/moe.md); results since then are NaN. Mend the routing, then call context.release() on "
                 "every rank"
             )
             raise settled(InvalidProblem(told))  # all ranks have made the call
-        if timed_out or self._alarm_words[RAISED]:
-            self._raise_alarm()
-
-    def _raise_alarm(self) -> None:
-        """Raise GangError for what happened since, on any rank."""
         raise GangError(
             self._alarm.reason
-            or "a wait in a kernel timed out: some rank died, did not make this call, or came more than "
-            f"{wait_seconds()} s late (AUTOTUNE_WAIT_SECONDS). Results since then are NaN, on all ranks. To go on, "
-            "call context.release() on every rank"
+            or "a wait in a kernel timed out: some rank died, did not make this call, came more than "
+            f"{wait_seconds()} s late (AUTOTUNE_WAIT_SECONDS), or was given more rows of experts than it has room for. "
+            "Results since then are NaN, on all ranks. To go on, call context.release() on every rank"
         )
 
     @property
@@ -268,13 +264,13 @@ class Context:
         """
         if self._alarm_words[RAISED]:
             self._raise_alarm()
+        if not self._interpreted:  # a turn keeps other threads out; this lock, too, would cost 0.1 µs
+            TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
+            return
         with self._lock:
-            if not self._interpreted:
-                TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
-                return
             workspace.run(operands, outs, bindings)
-            if self._alarm_words[RAISED] or self._faults.item():
-                self._check_status()
+            if self._alarm_words[RAISED]:
+                self._raise_alarm()
 
     def workspace(
         self, workload: LaunchedWorkload, problem: Problem, config: Config | None, first: FirstCall | None = None

@@ -189,6 +189,7 @@ def all_reduce_norm_kernel(
                 part, block, blocks, column, block * BLOCK_M, M, N, epoch, rank, inbox, arrivals, heap_bases, TYPE,
                 WORLD, MODE, PROTOCOL, BLOCK_M, WIDTH,
             )  # fmt: skip
+        finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
     else:
         block = pid - sending
         row = block * BLOCK_M
@@ -206,9 +207,8 @@ def all_reduce_norm_kernel(
         )  # fmt: skip
         in_vain = heap.timed_out(status)
         add_and_norm(acc, own, scale, normed, total, row, M, N, eps, TYPE, BLOCK_M, BLOCK_N)
-        heap.seal_if(in_vain, normed, tl.cast(M, tl.int64) * N)
-        heap.seal_if(in_vain, total, tl.cast(M, tl.int64) * N)
-    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
+        finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
+        heap.seal_if(in_vain, normed, tl.cast(M, tl.int64) * N, total, BY_TMA=False)
 
 
 @triton.jit(do_not_specialize=["M"])

@@ -54,8 +54,8 @@ def exchange_and_plan(
 
 @triton.jit
 def wait_for_plan(planned, local, epoch, status, spin_limit):
-    """Wait until the rows of all local experts are listed."""
-    wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, status, spin_limit)
+    """Wait until the rows of all local experts are listed. Returns 1 where it timed out and they may not be, else 0."""
+    return wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, status, spin_limit)
 
 
 @triton.jit

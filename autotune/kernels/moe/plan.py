@@ -109,6 +109,7 @@ def plan_expert(
         begin += STEP
     if row > capacity:
         tl.atomic_or(status + 1, ROWS_LOST)
+        heap.time_out(status)  # some would wait for the rows that are left out, or take old ones for them
 
 
 @triton.jit

@@ -128,6 +128,8 @@ class Plan:
     """int32 [capacity]: (source rank * tokens + token) * top_k + place among the token's ids, for each row."""
     gates: torch.Tensor
     """fp32 [capacity]: the gate of each row."""
+    lost: torch.Tensor | None = None
+    """bool []: whether rows were too many; None where they cannot be."""
 
 
 def planned(problem: ExpertsProblem, routing: Routing, rank: int) -> Plan:
@@ -139,18 +141,18 @@ def planned(problem: ExpertsProblem, routing: Routing, rank: int) -> Plan:
     local, capacity = problem.local_experts, problem.capacity
     expert = routing.ids - rank * local
     expert = torch.where((expert >= 0) & (expert < local), expert, local)
-    too_many = None
+    lost = None
     if problem.top_k > local:  # only then may rows be too many
-        too_many = (expert < local).sum() > capacity
-        expert = torch.where(too_many & repeats(expert), local, expert)
+        lost = (expert < local).sum() > capacity
+        expert = torch.where(lost & repeats(expert), local, expert)
     expert, pairs = torch.sort(expert.flatten(), stable=True)
     bounds = torch.arange(local + 1, dtype=expert.dtype, device=expert.device)
     offsets = torch.searchsorted(expert, bounds, out_int32=True)
     pairs = pairs[:capacity]
     gates = routing.gates.flatten()[pairs]
-    if too_many is not None:
-        gates = torch.where(too_many, torch.nan, gates)
-    return Plan(offsets, pairs.to(torch.int32), gates)
+    if lost is not None:
+        gates = torch.where(lost, torch.nan, gates)
+    return Plan(offsets, pairs.to(torch.int32), gates, lost)
 
 
 def repeats(ids: torch.Tensor) -> torch.Tensor:

@@ -15,15 +15,15 @@ from autotune.kernels.primitives.counters import wide_epoch
 
 @triton.jit
 def lay_out(
-    x, rows, offsets, pairs, inbox, scale_x, scale_rows, scale_inbox, arrivals, T, H, K, local, epoch, part, parts,
-    rank, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, LL: tl.constexpr, TOKENS: tl.constexpr,
+    late, x, rows, offsets, pairs, inbox, scale_x, scale_rows, scale_inbox, arrivals, T, H, K, local, epoch, part,
+    parts, rank, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, LL: tl.constexpr, TOKENS: tl.constexpr,
     SPLIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PER_ROW: tl.constexpr,
 ):  # fmt: skip
     """Copy the rows of a plan that is there, ROWS at a time: our own from x, the others' from the inbox as they
-    arrive; and PER_ROW scales of each, where there are any.
+    arrive; and PER_ROW scales of each, where there are any. None if the plan is ``late``.
     """
     slot = (epoch & 1).to(tl.int32)
-    end = tl.load(offsets + local)
+    end = tl.load(offsets + local) * (1 - late)
     for first in range(part * ROWS, end, parts * ROWS):
         row = first + tl.arange(0, ROWS)
         exists = row < end
@@ -77,9 +77,9 @@ def dispatch_kernel(
             WORLD, PULL, LL, ROUTING_LL, STEP, TOKENS, COLUMNS, SPLIT, CHOICES, scale_x, scale_inbox, PER_ROW,
         )  # fmt: skip
     else:
-        wait_for_plan(planned, local, epoch, status, spin_limit)
+        late = wait_for_plan(planned, local, epoch, status, spin_limit)
         lay_out(
-            x, rows, offsets, pairs, inbox, scale_x, scale_rows, scale_inbox, arrivals, T, H, K, local, epoch,
+            late, x, rows, offsets, pairs, inbox, scale_x, scale_rows, scale_inbox, arrivals, T, H, K, local, epoch,
             pid - first_row, programs - first_row, rank, status, spin_limit, TYPE, WORLD, LL, TOKENS, SPLIT, ROWS,
             ROW_COLUMNS, PER_ROW,
         )  # fmt: skip

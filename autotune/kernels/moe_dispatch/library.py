@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import Call
+from autotune.kernels.moe.plan import ROWS_LOST
 from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import Plan, Routing, planned, reached_ranks
 
@@ -28,6 +29,8 @@ def dispatched(
     tensors.offsets.copy_(plan.offsets)
     tensors.pairs.copy_(plan.pairs)
     tensors.row_gates.copy_(plan.gates)
+    if plan.lost is not None:
+        call.status[1].bitwise_or_(plan.lost * ROWS_LOST.value)
     if scales is None:
         return arrived.rows(), None, plan
     return *arrived.scaled_rows(problem, x.dtype), plan

@@ -30,19 +30,19 @@ from autotune.kernels.primitives.gated import PLAIN
 
 @triton.jit
 def multiply_arrived(
-    x, inbox, scale_x, scale_inbox, arrivals, pairs, own_rows, offsets, b, scale_b, c, T, H, N, stride_be, stride_bk,
-    stride_bn, group_m, epoch, part, parts, rank, status, spin_limit, WORLD: tl.constexpr, TOKENS: tl.constexpr,
-    SPLIT: tl.constexpr, OWN_FIRST: tl.constexpr, EXPERTS: tl.constexpr, PER: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr,
-    EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr,
-    EPILOGUE: tl.constexpr,
+    late, x, inbox, scale_x, scale_inbox, arrivals, pairs, own_rows, offsets, b, scale_b, c, T, H, N, stride_be,
+    stride_bk, stride_bn, group_m, epoch, part, parts, rank, status, spin_limit, WORLD: tl.constexpr,
+    TOKENS: tl.constexpr, SPLIT: tl.constexpr, OWN_FIRST: tl.constexpr, EXPERTS: tl.constexpr, PER: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
+    HALVES: tl.constexpr, EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
+    PARTS: tl.constexpr, EPILOGUE: tl.constexpr,
 ):  # fmt: skip
-    """This part of ``parts`` of the tiles of C, for a plan that is there."""
+    """This part of ``parts`` of the tiles of C, for a plan that is there; none if it is ``late``."""
     slot = (epoch & 1).to(tl.int32)
     tiles_n = tl.cdiv(N, BLOCK_N)
     blocks = row_blocks(offsets, EXPERTS, BLOCK_M)
     own_blocks = own_row_blocks(offsets, own_rows, EXPERTS, BLOCK_M) if OWN_FIRST else blocks
-    for tile in range(part, tl.max(blocks, axis=0) * tiles_n, parts):
+    for tile in range(part, tl.max(blocks, axis=0) * tiles_n * (1 - late), parts):
         if OWN_FIRST:
             expert, row, end, n = own_first_tile(
                 tile, blocks, own_blocks, offsets, own_rows, tiles_n, group_m, BLOCK_M
@@ -96,12 +96,12 @@ def dispatch_gemm_kernel(
             scales_per_row(H, SCALES),
         )  # fmt: skip
     else:
-        wait_for_plan(planned, local, epoch, status, spin_limit)
+        late = wait_for_plan(planned, local, epoch, status, spin_limit)
         multiply_arrived(
-            x, inbox, scale_x, scale_inbox, arrivals, pairs, own_rows, offsets, b, scale_b, c, T, H, N, stride_be,
-            stride_bk, stride_bn, group_m, epoch, pid - first_tile, programs - first_tile, rank, status, spin_limit,
-            WORLD, TOKENS, SPLIT, OWN_FIRST, EXPERTS, PER, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, HALVES,
-            EVEN_K, SWAP, SCALES, PROMOTE, PARTS, EPILOGUE,
+            late, x, inbox, scale_x, scale_inbox, arrivals, pairs, own_rows, offsets, b, scale_b, c, T, H, N,
+            stride_be, stride_bk, stride_bn, group_m, epoch, pid - first_tile, programs - first_tile, rank, status,
+            spin_limit, WORLD, TOKENS, SPLIT, OWN_FIRST, EXPERTS, PER, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED,
+            HALVES, EVEN_K, SWAP, SCALES, PROMOTE, PARTS, EPILOGUE,
         )  # fmt: skip
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
     finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)

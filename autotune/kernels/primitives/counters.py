@@ -33,9 +33,10 @@ def wait_for_all(counters, target, status, spin_limit, WORLD: tl.constexpr):
 def wait_in_slot(counter, epoch, signals, status, spin_limit):
     """Wait for ``signals`` of this launch at a counter that every other launch uses: one slot of two.
 
-    They count over all launches that have used the slot. ``epoch`` is that of ``wide_epoch``.
+    They count over all launches that have used the slot. ``epoch`` is that of ``wide_epoch``. Returns 1 where it timed
+    out, else 0.
     """
-    heap.wait(counter, (((epoch >> 1) + 1) * signals).to(tl.int32), status, spin_limit)
+    return heap.wait(counter, (((epoch >> 1) + 1) * signals).to(tl.int32), status, spin_limit)
 
 
 @triton.jit

@@ -204,25 +204,33 @@ def refused(context: autotune.Context, tokens: Tokens) -> dict[str, str]:
     }  # fmt: skip
 
 
-def too_many(context: autotune.Context) -> list[Any]:
-    """The error where every token names the first rank's only expert twice, and True if the library's way shows it;
-    None where ranks that share a GPU have no such way.
+def too_many(context: autotune.Context) -> dict[str, list[Any]]:
+    """By the ways to dispatch: the error where every token names the first rank's only expert twice, what the next call
+    says of it, and whether this rank's rows, or their gates, are NaN.
     """
-    world, device = context.heap.world_size, context.heap.device
+    world, device, found = context.heap.world_size, context.heap.device, {}
     x, ids, gates = (torch.ones(4, width, device=device) for width in (64, 2, 2))
-    operands = x.bfloat16(), ids.int() * 0, gates
     problem = autotune.MoeDispatch(tokens=4, hidden=64, experts=world, top_k=2, world_size=world)
-    shown = None
+    outs = [torch.zeros(problem.capacity, 64, device=device).bfloat16()]
+    outs += [torch.zeros(size, dtype=torch.int32, device=device) for size in (2, problem.capacity)]
+    outs += [torch.zeros(problem.capacity, device=device)]
     for config in configs(problem, context.machine):
-        if config["mode"] == "bsp":
-            found = autotune.moe_dispatch(context, *operands, experts=world, config=config)
-            shown = bool(found.gates[: int(found.offsets[-1])].isnan().all())
 
-    def call() -> None:
-        autotune.moe_dispatch(context, *operands, experts=world)
-        context.check()
+        def call(config: Any = config) -> None:
+            given = context, x.bfloat16(), ids.int() * 0, gates
+            autotune.moe_dispatch(*given, experts=world, config=config, out=outs)
 
-    return [said(call), shown]
+        first = said(call)  # under the interpreter a call of ours checks itself
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        context.heap.barrier()
+        checked = said(context.check)
+        again = said(call) if config["mode"] != "bsp" else None
+        found[f"{config['mode']} {config.get('exchange', '')}".strip()] = [
+            first, checked, again, any(bool(each.isnan().all()) for each in (outs[0], outs[-1])),
+        ]  # fmt: skip
+        context.release()
+    return found
 
 
 def replays(url: str) -> dict[str, int]:

@@ -33,9 +33,12 @@ def test_a_dispatch_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> N
         assert all(found["gemm modes"].values()) and found["scaled"] and found["scaled dispatch"], found
         assert found["modes"].keys() - {"bsp"} == {"push", "pull"}
         assert found["gemm modes"].keys() - {"bsp"} == {"push", "pull", "own_collective", "unfused"}
-        said, shown = found["too many rows"]
-        assert shown is (True if "bsp" in found["modes"] else None)
-        assert re.match("no error" if rank else "InvalidProblem: .*more rows than there is room", said)
+        for way, (first, checked, again, sealed) in found["too many rows"].items():
+            alone, everywhere = "InvalidProblem: .*more rows than there is room", "GangError: .*more rows of experts"
+            assert re.match(alone if rank == 0 else "no error" if "bsp" in way else everywhere, checked), (way, checked)
+            assert again is None or re.match(everywhere if rank else alone, again), (way, again)
+            assert rank or sealed, way
+            assert re.match(f"no error|{alone}|{everywhere}", first), (way, first)
         assert found["registered"] == ["SUCCESS"]
         for name, said in found["refused"].items():
             assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)
