@@ -24,7 +24,8 @@ from replays import in_turns
 import autotune
 from autotune.kernels.gemm.library import dequantised, multiply
 from autotune.kernels.gemm.problem import scale_shapes
-from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.gemm.tile import GemmKnobs
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.primitives.products import accumulate
 from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.tiles import store_tile, swizzle

@@ -26,12 +26,12 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config, Value
+from autotune.kernels.gemm.space import gemm_dimensions
 from autotune.machine import Machine
 from autotune.outcome import Evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay, read
 from autotune.search_spaces import Space
-from autotune.search_spaces.gemm import gemm_dimensions
 from autotune.tuning import Given, JointSampler
 from autotune.tuning.search.proposer import no_prediction
 from autotune.workloads import Workload, names, workload

@@ -15,7 +15,7 @@ from autotune.db import Store, TrialRecord
 from autotune.machine import Machine
 from autotune.outcome import Door, Evaluation, Latency, Outcome
 from autotune.problem import Problem, size
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Space, Task, choices, numbers
 from autotune.tuning import Budget, Effort, Progress, Result, tune
 from autotune.tuning.screening import Screen
 from autotune.workloads import Tolerance, Workload
@@ -33,7 +33,7 @@ class SmallProblem(Problem):
     width: int = size("numbers on each rank")
 
 
-def _whole_tiles(s: Setting, tile: int, unit: int) -> bool:
+def _whole_tiles(s: Task[Any], tile: int, unit: int) -> bool:
     return unit % tile == 0
 
 

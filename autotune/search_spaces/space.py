@@ -20,24 +20,17 @@ from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.search_spaces import counting
 from autotune.search_spaces.dimension import Dimension
+from autotune.task import Task
 
 if TYPE_CHECKING:
     import optuna
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The input of a constraint: the problem and the machine."""
-
-    problem: Any
-    machine: Machine
-
-
-@dataclass(frozen=True)
 class Constraint:
     """A named predicate over some dimensions, with the reason why the configs that it forbids cannot work.
 
-    It applies to the configs that have all of ``uses``; ``allows(setting, **values)`` gets their values by name.
+    It applies to the configs that have all of ``uses``; ``allows(task, **values)`` gets their values by name.
     """
 
     name: str
@@ -54,8 +47,8 @@ class Constraint:
 class Remembering:
     """The first constraint that a config breaks; one that has seen its values is not called for them again."""
 
-    def __init__(self, of_mode: Mapping[str, Sequence[Constraint]], setting: Setting) -> None:
-        self._setting = setting
+    def __init__(self, of_mode: Mapping[str, Sequence[Constraint]], task: Task[Any]) -> None:
+        self._task = task
         self._of_mode: dict[str, list[tuple[Constraint, dict[tuple[Value, ...], bool]]]] = {
             mode: [(constraint, {}) for constraint in constraints] for mode, constraints in of_mode.items()
         }
@@ -65,7 +58,7 @@ class Remembering:
         for constraint, known in self._of_mode[str(config["mode"])]:
             values = tuple([config[name] for name in constraint.uses])
             if values not in known:
-                known[values] = constraint.allows(self._setting, **dict(zip(constraint.uses, values, strict=True)))
+                known[values] = constraint.allows(self._task, **dict(zip(constraint.uses, values, strict=True)))
             if not known[values]:
                 return constraint
         return None
@@ -134,15 +127,15 @@ class Space:
 
     def broken(self, config: Mapping[str, Value], problem: Problem, machine: Machine) -> Constraint | None:
         """The first constraint that the config breaks; its dimensions and values are those of its mode."""
-        setting = Setting(problem, machine)
+        task = Task(problem, machine)
         for constraint in self._constraints_of[str(config["mode"])]:
-            if not constraint.allows(setting, **{name: config[name] for name in constraint.uses}):
+            if not constraint.allows(task, **{name: config[name] for name in constraint.uses}):
                 return constraint
         return None
 
     def remembering(self, problem: Problem, machine: Machine) -> Remembering:
         """``broken`` for one problem on one machine, for who asks again and again."""
-        return Remembering(self._constraints_of, Setting(problem, machine))
+        return Remembering(self._constraints_of, Task(problem, machine))
 
     def check(self, config: Config, problem: Problem, machine: Machine) -> None:
         """Raise InvalidConfig if there is a violation."""
@@ -152,10 +145,10 @@ class Space:
 
     def check_problem(self, problem: Problem, machine: Machine) -> None:
         """Raise InvalidProblem where the machine can run the problem in no mode, whatever the config."""
-        setting = Setting(problem, machine)
+        task = Task(problem, machine)
         broken = [
             next(
-                (c for c in self._constraints_of[mode] if c.uses == ("mode",) and not c.allows(setting, mode=mode)),
+                (c for c in self._constraints_of[mode] if c.uses == ("mode",) and not c.allows(task, mode=mode)),
                 None,
             )
             for mode in self.modes
@@ -195,14 +188,14 @@ class Space:
 
     def enumerate(self, problem: Problem, machine: Machine, mode: str | None = None) -> Iterator[Config]:
         """Every valid config, in a fixed order; of one mode where one is given."""
-        setting = Setting(problem, machine)
+        task = Task(problem, machine)
         for each in (mode,) if mode else self.modes:
-            for values in self._walk(each, setting, self._ordered(each)):
+            for values in self._walk(each, task, self._ordered(each)):
                 yield Config({d.name: values[d.name] for d in self.dimensions_of(each)})
 
     def size(self, problem: Problem, machine: Machine) -> int:
         """The exact number of valid configs, without walking through them."""
-        return sum(count for counts in _counts(self, Setting(problem, machine)).values() for count in counts["mode"])
+        return sum(count for counts in _counts(self, Task(problem, machine)).values() for count in counts["mode"])
 
     def valid(self, configs: Iterable[Config], problem: Problem, machine: Machine) -> Iterator[Config]:
         """Valid configs among these, in their order, each once."""
@@ -230,7 +223,7 @@ class Space:
         """
         self.check_problem(problem, machine)
         living: dict[str, set[Value]] = {name: set() for name in self.dimensions}
-        for mode, counts in _counts(self, Setting(problem, machine)).items():
+        for mode, counts in _counts(self, Task(problem, machine)).items():
             for name, its in counts.items():
                 values = (mode,) if name == "mode" else self.dimensions[name].values
                 living[name].update(value for value, count in zip(values, its, strict=True) if count)
@@ -263,12 +256,10 @@ class Space:
     def fingerprint(self) -> str:
         """A hash of dimensions and constraints: part of what makes a cached result stale."""
         parts = [repr((d.name, d.values, d.modes, d.ordinal)) for d in self.dimensions.values()]
-        for constraint in self.constraints:
-            parts.append(repr((constraint.name, constraint.uses, constraint.modes)))
-            parts.append(_source_of(constraint.allows))
+        parts += sorted(f"{(c.name, c.uses, c.modes)}\n{_source_of(c.allows)}" for c in self.constraints)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
-    def factors(self, mode: str, setting: Setting) -> tuple[dict[str, int], list[counting.Factor]]:
+    def factors(self, mode: str, task: Task[Any]) -> tuple[dict[str, int], list[counting.Factor]]:
         """The input of ``counting``: how many values each of the mode's dimensions has, and each constraint as a table
         of allowed combinations.
         """
@@ -276,7 +267,7 @@ class Space:
         factors = []
         for constraint in self._constraints_of[mode]:
             every = itertools.product(*(values[name] for name in constraint.uses))
-            allowed = [constraint.allows(setting, **dict(zip(constraint.uses, each, strict=True))) for each in every]
+            allowed = [constraint.allows(task, **dict(zip(constraint.uses, each, strict=True))) for each in every]
             factors.append((constraint.uses, np.array(allowed).reshape([len(values[n]) for n in constraint.uses])))
         return {name: len(each) for name, each in values.items()}, factors
 
@@ -296,7 +287,7 @@ class Space:
             ordered += [self.dimensions[name] for name in constraint.uses if self.dimensions[name] not in ordered]
         return ordered + [d for d in self.dimensions_of(mode) if d not in ordered]
 
-    def _walk(self, mode: str, setting: Setting, ordered: list[Dimension]) -> Iterator[dict[str, Value]]:
+    def _walk(self, mode: str, task: Task[Any], ordered: list[Dimension]) -> Iterator[dict[str, Value]]:
         """Assign the dimensions one by one; leave a branch as soon as a constraint on what is assigned fails."""
         position = {dimension.name: i for i, dimension in enumerate(ordered)}
         due: list[list[Constraint]] = [[] for _ in ordered]
@@ -311,7 +302,7 @@ class Space:
             dimension = ordered[at]
             for value in (mode,) if dimension.name == "mode" else dimension.values:
                 values[dimension.name] = value
-                if all(c.allows(setting, **{name: values[name] for name in c.uses}) for c in due[at]):
+                if all(c.allows(task, **{name: values[name] for name in c.uses}) for c in due[at]):
                     yield from walk(at + 1, values)
 
         return walk(0, {})
@@ -327,9 +318,9 @@ def _check_names(dimensions: Sequence[Dimension]) -> None:
 
 
 @functools.lru_cache(maxsize=16)  # for a run asks for the size, too, and the next is often of the same problem
-def _counts(space: Space, setting: Setting) -> dict[str, dict[str, list[int]]]:
+def _counts(space: Space, task: Task[Any]) -> dict[str, dict[str, list[int]]]:
     """The number of valid configs with each value, by mode and dimension."""
-    return {mode: counting.by_value(*space.factors(mode, setting)) for mode in space.modes}
+    return {mode: counting.by_value(*space.factors(mode, task)) for mode in space.modes}
 
 
 def _source_of(function: Callable[..., bool]) -> str:

@@ -71,16 +71,16 @@ def installed_provenance(name: str) -> Provenance:
     """``provenance_of`` the workload of a stored name. Raises UnknownWorkload."""
     if not _is_light(name):
         return provenance_of(installed_workload(name))
-    space = importlib.import_module(f"autotune.search_spaces.{name}").SPACE
+    space = importlib.import_module(f"autotune.kernels.{name}.space").SPACE
     file = PACKAGE / "workloads" / "built_in" / f"{name}.py"
     return Provenance(source_hash=source_hash(file, ()), space=space.fingerprint(), **versions())
 
 
 @functools.cache
 def _is_light(name: str) -> bool:
-    """True for a built-in workload whose problem and space lie in modules of their own, named like it."""
-    files = (PACKAGE / "kernels" / name / "problem.py", PACKAGE / "search_spaces" / f"{name}.py")
-    return name in BUILT_IN and all(file.is_file() for file in files)
+    """True for a built-in workload whose problem and space lie in modules of their own."""
+    folder = PACKAGE / "kernels" / name
+    return name in BUILT_IN and all((folder / file).is_file() for file in ("problem.py", "space.py"))
 
 
 @functools.cache

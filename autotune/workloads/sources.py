@@ -19,13 +19,16 @@ DECIDES_NOTHING = {
     "agreement": "how ranks wait for each other, and share their errors",
     "config": "a dictionary",
     "db": "where results lie",
+    "device_rates": "for cost models and untuned configs",
     "errors": "words",
+    "kernels.gemm.two_ranks": "chooses untuned configs",
     "machine": "the machine and the versions are part of the key and of the provenance",
     "outcome": "dataclasses",
     "problem": "its fields are the key",
     "processes": "folders and how processes end",
     "search_spaces": "the space has a fingerprint of its own",
     "settings": "where things lie, and how many processes work",
+    "task": "a dataclass",
     "text": "words and numbers as people read them",
     "workloads.guard": "messages",
     "workloads.interface": "the contract; a workload's own file can override its defaults",
@@ -35,6 +38,9 @@ DECIDES_NOTHING = {
     "workloads.tolerance": "dataclasses; a workload's own file says how much is allowed",
 }
 """Modules and packages that workloads import and whose change makes none of their results wrong, and why."""
+
+SPACE = re.compile(r"kernels\.\w+\.(\w+_)?space")
+"""Modules that decide nothing either: a space has a fingerprint of its own."""
 
 NAMES = ("kernels", "ranks", "workloads", "workloads.built_in")
 """Packages whose ``__init__`` only hands names on."""
@@ -128,7 +134,7 @@ def _files(name: str, root: str, seen: dict[str, bool]) -> list[str]:
     parts, found = name.split("."), []
     for count in range(1, len(parts) + 1):
         below = ".".join(parts[:count])
-        if root == PACKAGE and below in DECIDES_NOTHING:
+        if root == PACKAGE and (below in DECIDES_NOTHING or SPACE.fullmatch(below)):
             break
         place = os.path.join(root, *parts[:count])
         if place not in seen:

@@ -26,7 +26,7 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run, elem
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.machine import Machine
 from autotune.problem import Problem, size
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Space, Task, choices, numbers
 from autotune.workloads import Error, Tolerance
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
@@ -101,7 +101,7 @@ def pull_kernel(
 # … to here, and what says "pull" below.
 
 
-def no_more_than_there_is(s: Setting, block: int) -> bool:
+def no_more_than_there_is(s: Task[AllGather], block: int) -> bool:
     return block <= max(256, 1 << (s.problem.elements - 1).bit_length())
 
 

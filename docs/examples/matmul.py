@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ import triton
 import triton.language as tl
 
 import autotune
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Space, Task, choices, numbers
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SIZES = (16, 32) if INTERPRETED else (32, 64, 128, 256)
@@ -45,7 +46,7 @@ listed = autotune.autotune(configs=CONFIGS, key=["M", "N", "K"])(multiply_tile)
 """A plain list: what ``triton.autotune(configs=CONFIGS, key=["M", "N", "K"])`` would be."""
 
 
-def fits(s: Setting, BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, num_stages: int) -> bool:
+def fits(s: Task[Any], BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, num_stages: int) -> bool:
     """True if the pipeline's stages of 16-bit operands fit into shared memory."""
     return num_stages * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 <= s.machine.shared_memory
 

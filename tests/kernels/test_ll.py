@@ -19,9 +19,9 @@ from autotune.kernels.launching.contract import Setup
 from autotune.kernels.moe.routing import Routing, drawn_routing, planned
 from autotune.kernels.moe_combine.launch import KERNELS
 from autotune.kernels.moe_combine.problem import MoeCombine
+from autotune.kernels.moe_combine.space import SPACE
 from autotune.kernels.primitives.counters import EPOCH_SHIFT
 from autotune.machine import H100, machine
-from autotune.search_spaces.moe_combine import SPACE
 
 PROBLEM = MoeCombine(tokens=64, hidden=2048, experts=8, top_k=1, world_size=1)
 """A step of 1 KiB has 256 words."""

@@ -12,7 +12,7 @@ import pytest
 from autotune.config import Config
 from autotune.errors import InvalidConfig, InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
+from autotune.search_spaces import Constraint, Space, Task, choices, flags, numbers
 from autotune.workloads import workload
 
 LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
@@ -23,11 +23,11 @@ def problem(**fields: Any) -> Any:
     return FOUND.problem_type(**{"m": 4096, "n": 28672, "k": 8192, "world_size": 4, **fields})
 
 
-def _even_tiles(s: Setting, tile: int, unit: int) -> bool:
+def _even_tiles(s: Task[Any], tile: int, unit: int) -> bool:
     return unit % tile == 0
 
 
-def _no_wide_on_laptops(s: Setting, tile: int) -> bool:
+def _no_wide_on_laptops(s: Task[Any], tile: int) -> bool:
     return tile < 64 or not s.machine.is_interpreter
 
 

@@ -15,7 +15,7 @@ from every_mode import whole
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
+from autotune.search_spaces import Constraint, Space, Task, choices, flags, numbers
 from autotune.search_spaces import space as space_module
 from autotune.search_spaces.dimension import Dimension
 from autotune.workloads import workload
@@ -26,15 +26,15 @@ SMALL = FOUND.problem_type(m=16, n=64, k=32, world_size=2)
 LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 
 
-def _whole_tiles(s: Setting, tile: int, unit: int) -> bool:
+def _whole_tiles(s: Task[Any], tile: int, unit: int) -> bool:
     return unit % tile == 0
 
 
-def _never(s: Setting, speed: int) -> bool:
+def _never(s: Task[Any], speed: int) -> bool:
     return False
 
 
-def _few(s: Setting, programs: int) -> bool:
+def _few(s: Task[Any], programs: int) -> bool:
     return programs <= s.machine.compute_units // 33
 
 

@@ -50,7 +50,8 @@ def imported(file: Path) -> list[Path]:
 
 def decides(file: Path) -> bool:
     name = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
-    return not any(name == each or name.startswith(f"{each}.") for each in STOPS)
+    stops = any(name == each or name.startswith(f"{each}.") for each in STOPS)
+    return not stops and not sources.SPACE.fullmatch(name)
 
 
 def closure(name: str) -> set[Path]:

@@ -23,9 +23,10 @@ from autotune.kernels.all_gather_gemm.push import gather_kernel, gather_words_ke
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTensors, returned_of, scales_of_c
 from autotune.kernels.gemm.problem import blocks
+from autotune.kernels.gemm.tile import GemmKnobs
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, halves_constant, readable
+from autotune.kernels.launching.gemm import GemmTensors, halves_constant, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.scratch import wire_type

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from autotune.dtypes import DTYPES
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm.tile import GemmKnobs
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
 from autotune.kernels.gemm_all_reduce.own_collective import OwnCollective
@@ -22,7 +23,7 @@ from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, Ge
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable, wire_dtype
+from autotune.kernels.launching.gemm import SummedTensors, readable, wire_dtype
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import wire_type

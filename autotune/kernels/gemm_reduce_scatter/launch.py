@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm.tile import GemmKnobs
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.copy_engine import CopyEngine
 from autotune.kernels.gemm_reduce_scatter.library import bulk_synchronous, multiply_and_pull
@@ -21,7 +22,7 @@ from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable, wire_dtype
+from autotune.kernels.launching.gemm import SummedTensors, readable, wire_dtype
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.plan import Launch, in_order

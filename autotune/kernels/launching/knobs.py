@@ -6,13 +6,13 @@ import functools
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
-
-import torch
+from typing import TYPE_CHECKING, Any, Self
 
 from autotune.config import Config
 from autotune.errors import InvalidConfig
-from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,10 @@ class LadderKnobs(Knobs):
         """The place for the stamps of the twin's programs, on the device of ``like``; None in what is not traced."""
         if not self.trace:
             return None
+        import torch
+
+        from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS
+
         return like.new_zeros((programs, KINDS.value, MOST_EVENTS.value, 3), dtype=torch.int64)
 
     @property

@@ -9,7 +9,8 @@ import torch
 
 from autotune.dtypes import FP8, SCALES
 from autotune.kernels.gemm.problem import scale_shapes
-from autotune.kernels.launching.gemm import PROMOTED, GemmKnobs, halves_constant
+from autotune.kernels.gemm.tile import PROMOTED, GemmKnobs
+from autotune.kernels.launching.gemm import halves_constant
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Allocate
 from autotune.kernels.moe import grouped_gemm as device

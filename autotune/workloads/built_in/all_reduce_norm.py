@@ -12,9 +12,9 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.all_reduce_norm.launch import KERNELS, Scratch, Tensors, norm_launch
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.all_reduce_norm.reference import norm_of
+from autotune.kernels.all_reduce_norm.space import EXCHANGING, SPACE, default_config, first_configs, untuned
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
 from autotune.machine import Machine
-from autotune.search_spaces.all_reduce_norm import EXCHANGING, SPACE, default_config, first_configs, untuned
 from autotune.workloads.comparison import drawn, drawn_with_zeros, farthest, rounded
 from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, ring
 from autotune.workloads.input_sets import poison

@@ -16,13 +16,13 @@ from autotune.heap.status import status_shape
 from autotune.kernels.flash_decode.launch import KERNELS, library_exchange
 from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
+from autotune.kernels.flash_decode.space import SPACE, default_config, first_configs
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH
 from autotune.kernels.launching.plan import in_order
 from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
-from autotune.search_spaces.flash_decode import SPACE, default_config, first_configs
 from autotune.workloads.comparison import distance, drawn, drawn_scales
 from autotune.workloads.input_sets import SETS, poison
 from autotune.workloads.interface import Run

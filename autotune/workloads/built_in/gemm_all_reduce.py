@@ -12,10 +12,10 @@ from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_all_reduce.launch import KERNELS
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
+from autotune.kernels.gemm_all_reduce.space import SPACE, default_config, first_configs
 from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
-from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded_product
 from autotune.workloads.gemm import ring
 from autotune.workloads.interface import Run

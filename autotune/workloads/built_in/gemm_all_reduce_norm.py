@@ -12,8 +12,8 @@ from autotune.kernels.all_reduce_norm import launch as norming
 from autotune.kernels.all_reduce_norm.reference import norm_of
 from autotune.kernels.gemm_all_reduce_norm.launch import KERNELS, NormedTensors
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
+from autotune.kernels.gemm_all_reduce_norm.space import LIBRARY, SPACE, default_config, first_configs, untuned
 from autotune.machine import Machine
-from autotune.search_spaces.gemm_all_reduce_norm import LIBRARY, SPACE, default_config, first_configs, untuned
 from autotune.workloads.built_in.all_reduce_norm import OF_THE_NORM
 from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
 from autotune.workloads.comparison import drawn, drawn_bias, farthest, rounded_product

@@ -12,11 +12,11 @@ from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
+from autotune.kernels.gemm_reduce_scatter.space import KERNELS as OUR_GEMM
+from autotune.kernels.gemm_reduce_scatter.space import SPACE, default_config, first_configs
 from autotune.kernels.launching.collectives import reduce_scatter_single
 from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
-from autotune.search_spaces.gemm_reduce_scatter import KERNELS as OUR_GEMM
-from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded_product
 from autotune.workloads.gemm import OF_A_LIBRARY, ring
 from autotune.workloads.interface import Run

@@ -13,8 +13,8 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
 from autotune.kernels.moe_combine.launch import KERNELS, Tensors
 from autotune.kernels.moe_combine.problem import MoeCombine
 from autotune.kernels.moe_combine.scratch import Scratch
+from autotune.kernels.moe_combine.space import SPACE, default_config, first_configs
 from autotune.machine import Machine
-from autotune.search_spaces.moe_combine import SPACE, default_config, first_configs
 from autotune.workloads.combined import (
     CombinedOperation,
     CombinedWorkload,

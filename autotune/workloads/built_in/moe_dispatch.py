@@ -16,8 +16,8 @@ from autotune.kernels.moe.routing import Plan
 from autotune.kernels.moe_dispatch.exchange import Scratch
 from autotune.kernels.moe_dispatch.launch import KERNELS, SCALED, Tensors
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
+from autotune.kernels.moe_dispatch.space import SPACE, default_config, first_configs
 from autotune.machine import Machine
-from autotune.search_spaces.moe_dispatch import SPACE, default_config, first_configs
 from autotune.workloads.dispatched import RIGHT, WRONG, DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands

@@ -12,8 +12,8 @@ from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.routing import Plan, planned
 from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, GemmScratch, Tensors, multiply, scaling_of
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
+from autotune.kernels.moe_dispatch_gemm.space import SPACE, TILED, default_config, first_configs
 from autotune.machine import Machine
-from autotune.search_spaces.moe_dispatch_gemm import SPACE, TILED, default_config, first_configs
 from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded_gated, rounded_product
 from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.experts import PLAIN

@@ -12,8 +12,8 @@ from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.library import grouped_product
 from autotune.kernels.moe_gemm_combine.launch import KERNELS, GemmScratch, Tensors, scaling_of
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
+from autotune.kernels.moe_gemm_combine.space import SPACE, TILED, default_config, first_configs
 from autotune.machine import Machine
-from autotune.search_spaces.moe_gemm_combine import SPACE, TILED, default_config, first_configs
 from autotune.workloads.combined import (
     CombinedOperation,
     CombinedWorkload,

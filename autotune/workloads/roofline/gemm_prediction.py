@@ -9,7 +9,7 @@ from autotune.device_rates import Rates, rates_of
 from autotune.machine import Machine
 
 if TYPE_CHECKING:  # else whoever tunes would load the kernels
-    from autotune.kernels.launching.gemm import GemmKnobs
+    from autotune.kernels.gemm.tile import GemmKnobs
 
 FULL_INTENSITY = 128 * 256 / (128 + 256)
 """Operations per loaded element of the tile that reaches the full rate."""

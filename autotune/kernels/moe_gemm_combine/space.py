@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 
 from autotune.config import Config, Value, in_turns
-from autotune.kernels.moe_gemm_combine.problem import APART, MoeGemmCombine
-from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.search_spaces.gemm import tma_aligned
-from autotune.search_spaces.gemm_all_reduce import protocol_dimension
-from autotune.search_spaces.grouped import (
+from autotune.kernels.gemm.space import tma_aligned
+from autotune.kernels.gemm_all_reduce.space import protocol_dimension
+from autotune.kernels.moe.grouped_space import (
     counts_stay,
     grouped_constraints,
     grouped_dimensions,
@@ -19,7 +16,7 @@ from autotune.search_spaces.grouped import (
     narrower_tiles,
     other_rows,
 )
-from autotune.search_spaces.moe_combine import (
+from autotune.kernels.moe_combine.space import (
     FEW_TOKENS,
     OWN,
     SUMMING,
@@ -29,34 +26,38 @@ from autotune.search_spaces.moe_combine import (
     sum_constraints,
     sum_dimensions,
 )
+from autotune.kernels.moe_gemm_combine.problem import APART, MoeGemmCombine
+from autotune.machine import Machine
+from autotune.search_spaces import Constraint, Space, choices, numbers
+from autotune.task import Task
 
 TILED = ("unfused", *OWN)
 """Modes whose GEMM is ours."""
 
 
-def _groups_have_tiles(s: Setting, column_groups: int, block_n: int) -> bool:
+def _groups_have_tiles(s: Task[MoeGemmCombine], column_groups: int, block_n: int) -> bool:
     tiles = -(-int(s.problem.hidden) // block_n)
     return (column_groups - 1) * -(-tiles // column_groups) < tiles
 
 
-def _counts_stay_on_the_device(s: Setting, launch: str) -> bool:
+def _counts_stay_on_the_device(s: Task[MoeGemmCombine], launch: str) -> bool:
     return launch == "eager" or (s.machine.kind == "cuda" and counts_stay(s))
 
 
-def _groups_on_the_device(s: Setting, mode: str) -> bool:
+def _groups_on_the_device(s: Task[MoeGemmCombine], mode: str) -> bool:
     return s.machine.is_interpreter or counts_stay(s)
 
 
-def _leaves_room(s: Setting, comm_programs: int, column_groups: int) -> bool:
+def _leaves_room(s: Task[MoeGemmCombine], comm_programs: int, column_groups: int) -> bool:
     return column_groups == 1 or comm_programs <= max(1, s.machine.compute_units // 2)
 
 
-def _senders_have_work(s: Setting, comm_programs: int, transfer_tokens: int, split: int) -> bool:
+def _senders_have_work(s: Task[MoeGemmCombine], comm_programs: int, transfer_tokens: int, split: int) -> bool:
     units: int = math.ceil(s.problem.tokens / transfer_tokens) * split * s.problem.world_size
     return comm_programs <= units
 
 
-def _ll_words_are_whole(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
+def _ll_words_are_whole(s: Task[MoeGemmCombine], protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
     return protocol == "signal" or block_m * block_n <= 64 * 32 * num_warps
 
 
@@ -97,7 +98,7 @@ SPACE = Space(
 
 def _tile(problem: MoeGemmCombine, machine: Machine) -> dict[str, Value]:
     """Tile, pipeline and loads of our GEMM without measuring; smaller ones may be needed."""
-    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
+    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Task(problem, machine), "tma")
     return grouped_tile(problem, machine, gathered=False, tma=tma)
 
 

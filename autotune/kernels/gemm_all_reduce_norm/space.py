@@ -6,12 +6,13 @@ import itertools
 
 from autotune.config import Config, Value
 from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES
+from autotune.kernels.all_reduce_norm.space import MOST_ROWS_ONE_SHOT, norm_constraints, norm_dimensions, norm_shapes
+from autotune.kernels.gemm_all_reduce import space as reducing
+from autotune.kernels.gemm_all_reduce.space import protocol_dimension, reduce_constraints, reduce_dimensions
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices
-from autotune.search_spaces import gemm_all_reduce as reducing
-from autotune.search_spaces.all_reduce_norm import MOST_ROWS_ONE_SHOT, norm_constraints, norm_dimensions, norm_shapes
-from autotune.search_spaces.gemm_all_reduce import protocol_dimension, reduce_constraints, reduce_dimensions
+from autotune.search_spaces import Constraint, Space, choices
+from autotune.task import Task
 
 LIBRARY = ("bsp", "library_collective")
 """Modes in which the library's all-reduce moves the data."""
@@ -21,7 +22,7 @@ NORMED = ("library_collective", "own_collective", *FUSED)
 """Modes that use our norm."""
 
 
-def _inbox_fits(s: Setting, exchange: str, norm_rows: int, protocol: str) -> bool:
+def _inbox_fits(s: Task[GemmAllReduceNorm], exchange: str, norm_rows: int, protocol: str) -> bool:
     return bool(s.problem.norm.inbox_bytes(exchange, norm_rows, protocol) <= MOST_INBOX_BYTES)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from autotune.config import Config, Value
-from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
-from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, two_ranks
-from autotune.search_spaces.dimension import Dimension
-from autotune.search_spaces.gemm import (
+from autotune.kernels.gemm import two_ranks
+from autotune.kernels.gemm.space import (
     default_tile,
     gemm_constraints,
     gemm_dimensions,
@@ -20,7 +18,12 @@ from autotune.search_spaces.gemm import (
     wire_constraint,
     with_fitting_tile,
 )
+from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
+from autotune.machine import Machine
+from autotune.search_spaces import Constraint, Space, choices, numbers
+from autotune.search_spaces.dimension import Dimension
 from autotune.sizes import round_up
+from autotune.task import Task
 
 KERNELS = ("one_shot", "two_shot")
 """Modes with our own GEMM."""
@@ -49,39 +52,39 @@ MOST_CHUNKS = 8
 """Such GEMMs in a call."""
 
 
-def _inbox_fits(s: Setting, mode: str, block_m: int, block_n: int, protocol: str) -> bool:
+def _inbox_fits(s: Task[GemmAllReduce], mode: str, block_m: int, block_n: int, protocol: str) -> bool:
     tiles = -(-s.problem.m // block_m) * -(-s.problem.n // block_n)
     return bool(s.problem.inbox_bytes(mode, tiles, block_m * block_n, protocol) <= MOST_INBOX_BYTES)
 
 
-def _row_fits(s: Setting, exchange: str, sum_block: int, transfer_rows: int, protocol: str) -> bool:
+def _row_fits(s: Task[GemmAllReduce], exchange: str, sum_block: int, transfer_rows: int, protocol: str) -> bool:
     tiles = -(-min(s.problem.m, transfer_rows) * s.problem.n // sum_block)
     return bool(s.problem.inbox_bytes(exchange, tiles, sum_block, protocol) <= MOST_INBOX_BYTES)
 
 
-def _no_longer_than_chunk(s: Setting, sum_block: int, transfer_rows: int) -> bool:
+def _no_longer_than_chunk(s: Task[GemmAllReduce], sum_block: int, transfer_rows: int) -> bool:
     return sum_block <= max(SUM_BLOCKS[0], round_up(min(s.problem.m, transfer_rows) * s.problem.n))
 
 
-def _equal_chunks(s: Setting, transfer_rows: int) -> bool:
+def _equal_chunks(s: Task[GemmAllReduce], transfer_rows: int) -> bool:
     if transfer_rows >= s.problem.m:
         return transfer_rows <= max(TRANSFER_ROWS[0], round_up(s.problem.m))
     return bool(s.problem.m % transfer_rows == 0 and s.problem.m <= MOST_CHUNKS * transfer_rows)
 
 
-def _peers_exist(s: Setting, mode: str) -> bool:
+def _peers_exist(s: Task[GemmAllReduce], mode: str) -> bool:
     return int(s.problem.world_size) > 1
 
 
-def _ll_arrive(s: Setting, protocol: str) -> bool:
+def _ll_arrive(s: Task[GemmAllReduce], protocol: str) -> bool:
     return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
 
 
-def _ll_are_wide(s: Setting, protocol: str) -> bool:
+def _ll_are_wide(s: Task[GemmAllReduce], protocol: str) -> bool:
     return protocol == "signal" or s.problem.wire == "auto"
 
 
-def polled_words_fit(s: Setting, protocol: str, elements: int, threads: int) -> bool:
+def polled_words_fit(s: Task[Any], protocol: str, elements: int, threads: int) -> bool:
     """True if every rank's part of as many elements fits into the registers, where parts are polled at once.
 
     A sentinel takes half of an LL word's registers.
@@ -91,15 +94,17 @@ def polled_words_fit(s: Setting, protocol: str, elements: int, threads: int) -> 
     return protocol == "signal" or words <= MOST_LL_WORDS * threads
 
 
-def _ll_fit_registers(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
+def _ll_fit_registers(s: Task[GemmAllReduce], protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
     return polled_words_fit(s, protocol, block_m * block_n, 32 * num_warps)
 
 
-def _ll_row_fits_registers(s: Setting, protocol: str, sum_block: int, sum_warps: int) -> bool:
+def _ll_row_fits_registers(s: Task[GemmAllReduce], protocol: str, sum_block: int, sum_warps: int) -> bool:
     return polled_words_fit(s, protocol, sum_block, 32 * sum_warps)
 
 
-def _persists(s: Setting, schedule: str, programs_per_unit: int, split_k: int, block_m: int, block_n: int) -> bool:
+def _persists(
+    s: Task[GemmAllReduce], schedule: str, programs_per_unit: int, split_k: int, block_m: int, block_n: int
+) -> bool:
     if schedule == "tile":
         return programs_per_unit == 1
     rows, columns, _ = s.problem.gemm
@@ -107,11 +112,11 @@ def _persists(s: Setting, schedule: str, programs_per_unit: int, split_k: int, b
     return bool(programs_per_unit * s.machine.compute_units < tiles * split_k)
 
 
-def _all_resident(s: Setting, schedule: str, programs_per_unit: int, split_k: int, combine: str) -> bool:
+def _all_resident(s: Task[GemmAllReduce], schedule: str, programs_per_unit: int, split_k: int, combine: str) -> bool:
     return schedule == "tile" or programs_per_unit == 1 or split_k == 1 or combine == "separate"
 
 
-def _graphs_exist(s: Setting, launch: str) -> bool:
+def _graphs_exist(s: Task[GemmAllReduce], launch: str) -> bool:
     return launch == "eager" or not s.machine.is_interpreter
 
 
@@ -191,7 +196,7 @@ def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | Non
     """The config that one would write down for a mode of ``OWN`` without measuring; None if no tile fits."""
     if mode == "own_collective":
         return _untuned_collective(problem, machine)
-    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
+    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Task(problem, machine), "tma")
     tile = default_tile(problem, machine)
     config: dict[str, Value] = {
         "mode": mode,

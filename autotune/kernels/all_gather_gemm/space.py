@@ -5,9 +5,8 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
-from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, two_ranks
-from autotune.search_spaces.gemm import (
+from autotune.kernels.gemm import two_ranks
+from autotune.kernels.gemm.space import (
     default_tile,
     fits_shared_memory,
     gemm_constraints,
@@ -19,7 +18,10 @@ from autotune.search_spaces.gemm import (
     tma_aligned,
     with_fitting_tile,
 )
+from autotune.machine import Machine
+from autotune.search_spaces import Constraint, Space, choices, flags, numbers
 from autotune.sizes import round_up
+from autotune.task import Task
 
 KERNELS = ("pull", "pull_staged", "push")
 """Modes with our own GEMM."""
@@ -29,53 +31,53 @@ MOVING = ("own_collective", *STAGED)
 """Modes whose programs move data."""
 
 
-def _transfer_within_shard(s: Setting, transfer_rows: int) -> bool:
+def _transfer_within_shard(s: Task[AllGatherGemm], transfer_rows: int) -> bool:
     return transfer_rows <= max(16, round_up(s.problem.shard[0]))
 
 
-def _tma_within_shard(s: Setting, loads: str, block_k: int) -> bool:
+def _tma_within_shard(s: Task[AllGatherGemm], loads: str, block_k: int) -> bool:
     return loads != "tma" or s.problem.shard[1] % block_k == 0
 
 
-def _halves_are_a_tile(s: Setting, loads: str) -> bool:
+def _halves_are_a_tile(s: Task[AllGatherGemm], loads: str) -> bool:
     return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
 
 
-def _preloads_a_tile(s: Setting, loads: str, preload_b: bool) -> bool:
+def _preloads_a_tile(s: Task[AllGatherGemm], loads: str, preload_b: bool) -> bool:
     return not preload_b or _halves_are_a_tile(s, loads)
 
 
-def _tile_has_a_scale(s: Setting, block_n: int) -> bool:
+def _tile_has_a_scale(s: Task[AllGatherGemm], block_n: int) -> bool:
     return not s.problem.quantised or block_n == 2 * SCALE_BLOCK
 
 
-def _rounds_to_fp8(s: Setting, mode: str) -> bool:
+def _rounds_to_fp8(s: Task[AllGatherGemm], mode: str) -> bool:
     return not s.problem.quantised or multiplies(s.machine.kind, s.machine.arch, s.problem.quantised_dtype)
 
 
-def _gathers(s: Setting, mode: str) -> bool:
+def _gathers(s: Task[AllGatherGemm], mode: str) -> bool:
     return not s.problem.gathered
 
 
-def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
+def _split_is_not_flattened(s: Task[AllGatherGemm], split_k: int, schedule: str) -> bool:
     return split_k == 1 or schedule != "flattened"
 
 
-def _preload_waits(s: Setting, preload_b: bool, split_k: int, block_m: int) -> bool:
+def _preload_waits(s: Task[AllGatherGemm], preload_b: bool, split_k: int, block_m: int) -> bool:
     return not preload_b or split_k > 1 or not s.problem.one_owner(block_m)
 
 
-def _preload_has_a_step(s: Setting, preload_b: bool, split_k: int, block_k: int) -> bool:
+def _preload_has_a_step(s: Task[AllGatherGemm], preload_b: bool, split_k: int, block_k: int) -> bool:
     steps = -(-s.problem.k // block_k)
     return not preload_b or -(-steps // split_k) * (split_k - 1) < steps
 
 
-def _preload_is_unscaled(s: Setting, preload_b: bool) -> bool:
+def _preload_is_unscaled(s: Task[AllGatherGemm], preload_b: bool) -> bool:
     return not preload_b or s.problem.scales != "block"
 
 
 def _preload_fits(
-    s: Setting, preload_b: bool, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str
+    s: Task[AllGatherGemm], preload_b: bool, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str
 ) -> bool:
     # For sm_90's wgmma of 16 bits Triton 3.6 and 3.9 keep what was loaded before in a further stage, of A and B.
     wgmma = s.machine.arch == "sm_90" and s.problem.element_size == 2 and block_m >= WGMMA_ROWS
@@ -83,77 +85,77 @@ def _preload_fits(
     return not further or fits_shared_memory(s, block_m, block_n, block_k, num_stages + 1, loads)
 
 
-def _chunks_are_even(s: Setting, k_chunks: int, block_k: int) -> bool:
+def _chunks_are_even(s: Task[AllGatherGemm], k_chunks: int, block_k: int) -> bool:
     if not s.problem.rows_layout and s.problem.world_size % k_chunks:
         return False
     return k_chunks == 1 or s.problem.k % (k_chunks * block_k) == 0
 
 
-def _chunks_start_a_loop(s: Setting, k_chunks: int, preload_b: bool, schedule: str) -> bool:
+def _chunks_start_a_loop(s: Task[AllGatherGemm], k_chunks: int, preload_b: bool, schedule: str) -> bool:
     return k_chunks == 1 or not (preload_b or schedule == "flattened")
 
 
-def _leaves_room(s: Setting, comm_programs: int) -> bool:
+def _leaves_room(s: Task[AllGatherGemm], comm_programs: int) -> bool:
     return comm_programs <= s.machine.compute_units // 2
 
 
-def _side_stream_resident(s: Setting, push_site: str, schedule: str) -> bool:
+def _side_stream_resident(s: Task[AllGatherGemm], push_site: str, schedule: str) -> bool:
     return push_site != "side_stream" or (schedule != "tile" and not s.machine.is_interpreter)
 
 
-def _one_after_another(s: Setting, comm_programs: int, schedule: str) -> bool:
+def _one_after_another(s: Task[AllGatherGemm], comm_programs: int, schedule: str) -> bool:
     return not s.machine.is_interpreter or schedule == "tile" or comm_programs == 1
 
 
-def _head_start_used(s: Setting, head_start: int, schedule: str, push_site: str) -> bool:
+def _head_start_used(s: Task[AllGatherGemm], head_start: int, schedule: str, push_site: str) -> bool:
     return head_start == 0 or (schedule != "tile" and push_site == "same_launch")
 
 
-def _staged_head_start_used(s: Setting, head_start: int, schedule: str) -> bool:
+def _staged_head_start_used(s: Task[AllGatherGemm], head_start: int, schedule: str) -> bool:
     return head_start == 0 or schedule != "tile"
 
 
-def _pull_is_not_flattened(s: Setting, schedule: str) -> bool:
+def _pull_is_not_flattened(s: Task[AllGatherGemm], schedule: str) -> bool:
     return schedule != "flattened"
 
 
-def _peers_exist(s: Setting, mode: str) -> bool:
+def _peers_exist(s: Task[AllGatherGemm], mode: str) -> bool:
     return int(s.problem.world_size) > 1
 
 
-def _few_words(s: Setting, protocol: str) -> bool:
+def _few_words(s: Task[AllGatherGemm], protocol: str) -> bool:
     return protocol == "signal" or s.problem.m * s.problem.k * s.problem.element_size <= MOST_WORD_BYTES
 
 
-def _words_have_types(s: Setting, protocol: str) -> bool:
+def _words_have_types(s: Task[AllGatherGemm], protocol: str) -> bool:
     return protocol == "signal" or (s.problem.element_size > 1 and not s.problem.gathers_scales)
 
 
-def _words_to_all(s: Setting, protocol: str, peer_order: str) -> bool:
+def _words_to_all(s: Task[AllGatherGemm], protocol: str, peer_order: str) -> bool:
     return protocol == "signal" or peer_order == "fanout"
 
 
-def _words_arrive(s: Setting, protocol: str) -> bool:
+def _words_arrive(s: Task[AllGatherGemm], protocol: str) -> bool:
     return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
 
 
-def _pushed_to_heap(s: Setting, copies: str) -> bool:
+def _pushed_to_heap(s: Task[AllGatherGemm], copies: str) -> bool:
     return copies == "pulled" or not s.problem.gathered
 
 
-def _chunks_shrink(s: Setting, chunk_sizes: str, transfer_rows: int) -> bool:
+def _chunks_shrink(s: Task[AllGatherGemm], chunk_sizes: str, transfer_rows: int) -> bool:
     return chunk_sizes == "even" or bool(2 * transfer_rows < s.problem.shard[0])
 
 
-def _copies_rows(s: Setting, mode: str) -> bool:
+def _copies_rows(s: Task[AllGatherGemm], mode: str) -> bool:
     return bool(s.problem.rows_layout) and s.problem.world_size > 1
 
 
-def _graphs_exist(s: Setting, launch: str) -> bool:
+def _graphs_exist(s: Task[AllGatherGemm], launch: str) -> bool:
     return launch == "eager" or not s.machine.is_interpreter
 
 
-def _one_stream_on_cpu(s: Setting, gemm_streams: int) -> bool:
+def _one_stream_on_cpu(s: Task[AllGatherGemm], gemm_streams: int) -> bool:
     return gemm_streams == 1 or not s.machine.is_interpreter
 
 
@@ -314,7 +316,7 @@ def _at_most(name: str, limit: int) -> int:
 
 def _push(problem: AllGatherGemm, machine: Machine) -> Config:
     """A push in the GEMM's own launch with a tile to suit M."""
-    setting = Setting(problem, machine)
+    setting = Task(problem, machine)
     tma = tma_aligned(setting, "tma") and machine.has_tma and not machine.is_interpreter
     tile = default_tile(problem, machine)
     if problem.quantised:

@@ -6,8 +6,9 @@ from autotune.config import Config
 from autotune.dtypes import multiplies
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.sizes import round_up
+from autotune.task import Task
 
 SEVERAL_KERNELS = ("bsp", "iris_all_gather", "fine_grained_wait")
 """Modes whose calls are several launches, always."""
@@ -26,15 +27,15 @@ REGISTER_ELEMENTS = 32
 """fp32 elements of a tile, or LL words of 64 bits, that a thread may hold while it merges."""
 
 
-def _heads_in_group(s: Setting, heads_per_program: int) -> bool:
+def _heads_in_group(s: Task[FlashDecode], heads_per_program: int) -> bool:
     return heads_per_program <= round_up(s.problem.group)
 
 
-def _tile_in_transfer(s: Setting, combine_heads: int, transfer_heads: int) -> bool:
+def _tile_in_transfer(s: Task[FlashDecode], combine_heads: int, transfer_heads: int) -> bool:
     return combine_heads <= transfer_heads
 
 
-def _transfer_in_program(s: Setting, transfer_heads: int, heads_per_program: int) -> bool:
+def _transfer_in_program(s: Task[FlashDecode], transfer_heads: int, heads_per_program: int) -> bool:
     return transfer_heads <= heads_per_program
 
 
@@ -44,71 +45,71 @@ def _have_one_owner(problem: FlashDecode, heads: int) -> bool:
     return all(first % problem.group % heads == 0 for first in shares)
 
 
-def _transfer_has_one_owner(s: Setting, transfer_heads: int) -> bool:
+def _transfer_has_one_owner(s: Task[FlashDecode], transfer_heads: int) -> bool:
     return _have_one_owner(s.problem, transfer_heads)
 
 
-def _tile_has_one_owner(s: Setting, combine_heads: int) -> bool:
+def _tile_has_one_owner(s: Task[FlashDecode], combine_heads: int) -> bool:
     return _have_one_owner(s.problem, combine_heads)
 
 
-def _owners_keep(s: Setting, exchange: str) -> bool:
+def _owners_keep(s: Task[FlashDecode], exchange: str) -> bool:
     return exchange != "two_shot" or not s.problem.owned_heads
 
 
-def _tile_in_program(s: Setting, combine_heads: int, heads_per_program: int) -> bool:
+def _tile_in_program(s: Task[FlashDecode], combine_heads: int, heads_per_program: int) -> bool:
     return combine_heads <= heads_per_program
 
 
-def _merging_threads(s: Setting, num_warps: int) -> int:
+def _merging_threads(s: Task[FlashDecode], num_warps: int) -> int:
     # Kernels that only reduce or combine have four warps.
     return int(s.machine.warp_size) * min(4, num_warps)
 
 
-def _merge_fits(s: Setting, combine_heads: int, num_warps: int) -> bool:
+def _merge_fits(s: Task[FlashDecode], combine_heads: int, num_warps: int) -> bool:
     return combine_heads * int(s.problem.head_dim) <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
 
 
-def _polled_words(s: Setting, combine_heads: int) -> int:
+def _polled_words(s: Task[FlashDecode], combine_heads: int) -> int:
     return round_up(s.problem.world_size) * combine_heads * int(s.problem.head_dim)
 
 
-def _words_fit(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
+def _words_fit(s: Task[FlashDecode], protocol: str, combine_heads: int, num_warps: int) -> bool:
     return protocol == "signal" or _polled_words(s, combine_heads) <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
 
 
-def _words_for_threads(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
+def _words_for_threads(s: Task[FlashDecode], protocol: str, combine_heads: int, num_warps: int) -> bool:
     # Kernels that only reduce or combine have four warps, the attending one may have more.
     return protocol == "signal" or _polled_words(s, combine_heads) >= int(s.machine.warp_size) * max(4, num_warps)
 
 
-def _ll_hold_fp32(s: Setting, protocol: str, wire: str) -> bool:
+def _ll_hold_fp32(s: Task[FlashDecode], protocol: str, wire: str) -> bool:
     return protocol != "ll" or wire == "fp32"
 
 
-def _words_go_once(s: Setting, protocol: str, exchange: str) -> bool:
+def _words_go_once(s: Task[FlashDecode], protocol: str, exchange: str) -> bool:
     return protocol == "signal" or exchange == "one_shot"
 
 
-def _words_arrive(s: Setting, protocol: str) -> bool:
+def _words_arrive(s: Task[FlashDecode], protocol: str) -> bool:
     return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
 
 
-def _splits_have_steps(s: Setting, kv_splits: int, block_n: int) -> bool:
+def _splits_have_steps(s: Task[FlashDecode], kv_splits: int, block_n: int) -> bool:
     return (kv_splits - 1) * block_n < int(s.problem.kv_len)
 
 
-def _no_longer_than_sequence(s: Setting, block_n: int) -> bool:
+def _no_longer_than_sequence(s: Task[FlashDecode], block_n: int) -> bool:
     return block_n <= max(16, round_up(s.problem.kv_len))
 
 
-def _few_waves(s: Setting, kv_splits: int, heads_per_program: int) -> bool:
+def _few_waves(s: Task[FlashDecode], kv_splits: int, heads_per_program: int) -> bool:
     blocks = -(-s.problem.group // heads_per_program)
     programs = s.problem.batch * s.problem.kv_heads * blocks * kv_splits
     return kv_splits == 1 or programs <= MOST_WAVES * s.machine.compute_units
 
 
-def _fits_shared_memory(s: Setting, block_n: int, num_stages: int, heads_per_program: int) -> bool:
+def _fits_shared_memory(s: Task[FlashDecode], block_n: int, num_stages: int, heads_per_program: int) -> bool:
     # A step is computed from its buffer while the others are being filled: one buffer less than stages; but one more
     # where 64 rows make asynchronous products of it, which read it while the next copies begin.
     heads = max(16, heads_per_program)
@@ -121,29 +122,29 @@ def _fits_shared_memory(s: Setting, block_n: int, num_stages: int, heads_per_pro
     return bool(taken <= s.machine.shared_memory)
 
 
-def _cache_multiplied(s: Setting, mode: str) -> bool:
+def _cache_multiplied(s: Task[FlashDecode], mode: str) -> bool:
     return multiplies(s.machine.kind, s.machine.arch, s.problem.cache_dtype)
 
 
-def _fits_registers(s: Setting, heads_per_program: int, block_n: int, num_warps: int) -> bool:
+def _fits_registers(s: Task[FlashDecode], heads_per_program: int, block_n: int, num_warps: int) -> bool:
     return max(16, heads_per_program) * max(int(s.problem.head_dim), block_n) <= 128 * 32 * num_warps
 
 
-def _loads_fit_registers(s: Setting, block_n: int, num_warps: int) -> bool:
+def _loads_fit_registers(s: Task[FlashDecode], block_n: int, num_warps: int) -> bool:
     # On AMD a step's keys and values are held in registers on the way to the LDS.
     threads = int(s.machine.warp_size) * num_warps
     return s.machine.kind != "hip" or block_n * int(s.problem.head_dim) <= REGISTER_ELEMENTS * threads
 
 
-def _feeds_every_warp(s: Setting, block_n: int, num_warps: int) -> bool:
+def _feeds_every_warp(s: Task[FlashDecode], block_n: int, num_warps: int) -> bool:
     return block_n >= 8 * num_warps
 
 
-def _peers_exist(s: Setting, exchange: str) -> bool:
+def _peers_exist(s: Task[FlashDecode], exchange: str) -> bool:
     return exchange != "two_shot" or s.problem.world_size > 1
 
 
-def _graphs_exist(s: Setting, launch: str) -> bool:
+def _graphs_exist(s: Task[FlashDecode], launch: str) -> bool:
     return launch == "eager" or not s.machine.is_interpreter
 
 

@@ -4,36 +4,37 @@ from __future__ import annotations
 
 from autotune.config import Config
 from autotune.dtypes import multiplies
-from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES, MoeDispatch
-from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.search_spaces.gemm_all_reduce import protocol_dimension
-from autotune.search_spaces.moe_exchange import (
+from autotune.kernels.gemm_all_reduce.space import protocol_dimension
+from autotune.kernels.moe.exchange_space import (
     OWN,
     exchange_constraints,
     exchange_dimensions,
     library_dimensions,
     wide_enough,
 )
+from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES, MoeDispatch
+from autotune.machine import Machine
+from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.sizes import round_up
+from autotune.task import Task
 
 FEW_TOKENS = 64
 """Untuned, up to so many tokens per rank travel by LL words, where these arrive."""
 
 
-def _rows_are_wide(s: Setting, copy_kib: int, layout_rows: int) -> bool:
+def _rows_are_wide(s: Task[MoeDispatch], copy_kib: int, layout_rows: int) -> bool:
     return wide_enough(s, copy_kib, layout_rows)
 
 
-def _rows_exist(s: Setting, layout_rows: int) -> bool:
+def _rows_exist(s: Task[MoeDispatch], layout_rows: int) -> bool:
     return layout_rows <= round_up(s.problem.capacity)
 
 
-def _type_is_known(s: Setting, mode: str) -> bool:
+def _type_is_known(s: Task[MoeDispatch], mode: str) -> bool:
     return multiplies(s.machine.kind, s.machine.arch, s.problem.dtype)
 
 
-def _words_hold_tokens(s: Setting, protocol: str) -> bool:
+def _words_hold_tokens(s: Task[MoeDispatch], protocol: str) -> bool:
     return protocol == "signal" or bool(not s.problem.scaled and s.problem.inbox_bytes(ll=True) <= MOST_INBOX_BYTES)
 
 

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 
 from autotune.config import Config, Value
+from autotune.kernels.gemm_all_reduce.space import MOST_LL_WORDS, protocol_dimension
 from autotune.kernels.moe_combine.problem import MOST_INBOX_BYTES, MoeCombine
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.search_spaces.dimension import Dimension
-from autotune.search_spaces.gemm_all_reduce import MOST_LL_WORDS, protocol_dimension
 from autotune.sizes import round_up
+from autotune.task import Task
 
 OWN = ("push", "pull", "one_shot")
 """Modes with a kernel of ours."""
@@ -28,57 +29,57 @@ FEW_TOKENS = 16
 """Untuned, rows of up to so many tokens per rank travel as they are."""
 
 
-def columns_of(s: Setting, copy_kib: int, transfer_tokens: int) -> int:
+def columns_of(s: Task[MoeCombine], copy_kib: int, transfer_tokens: int) -> int:
     return min(copy_kib * 1024 // int(s.problem.result_size) // transfer_tokens, round_up(s.problem.hidden))
 
 
-def _steps_are_wide(s: Setting, copy_kib: int, transfer_tokens: int) -> bool:
+def _steps_are_wide(s: Task[MoeCombine], copy_kib: int, transfer_tokens: int) -> bool:
     return columns_of(s, copy_kib, transfer_tokens) >= min(NARROWEST, round_up(s.problem.hidden))
 
 
-def _fits_registers(s: Setting, copy_kib: int, transfer_tokens: int, num_warps: int) -> bool:
+def _fits_registers(s: Task[MoeCombine], copy_kib: int, transfer_tokens: int, num_warps: int) -> bool:
     elements = transfer_tokens * columns_of(s, copy_kib, transfer_tokens)
     return elements <= MOST_ELEMENTS * 32 * num_warps
 
 
-def _rows_fit_registers(s: Setting, mode: str, copy_kib: int, transfer_tokens: int, **warps: int) -> bool:
+def _rows_fit_registers(s: Task[MoeCombine], mode: str, copy_kib: int, transfer_tokens: int, **warps: int) -> bool:
     elements = transfer_tokens * columns_of(s, copy_kib, transfer_tokens) * round_up(s.problem.top_k)
     return mode == "one_shot" or elements * int(s.problem.result_size) <= MOST_ROW_BYTES * 32 * sum(warps.values())
 
 
-def _tokens_exist(s: Setting, transfer_tokens: int) -> bool:
+def _tokens_exist(s: Task[MoeCombine], transfer_tokens: int) -> bool:
     return transfer_tokens <= round_up(s.problem.tokens)
 
 
-def _parts_have_columns(s: Setting, copy_kib: int, transfer_tokens: int, split: int) -> bool:
+def _parts_have_columns(s: Task[MoeCombine], copy_kib: int, transfer_tokens: int, split: int) -> bool:
     return split == 1 or (split - 1) * columns_of(s, copy_kib, transfer_tokens) < int(s.problem.hidden)
 
 
-def _programs_have_work(s: Setting, mode: str, comm_programs: int, transfer_tokens: int, split: int) -> bool:
+def _programs_have_work(s: Task[MoeCombine], mode: str, comm_programs: int, transfer_tokens: int, split: int) -> bool:
     if mode == "one_shot":
         return bool(comm_programs <= s.problem.capacity * split)
     units: int = math.ceil(s.problem.tokens / transfer_tokens) * split * s.problem.world_size
     return comm_programs <= units
 
 
-def _inbox_fits(s: Setting, mode: str) -> bool:
+def _inbox_fits(s: Task[MoeCombine], mode: str) -> bool:
     return mode == "bsp" or bool(s.problem.inbox_bytes(mode) <= MOST_INBOX_BYTES)
 
 
-def _ll_inbox_fits(s: Setting, mode: str, protocol: str) -> bool:
+def _ll_inbox_fits(s: Task[MoeCombine], mode: str, protocol: str) -> bool:
     return protocol == "signal" or bool(s.problem.inbox_bytes(mode, ll=True) <= MOST_INBOX_BYTES)
 
 
-def _ll_arrive(s: Setting, protocol: str) -> bool:
+def _ll_arrive(s: Task[MoeCombine], protocol: str) -> bool:
     return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
 
 
-def _ll_fit_registers(s: Setting, protocol: str, copy_kib: int, transfer_tokens: int, num_warps: int) -> bool:
+def _ll_fit_registers(s: Task[MoeCombine], protocol: str, copy_kib: int, transfer_tokens: int, num_warps: int) -> bool:
     elements = round_up(s.problem.top_k) * transfer_tokens * columns_of(s, copy_kib, transfer_tokens)
     return protocol == "signal" or elements * int(s.problem.result_size) // 4 <= MOST_LL_WORDS * 32 * num_warps
 
 
-def can_be_captured(s: Setting, launch: str, exchange: str) -> bool:
+def can_be_captured(s: Task[MoeCombine], launch: str, exchange: str) -> bool:
     """True if a graph can hold the library's calls."""
     return launch == "eager" or (exchange != "all_to_all" and not s.machine.is_interpreter)
 

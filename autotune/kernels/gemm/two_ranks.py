@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.device_rates import RATES
+from autotune.kernels.gemm.space import SQUARE, WIDE
 from autotune.machine import Machine
-from autotune.search_spaces.gemm import SQUARE, WIDE
 from autotune.sizes import round_up
 
 ARCH = "sm_90"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from autotune.config import Config, Value
-from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, two_ranks
-from autotune.search_spaces.gemm import (
+from autotune.kernels.gemm import two_ranks
+from autotune.kernels.gemm.space import (
     default_tile,
     gemm_constraints,
     gemm_dimensions,
@@ -18,7 +16,11 @@ from autotune.search_spaces.gemm import (
     wire_constraint,
     with_fitting_tile,
 )
+from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.machine import Machine
+from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.sizes import round_up
+from autotune.task import Task
 
 KERNELS = ("push", "pull")
 """Modes with our own GEMM."""
@@ -30,39 +32,39 @@ MOST_CHUNKS = 8
 """Chunks into which ``copy_engine`` may cut an owner's rows."""
 
 
-def _tile_within_rows(s: Setting, block_m: int) -> bool:
+def _tile_within_rows(s: Task[GemmReduceScatter], block_m: int) -> bool:
     return block_m <= max(16, round_up(s.problem.rows))
 
 
-def _transfer_within_tiles(s: Setting, transfer_tiles: int, block_m: int, block_n: int) -> bool:
+def _transfer_within_tiles(s: Task[GemmReduceScatter], transfer_tiles: int, block_m: int, block_n: int) -> bool:
     return transfer_tiles == 1 or transfer_tiles <= -(-s.problem.rows // block_m) * -(-s.problem.n // block_n)
 
 
-def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
+def _split_is_not_flattened(s: Task[GemmReduceScatter], split_k: int, schedule: str) -> bool:
     return split_k == 1 or schedule != "flattened"
 
 
-def _next_turn_exists(s: Setting, signals: str, schedule: str) -> bool:
+def _next_turn_exists(s: Task[GemmReduceScatter], signals: str, schedule: str) -> bool:
     return signals == "at_once" or schedule == "persistent"
 
 
-def _peers_to_order(s: Setting, peer_order: str) -> bool:
+def _peers_to_order(s: Task[GemmReduceScatter], peer_order: str) -> bool:
     return peer_order == "rotate" or s.problem.world_size > 2
 
 
-def _peers_exist(s: Setting, mode: str) -> bool:
+def _peers_exist(s: Task[GemmReduceScatter], mode: str) -> bool:
     return int(s.problem.world_size) > 1
 
 
-def _chunk_of_sensible_size(s: Setting, transfer_rows: int) -> bool:
+def _chunk_of_sensible_size(s: Task[GemmReduceScatter], transfer_rows: int) -> bool:
     return transfer_rows <= max(16, round_up(s.problem.m)) and transfer_rows * MOST_CHUNKS >= s.problem.rows
 
 
-def _graphs_exist(s: Setting, launch: str) -> bool:
+def _graphs_exist(s: Task[GemmReduceScatter], launch: str) -> bool:
     return launch == "eager" or not s.machine.is_interpreter
 
 
-def _one_stream_on_cpu(s: Setting, gemm_streams: int) -> bool:
+def _one_stream_on_cpu(s: Task[GemmReduceScatter], gemm_streams: int) -> bool:
     return gemm_streams == 1 or not s.machine.is_interpreter
 
 
@@ -154,7 +156,7 @@ def _by_arithmetic(problem: GemmReduceScatter, machine: Machine) -> Config | Non
 
 def _push(problem: GemmReduceScatter, machine: Machine) -> Config:
     """A push tile by tile, each tile its own program, of a size to suit an owner's rows."""
-    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
+    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Task(problem, machine), "tma")
     tile = default_tile(problem, machine)
     tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.rows)))
     if tile["block_m"] * tile["block_n"] < 128 * tile["num_warps"]:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from autotune.config import Config, Value
 from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES, AllReduceNorm
+from autotune.kernels.gemm_all_reduce.space import polled_words_fit, protocol_dimension, reduce_constraints
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.search_spaces.dimension import Dimension
-from autotune.search_spaces.gemm_all_reduce import polled_words_fit, protocol_dimension, reduce_constraints
 from autotune.sizes import round_up
+from autotune.task import Task
 
 LIBRARY = ("bsp", "library_collective")
 """Modes in which the library's all-reduce moves the data."""
@@ -31,39 +32,39 @@ FEWEST_ELEMENTS = 4
 MOST_THREADS = 1024
 
 
-def _threads(s: Setting, warps: int) -> int:
+def _threads(s: Task[AllReduceNorm], warps: int) -> int:
     return warps * max(32, int(s.machine.warp_size))
 
 
-def _row(s: Setting) -> int:
+def _row(s: Task[AllReduceNorm]) -> int:
     return round_up(s.problem.n)
 
 
-def _inbox_fits(s: Setting, mode: str, norm_rows: int, protocol: str) -> bool:
+def _inbox_fits(s: Task[AllReduceNorm], mode: str, norm_rows: int, protocol: str) -> bool:
     return bool(s.problem.inbox_bytes(mode, norm_rows, protocol) <= MOST_INBOX_BYTES)
 
 
-def _no_more_than_problem(s: Setting, norm_rows: int) -> bool:
+def _no_more_than_problem(s: Task[AllReduceNorm], norm_rows: int) -> bool:
     return norm_rows <= round_up(s.problem.m)
 
 
-def _program_exists(s: Setting, norm_warps: int) -> bool:
+def _program_exists(s: Task[AllReduceNorm], norm_warps: int) -> bool:
     return _threads(s, norm_warps) <= MOST_THREADS
 
 
-def _fits_registers(s: Setting, norm_rows: int, norm_warps: int) -> bool:
+def _fits_registers(s: Task[AllReduceNorm], norm_rows: int, norm_warps: int) -> bool:
     return norm_rows * _row(s) <= MOST_ELEMENTS * _threads(s, norm_warps)
 
 
-def _feeds_every_thread(s: Setting, norm_rows: int, norm_warps: int) -> bool:
+def _feeds_every_thread(s: Task[AllReduceNorm], norm_rows: int, norm_warps: int) -> bool:
     return norm_warps == 1 or norm_rows * _row(s) >= FEWEST_ELEMENTS * _threads(s, norm_warps)
 
 
-def _ll_fit_registers(s: Setting, protocol: str, norm_rows: int, norm_warps: int) -> bool:
+def _ll_fit_registers(s: Task[AllReduceNorm], protocol: str, norm_rows: int, norm_warps: int) -> bool:
     return polled_words_fit(s, protocol, norm_rows * _row(s), _threads(s, norm_warps))
 
 
-def _senders_have_columns(s: Setting, senders: int) -> bool:
+def _senders_have_columns(s: Task[AllReduceNorm], senders: int) -> bool:
     return senders <= 1 or ((senders - 1) * (_row(s) // senders) < s.problem.n and _row(s) // senders >= 64)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES
 from autotune.search_spaces.dimension import Dimension, choices, numbers
-from autotune.search_spaces.space import Constraint, Setting
+from autotune.search_spaces.space import Constraint
 from autotune.sizes import round_up
+from autotune.task import Task
 
 OWN = ("push", "pull")
 """Modes with a kernel of ours."""
@@ -16,39 +18,39 @@ NARROWEST = 64
 """Elements of a row that a step moves at least, unless a row has fewer."""
 
 
-def step_columns(s: Setting, copy_kib: int, rows: int) -> int:
+def step_columns(s: Task[Any], copy_kib: int, rows: int) -> int:
     """Elements of each of so many rows that a program moves at once."""
     return copy_kib * 1024 // int(s.problem.element_size) // rows
 
 
-def wide_enough(s: Setting, copy_kib: int, rows: int) -> bool:
+def wide_enough(s: Task[Any], copy_kib: int, rows: int) -> bool:
     """True if a step has enough columns."""
     return step_columns(s, copy_kib, rows) >= min(NARROWEST, round_up(s.problem.hidden))
 
 
-def _tokens_exist(s: Setting, transfer_tokens: int) -> bool:
+def _tokens_exist(s: Task[Any], transfer_tokens: int) -> bool:
     return transfer_tokens <= round_up(s.problem.tokens)
 
 
-def _parts_have_columns(s: Setting, copy_kib: int, transfer_tokens: int, split: int) -> bool:
+def _parts_have_columns(s: Task[Any], copy_kib: int, transfer_tokens: int, split: int) -> bool:
     return split == 1 or (split - 1) * step_columns(s, copy_kib, transfer_tokens) < int(s.problem.hidden)
 
 
-def _programs_have_work(s: Setting, mode: str, comm_programs: int, transfer_tokens: int, split: int) -> bool:
+def _programs_have_work(s: Task[Any], mode: str, comm_programs: int, transfer_tokens: int, split: int) -> bool:
     peers = max(1, int(s.problem.world_size) - 1) if mode == "pull" else 1
     units: int = math.ceil(s.problem.tokens / transfer_tokens) * split * peers
     return comm_programs <= units
 
 
-def _inbox_fits(s: Setting, mode: str) -> bool:
+def _inbox_fits(s: Task[Any], mode: str) -> bool:
     return mode == "bsp" or bool(s.problem.inbox_bytes() <= MOST_INBOX_BYTES)
 
 
-def _ll_arrive(s: Setting, protocol: str) -> bool:
+def _ll_arrive(s: Task[Any], protocol: str) -> bool:
     return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
 
 
-def _can_be_captured(s: Setting, launch: str, exchange: str) -> bool:
+def _can_be_captured(s: Task[Any], launch: str, exchange: str) -> bool:
     return launch == "eager" or (exchange == "all_gather" and not s.machine.is_interpreter)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from autotune.config import Config, in_turns
-from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES
-from autotune.kernels.moe_dispatch_gemm.problem import LAID_OUT, MoeDispatchGemm
-from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.search_spaces.gemm import tma_aligned
-from autotune.search_spaces.grouped import (
+from autotune.kernels.gemm.space import tma_aligned
+from autotune.kernels.moe.exchange_space import (
+    OWN,
+    exchange_constraints,
+    exchange_dimensions,
+    library_dimensions,
+    wide_enough,
+)
+from autotune.kernels.moe.grouped_space import (
     counts_stay,
     grouped_constraints,
     grouped_dimensions,
@@ -18,14 +21,12 @@ from autotune.search_spaces.grouped import (
     narrower_tiles,
     other_rows,
 )
-from autotune.search_spaces.moe_exchange import (
-    OWN,
-    exchange_constraints,
-    exchange_dimensions,
-    library_dimensions,
-    wide_enough,
-)
+from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES
+from autotune.kernels.moe_dispatch_gemm.problem import LAID_OUT, MoeDispatchGemm
+from autotune.machine import Machine
+from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.sizes import round_up
+from autotune.task import Task
 
 TILED = ("unfused", *OWN)
 """Modes whose GEMM is ours."""
@@ -34,28 +35,28 @@ FEW_TOKENS = 64
 """Untuned, the routing of up to so many tokens per rank travels by LL words, where these arrive."""
 
 
-def _leaves_room(s: Setting, mode: str, comm_programs: int) -> bool:
+def _leaves_room(s: Task[MoeDispatchGemm], mode: str, comm_programs: int) -> bool:
     return mode in LAID_OUT or comm_programs <= max(1, s.machine.compute_units // 2)
 
 
-def _groups_on_the_device(s: Setting, mode: str) -> bool:
+def _groups_on_the_device(s: Task[MoeDispatchGemm], mode: str) -> bool:
     return s.machine.is_interpreter or counts_stay(s)
 
 
-def _words_hold_tokens(s: Setting, mode: str, protocol: str) -> bool:
+def _words_hold_tokens(s: Task[MoeDispatchGemm], mode: str, protocol: str) -> bool:
     whole = not s.problem.scaled and s.problem.inbox_bytes(ll=True) <= MOST_INBOX_BYTES
     return mode not in LAID_OUT or protocol == "signal" or bool(whole)
 
 
-def _rows_are_wide(s: Setting, copy_kib: int, layout_rows: int) -> bool:
+def _rows_are_wide(s: Task[MoeDispatchGemm], copy_kib: int, layout_rows: int) -> bool:
     return wide_enough(s, copy_kib, layout_rows) and layout_rows <= round_up(s.problem.capacity)
 
 
-def _others_come(s: Setting, tile_order: str) -> bool:
+def _others_come(s: Task[MoeDispatchGemm], tile_order: str) -> bool:
     return tile_order == "experts" or int(s.problem.world_size) > 1
 
 
-def _groups_without_counts(s: Setting, launch: str) -> bool:
+def _groups_without_counts(s: Task[MoeDispatchGemm], launch: str) -> bool:
     return launch == "eager" or counts_stay(s)
 
 
@@ -91,7 +92,7 @@ SPACE = Space(
 
 
 def _tma(problem: MoeDispatchGemm, machine: Machine) -> bool:
-    setting = Setting(problem, machine)
+    setting = Task(problem, machine)
     fits = tma_aligned(setting, "tma") and halves_by_tma(setting, "tma")
     return fits and machine.has_tma and not machine.is_interpreter
 

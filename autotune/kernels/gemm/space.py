@@ -5,13 +5,16 @@ A problem describes one rank's GEMM by its property ``gemm``: rows, columns and 
 
 from __future__ import annotations
 
+from typing import Any
+
 from autotune.config import Config
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, choices, numbers
-from autotune.search_spaces.space import Constraint, Setting, Space
+from autotune.search_spaces.space import Constraint, Space
 from autotune.sizes import round_up
+from autotune.task import Task
 
 MOST_SPLIT_PROGRAMS = 8
 """Programs per compute unit up to which a tile's depth may be split; beyond, joining costs more."""
@@ -196,12 +199,12 @@ def scales_of_chunks() -> Constraint:
                       modes=("copy_engine",))  # fmt: skip
 
 
-def _scales_aligned(s: Setting, mode: str) -> bool:
+def _scales_aligned(s: Task[Any], mode: str) -> bool:
     rows = s.problem.m // s.problem.world_size
     return s.problem.scales != "row" or s.machine.kind != "cuda" or rows % 4 == 0
 
 
-def tma_aligned(s: Setting, loads: str) -> bool:
+def tma_aligned(s: Task[Any], loads: str) -> bool:
     """True if the rows of A, B and C are multiples of 16 bytes, and so is where up begins in a row of B."""
     _, columns, depth = s.problem.gemm
     of_b = columns // (1 + s.problem.halves) if s.problem.b_order == "kn" else depth
@@ -210,20 +213,20 @@ def tma_aligned(s: Setting, loads: str) -> bool:
     return loads != "tma" or all(size % 16 == 0 for size in rows)
 
 
-def _operands_multiplied(s: Setting, mode: str) -> bool:
+def _operands_multiplied(s: Task[GemmProblem], mode: str) -> bool:
     return multiplies(s.machine.kind, s.machine.arch, s.problem.dtype)
 
 
-def _wire_converts(s: Setting, mode: str) -> bool:
+def _wire_converts(s: Task[GemmProblem], mode: str) -> bool:
     here = s.machine.kind, s.machine.arch
     return s.problem.wire == "auto" or any(multiplies(*here, dtype) for dtype in ("fp8", "fp8_fnuz"))
 
 
-def _one_scale_a_step(s: Setting, block_k: int) -> bool:
+def _one_scale_a_step(s: Task[GemmProblem], block_k: int) -> bool:
     return s.problem.scales != "block" or block_k <= SCALE_BLOCK
 
 
-def _no_larger_than_problem(s: Setting, block_m: int, block_n: int, block_k: int) -> bool:
+def _no_larger_than_problem(s: Task[GemmProblem], block_m: int, block_n: int, block_k: int) -> bool:
     rows, columns, depth = s.problem.gemm
     return (
         block_m <= max(16, round_up(rows))
@@ -232,19 +235,21 @@ def _no_larger_than_problem(s: Setting, block_m: int, block_n: int, block_k: int
     )
 
 
-def _fits_registers(s: Setting, block_m: int, block_n: int, num_warps: int) -> bool:
+def _fits_registers(s: Task[GemmProblem], block_m: int, block_n: int, num_warps: int) -> bool:
     return bool(block_m * block_n <= 128 * s.machine.warp_size * num_warps)
 
 
-def _feeds_every_warp(s: Setting, block_m: int, block_n: int, num_warps: int) -> bool:
+def _feeds_every_warp(s: Task[GemmProblem], block_m: int, block_n: int, num_warps: int) -> bool:
     return block_m * block_n >= 128 * num_warps
 
 
-def _tma_available(s: Setting, loads: str) -> bool:
+def _tma_available(s: Task[GemmProblem], loads: str) -> bool:
     return loads != "tma" or bool(s.machine.has_tma)
 
 
-def fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str) -> bool:
+def fits_shared_memory(
+    s: Task[GemmProblem], block_m: int, block_n: int, block_k: int, num_stages: int, loads: str
+) -> bool:
     """True if the stages of a pipeline and the tile of C that TMA stores fit into a program's shared memory."""
     held = _pipeline_bytes(s.problem, s.machine, block_m, block_n, block_k, num_stages)
     output = block_m * min(block_n, max(32, block_n // 2)) * s.problem.result_size if loads == "tma" else 0
@@ -265,11 +270,11 @@ def _pipeline_bytes(
     return stages * operands
 
 
-def _split_is_deep(s: Setting, split_k: int, block_k: int) -> bool:
+def _split_is_deep(s: Task[GemmProblem], split_k: int, block_k: int) -> bool:
     return bool((split_k - 1) * block_k < s.problem.gemm[2])
 
 
-def _split_is_needed(s: Setting, split_k: int, block_m: int, block_n: int) -> bool:
+def _split_is_needed(s: Task[GemmProblem], split_k: int, block_m: int, block_n: int) -> bool:
     rows, columns, _ = s.problem.gemm
     tiles = -(-rows // block_m) * -(-columns // block_n)
     return split_k == 1 or tiles * split_k <= MOST_SPLIT_PROGRAMS * s.machine.compute_units

@@ -10,11 +10,12 @@ import math
 from typing import Any
 
 from autotune.config import Config, Value
+from autotune.kernels.gemm.space import gemm_constraints, gemm_dimensions
 from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, flags, numbers
-from autotune.search_spaces.gemm import gemm_constraints, gemm_dimensions
-from autotune.search_spaces.space import Constraint, Setting
+from autotune.search_spaces.space import Constraint
 from autotune.sizes import round_up
+from autotune.task import Task
 
 
 def grouped_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
@@ -34,12 +35,12 @@ def grouped_constraints() -> tuple[Constraint, ...]:
     )  # fmt: skip
 
 
-def halves_by_tma(s: Setting, loads: str) -> bool:
+def halves_by_tma(s: Task[Any], loads: str) -> bool:
     """True unless a tile's halves of B would be two tiles of TMA."""
     return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
 
 
-def counts_stay(s: Setting) -> bool:
+def counts_stay(s: Task[Any]) -> bool:
     """True if the library multiplies groups of these operands without a word to the host."""
     return bool(s.problem.dtype == "bf16" or (s.problem.scaled and s.machine.kind == "cuda"))
 

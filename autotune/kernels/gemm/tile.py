@@ -1,0 +1,131 @@
+"""The tile of our GEMM: its knobs, and its part of a kernel's arguments. Read without torch and Triton, too."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.dtypes import FP8, SCALE_BLOCK, SCALES, WGMMA_ROWS
+from autotune.kernels.gemm.problem import GemmProblem
+from autotune.kernels.launching.knobs import LadderKnobs
+from autotune.machine import Machine
+
+if TYPE_CHECKING:
+    import torch
+
+    from autotune.kernels.launching.gemm import GemmTensors
+    from autotune.kernels.launching.tensors import Allocate
+
+PROMOTED = 128
+"""Most fp8 products, along K, that sm_90's tensor cores add up before fp32 registers take the sum over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmKnobs(LadderKnobs):
+    """The knobs that several GEMM workloads have. A knob that a workload or a mode lacks has no effect as it is here.
+
+    ``block_m`` is 0 where the GEMM is the library's.
+    """
+
+    launch: str = "eager"
+    block_m: int = 0
+    block_n: int = 0
+    block_k: int = 0
+    group_m: int = 1
+    num_warps: int = 0
+    num_stages: int = 0
+    loads: str = "pointer"
+    split_k: int = 1
+    schedule: str = "tile"
+    transfer_rows: int = 0
+    k_chunks: int = 1
+    comm_programs: int = 0
+    copy_kib: int = 0
+    head_start: int = 0
+    gemm_streams: int = 1
+
+    @property
+    def tma(self) -> bool:
+        """True if operands are loaded, and C stored, through tensor descriptors."""
+        return self.loads == "tma"
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """The operands whose rows may lie apart, if only the GEMM reads A: its pointers go by A's columns."""
+        return ("a", "b") if self.tma or not self.block_m else ("b",)
+
+    @property
+    def options(self) -> dict[str, int]:
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages}
+
+    def tiles(self, rows: int, columns: int) -> int:
+        return math.ceil(rows / self.block_m) * math.ceil(columns / self.block_n)
+
+    def operand(self, tensor: torch.Tensor, block: tuple[int, ...]) -> Any:
+        """A descriptor where the config loads by TMA, else the tensor."""
+        if not self.tma:
+            return tensor
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(block))
+
+    def a_operand(self, a: torch.Tensor, *, in_two_parts: bool = False) -> Any:
+        """A, or an inbox that stands in for it: row-major."""
+        return self.operand(a, (self.block_m // (1 + in_two_parts), self.block_k))
+
+    def in_two_parts(self, problem: GemmProblem, machine: Machine) -> bool:
+        """True if the upper and the lower rows of a tile are multiplied in turn."""
+        return self.rows_in_turn(problem.scales, self.promoted(problem, machine), halves=problem.halves)
+
+    def rows_in_turn(self, scales: str, promoted: int | None, *, halves: bool) -> bool:
+        """``in_two_parts`` for any product with these scales, promoted after so many of K; ``halves`` of B make a tile.
+
+        A product that is to be promoted, or scaled by blocks, has registers of its own. As many as the sum's, 128 a
+        thread, there are not; with half of them one part is multiplied while another, or another program, adds.
+        """
+        apart = self.block_n <= SCALE_BLOCK and not halves if scales == "block" else promoted == self.block_k
+        fills_registers = self.block_m * self.block_n >= 128 * 32 * self.num_warps
+        return self.tma and apart and fills_registers and self.block_m >= 2 * WGMMA_ROWS
+
+    def b_operand(self, problem: GemmProblem, b: torch.Tensor) -> Any:
+        """B as it is stored. Where a tile has columns of both halves, these lie one behind the other, or, stored row by
+        row, are tiles of their own.
+        """
+        if problem.b_order == "kn":
+            return self.operand(b, (self.block_k, self.block_n // (1 + problem.halves)))
+        if problem.halves and self.tma:
+            return self.operand(b.t().unflatten(0, (2, -1)), (2, self.block_n // 2, self.block_k))
+        return self.operand(b.t(), (self.block_n, self.block_k))
+
+    def common(self, problem: GemmProblem, tensors: GemmTensors, machine: Machine) -> dict[str, Any]:
+        """Arguments that every GEMM kernel has."""
+        b = tensors.b
+        c_columns = self.block_n // 2 if self.block_n >= 64 or problem.gated else self.block_n  # see ``store_tile``
+        return {
+            "b": self.b_operand(problem, b),
+            "c": self.operand(tensors.c, (self.block_m, c_columns)),
+            "bias": tensors.bias if tensors.bias is not None else tensors.c, "BIAS": tensors.bias is not None,
+            "stride_bk": b.stride(0), "stride_bn": b.stride(1), "group_m": self.group_m,
+            "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
+            "TMA": self.tma, "B_TRANSPOSED": problem.b_order == "nk", "EVEN_K": problem.gemm[2] % self.block_k == 0,
+            "scale_a": tensors.scale_a, "scale_b": tensors.scale_b, "SCALES": SCALES.index(problem.scales),
+            "PROMOTE": self.promoted(problem, machine),
+        }  # fmt: skip
+
+    def promoted(self, problem: GemmProblem, machine: Machine) -> int | None:
+        """Products along K after which a dot product's sum is added up in fp32 registers; None: as Triton does, which
+        is exact on AMD.
+        """
+        whole = problem.dtype not in FP8 or problem.fast_accum or problem.scales == "block" or machine.kind == "hip"
+        return None if whole else min(PROMOTED, self.block_k)
+
+    def partials(self, rows: int, columns: int, allocate: Allocate) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scratch of ``join_splits`` for a matrix: fp32 partials and int32 tickets; empty where nothing is split."""
+        import torch
+
+        if self.split_k == 1:
+            return allocate((0,), torch.float32), allocate((0,), torch.int32)
+        tiles = self.tiles(rows, columns)
+        partials = allocate((tiles * self.split_k, self.block_m, self.block_n), torch.float32)
+        return partials, allocate((tiles,), torch.int32)
