@@ -103,6 +103,7 @@ def measured(name: str, count: int) -> dict[str, Any]:
         for problem in problems(found, machine):
             at = f"{name} {label} {problem}"
             try:
+                found.space.check_problem(problem, machine)
                 told[f"{at} size"] = found.space.size(problem, machine)
                 chosen = [found.default_config(problem, machine), *found.first_configs(problem, machine)]
                 baselines = found.baselines(problem, machine)
@@ -128,6 +129,17 @@ def measured(name: str, count: int) -> dict[str, Any]:
     return told
 
 
+def difference(here: Any, there: Any) -> str:
+    """The first place where two values differ."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        names = here.keys() | there.keys()
+        return next(f"{name}: {difference(here.get(name), there.get(name))}" for name in sorted(names)
+                    if here.get(name) != there.get(name))  # fmt: skip
+    if isinstance(here, list) and isinstance(there, list) and len(here) == len(there):
+        return next(difference(*both) for both in zip(here, there, strict=True) if both[0] != both[1])
+    return f"here {str(here)[:200]}, there {str(there)[:200]}"
+
+
 def of_checkout(folder: Path, chosen: list[str], count: int) -> Mapping[str, Any]:
     command = [sys.executable, __file__, *chosen, "--configs", str(count), "--tell"]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
@@ -150,7 +162,7 @@ def main() -> None:
     here, there = (of_checkout(folder, chosen, given.configs) for folder in (Path.cwd(), given.against.resolve()))
     differ = [key for key in sorted(here.keys() | there.keys()) if here.get(key) != there.get(key)]
     for key in differ[:20]:
-        print(f"{key}\n  here:  {str(here.get(key))[:600]}\n  there: {str(there.get(key))[:600]}")
+        print(f"{key}: {difference(here.get(key), there.get(key))}")
     print(f"{len(here)} compared, {len(differ)} differ")
     sys.exit(bool(differ))
 

@@ -9,6 +9,8 @@ from autotune.config import Config, Value
 from autotune.db import CacheKey
 from autotune.report.figures import plain
 from autotune.text import counted
+from autotune.workloads.faces import space_of
+from autotune.workloads.user_files import BUILT_IN
 
 
 @dataclass(frozen=True)
@@ -119,16 +121,6 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         Phrase(("preload_b",), lambda yes: "B loaded before the wait" if yes else ""),
         STREAMS,
     ),
-    "gemm_reduce_scatter": (
-        LAUNCH,
-        Phrase(("transfer_tiles",), lambda n: f"{_counted('tile')(n)} per signal"),
-        Phrase(("transfer_rows",), lambda n: f"{_counted('row')(n)} per copy"),
-        Phrase(("peer_order",), _of({"rotate": "one peer after the other", "interleaved": "peers in turn"})),
-        Phrase(("signals",), _of({"at_once": "signalled at once", "next_turn": "signalled one tile later"})),
-        *GEMM,
-        STREAMS,
-        SUM,
-    ),
     "gemm_all_reduce": (
         LAUNCH,
         PROTOCOL,
@@ -209,24 +201,28 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         ),
     ),
 }
-"""Phrases of each workload in their order; a dimension without one is told by its name."""
+"""Phrases of the workloads whose dimensions do not say them; a dimension without one is told by its name."""
 
 
 def has_words(key: CacheKey) -> bool:
     """True for a built-in workload: of others the values would only be listed once more."""
-    return key.workload in PHRASES and not key.is_kernel
+    return key.workload in BUILT_IN and not key.is_kernel
 
 
 def in_words(workload: str, config: Config) -> str:
     """One sentence. Kernels that are not built in have their values named."""
-    mode = config.get("mode")
-    built_in = MODES.get(str(mode)) if workload in PHRASES else None
-    values = {name: value for name, value in config.items() if name != "mode"}
-    parts = []
-    for phrase in PHRASES.get(workload, ()):
-        if all(name in values for name in phrase.names):
-            parts.append(phrase.say(*(values.pop(name) for name in phrase.names)))
+    values = dict(config)
+    if workload in BUILT_IN and workload not in PHRASES:
+        declared = space_of(workload).dimensions
+        told = {name: declared[name].told(config) for name in declared if values.pop(name, None) is not None}
+        head, parts = told.pop("mode", ""), [*told.values()]
+    else:
+        mode = values.pop("mode", None)
+        built_in = MODES.get(str(mode)) if workload in PHRASES else None
+        head, parts = "" if mode is None else built_in or f"mode {plain(mode)}", []
+        for phrase in PHRASES.get(workload, ()):
+            if all(name in values for name in phrase.names):
+                parts.append(phrase.say(*(values.pop(name) for name in phrase.names)))
     parts += [f"{plain(name)} {plain(value)}" for name, value in values.items()]
-    head = [built_in or f"mode {plain(mode)}"] if mode is not None else []
-    text = "; ".join([*head, *filter(None, [", ".join(filter(None, parts))])])
+    text = "; ".join(filter(None, [head, ", ".join(filter(None, parts))]))
     return f"{text}." if text else "No dimensions."

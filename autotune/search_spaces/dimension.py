@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import string
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from autotune.config import Value
+from autotune.text import counted
 
 if TYPE_CHECKING:
     import optuna  # a lookup at run time checks configs against a space and must not pay for Optuna
 
 COMPILER_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Dimensions that are Triton's own: a ``triton.Config`` takes them beside the kernel's arguments."""
+
+Say = str | Mapping[Any, str]
+"""A template over a config's values, or one per value, ``...`` standing for all others. ``{stages:stage}`` counts."""
+
+
+class _Counting(string.Formatter):
+    def format_field(self, value: Any, noun: str) -> str:
+        return counted(value, noun) if noun else str(value)
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,8 @@ class Dimension:
     """The modes that have this knob; empty for all of them."""
     ordinal: bool = True
     help: str = ""
+    say: Say = field(default="", compare=False)
+    """Words for a value; empty where it goes without saying."""
 
     def __post_init__(self) -> None:
         """A dimension has at least one value and none twice."""
@@ -43,6 +55,15 @@ class Dimension:
     def holds(self, value: object) -> bool:
         """True if the value is one of this dimension's (1 is not true)."""
         return any(value == own and type(value) is type(own) for own in self.values)
+
+    def told(self, config: Mapping[str, Value]) -> str:
+        """The config's value in words; itself, where there are none for it."""
+        value, say = config[self.name], self.say
+        template = say if isinstance(say, str) else say.get(value, say.get(..., "{" + self.name + "}"))
+        try:
+            return _Counting().vformat(template, (), config)
+        except KeyError:  # a config of another version, without a dimension that the words are about
+            return f"{self.name} {value}"
 
     def suggest(self, trial: optuna.trial.BaseTrial) -> Value:
         """Let Optuna choose. Ordinal values go by index: measured better than categories (see docs/decisions)."""

@@ -11,6 +11,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm.library import ring
 from autotune.kernels.launching.contract import LIBRARY, S, T
 from autotune.kernels.moe.routing import planned
 from autotune.kernels.moe_combine.problem import CombinedProblem
@@ -25,7 +26,6 @@ from autotune.workloads.experts import (
     ExpertsWorkload,
     chosen_rows,
 )
-from autotune.workloads.gemm import ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands, with_rows
 from autotune.workloads.tolerance import Error, Tolerance

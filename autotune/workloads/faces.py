@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.db.records import Provenance
 from autotune.errors import AutotuneError
@@ -18,6 +18,9 @@ from autotune.workloads.provenance import provenance_of
 from autotune.workloads.registry import installed_workload, workload
 from autotune.workloads.sources import source_hash
 from autotune.workloads.user_files import BUILT_IN
+
+if TYPE_CHECKING:
+    from autotune.search_spaces import Space  # loads NumPy, which a help page can do without
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -71,16 +74,27 @@ def installed_provenance(name: str) -> Provenance:
     """``provenance_of`` the workload of a stored name. Raises UnknownWorkload."""
     if not _is_light(name):
         return provenance_of(installed_workload(name))
-    space = importlib.import_module(f"autotune.kernels.{name}.space").SPACE
     file = PACKAGE / "workloads" / "built_in" / f"{name}.py"
-    return Provenance(source_hash=source_hash(file, ()), space=space.fingerprint(), **versions())
+    return Provenance(source_hash=source_hash(file, ()), space=space_of(name).fingerprint(), **versions())
 
 
 @functools.cache
 def _is_light(name: str) -> bool:
     """True for a built-in workload whose problem and space lie in modules of their own."""
-    folder = PACKAGE / "kernels" / name
-    return name in BUILT_IN and all((folder / file).is_file() for file in ("problem.py", "space.py"))
+    return name in BUILT_IN and (PACKAGE / "kernels" / name / "problem.py").is_file() and _declares(name) is not None
+
+
+def _declares(name: str) -> str | None:
+    """The module in which the modes of a built-in workload are declared, or its space."""
+    files = (PACKAGE / "kernels" / name / f"{module}.py" for module in ("modes", "space"))
+    return next((file.stem for file in files if file.is_file()), None)
+
+
+@functools.cache
+def space_of(name: str) -> Space:
+    """The space of a built-in workload."""
+    space: Space = importlib.import_module(f"autotune.kernels.{name}.{_declares(name)}").SPACE
+    return space
 
 
 @functools.cache

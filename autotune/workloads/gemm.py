@@ -41,17 +41,6 @@ LEAST_ROWS = 8
 
 G = TypeVar("G", bound=GemmProblem)
 
-OF_A_LIBRARY = 3.0
-"""Roundings that a library's GEMM may have beside the result's: it may split K and add up in the result's type."""
-
-
-def ring(world_size: int) -> float:
-    """Roundings of a library's GEMM and then its reduction, which may round all parts and each sum of them, hop by hop.
-
-    A part has 1 / world_size of the result's variance, the sum of j parts j times that.
-    """
-    return 1 + (world_size + 1) / 2 + OF_A_LIBRARY
-
 
 class GemmWorkload(LaunchedWorkload):
     """A subclass says how the sizes of A and B make a problem, which has ``gemm``: rows, columns, depth on a rank."""

@@ -21,6 +21,7 @@ DECIDES_NOTHING = {
     "db": "where results lie",
     "device_rates": "for cost models and untuned configs",
     "errors": "words",
+    "kernels.gemm.cost": "orders the first trials; every one is measured",
     "kernels.gemm.two_ranks": "chooses untuned configs",
     "machine": "the machine and the versions are part of the key and of the provenance",
     "outcome": "dataclasses",
@@ -41,6 +42,9 @@ DECIDES_NOTHING = {
 
 SPACE = re.compile(r"kernels\.\w+\.(\w+_)?space")
 """Modules that decide nothing either: a space has a fingerprint of its own."""
+
+DECLARED = re.compile(r"kernels/\w+/modes\.py")
+"""Modules whose text decides nothing, while what they import may: ways read a mode's fields, and those of its tile."""
 
 NAMES = ("kernels", "ranks", "workloads", "workloads.built_in")
 """Packages whose ``__init__`` only hands names on."""
@@ -85,7 +89,7 @@ def closure(files: Iterable[Path]) -> list[tuple[str, bytes]]:
         for name in imported(text, OUR_IMPORT if _is_ours(file) else IMPORT):
             for folder, below in _places(name, file, home):
                 todo += [(each, home) for each in _files(below, folder, seen)]
-    return list(found.values())
+    return [each for each in found.values() if not DECLARED.fullmatch(each[0])]
 
 
 def imported(text: bytes, pattern: re.Pattern[bytes] = IMPORT) -> Iterator[str]:

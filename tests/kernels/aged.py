@@ -50,8 +50,9 @@ class AgedScatterOperation(GemmReduceScatterOperation):
         if self.scratch is not None:
             epoch = (1 << 31) - CALLS_LEFT
             self.scratch.epoch_counter.fill_(epoch << EPOCH_SHIFT.value)
-            for counters in (self.scratch.ready, self.scratch.done, self.scratch.arrivals):
-                counters.fill_(epoch)
+            counters = (getattr(self.scratch, name, None) for name in ("ready", "done", "arrivals"))
+            for each in filter(lambda found: found is not None, counters):  # those that the mode has
+                each.fill_(epoch)
         return run
 
 

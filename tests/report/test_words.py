@@ -11,6 +11,7 @@ from fakes import EIGHT_GPUS
 from autotune.config import Config
 from autotune.report.words import MODES, PHRASES, in_words
 from autotune.workloads import workload
+from autotune.workloads.user_files import BUILT_IN
 
 
 @pytest.mark.parametrize("name", PHRASES)
@@ -25,6 +26,22 @@ def test_every_phrase_is_about_dimensions_that_the_workload_has(name: str) -> No
 def test_every_mode_has_words() -> None:
     modes = {mode for name in PHRASES for mode in workload(name).space.modes}
     assert set(MODES) == modes
+
+
+@pytest.mark.parametrize("name", sorted({*BUILT_IN} - {*PHRASES}))
+def test_a_declared_dimension_tells_its_values_apart(name: str) -> None:
+    """Where it tells them at all; a value that goes without saying is one of them."""
+    found = workload(name)
+    for config in found.first_configs(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS):
+        for dimension in found.space.dimensions_of(str(config["mode"])):
+            told = [dimension.told({**config, dimension.name: value}) for value in dimension.values]
+            assert dimension.say == "" or len(set(told)) == len(told), dimension
+            assert not any("_" in each or "{" in each for each in told), "a value that has no words"
+
+
+def test_a_config_of_another_version_is_told() -> None:
+    old = Config({"mode": "shove", "block_m": 16, "signals": "never", "age": 3})
+    assert in_words("gemm_reduce_scatter", old) == "shove; block_m 16, never, age 3."
 
 
 def test_a_default_in_words() -> None:

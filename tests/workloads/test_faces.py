@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,18 @@ def test_a_face_is_that_of_its_workload(name: str) -> None:
     assert installed_provenance(name) == provenance_of(whole), (
         "an entry would be called stale, or served when it is not"
     )
+
+
+def test_spaces_load_without_kernels() -> None:
+    """A look-up, ``tune list`` and ``tune show`` wait for this."""
+    code = """
+import sys
+from autotune.workloads.faces import space_of
+from autotune.workloads.user_files import BUILT_IN
+print(sum(len(space_of(name).modes) for name in BUILT_IN), {"torch", "triton", "optuna"} & {*sys.modules})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == f"{sum(len(workload(name).space.modes) for name in BUILT_IN)} set()\n", done.stderr
 
 
 def test_a_stored_name_loads_no_file(tmp_path: Path) -> None:

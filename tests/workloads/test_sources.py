@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
+import importlib
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_origin
 
 import pytest
 from every_mode import whole
 
 from autotune.errors import InputError
+from autotune.task import Task
 from autotune.workloads import sources, workload
 from autotune.workloads.registry import BUILT_IN
 from autotune.workloads.sources import DECIDES_NOTHING, NAMES, source_hash
@@ -55,14 +59,14 @@ def decides(file: Path) -> bool:
 
 
 def closure(name: str) -> set[Path]:
-    """All that the workload's module and the stopwatch come to, by their imports."""
+    """All that the workload's module and the stopwatch come to, by their imports, but for what only declares."""
     todo, seen = [PACKAGE / f"workloads/built_in/{name}.py", PACKAGE / "ranks/measure.py"], set()
     while todo:
         file = todo.pop()
         if file not in seen:
             seen.add(file)
             todo += [each for each in imported(file) if decides(each)]
-    return seen
+    return {each for each in seen if not sources.DECLARED.fullmatch(each.relative_to(PACKAGE).as_posix())}
 
 
 CHANGES = """
@@ -105,6 +109,25 @@ def test_a_change_in_any_module_that_a_built_in_workload_comes_to_makes_its_resu
     command = [sys.executable, "-c", CHANGES, json.dumps(files), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.splitlines() == ["done True"], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.glob("kernels/*/modes.py")), ids=lambda file: file.parent.name)
+def test_ways_read_nothing_of_a_mode_but_its_fields(file: Path) -> None:
+    """The text of a declaration is not hashed: a change of what else a way read there would make no result stale."""
+    declared = importlib.import_module(f"autotune.kernels.{file.parent.name}.modes")
+    kinds = [
+        each for each in vars(declared).values() if isinstance(each, type) and each.__module__ == declared.__name__
+    ]
+    fields = {each.name for kind in kinds for each in dataclasses.fields(kind)}
+    hidden = {name for kind in kinds for name in vars(kind) if not name.startswith("_")} - fields
+    for reader in {*file.parent.glob("*.py")} - {file}:
+        for node in ast.walk(ast.parse(reader.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == declared.__name__:
+                for name in (each.name for each in node.names):
+                    value = getattr(declared, name)
+                    assert value in kinds or value is declared.MODES or get_origin(value) is Task, (reader.name, name)
+            elif isinstance(node, ast.Attribute):
+                assert node.attr not in hidden, (reader.name, node.lineno, node.attr)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -38,9 +38,9 @@ CPU = torch.device("cpu")
 DEPTH = 28672
 ROWS, COLUMNS = 64, 128
 OURS = {
-    "all_gather_gemm": Config({"mode": "push"}),
-    "gemm_reduce_scatter": Config({"mode": "push"}),
-    "gemm_all_reduce": Config({"mode": "one_shot"}),
+    name: found.default_config(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS)
+    for name in ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
+    if (found := workload(name))
 }
 LIBRARY = Config({"mode": "bsp", "launch": "eager"})
 

@@ -13,6 +13,17 @@ from autotune.kernels.launching.gemm import GemmTensors
 BLOCK_ROWS = 4
 """Rows of an A with scales by blocks are a multiple of this in the library's GEMM."""
 
+OF_A_LIBRARY = 3.0
+"""Roundings that a library's GEMM may have beside the result's: it may split K and add up in the result's type."""
+
+
+def ring(world_size: int) -> float:
+    """Roundings of a library's GEMM and then its reduction, which may round all parts and each sum of them, hop by hop.
+
+    A part has 1 / world_size of the result's variance, the sum of j parts j times that.
+    """
+    return 1 + (world_size + 1) / 2 + OF_A_LIBRARY
+
 
 def multiply(
     problem: GemmProblem, a: torch.Tensor, scale_a: torch.Tensor | None, tensors: GemmTensors, out: torch.Tensor,

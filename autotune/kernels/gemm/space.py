@@ -10,8 +10,10 @@ from typing import Any
 from autotune.config import Config
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.gemm.problem import GemmProblem
+from autotune.kernels.gemm.tile import GemmTile
 from autotune.machine import Machine
-from autotune.search_spaces.dimension import Dimension, choices, numbers
+from autotune.search_spaces.dimension import Dimension
+from autotune.search_spaces.joint import dimensions_of
 from autotune.search_spaces.space import Constraint, Space
 from autotune.sizes import round_up
 from autotune.task import Task
@@ -22,28 +24,28 @@ MOST_SPLIT_PROGRAMS = 8
 
 def gemm_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
     """Tile, pipeline and operands, for the modes whose GEMM is ours."""
-    return (
-        numbers("block_m", 16, 32, 64, 128, 256, modes=modes, help="rows of an output tile"),
-        numbers("block_n", 32, 64, 128, 256, modes=modes, help="columns of an output tile"),
-        numbers("block_k", 32, 64, 128, 256, 512, modes=modes, help="depth of one step of the dot product"),
-        numbers("group_m", 1, 2, 4, 8, 16, modes=modes, help="swizzle: rows of tiles walked together, for the L2"),
-        numbers("num_warps", 4, 8, modes=modes, help="warps of a GEMM program"),
-        numbers("num_stages", 1, 2, 3, 4, 5, 6, modes=modes, help="depth of the software pipeline"),
-        choices("loads", "pointer", "tma", modes=modes, help="loads and stores by pointers, or by TMA"),
-    )
+    return dimensions_of(GemmTile, modes)[:-1]
 
 
 def split_dimension(modes: tuple[str, ...]) -> Dimension:
     """The number of programs that share a tile's depth, for the modes that can split it."""
-    return numbers("split_k", 1, 2, 4, 8, 16, modes=modes, help="programs that share the depth of a tile")
+    return dimensions_of(GemmTile, modes)[-1]
 
 
 def gemm_constraints() -> tuple[Constraint, ...]:
     """Constraints of every GEMM's config."""
+    return (operands_constraint(), *tile_constraints())
+
+
+def operands_constraint() -> Constraint:
+    return Constraint("element type", ("mode",), _operands_multiplied,
+                      "this machine has no matrix units for these operands: sm_90 and later and gfx950 take fp8 and "
+                      "fp8_e5m2, gfx942 takes fp8_fnuz")  # fmt: skip
+
+
+def tile_constraints() -> tuple[Constraint, ...]:
+    """Constraints of a tile of our GEMM."""
     return (
-        Constraint("element type", ("mode",), _operands_multiplied,
-                   "this machine has no matrix units for these operands: sm_90 and later and gfx950 take fp8 and "
-                   "fp8_e5m2, gfx942 takes fp8_fnuz"),
         Constraint("scales by blocks", ("block_k",), _one_scale_a_step,
                    "a step of more than 128 of K would need several scales"),
         Constraint("no larger than the problem", ("block_m", "block_n", "block_k"), _no_larger_than_problem,

@@ -1,4 +1,4 @@
-"""The tile of our GEMM: its knobs, and its part of a kernel's arguments. Read without torch and Triton, too."""
+"""The tile of our GEMM: its dimensions, and its part of a kernel's arguments. Read without torch and Triton, too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from autotune.dtypes import FP8, SCALE_BLOCK, SCALES, WGMMA_ROWS
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.kernels.launching.knobs import LadderKnobs
 from autotune.machine import Machine
+from autotune.search_spaces.joint import number, word
 
 if TYPE_CHECKING:
     import torch
@@ -22,38 +23,25 @@ PROMOTED = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmKnobs(LadderKnobs):
-    """The knobs that several GEMM workloads have. A knob that a workload or a mode lacks has no effect as it is here.
+class GemmTile(LadderKnobs):
+    """Tile, pipeline and operands of our GEMM: dimensions of every mode that has one."""
 
-    ``block_m`` is 0 where the GEMM is the library's.
-    """
-
-    launch: str = "eager"
-    block_m: int = 0
-    block_n: int = 0
-    block_k: int = 0
-    group_m: int = 1
-    num_warps: int = 0
-    num_stages: int = 0
-    loads: str = "pointer"
-    split_k: int = 1
-    schedule: str = "tile"
-    transfer_rows: int = 0
-    k_chunks: int = 1
-    comm_programs: int = 0
-    copy_kib: int = 0
-    head_start: int = 0
-    gemm_streams: int = 1
+    block_m: int = number(16, 32, 64, 128, 256, help="rows of an output tile", say="tile {block_m}×{block_n}×{block_k}")
+    block_n: int = number(32, 64, 128, 256, help="columns of an output tile", say="")
+    block_k: int = number(32, 64, 128, 256, 512, help="depth of one step of the dot product", say="")
+    group_m: int = number(1, 2, 4, 8, 16, help="swizzle: rows of tiles walked together, for the L2",
+                          say={1: "", ...: "swizzled by {group_m} rows of tiles"})  # fmt: skip
+    num_warps: int = number(4, 8, help="warps of a GEMM program", say="{num_warps:warp}")
+    num_stages: int = number(1, 2, 3, 4, 5, 6, help="depth of the software pipeline", say="{num_stages:pipeline stage}")
+    loads: str = word("pointer", "tma", help="loads and stores by pointers, or by TMA",
+                      say={"pointer": "pointer loads", "tma": "TMA loads"})  # fmt: skip
+    split_k: int = number(1, 2, 4, 8, 16, help="programs that share the depth of a tile",
+                          say={1: "", ...: "split-K by {split_k}"})  # fmt: skip
 
     @property
     def tma(self) -> bool:
         """True if operands are loaded, and C stored, through tensor descriptors."""
         return self.loads == "tma"
-
-    @property
-    def apart(self) -> tuple[str, ...]:
-        """The operands whose rows may lie apart, if only the GEMM reads A: its pointers go by A's columns."""
-        return ("a", "b") if self.tma or not self.block_m else ("b",)
 
     @property
     def options(self) -> dict[str, int]:
@@ -129,3 +117,33 @@ class GemmKnobs(LadderKnobs):
         tiles = self.tiles(rows, columns)
         partials = allocate((tiles * self.split_k, self.block_m, self.block_n), torch.float32)
         return partials, allocate((tiles,), torch.int32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmKnobs(GemmTile):
+    """The knobs that several GEMM workloads have. A knob that a workload or a mode lacks has no effect as it is here.
+
+    ``block_m`` is 0 where the GEMM is the library's.
+    """
+
+    launch: str = "eager"
+    block_m: int = 0
+    block_n: int = 0
+    block_k: int = 0
+    group_m: int = 1
+    num_warps: int = 0
+    num_stages: int = 0
+    loads: str = "pointer"
+    split_k: int = 1
+    schedule: str = "tile"
+    transfer_rows: int = 0
+    k_chunks: int = 1
+    comm_programs: int = 0
+    copy_kib: int = 0
+    head_start: int = 0
+    gemm_streams: int = 1
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """The operands whose rows may lie apart, if only the GEMM reads A: its pointers go by A's columns."""
+        return ("a", "b") if self.tma or not self.block_m else ("b",)

@@ -7,14 +7,34 @@ from dataclasses import dataclass
 
 import torch
 
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.library import multiply
-from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
-from autotune.kernels.launching.gemm import SummedTensors
+from autotune.kernels.gemm_reduce_scatter import device
+from autotune.kernels.gemm_reduce_scatter.library import Parts, SumCall, SummingWay
+from autotune.kernels.gemm_reduce_scatter.modes import CopyEngine, ScatterTask
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
+from autotune.kernels.launching.tensors import Allocate, Run
+from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.sizes import even_part
+
+
+class CopyEngineWay(SummingWay[CopyEngine]):
+    def scratch(self, task: ScatterTask, mode: CopyEngine, shared: Allocate, own: Allocate) -> Parts:
+        problem = task.problem
+        return self.parts(problem, shared, product=own, inbox=(problem.world_size, problem.rows, problem.n))
+
+    def launches(self, call: SumCall[CopyEngine]) -> list[Launch]:
+        """All ranks wait for each other, on the device, until every inbox may be written to. The other launch sums our
+        inbox and our own part of our rows.
+        """
+        scratch, rows = call.scratch, call.problem.rows
+        own = scratch.product[call.rank * rows : (call.rank + 1) * rows]
+        arguments = call.common() | {"counters": scratch.ready, "trace": None, "FINISH": False}
+        enter = Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
+        return [enter, self.sum_launch(call, device.sum_kernel, own=own, inbox=scratch.inbox)]
+
+    def run(self, call: SumCall[CopyEngine], launches: list[Launch]) -> Run:
+        return Copies(call, launches)
 
 
 def chunks(rank: int, rows: int, world_size: int, transfer_rows: int) -> Iterator[tuple[int, int]]:
@@ -47,7 +67,7 @@ class _Chunk:
     copies: list[tuple[torch.Tensor, torch.Tensor]]
 
 
-class CopyEngine:
+class Copies:
     """The copies cost no multiprocessor, and hide behind the next chunks' GEMMs; those alternate between streams, so
     that one's tail hides in the next. Own rows come last and stay; then a kernel of ours sums all parts.
 
@@ -55,16 +75,15 @@ class CopyEngine:
     may fill the GPU while they wait, nobody waits for anything behind them.
     """
 
-    def __init__(
-        self, problem: GemmReduceScatter, tensors: SummedTensors, scratch: Scratch, launches: list[Launch],
-        heap: SymmetricHeap, *, transfer_rows: int, streams: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, call: SumCall[CopyEngine], launches: list[Launch]) -> None:
+        heap, problem, tensors, scratch = call.heap, call.problem, call.tensors, call.scratch
+        assert heap is not None, "a call that is only compiled is not run"
         self._problem, self._tensors = problem, tensors
         self._enter, self._sum = launches
         rank, rows = heap.rank, problem.rows
         inboxes = [heap.peer(scratch.inbox, owner)[rank] for owner in range(problem.world_size)]
         self._chunks = []
-        for begin, end in chunks(rank, rows, problem.world_size, transfer_rows):
+        for begin, end in chunks(rank, rows, problem.world_size, call.knobs.transfer_rows):
             copies = [
                 (inboxes[owner][low - owner * rows : high - owner * rows], scratch.product[low:high])
                 for owner, low, high in parcels(begin, end, rank, rows)
@@ -75,7 +94,7 @@ class CopyEngine:
             self._chunks.append(_Chunk(tensors.a[begin:end], scales, scratch.product[begin:end], copies))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
-        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(streams)]
+        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(call.knobs.gemm_streams)]
 
     def __call__(self) -> None:
         """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""

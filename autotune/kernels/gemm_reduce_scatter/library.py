@@ -1,18 +1,50 @@
-"""The library's GEMM, then a reduce-scatter: the library's, or our own kernel."""
+"""The library's GEMM, then its collective, or our kernel, which pulls the peers' parts and sums."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 
-from autotune.kernels.gemm.library import multiply
+from autotune.kernels.gemm.library import OF_A_LIBRARY, multiply, ring
+from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm_reduce_scatter import device
+from autotune.kernels.gemm_reduce_scatter.modes import Library, OwnCollective, ScatterTask, Summing
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.collectives import reduce_scatter_single
+from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import SummedTensors
+from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.tensors import Run
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+
+LONGEST_VECTOR = 16
+"""Elements that a thread loads at once, at most."""
+
+LibraryCall = Call[GemmReduceScatter, Library, SummedTensors, None]
+
+
+class LibraryWay(GemmWay[GemmReduceScatter, Library, SummedTensors, None]):
+    collective = True
+
+    def scratch(self, task: ScatterTask, mode: Library, shared: Allocate, own: Allocate) -> None:
+        return None
+
+    def launches(self, call: LibraryCall) -> list[Launch]:
+        return []
+
+    def run(self, call: LibraryCall, launches: list[Launch]) -> Run:
+        between = empty_launches(call.knobs.empty_launches)
+        run = bulk_synchronous(call.problem, call.tensors, call.rank, call.group, between)
+        return graphed(run) if call.knobs.launch == "graph" else run
+
+    def roundings(self, problem: GemmReduceScatter) -> float:
+        return ring(problem.world_size) + problem.bias + problem.residual
 
 
 def bulk_synchronous(
@@ -36,9 +68,77 @@ def bulk_synchronous(
     return run
 
 
+M = TypeVar("M", bound=Summing)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Memory beside the operands; counters begin at zero. All but ``copy_engine``'s product is on the heap."""
+
+    epoch_counter: torch.Tensor
+    """int64 [1]: see ``primitives/counters.py``."""
+    ready: torch.Tensor
+    """int32 [world_size]: ranks whose inbox may be written to, whose product may be read."""
+    done: torch.Tensor
+    """int32 [world_size]: ranks whose copies have been made, who have read our product."""
+    product: torch.Tensor
+    """[m, n]: this rank's part of every row."""
+    inbox: torch.Tensor
+    """[world_size, rows, n], ``copy_engine``: the peers' parts of our rows; else empty."""
+
+    def poison(self) -> None:
+        """Fill with NaN what a right launch writes before it reads it."""
+        self.inbox.fill_(float("nan"))
+        self.product.fill_(float("nan"))
+
+
+SumCall = Call[GemmReduceScatter, M, SummedTensors, Parts]
+
+
+class SummingWay(GemmWay[GemmReduceScatter, M, SummedTensors, Parts]):
+    def parts(
+        self, problem: GemmReduceScatter, shared: Allocate, product: Allocate, inbox: tuple[int, ...] = (0,)
+    ) -> Parts:  # fmt: skip
+        world, dtype = (problem.world_size,), TORCH_DTYPES[problem.result_dtype]
+        return Parts(
+            epoch_counter=shared((1,), torch.int64), ready=shared(world, torch.int32), done=shared(world, torch.int32),
+            product=product((problem.m, problem.n), dtype), inbox=shared(inbox, dtype),
+        )  # fmt: skip
+
+    def sum_launch(self, call: SumCall[M], kernel: Any, **arguments: Any) -> Launch:
+        """Each program takes ``sum_block`` elements of C."""
+        problem, tensors, mode = call.problem, call.tensors, call.knobs
+        elements = problem.rows * problem.n
+        bias = tensors.bias if tensors.bias is not None else tensors.c
+        common = {
+            **call.common(), "bias": bias, "residual": tensors.residual, "BIAS": tensors.bias is not None,
+            "c": tensors.c, "elements": elements, "N": problem.n, "BLOCK": mode.sum_block, "done": call.scratch.done,
+        }  # fmt: skip
+        programs = math.ceil(elements / mode.sum_block)
+        return Launch(kernel, programs, common | arguments, {"num_warps": mode.sum_warps})
+
+    def roundings(self, problem: GemmReduceScatter) -> float:
+        """Each part, and the sum."""
+        return 2.0 + OF_A_LIBRARY
+
+
+class OwnCollectiveWay(SummingWay[OwnCollective]):
+    def scratch(self, task: ScatterTask, mode: OwnCollective, shared: Allocate, own: Allocate) -> Parts:
+        return self.parts(task.problem, shared, product=shared)
+
+    def launches(self, call: SumCall[OwnCollective]) -> list[Launch]:
+        scratch = call.scratch
+        # Elements from which on addresses are known to be multiples: a rank's rows begin at a multiple of ``elements``.
+        hint = math.gcd(call.problem.rows * call.problem.n, LONGEST_VECTOR)
+        return [self.sum_launch(call, device.pull_sum_kernel, product=scratch.product, ready=scratch.ready, HINT=hint)]
+
+    def run(self, call: SumCall[OwnCollective], launches: list[Launch]) -> Run:
+        return functools.partial(multiply_and_pull, call.problem, call.tensors, call.scratch.product, launches[0])
+
+
 def multiply_and_pull(
     problem: GemmReduceScatter, tensors: SummedTensors, product: torch.Tensor, pull_sum: Launch
 ) -> None:  # fmt: skip
-    """The library's GEMM, then our own reduce-scatter. No rank still reads ``product``."""
+    """No rank still reads ``product``."""
     multiply(problem, tensors.a, tensors.scale_a, tensors, product)
     pull_sum.run()

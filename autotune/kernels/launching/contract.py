@@ -23,6 +23,7 @@ from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run, meta
 from autotune.machine import Machine
 from autotune.problem import Problem
+from autotune.task import Task
 
 LIBRARY = "bsp"
 """The mode that is the library's own way."""
@@ -68,6 +69,18 @@ class Call(Generic[P, K, T, MaybeS]):
     """The ranks' process group for the library's collectives; None: the default group."""
     heap: SymmetricHeap | None = None
     """Heap of the baselines' persistent buffers; None where a call is only compiled."""
+
+    @property
+    def task(self) -> Task[P]:
+        return Task(self.problem, self.machine)
+
+    def common(self) -> dict[str, Any]:
+        """Arguments of every kernel that talks to peers."""
+        scratch: Any = self.scratch
+        return {
+            "rank": self.rank, "heap_bases": self.bases, "epoch_counter": scratch.epoch_counter,
+            "status": self.status, "spin_limit": self.spin_limit, "WORLD": self.problem.world_size,
+        }  # fmt: skip
 
 
 class Kernels(ABC, Generic[P, K, T, S]):

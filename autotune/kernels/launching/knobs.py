@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import typing
 from collections.abc import Mapping
@@ -35,6 +36,9 @@ class Knobs:
                 raise InvalidConfig(f"{name}={value!r}: must be of type {kinds[name].__name__}")
         if "mode" not in config:
             raise InvalidConfig(f"{config}: the mode is missing")
+        required = {each.name for each in dataclasses.fields(cls) if each.default is dataclasses.MISSING}
+        if missing := sorted(required - set(config)):
+            raise InvalidConfig(f"{config}: {cls.__name__} needs {', '.join(missing)}")
         values: dict[str, Any] = dict(config)
         return cls(**values)
 
@@ -88,4 +92,5 @@ class LadderKnobs(Knobs):
 
 @functools.cache
 def _kinds(kind: Any) -> Mapping[str, type]:
-    return typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind)
+    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}

@@ -17,7 +17,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.all_gather_gemm.space import KERNELS as OUR_GEMM
 from autotune.kernels.all_gather_gemm.space import SPACE, default_config, first_configs
-from autotune.kernels.gemm.library import dequantised, multiply
+from autotune.kernels.gemm.library import OF_A_LIBRARY, dequantised, multiply
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
@@ -25,7 +25,7 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
 from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.workloads.comparison import distance, farthest, rounded_gated, rounded_product
-from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, GemmOperation, GemmWorkload
+from autotune.workloads.gemm import FACTORS, GemmOperation, GemmWorkload
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Error, Tolerance

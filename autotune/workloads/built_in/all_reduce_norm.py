@@ -13,10 +13,11 @@ from autotune.kernels.all_reduce_norm.launch import KERNELS, Scratch, Tensors, n
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.all_reduce_norm.reference import norm_of
 from autotune.kernels.all_reduce_norm.space import EXCHANGING, SPACE, default_config, first_configs, untuned
+from autotune.kernels.gemm.library import OF_A_LIBRARY, ring
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
 from autotune.machine import Machine
 from autotune.workloads.comparison import drawn, drawn_with_zeros, farthest, rounded
-from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, ring
+from autotune.workloads.gemm import FACTORS
 from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph

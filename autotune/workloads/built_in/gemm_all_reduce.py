@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.kernels.gemm.library import multiply
+from autotune.kernels.gemm.library import multiply, ring
 from autotune.kernels.gemm_all_reduce.launch import KERNELS
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
@@ -17,7 +17,6 @@ from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
 from autotune.workloads.comparison import rounded_product
-from autotune.workloads.gemm import ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.summed import SummedOperation, SummedWorkload

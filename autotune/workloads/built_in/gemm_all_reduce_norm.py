@@ -10,6 +10,7 @@ import torch
 from autotune.config import Config
 from autotune.kernels.all_reduce_norm import launch as norming
 from autotune.kernels.all_reduce_norm.reference import norm_of
+from autotune.kernels.gemm.library import ring
 from autotune.kernels.gemm_all_reduce_norm.launch import KERNELS, NormedTensors
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.kernels.gemm_all_reduce_norm.space import LIBRARY, SPACE, default_config, first_configs, untuned
@@ -17,7 +18,7 @@ from autotune.machine import Machine
 from autotune.workloads.built_in.all_reduce_norm import OF_THE_NORM
 from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
 from autotune.workloads.comparison import drawn, drawn_bias, farthest, rounded_product
-from autotune.workloads.gemm import demand_like, ring
+from autotune.workloads.gemm import demand_like
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands, eager_and_graph
 from autotune.workloads.tolerance import Error, Tolerance

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from autotune.config import Config
 from autotune.kernels.gemm.library import multiply
+from autotune.kernels.gemm_reduce_scatter.fused import FusedWay
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
-from autotune.kernels.gemm_reduce_scatter.space import KERNELS as OUR_GEMM
-from autotune.kernels.gemm_reduce_scatter.space import SPACE, default_config, first_configs
 from autotune.kernels.launching.collectives import reduce_scatter_single
-from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
 from autotune.workloads.comparison import rounded_product
-from autotune.workloads.gemm import OF_A_LIBRARY, ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
+from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.summed import SummedOperation, SummedWorkload
 from autotune.workloads.tolerance import Tolerance
 
 
-class GemmReduceScatterOperation(SummedOperation[GemmReduceScatter, Scratch]):
+class GemmReduceScatterOperation(SummedOperation[GemmReduceScatter, Any]):
     """Its operands lie in ordinary memory."""
 
     @property
@@ -49,13 +46,11 @@ class GemmReduceScatterOperation(SummedOperation[GemmReduceScatter, Scratch]):
         }
 
 
-class GemmReduceScatterWorkload(SummedWorkload):
+class GemmReduceScatterWorkload(ModedWorkload, SummedWorkload):
     problem_type = GemmReduceScatter
     operation_type = GemmReduceScatterOperation
-    space = SPACE
     kernels = KERNELS
     options = ("out_dtype", "fast_accum", "wire")
-    overlapping = ("push", "pull")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
         """Llama-70B's MLP down-projection at 4096 tokens; a toy of the same form under the interpreter."""
@@ -66,31 +61,10 @@ class GemmReduceScatterWorkload(SummedWorkload):
     def tiled(self, problem: GemmReduceScatter) -> tuple[int, int]:
         return problem.rows, problem.world_size
 
-    def default_config(self, problem: GemmReduceScatter, machine: Machine) -> Config:
-        return default_config(problem, machine)
-
-    def rungs(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> Mapping[str, Config | str]:
-        """B, S: parts stay where they are made, and after the GEMM owners pull them. D: an owner's part of its own
-        tiles goes through memory, too. F is the config itself.
-        """
-        return {
-            "B": config.replace(phases=TWO_LAUNCHES),
-            "S": config.replace(phases=ONE_LAUNCH),
-            "D": config.replace(handover=MEMORY),
-            "F": config,
-        }
-
-    def first_configs(self, problem: GemmReduceScatter, machine: Machine) -> list[Config]:
-        return first_configs(problem, machine)
-
     def tolerance_of(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> Tolerance:
-        """Each part is rounded, and the sum; see ``ring`` for the library's."""
-        mode = self.kernels.knobs.of(config).mode
-        roundings = 2.0 if mode in OUR_GEMM else 2.0 + OF_A_LIBRARY
-        if mode == "bsp":
-            roundings = ring(problem.world_size) + problem.bias + problem.residual
-        quantised = problem.wire == "fp8" and mode in OUR_GEMM
-        return rounded_product(problem, roundings, problem.rows * problem.n, machine, quantised=quantised)
+        way = self.kernels.way_of(config)
+        quantised = problem.wire == "fp8" and isinstance(way, FusedWay)
+        return rounded_product(problem, way.roundings(problem), problem.rows * problem.n, machine, quantised=quantised)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
         a, b = operands[:2]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.gemm.library import OF_A_LIBRARY, dequantised
 from autotune.kernels.moe.routing import Plan, planned
 from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, GemmScratch, Tensors, multiply, scaling_of
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
@@ -17,7 +17,7 @@ from autotune.machine import Machine
 from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded_gated, rounded_product
 from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.experts import PLAIN
-from autotune.workloads.gemm import OF_A_LIBRARY, result_type
+from autotune.workloads.gemm import result_type
 from autotune.workloads.grouped import check_experts, grouped_operands, is_transposed
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.gemm.library import OF_A_LIBRARY, dequantised
 from autotune.kernels.moe.library import grouped_product
 from autotune.kernels.moe_gemm_combine.launch import KERNELS, GemmScratch, Tensors, scaling_of
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
@@ -22,7 +22,7 @@ from autotune.workloads.combined import (
     plan_of_a_call,
 )
 from autotune.workloads.comparison import drawn, drawn_deep, drawn_scales, with_lost
-from autotune.workloads.gemm import OF_A_LIBRARY, result_type
+from autotune.workloads.gemm import result_type
 from autotune.workloads.grouped import check_experts, grouped_operands, is_transposed
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands

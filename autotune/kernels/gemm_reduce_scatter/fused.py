@@ -1,0 +1,130 @@
+"""Our kernel alone: a finished tile travels at once, pushed by the rank that made it or pulled by its owner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm_reduce_scatter import device
+from autotune.kernels.gemm_reduce_scatter.modes import Fused, Pull, ScatterTask
+from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.empty import empty_launches
+from autotune.kernels.launching.gemm import SummedTensors, wire_dtype
+from autotune.kernels.launching.knobs import MEMORY
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.tensors import Allocate
+
+SLOTS = 2
+"""Places for the tiles under way, used in turn; see device.py."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Memory beside the operands; counters begin at zero."""
+
+    epoch_counter: torch.Tensor
+    """int64 [1], on the heap: see ``primitives/counters.py``."""
+    arrivals: torch.Tensor
+    """int32 [world_size, units], on the heap: launches in which a rank's unit of our rows was there."""
+    inbox: torch.Tensor
+    """[2 slots, world_size, tiles, block_m, block_n], on the heap, parts on their way; the second index is the source
+    where they are pushed, the owner where they are pulled."""
+    inbox_scales: torch.Tensor | None
+    """fp32 [2 * world_size * tiles, block_m], on the heap: scales of the rows of tiles in an inbox of fp8."""
+    sent: torch.Tensor
+    """int32 [world_size, units]: finished tiles of each peer's units, zero between launches."""
+    partials: torch.Tensor
+    """fp32 [tiles * splits, block_m, block_n], like the tickets; see ``join_splits``."""
+    tickets: torch.Tensor
+    """int32 [tiles]"""
+    ready: torch.Tensor | None
+    """int32 [world_size], on the heap, for ``tune taxes``: ranks that have ended their GEMM."""
+    phase: torch.Tensor | None
+    """int32 [1], zero between launches, for ``tune taxes``: see ``end_phase``."""
+
+    def poison(self) -> None:
+        """Fill with NaN what a right launch writes before it reads it."""
+        self.inbox.fill_(float("nan"))
+        if self.inbox_scales is not None:
+            self.inbox_scales.fill_(float("nan"))
+
+
+TilesCall = Call[GemmReduceScatter, Fused, SummedTensors, Tiles]
+
+
+class FusedWay(GemmWay[GemmReduceScatter, Fused, SummedTensors, Tiles]):
+    def scratch(self, task: ScatterTask, mode: Fused, shared: Allocate, own: Allocate) -> Tiles:
+        problem, world, ints = task.problem, task.problem.world_size, torch.int32
+        tiles = mode.tiles(problem.rows, problem.n)
+        units, places = math.ceil(tiles / mode.transfer_tiles), SLOTS * world * tiles
+        rows_of_tiles = world * math.ceil(problem.rows / mode.block_m)
+        partials, tickets = mode.partials(rows_of_tiles * mode.block_m, problem.n, own)
+        return Tiles(
+            epoch_counter=shared((1,), torch.int64),
+            arrivals=shared((world, units), ints),
+            inbox=shared((places, mode.block_m, mode.block_n), wire_dtype(problem, task.machine)),
+            inbox_scales=shared((places, mode.block_m), torch.float32) if problem.wire == "fp8" else None,
+            sent=own((world, units), ints),
+            partials=partials,
+            tickets=tickets,
+            ready=shared((world,), ints) if mode.phased else None,
+            phase=own((1,), ints) if mode.phased else None,
+        )
+
+    def launches(self, call: TilesCall) -> list[Launch]:
+        """The fused kernel; for ``tune taxes`` the GEMM, then the sum, in one launch, whose last programs sum, or in
+        two.
+        """
+        mode, scratch, producers = call.knobs, call.scratch, _programs(call)
+        if not mode.phased:
+            return [_gemm_scatter(call, producers)]
+        tiles = mode.tiles(call.problem.rows, call.problem.n)
+        in_all = {
+            "producers": producers, "finishing": producers + tiles, "phase": scratch.phase, "ready": scratch.ready,
+        }  # fmt: skip
+        if mode.barrier:
+            return [_gemm_scatter(call, producers + tiles, in_all)]
+        gemm = _gemm_scatter(call, producers, in_all)
+        names = device.sum_tiles_kernel.arg_names
+        arguments = call.common() | {name: gemm.arguments[name] for name in names if name in gemm.arguments}
+        summing = Launch(device.sum_tiles_kernel, tiles, arguments, {"num_warps": mode.num_warps})
+        return [gemm, *empty_launches(mode.empty_launches), summing]
+
+    def roundings(self, problem: GemmReduceScatter) -> float:
+        """Each part, and the sum."""
+        return 2.0
+
+
+def _programs(call: TilesCall) -> int:
+    """One program a tile (or split of one), or persistent."""
+    problem, mode = call.problem, call.knobs
+    programs = problem.world_size * mode.tiles(problem.rows, problem.n) * mode.split_k
+    if mode.schedule == "tile":
+        return programs
+    # The interpreter runs programs one after another: two of which one waits for the other's peers would hang.
+    return min(programs, 1 if call.machine.is_interpreter else call.machine.compute_units)
+
+
+def _gemm_scatter(call: TilesCall, programs: int, phases: Mapping[str, Any] | None = None) -> Launch:
+    """The fused kernel, or with ``phases`` the GEMM and maybe the sum behind it, of which only the latter waits."""
+    problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
+    resident = None if mode.schedule == "tile" or phases else programs
+    arguments = {
+        **mode.common(problem, tensors, call.machine), **call.common(),
+        "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(problem, call.machine)),
+        "M": problem.m, "N": problem.n, "K": problem.k_local, "rows": problem.rows, "inbox": scratch.inbox,
+        "inbox_scales": scratch.inbox_scales, "arrivals": scratch.arrivals, "sent": scratch.sent,
+        "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
+        "PULL": mode.phased or isinstance(mode, Pull), "ROTATE": mode.peer_order == "rotate",
+        "TRANSFER_TILES": mode.transfer_tiles, "LATE": mode.signals == "next_turn" and not mode.phased,
+        "FLATTEN": mode.schedule == "flattened", "PHASED": mode.phased, "MEMORY": mode.handover == MEMORY,
+        "trace": mode.trace_of(programs, tensors.c), "residual": tensors.residual, "result": tensors.c,
+        **(phases or dict.fromkeys(("producers", "finishing", "phase", "ready"))),
+    }  # fmt: skip
+    return Launch(device.gemm_scatter_kernel, programs, arguments, mode.options, resident)

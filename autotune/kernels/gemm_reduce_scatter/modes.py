@@ -1,0 +1,306 @@
+"""The modes of GEMM + reduce-scatter as they are declared, and the config used untuned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from autotune.device_rates import Rates
+from autotune.kernels.gemm import two_ranks
+from autotune.kernels.gemm.cost import PULL_SHARE, library_gemm, links, overlapped, tiled_gemm
+from autotune.kernels.gemm.space import (
+    default_tile,
+    operands_constraint,
+    scales_of_chunks,
+    split_constraints,
+    tile_constraints,
+    tiles_beside_default,
+    tma_aligned,
+    wire_constraint,
+    with_fitting_tile,
+)
+from autotune.kernels.gemm.tile import GemmTile
+from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH, TWO_LAUNCHES, LadderKnobs
+from autotune.kernels.launching.mode import Mode, Modes
+from autotune.search_spaces import Constraint
+from autotune.search_spaces.joint import number, word
+from autotune.sizes import round_up
+from autotune.task import Task
+
+ScatterTask = Task[GemmReduceScatter]
+
+MOST_CHUNKS = 8
+"""Chunks into which ``copy_engine`` may cut an owner's rows."""
+
+UNITS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+PIECES = 4.0
+"""Parts in which data of our kernel arrives, by the cost model."""
+
+
+def _graphs_exist(s: ScatterTask, launch: str) -> bool:
+    return launch == "eager" or not s.machine.is_interpreter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library(LadderKnobs, Mode[GemmReduceScatter]):
+    mode: str = "bsp"
+    launch: str = word("eager", "graph", help="library calls one by one, or as a CUDA graph",
+                       say={"eager": "launched one by one", "graph": "launched as a CUDA graph"})  # fmt: skip
+
+    title: ClassVar[str] = "the library's kernels one after the other (BSP)"
+    constraints: ClassVar = (Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),)
+
+    def latency(self, task: ScatterTask, rates: Rates) -> float:
+        launches = 0.0 if self.launch == "graph" else 2 * rates.launch
+        return library_gemm(task.problem, rates) + links(task.problem, rates) + rates.launch + launches
+
+
+def _peers_exist(s: ScatterTask, mode: str) -> bool:
+    return s.problem.world_size > 1
+
+
+PEERS = Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange")
+SUM_BLOCK: Any = number(512, 1024, 2048, 4096, 8192, help="elements of C that a program of the final sum takes",
+                        say="summed in blocks of {sum_block} by {sum_warps:warp}")  # fmt: skip
+SUM_WARPS: Any = number(4, 8, 16, help="warps of a program of the final sum", say="")
+
+
+class Summing(Mode[GemmReduceScatter]):
+    """The library's GEMM, and in the end our sum, whose dimensions come last."""
+
+    sum_block: int
+    sum_warps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCollective(Summing):
+    mode: str = "own_collective"
+    sum_block: int = SUM_BLOCK
+    sum_warps: int = SUM_WARPS
+
+    title: ClassVar[str] = "our collective and the library's GEMM"
+    constraints: ClassVar = (PEERS,)
+
+    def latency(self, task: ScatterTask, rates: Rates) -> float:
+        return library_gemm(task.problem, rates) + links(task.problem, rates) + 2 * rates.signal + rates.launch
+
+    @classmethod
+    def first(cls, task: ScatterTask) -> Iterator[Self]:
+        yield cls(sum_block=2048, sum_warps=8)
+
+
+def _chunk_of_sensible_size(s: ScatterTask, transfer_rows: int) -> bool:
+    return transfer_rows <= max(16, round_up(s.problem.m)) and transfer_rows * MOST_CHUNKS >= s.problem.rows
+
+
+def _one_stream_on_cpu(s: ScatterTask, gemm_streams: int) -> bool:
+    return gemm_streams == 1 or not s.machine.is_interpreter
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyEngine(Summing):
+    mode: str = "copy_engine"
+    transfer_rows: int = number(
+        *UNITS, help="transfer granularity: rows of A (of one owner or several) that one GEMM takes before the copy",
+        say="{transfer_rows:row} per copy",
+    )  # fmt: skip
+    gemm_streams: int = number(1, 2, 4, help="streams over which the chunks' GEMMs alternate",
+                               say="GEMMs on {gemm_streams:stream}")  # fmt: skip
+    sum_block: int = SUM_BLOCK
+    sum_warps: int = SUM_WARPS
+
+    title: ClassVar[str] = "copy engines move the data beside the library's GEMM"
+    constraints: ClassVar = (
+        PEERS,
+        Constraint("chunks", ("transfer_rows",), _chunk_of_sensible_size,
+                   f"a chunk holds at least 1/{MOST_CHUNKS} of an owner's rows, and at most all rows of A"),
+        scales_of_chunks(),
+        Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "streams need a GPU"),
+    )  # fmt: skip
+
+    def latency(self, task: ScatterTask, rates: Rates) -> float:
+        problem = task.problem
+        computation = library_gemm(problem, rates, max(1.0, problem.m / self.transfer_rows))
+        return overlapped(computation, links(problem, rates), max(1.0, problem.rows / self.transfer_rows), rates)
+
+    @classmethod
+    def first(cls, task: ScatterTask) -> Iterator[Self]:
+        streams = 1 if task.machine.is_interpreter else 2
+        for owners in (1, 2, 4):
+            unit = next((rows for rows in UNITS if rows >= owners * task.problem.rows), UNITS[-1])
+            yield cls(transfer_rows=unit, gemm_streams=streams, sum_block=2048, sum_warps=8)
+
+
+def _tile_within_rows(s: ScatterTask, block_m: int) -> bool:
+    return block_m <= max(16, round_up(s.problem.rows))
+
+
+def _transfer_within_tiles(s: ScatterTask, transfer_tiles: int, block_m: int, block_n: int) -> bool:
+    return transfer_tiles == 1 or transfer_tiles <= -(-s.problem.rows // block_m) * -(-s.problem.n // block_n)
+
+
+def _split_is_not_flattened(s: ScatterTask, split_k: int, schedule: str) -> bool:
+    return split_k == 1 or schedule != "flattened"
+
+
+def _next_turn_exists(s: ScatterTask, signals: str, schedule: str) -> bool:
+    return signals == "at_once" or schedule == "persistent"
+
+
+def _peers_to_order(s: ScatterTask, peer_order: str) -> bool:
+    return peer_order == "rotate" or s.problem.world_size > 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fused(GemmTile, Mode[GemmReduceScatter]):
+    """Our kernel alone: a finished tile travels at once."""
+
+    schedule: str = word(
+        "tile", "persistent", "flattened",
+        help="one program per tile; persistent; persistent with tile and k loops flattened into one",
+        say={"tile": "one program per tile", "persistent": "persistent programs",
+             "flattened": "persistent programs with one flattened loop"},
+    )  # fmt: skip
+    peer_order: str = word(
+        "rotate", "interleaved", help="order of the peers' tiles: one peer after the other, or in turn",
+        say={"rotate": "one peer after the other", "interleaved": "peers in turn"},
+    )  # fmt: skip
+    transfer_tiles: int = number(
+        1, 2, 4, 8, 16, 32, help="transfer granularity: tiles of an owner that one signal covers",
+        say="{transfer_tiles:tile} per signal",
+    )  # fmt: skip
+    signals: str = word(
+        "at_once", "next_turn", help="signal a tile right after its stores, or one tile later",
+        say={"at_once": "signalled at once", "next_turn": "signalled one tile later"},
+    )  # fmt: skip
+
+    constraints: ClassVar = (
+        *tile_constraints(),
+        *split_constraints(),
+        Constraint("tile within an owner's rows", ("block_m",), _tile_within_rows,
+                   "a tile has one owner and may exceed the owner's rows only by rounding up to a power of two"),
+        Constraint("transfer within an owner's tiles", ("transfer_tiles", "block_m", "block_n"), _transfer_within_tiles,
+                   "a transfer would cover more tiles than an owner has"),
+        Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
+                   "the programs of a split tile join at its end, so its loop cannot run on into the next tile"),
+        Constraint("next turn", ("signals", "schedule"), _next_turn_exists,
+                   "only a persistent program has a next tile; in a flattened loop these signals came early on H200"),
+        Constraint("order without effect", ("peer_order",), _peers_to_order, "a single peer has no order"),
+    )  # fmt: skip
+    overlaps: ClassVar[bool] = True
+    links_share: ClassVar[float] = 1.0
+
+    def latency(self, task: ScatterTask, rates: Rates) -> float:
+        computation = tiled_gemm(task.problem, self, task.machine, rates, task.machine.compute_units)
+        return overlapped(computation, links(task.problem, rates, self.links_share), PIECES, rates)
+
+    def rungs(self) -> Mapping[str, Self]:
+        """B, S: parts stay where they are made, and after the GEMM owners pull them. D: an owner's part of its own
+        tiles goes through memory, too.
+        """
+        return {
+            "B": self.replace(phases=TWO_LAUNCHES), "S": self.replace(phases=ONE_LAUNCH),
+            "D": self.replace(handover=MEMORY), "F": self,
+        }  # fmt: skip
+
+    @classmethod
+    def by_tiles(cls, task: ScatterTask) -> Self:
+        """Each tile its own program, of a size to suit an owner's rows."""
+        problem, machine = task.problem, task.machine
+        tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
+        tile: dict[str, Any] = {**default_tile(problem, machine), "loads": "tma" if tma else "pointer"}
+        tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.rows)))
+        if tile["block_m"] * tile["block_n"] < 128 * tile["num_warps"]:
+            tile["num_warps"] = 4
+        push = cls(**tile, split_k=1, schedule="tile", peer_order="rotate", transfer_tiles=1, signals="at_once")
+        return push.fitting(task)
+
+    def fitting(self, task: ScatterTask) -> Self:
+        return self.of(with_fitting_tile(MODES.space, self.config(), task.problem, task.machine))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push(Fused):
+    mode: str = "push"
+
+    title: ClassVar[str] = "push: each rank sends, the receivers' tiles wait for what they need"
+
+    @classmethod
+    def first(cls, task: ScatterTask) -> Iterator[Self]:
+        """By tiles, with other tiles, and with one thing changed at a time."""
+        push = cls.by_tiles(task)
+        yield push
+        for tile in tiles_beside_default(task.problem, task.machine):
+            yield push.replace(**tile)
+        yield push.replace(schedule="persistent", signals="next_turn")
+        # Where the loop is flattened, tiles on their way out take memory of their own: 262 KB in all for 128 x 256 and
+        # four stages, of 232 on H100 (Triton 3.6); three fit.
+        yield push.replace(schedule="flattened", transfer_tiles=2, num_stages=min(3, push.num_stages))
+        yield push.replace(peer_order="interleaved")
+        yield push.replace(transfer_tiles=4)
+        yield push.replace(split_k=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pull(Fused):
+    mode: str = "pull"
+
+    title: ClassVar[str] = "pull: the GEMM reads the peers' memory itself"
+    links_share: ClassVar[float] = PULL_SHARE
+
+    @classmethod
+    def first(cls, task: ScatterTask) -> Iterator[Self]:
+        yield cls.by_tiles(task)
+
+
+FEWEST_ROWS_OF_COPIES = 700
+"""Beyond so many rows the copy engines carry the parts: 1.00 to 1.04 of the best from m=2048 on, the push 1.06 to 1.24;
+up to m=512 they take 1.5 to 1.9 (2 H100, 2026-11-25).
+"""
+
+LINKS_SLOWER = 0.6
+"""Links count as the limit where the GEMM takes less than this share of the exchange's time."""
+
+FEW_ROWS_OF_AN_OWNER = 16
+"""Up to so many, two narrow programs fit on a compute unit: 1.02 of the best as they are, 1.09 in one round."""
+
+
+def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
+    """The config used without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push by tiles."""
+    chosen = _by_arithmetic(task)
+    if chosen is not None and MODES.space.violation(chosen.config(), task.problem, task.machine) is None:
+        return chosen
+    return Push.by_tiles(task)
+
+
+def _by_arithmetic(task: ScatterTask) -> Mode[GemmReduceScatter] | None:
+    """A persistent push if the links are the bottleneck; else copies for many rows, and for few one round of tiles."""
+    problem, machine, rows = task.problem, task.machine, task.problem.rows
+    parts = two_ranks.parts(problem, machine)
+    if parts is None:
+        return None
+    push = Push.by_tiles(task)
+    if parts.gemm <= LINKS_SLOWER * parts.exchange:
+        tile = two_ranks.filling_tile(problem, machine, rows)
+        many = two_ranks.programs_of(tile, problem.m, problem.n) > machine.compute_units
+        turns = {"schedule": "persistent", "signals": "next_turn"} if many else {}
+        return push.replace(**tile, **turns).fitting(task)
+    if problem.m > FEWEST_ROWS_OF_COPIES:
+        unit = next((each for each in UNITS if each >= min(2048, rows) and each * MOST_CHUNKS >= rows), UNITS[-1])
+        return CopyEngine(transfer_rows=unit, gemm_streams=1, sum_block=4096, sum_warps=4)
+    one_round = two_ranks.one_round_tile(problem, machine, rows) if rows > FEW_ROWS_OF_AN_OWNER else None
+    if one_round is None:
+        return push
+    # Pointers are level with TMA or up to 6 % faster where they need no masks, in tiles of at most 128 columns.
+    even = problem.b_order == "nk" and problem.k_local % one_round["block_k"] == 0 and one_round["block_n"] <= 128
+    return push.replace(**one_round, loads="pointer" if even else push.loads).fitting(task)
+
+
+MODES = Modes(
+    Library, OwnCollective, Push, Pull, CopyEngine, default=default, tried=(Push, Pull, OwnCollective, CopyEngine),
+    shared=(operands_constraint(), wire_constraint()),
+)  # fmt: skip
+SPACE = MODES.space

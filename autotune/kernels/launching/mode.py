@@ -1,0 +1,90 @@
+"""A mode as it is declared: dimensions, constraints, cost, words, first configs. Read without torch and Triton, too."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from autotune.config import Config
+from autotune.device_rates import Rates
+from autotune.errors import InvalidConfig
+from autotune.kernels.launching.knobs import Knobs
+from autotune.problem import Problem
+from autotune.search_spaces import Constraint
+from autotune.search_spaces.joint import DIMENSION, joint_space
+from autotune.task import Task
+
+P = TypeVar("P", bound=Problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode(Knobs, ABC, Generic[P]):
+    """One way to carry an operation out; an instance is a config. The fields made by ``number``, ``word``, ``flag`` are
+    the mode's dimensions; others, which have defaults, are for ``tune taxes``.
+
+    Its ``Way`` reads the fields and the class, nothing else: the rest of a declaration makes no result stale.
+    """
+
+    title: ClassVar[str]
+    """The mode in words."""
+    constraints: ClassVar[tuple[Constraint, ...]] = ()
+    overlaps: ClassVar[bool] = False
+    """True if its kernels overlap communication and computation."""
+
+    @abstractmethod
+    def latency(self, task: Task[P], rates: Rates) -> float:
+        """Microseconds by a cost model."""
+
+    @classmethod
+    def first(cls, task: Task[P]) -> Iterator[Self]:
+        """Configs to try first, valid or not."""
+        yield from ()
+
+    def rungs(self) -> Mapping[str, Self]:
+        """See ``Workload.rungs``."""
+        return {}
+
+    def replace(self, **changed: Any) -> Self:
+        return dataclasses.replace(self, **changed)
+
+    def config(self) -> Config:
+        """The dimensions, and other fields where they have another value than usual."""
+        fields = [f for f in dataclasses.fields(self) if f.name != "mode"]
+        values = {f.name: getattr(self, f.name) for f in fields}
+        told = {f.name for f in fields if DIMENSION in f.metadata or values[f.name] != f.default}
+        return Config({"mode": self.mode, **{name: value for name, value in values.items() if name in told}})
+
+
+class Modes(Generic[P]):
+    """The modes of an operation: their joint space, and configs read as instances of modes."""
+
+    def __init__(
+        self, *modes: type[Mode[P]], default: Callable[[Task[P]], Mode[P]], tried: Sequence[type[Mode[P]]] = (),
+        shared: Sequence[Constraint] = (),
+    ) -> None:  # fmt: skip
+        """``default`` is what a sensible engineer would use untuned, ``tried`` the order of first configs, if it is not
+        that of the modes, and ``shared`` are constraints of all modes.
+        """
+        self.by_name = {mode.mode: mode for mode in modes}
+        self.space = joint_space(self.by_name, help="communication strategy", shared=shared)
+        self._default, self._tried = default, tried or modes
+
+    def of(self, config: Config) -> Mode[P]:
+        """Raises InvalidConfig for an unknown mode, an unknown or a missing knob, a value of another type."""
+        if "mode" not in config:
+            raise InvalidConfig(f"{config}: the mode is missing")
+        kind = self.by_name.get(str(config["mode"]))
+        if kind is None:
+            raise InvalidConfig(f"mode={config['mode']!r}: allowed: {', '.join(self.by_name)}")
+        return kind.of(config)
+
+    def default_config(self, task: Task[P]) -> Config:
+        return self._default(task).config()
+
+    def first_configs(self, task: Task[P]) -> list[Config]:
+        """The default, then the first of each mode; all valid, each once."""
+        found = [self.default_config(task), *(each.config() for mode in self._tried for each in mode.first(task))]
+        return list(self.space.valid(found, task.problem, task.machine))
