@@ -140,6 +140,27 @@ def test_between_tuned_sizes_nothing_is_served_that_takes_another_way_there_or_w
     assert kept == {True, False}
 
 
+def test_copies_are_served_where_their_chunks_fill_the_librarys_rounds_and_else_the_collective(database: Path) -> None:
+    scatter = workload("gemm_reduce_scatter")
+    copies = {"mode": "copy_engine", "transfer_rows": 1024, "gemm_streams": 1, "sum_block": 4096, "sum_warps": 4}
+    collective = Config({"mode": "own_collective", "sum_block": 2048, "sum_warps": 8})
+
+    def of(m: int) -> Any:
+        return scatter.problem_type(m=m, n=4096, k=14336, world_size=2)
+
+    with Store.open(database) as store:
+        key = CacheKey.of(of(2048), EIGHT_GPUS)
+        study = store.study(key, provenance_of(scatter), seed=0, space_size=1)
+        store.finish(study.id, Winner(Config(copies), latency_of(100.0)))
+    measure(database, study.id, {Config(copies): 100.0, collective: 110.0, LIBRARY: 130.0})
+    modes = {
+        m: lookup("gemm_reduce_scatter", of(m), machine=EIGHT_GPUS, url=str(database)).config["mode"]
+        for m in (1026, 1278, 1500, 1984, 2046, 2048, 4094)
+    }
+    refused = {m for m, mode in modes.items() if mode == "own_collective"}
+    assert refused == {1026, 1278, 1500} and set(modes.values()) == {"own_collective", "copy_engine"}
+
+
 def test_what_was_tuned_with_the_detour_is_served_with_it(database: Path) -> None:
     push = DEFAULT.replace(block_m=128)
     keep(database, push, m=8 * 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,6 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
 from autotune.kernels.launching.tensors import Allocate, Run
 from autotune.kernels.primitives.barrier import barrier_kernel
-from autotune.sizes import even_part
 
 
 class CopyEngineWay(SummingWay[CopyEngine]):
@@ -39,10 +39,10 @@ class CopyEngineWay(SummingWay[CopyEngine]):
 
 def chunks(rank: int, rows: int, world_size: int, transfer_rows: int) -> Iterator[tuple[int, int]]:
     """First and end row of each chunk of A, at most ``transfer_rows`` rows and alike: rank + 1's first, ``rank``'s own
-    last.
+    last. Rounded up to 16 rows, chunks of 1023 would end in one of a single row, which reads all of B.
     """
     m = rows * world_size
-    first, unit = (rank + 1) * rows, even_part(m, transfer_rows)
+    first, unit = (rank + 1) * rows, math.ceil(m / math.ceil(m / transfer_rows))
     for begin in range(0, m, unit):
         at, length = (first + begin) % m, min(unit, m - begin)
         yield at, min(at + length, m)
