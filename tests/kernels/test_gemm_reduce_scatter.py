@@ -13,7 +13,9 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.gemm_reduce_scatter import library
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
-from autotune.machine import machine
+from autotune.kernels.gemm_reduce_scatter.modes import Library
+from autotune.kernels.launching.contract import Call
+from autotune.machine import INTERPRETED, machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_reduce_scatter")
@@ -166,8 +168,9 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 def test_the_librarys_gemm_adds_the_bias_on_one_rank(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No kernel behind the reduce-scatter does."""
     problem = problem_of(2, NARROW)
-    tensors = KERNELS.tensors(problem, zeros, zeros)
+    tensors, nothing = KERNELS.tensors(problem, zeros, zeros), torch.empty(0)
+    call = Call(problem, Library(launch="eager"), INTERPRETED, tensors, None, nothing, rank, nothing, 1)
     monkeypatch.setattr(library, "reduce_scatter_single", lambda c, product, group: None)
     with Called() as called:
-        library.bulk_synchronous(problem, tensors, rank, None)()
+        library.BulkSynchronous().eager(call)()
     assert called.names == ["new_empty", "addmm" if rank == 0 else "mm"]

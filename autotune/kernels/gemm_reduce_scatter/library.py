@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,9 +17,9 @@ from autotune.kernels.launching.collectives import reduce_scatter_single
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import SummedTensors
-from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.kernels.launching.way import LibraryWay
 
 LONGEST_VECTOR = 16
 """Elements that a thread loads at once, at most."""
@@ -29,43 +27,30 @@ LONGEST_VECTOR = 16
 LibraryCall = Call[GemmReduceScatter, Library, SummedTensors, None]
 
 
-class LibraryWay(GemmWay[GemmReduceScatter, Library, SummedTensors, None]):
-    collective = True
-
-    def scratch(self, task: ScatterTask, mode: Library, shared: Allocate, own: Allocate) -> None:
-        return None
-
-    def launches(self, call: LibraryCall) -> list[Launch]:
-        return []
-
-    def run(self, call: LibraryCall, launches: list[Launch]) -> Run:
+class BulkSynchronous(
+    LibraryWay[GemmReduceScatter, Library, SummedTensors], GemmWay[GemmReduceScatter, Library, SummedTensors, None]
+):
+    def eager(self, call: LibraryCall) -> Run:
+        """One library GEMM, one ``reduce_scatter_single`` straight into C, no copy between. The first rank alone adds
+        the bias, within its GEMM.
+        """
+        problem, tensors = call.problem, call.tensors
+        bias = tensors.bias if call.rank == 0 else None
         between = empty_launches(call.knobs.empty_launches)
-        run = bulk_synchronous(call.problem, call.tensors, call.rank, call.group, between)
-        return graphed(run) if call.knobs.launch == "graph" else run
+
+        def run() -> None:
+            product = tensors.c.new_empty((problem.m, problem.n))
+            multiply(problem, tensors.a, tensors.scale_a, tensors, product, bias)
+            for launch in between:
+                launch.run()
+            reduce_scatter_single(tensors.c, product, group=call.group)
+            if tensors.residual is not None:
+                tensors.c.add_(tensors.residual)
+
+        return run
 
     def roundings(self, problem: GemmReduceScatter) -> float:
         return ring(problem.world_size) + problem.bias + problem.residual
-
-
-def bulk_synchronous(
-    problem: GemmReduceScatter, tensors: SummedTensors, rank: int, group: Any, between: Sequence[Launch] = ()
-) -> Run:  # fmt: skip
-    """The baseline, the hard way: one library GEMM, one ``reduce_scatter_single`` straight into C, no copy between.
-
-    The first rank alone adds the bias, within its GEMM. ``between`` are launches between the two.
-    """
-    bias = tensors.bias if rank == 0 else None
-
-    def run() -> None:
-        product = tensors.c.new_empty((problem.m, problem.n))
-        multiply(problem, tensors.a, tensors.scale_a, tensors, product, bias)
-        for launch in between:
-            launch.run()
-        reduce_scatter_single(tensors.c, product, group=group)
-        if tensors.residual is not None:
-            tensors.c.add_(tensors.residual)
-
-    return run
 
 
 M = TypeVar("M", bound=Summing)
@@ -133,12 +118,10 @@ class OwnCollectiveWay(SummingWay[OwnCollective]):
         return [self.sum_launch(call, device.pull_sum_kernel, product=scratch.product, ready=scratch.ready, HINT=hint)]
 
     def run(self, call: SumCall[OwnCollective], launches: list[Launch]) -> Run:
-        return functools.partial(multiply_and_pull, call.problem, call.tensors, call.scratch.product, launches[0])
+        problem, tensors, product = call.problem, call.tensors, call.scratch.product
 
+        def run() -> None:
+            multiply(problem, tensors.a, tensors.scale_a, tensors, product)  # no rank still reads the product
+            launches[0].run()
 
-def multiply_and_pull(
-    problem: GemmReduceScatter, tensors: SummedTensors, product: torch.Tensor, pull_sum: Launch
-) -> None:  # fmt: skip
-    """No rank still reads ``product``."""
-    multiply(problem, tensors.a, tensors.scale_a, tensors, product)
-    pull_sum.run()
+        return run

@@ -22,8 +22,8 @@ from autotune.kernels.gemm.space import (
 )
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH, TWO_LAUNCHES, LadderKnobs
-from autotune.kernels.launching.mode import Mode, Modes
+from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH, TWO_LAUNCHES
+from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import number, word
 from autotune.sizes import round_up
@@ -40,19 +40,7 @@ PIECES = 4.0
 """Parts in which data of our kernel arrives, by the cost model."""
 
 
-def _graphs_exist(s: ScatterTask, launch: str) -> bool:
-    return launch == "eager" or not s.machine.is_interpreter
-
-
-@dataclass(frozen=True, kw_only=True)
-class Library(LadderKnobs, Mode[GemmReduceScatter]):
-    mode: str = "bsp"
-    launch: str = word("eager", "graph", help="library calls one by one, or as a CUDA graph",
-                       say={"eager": "launched one by one", "graph": "launched as a CUDA graph"})  # fmt: skip
-
-    title: ClassVar[str] = "the library's kernels one after the other (BSP)"
-    constraints: ClassVar = (Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),)
-
+class Library(LibraryMode[GemmReduceScatter]):
     def latency(self, task: ScatterTask, rates: Rates) -> float:
         launches = 0.0 if self.launch == "graph" else 2 * rates.launch
         return library_gemm(task.problem, rates) + links(task.problem, rates) + rates.launch + launches

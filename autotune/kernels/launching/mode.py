@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from autotune.config import Config
 from autotune.device_rates import Rates
 from autotune.errors import InvalidConfig
-from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.knobs import Knobs, LadderKnobs
 from autotune.problem import Problem
 from autotune.search_spaces import Constraint
-from autotune.search_spaces.joint import DIMENSION, joint_space
+from autotune.search_spaces.joint import DIMENSION, joint_space, word
 from autotune.task import Task
 
 P = TypeVar("P", bound=Problem)
@@ -56,6 +56,23 @@ class Mode(Knobs, ABC, Generic[P]):
         values = {f.name: getattr(self, f.name) for f in fields}
         told = {f.name for f in fields if DIMENSION in f.metadata or values[f.name] != f.default}
         return Config({"mode": self.mode, **{name: value for name, value in values.items() if name in told}})
+
+
+def _graphs_exist(s: Task[Any], launch: str) -> bool:
+    return launch == "eager" or not s.machine.is_interpreter
+
+
+GRAPHS = Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryMode(LadderKnobs, Mode[P]):
+    mode: str = "bsp"
+    launch: str = word("eager", "graph", help="library calls one by one, or as a CUDA graph",
+                       say={"eager": "launched one by one", "graph": "launched as a CUDA graph"})  # fmt: skip
+
+    title: ClassVar[str] = "the library's kernels one after the other (BSP)"
+    constraints: ClassVar[tuple[Constraint, ...]] = (GRAPHS,)
 
 
 class Modes(Generic[P]):

@@ -11,13 +11,15 @@ import torch
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Call, Kernels, MaybeS, P, T
-from autotune.kernels.launching.mode import Mode, Modes
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.tensors import Allocate, Run
 from autotune.machine import Machine
 from autotune.task import Task
 
 M = TypeVar("M", bound=Mode[Any])
+L = TypeVar("L", bound=LibraryMode[Any])
 
 
 class Way(ABC, Generic[P, M, T, MaybeS]):
@@ -51,6 +53,25 @@ class Way(ABC, Generic[P, M, T, MaybeS]):
     @abstractmethod
     def roundings(self, problem: P) -> float:
         """Roundings of the result, each in units of one that rounds all of it; the tolerance follows from them."""
+
+
+class LibraryWay(Way[P, L, T, None]):
+    """The library's kernels and its collectives, called one by one or as a CUDA graph."""
+
+    collective = True
+
+    def scratch(self, task: Task[P], mode: L, shared: Allocate, own: Allocate) -> None:
+        return None
+
+    def launches(self, call: Call[P, L, T, None]) -> list[Launch]:
+        return []
+
+    def run(self, call: Call[P, L, T, None], launches: list[Launch]) -> Run:
+        run = self.eager(call)
+        return graphed(run) if call.knobs.launch == "graph" else run
+
+    @abstractmethod
+    def eager(self, call: Call[P, L, T, None]) -> Run: ...
 
 
 class ModeKernels(Kernels[P, Any, T, Any]):
