@@ -42,10 +42,6 @@ def test_the_last_configs_memory_is_given_back_once_all_ranks_have_ended_it() ->
         assert events[:2] == [("barrier",), ("release", 4096)]
 
 
-def test_a_reference_is_wider_than_its_result() -> None:
-    assert [operation([], dtype).wide for dtype in ("bf16", "fp32")] == [torch.float32, torch.float64]
-
-
 def test_integers_select_nothing_beyond_a_tensor_before_there_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: torch.full(shape, 77, dtype=dtype, device=device))
     tensors = operation([])._tensors
