@@ -63,18 +63,6 @@ def compare(monkeypatch: pytest.MonkeyPatch, *words: str, before: Path = ROOT) -
     return versions.main()
 
 
-def test_both_checkouts_run_the_same_config(
-    monkeypatch: pytest.MonkeyPatch, checkouts: tuple[Answering, Answering], capsys: pytest.CaptureFixture[str]
-) -> None:
-    before, now = checkouts
-    assert compare(monkeypatch, "--toy", "--only", "ag-rows", "fd") == 0
-    assert before.configs == now.configs == [CONFIG]
-    assert before._order == ["before", "now", *["before", "now", "now", "before"] * 2], "drift meets both alike"
-    printed = capsys.readouterr()
-    assert "| ag-rows m=8 | 100.0 | 100.0 | 1.000 ± 0.000 |" in printed.out
-    assert "fd: not compared: no such workload" in printed.err
-
-
 def test_a_slower_kernel_is_told(
     monkeypatch: pytest.MonkeyPatch, checkouts: tuple[Answering, Answering], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,26 +70,6 @@ def test_a_slower_kernel_is_told(
     assert compare(monkeypatch, "--toy", "--only", "ag-rows") == 1
     printed = capsys.readouterr()
     assert "| 100.0 | 102.0 | 0.980 ± 0.000 |" in printed.out and "slower than 0.99 of before: 1" in printed.err
-
-
-def test_a_table_without_a_row_is_no_success(
-    monkeypatch: pytest.MonkeyPatch, checkouts: tuple[Answering, Answering], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert compare(monkeypatch, "--toy", "--only", "fd") == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "nothing was compared"
-
-
-def test_a_sample_lasts_as_long_as_it_should(monkeypatch: pytest.MonkeyPatch, checkouts: Any) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(versions.time, "monotonic", lambda: clock[0])
-
-    def microseconds(times: int) -> float:
-        clock[0] += 0.001 * times
-        return 1000.0
-
-    monkeypatch.setattr(checkouts[0], "microseconds", microseconds)
-    versions.in_turns(*checkouts, turns=2, seconds=0.1)
-    assert {arguments["times"] for do, arguments in checkouts[1].asked if do == "sample"} == {100}
 
 
 def test_ranks_of_two_checkouts_measure_in_turns(
@@ -117,32 +85,3 @@ def test_ranks_of_two_checkouts_measure_in_turns(
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-1].startswith("| ar-8192 m=2 | ")
     assert "fd: not compared: module 'autotune' has no attribute 'FlashDecode'" in printed.err
-
-
-def test_a_rank_that_dies_ends_the_comparison(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise SystemExit(3)\n")
-    checkout = versions.Checkout(tmp_path, 2, tmp_path)
-    try:
-        with pytest.raises(SystemExit, match="a rank has died"):
-            checkout.ask("make", workload="gemm_all_reduce", fields={"n": 32}, config=CONFIG)
-    finally:
-        checkout.end()
-
-
-@pytest.mark.parametrize(
-    ("words", "told"), [(("--turns", "1"), "at least 2"), (("--sizes", "0"), "a whole number from 1 on")]
-)
-def test_what_cannot_be_compared_is_refused(
-    words: tuple[str, str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        compare(monkeypatch, *words)
-    assert end.value.code == 2 and told in capsys.readouterr().err
-
-
-def test_a_folder_that_is_no_checkout_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        compare(monkeypatch, before=tmp_path)
-    assert end.value.code == 2 and "git worktree add" in capsys.readouterr().err
