@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from autotune.cli.output import check_file
@@ -56,12 +57,34 @@ def positives(text: str) -> list[float]:
     return [positive(word) for word in text.split(",")]
 
 
+def shapes(text: str) -> list[str]:
+    """Sizes of GEMMs as AxBxC with commas between."""
+    for shape in text.split(","):
+        if len(shape.split("x")) != 3:
+            raise argparse.ArgumentTypeError(f"{shape!r}: write three sizes with x between, with commas between GEMMs")
+        for size in shape.split("x"):
+            whole(size)
+    return text.split(",")
+
+
 def share(text: str) -> tuple[str, int]:
     """A field of the problem, and its total over all ranks, written NAME=TOTAL."""
     name, equals, total = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r}: write NAME=TOTAL, such as kv-len=524288")
     return name, whole(total)
+
+
+def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Words with commas between, each of them known."""
+    names = list(known)
+
+    def read(text: str) -> list[str]:
+        if unknown := [word for word in text.split(",") if word not in names]:
+            raise argparse.ArgumentTypeError(f"{', '.join(map(repr, unknown))}: there are {', '.join(names)}")
+        return text.split(",")
+
+    return read
 
 
 def need_gpu(parser: argparse.ArgumentParser, of: str = "", instead: str = "") -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,7 @@ from fakes import LAPTOP, Bench, FakeScreen
 from listed import LIST
 from scripts import run_script
 
-import autotune
 from autotune.cli import session
-from autotune.db import Store
-from autotune.machine import INTERPRETED
-from autotune.runtime.entries import Entries
-from autotune.runtime.lookup import choose
-from autotune.workloads import workload
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -50,25 +43,6 @@ def test_it_shares_no_code_with_the_tuner() -> None:
             for name in names:
                 ours = name.startswith("autotune") or (ROOT / "bench" / f"{name}.py").exists()
                 assert not ours or name in allowed, f"{path.name} imports {name}"
-
-
-def test_the_claim_is_that_of_the_regime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuned(tmp_path / "cache.db", monkeypatch)
-    with Store.open(str(tmp_path / "cache.db")) as store:
-        (entry,) = store.entries()
-    problem = autotune.GemmReduceScatter(m=8, n=32, k=32, dtype="fp32", world_size=2)
-    found = choose(workload("gemm_reduce_scatter"), problem, INTERPRETED, Entries([entry]))
-    claim = outside.Claim.of(found, "graph")
-    assert claim is not None and claim.microseconds == entry.winner.latency.median
-    fastest = min(latency.median for latency in entry.winner.baselines.values())
-    assert claim.ratio == pytest.approx(fastest / entry.winner.latency.median)
-    assert outside.Claim.of(found, "isolated") is None, "nobody measured that"
-    assert outside.Claim.of(replace(found, source="nearest"), "graph") is None
-    ours = replace(entry.winner.latency, isolated=140.0, isolated_door=15.0)
-    theirs = {"bsp eager": replace(ours, isolated=180.0, isolated_door=None)}
-    found = replace(found, entry=replace(entry, winner=replace(entry.winner, latency=ours, baselines=theirs)))
-    assert outside.Claim.of(found, "isolated") == outside.Claim(140.0, 180.0 / 140.0)
-    assert outside.Claim.of(found, outside.BOUND) == outside.Claim(125.0, 180.0 / 125.0), "without its door"
 
 
 def tuned(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
