@@ -18,7 +18,7 @@ from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
-from autotune.ranks.protocol import Bug, Check, Done, Failed, Measure, Open, Reply, Request, SetUp
+from autotune.ranks.protocol import Bug, Check, Done, Failed, Measure, MeasureBarrier, Open, Reply, Request, SetUp
 from autotune.workloads import workload
 from autotune.workloads.provenance import Code
 
@@ -34,7 +34,8 @@ Answer = Callable[[Request, int], Reply | str | None]
 class FakeRank:
     """Stands for a rank's process: a thread at the other end of the driver's pipe."""
 
-    pid, code = 0, None
+    pid = 0
+    code: int | None = None
 
     def __init__(self, connection: Connection, rank: int, answer: Answer) -> None:
         self._connection, self._rank, self._answer = Connection(os.dup(connection.fileno())), rank, answer
@@ -68,6 +69,7 @@ class Script:
     check: list[Reply | str | None] = dataclasses.field(default_factory=lambda: [Done(""), Done("")])
     fingerprints: bool = False
     asked: list[Request] = dataclasses.field(default_factory=list)
+    ranks: list[FakeRank] = dataclasses.field(default_factory=list)
 
     def __call__(self, request: Request, rank: int) -> Reply | str | None:
         if rank == 0:
@@ -83,11 +85,11 @@ class Script:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    made, started = Script(), list[Any]()
+    made = Script()
 
     def start(module: str, connection: Connection, **_: Any) -> FakeRank:
-        started.append(FakeRank(connection, len(started) % 2, made))
-        return started[-1]
+        made.ranks.append(FakeRank(connection, len(made.ranks) % 2, made))
+        return made.ranks[-1]
 
     monkeypatch.setattr(gang_module, "start_python", start)
     monkeypatch.setattr(gang_module, "kill_all", lambda processes: None)
@@ -144,6 +146,18 @@ def test_ranks_that_always_break_are_not_restarted_for_ever_and_a_measured_confi
         assert gang.restarts == 4
         with pytest.raises(GangError, match="tune doctor"):
             gang.evaluate(CONFIG, 1, MeasurePlan())
+
+
+def test_ranks_that_have_died_are_started_again_for_all_that_is_asked(script: Script) -> None:
+    with new_gang() as gang:
+        asks: list[Callable[[], object]] = [
+            lambda: gang.evaluate(CONFIG, 1, MeasurePlan()), lambda: gang.prove(CONFIG, 1, 100.0),
+            lambda: gang.turn(MeasureBarrier(1, 1)),
+        ]  # fmt: skip
+        for number, ask in enumerate(asks, 1):
+            script.ranks[-1].code = -9
+            ask()
+            assert gang.restarts == number
 
 
 @pytest.mark.parametrize(
