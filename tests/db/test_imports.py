@@ -85,3 +85,8 @@ def test_an_imported_study_that_is_tuned_further_here_is_a_result_of_here(store:
     [found] = store.entries()
     assert (found.study_id, found.imported_at, found.trials) == (adopted.id, None, entry.trials)
     assert found.finished_at > entry.finished_at
+
+
+def test_trials_recorded_after_an_import_are_counted_on_top(store: Store, entry: Entry, trial: TrialRecord) -> None:
+    store.record(store.adopt(entry).id, trial)
+    assert store.entries()[0].trials == 251

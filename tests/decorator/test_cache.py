@@ -374,3 +374,8 @@ def test_an_entry_of_another_machine_is_not_served(monkeypatch: pytest.MonkeyPat
     kernel._decider.machine = dataclasses.replace(kernel._decider.machine, device="NVIDIA H200")
     kernel[grid](*tensors(), 200)
     assert found(kernel).source == "default"
+
+
+def test_on_a_miss_a_list_is_tuned_as_by_triton_and_never_guessed() -> None:
+    tuned(copy(), Clock(3, 1, 2))
+    assert found(tuned(copy(), Clock(1, 2, 3), 201, free=["n"])).source == "tuned"

@@ -252,3 +252,29 @@ def test_a_bad_default_and_an_empty_space_are_told_at_the_launch() -> None:
     ):
         with pytest.raises(InvalidConfig, match=told):
             autotune.autotune(key=["n"], **options)(copy())[grid](*tensors(), 200)
+
+
+def test_a_list_is_used_up_however_sparse_it_is() -> None:
+    configs = [triton.Config({"BLOCK": 16, "A": i, "B": 7 * i, "C": -i}) for i in range(9)]
+
+    def made() -> Any:
+        @triton.jit
+        def sparse(out, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+            tl.store(out, A)
+
+        return sparse
+
+    kernel = autotune.autotune(configs, key=[], trials=8, do_bench=lambda call, quantiles: [1.0] * 3)(made())
+    kernel[(1,)](torch.zeros(1))
+    assert len(kernel.configs_timings) == 8
+
+
+def test_what_pruning_refuses_takes_none_of_the_trials() -> None:
+    bench = Formula(lambda named: named["BLOCK"])
+    prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}
+    kernel = autotune.autotune(
+        space=BLOCKS, key=["n"], on_miss="tune", trials=11, prune_configs_by=prune, do_bench=bench,
+        config_hook=bench.hook,
+    )(copy())  # fmt: skip
+    kernel[grid](*tensors(), 200)
+    assert len(bench.launched) == 11 + 1

@@ -151,7 +151,7 @@ A, B = [1.0], SimpleNamespace(data_ptr=0)
 GIVEN: dict[str, tuple[object, object]] = {
     "inputs": ([B, B], [B, A]), "outputs": ([B], [A, B]), "error_of": (Error(0.0, 0.0), 0.0),
     "parts": ({"gemm": print}, {"gemm": print, "copy": None}), "tensors": (Error(0.0, 0.0), A), "run": (print, None),
-    "library": (print, None),
+    "library": (print, None), "error": (Error(0.0, 0.0), None), "scratch": (None, (1, 2)),
 }  # fmt: skip
 
 
@@ -179,3 +179,11 @@ def test_a_recording_may_leave_out_the_default_and_a_baseline(tmp_path: Path) ->
     found.__dict__.update({"space": found.space.restricted({"block_m": [64], "mode": ["push"]}), WHOLE: found.space})
     assert found.default_config(problem, INTERPRETED)["block_m"] == 16
     assert found.baselines(problem, INTERPRETED)["bsp"]["mode"] == "bsp"
+
+
+def test_a_heap_may_be_empty_and_its_bytes_numpys(tmp_path: Path) -> None:
+    body = "import numpy; return numpy.int64(problem.width - 8)"
+    found = workload(wrong_toy(tmp_path, "heap_bytes", body))
+    for width, size in ((8, 0), (72, 64)):
+        told = found.heap_bytes(found.problem_type(width=width, world_size=2))  # type: ignore[call-arg]
+        assert (told, type(told)) == (size, int)

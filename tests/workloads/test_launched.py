@@ -61,3 +61,7 @@ def test_the_librarys_ways_are_called_one_by_one_and_in_a_graph_where_the_host_r
         "bsp counted eager": ("all_to_all", "eager"),
     }  # fmt: skip
     assert set(COMBINE.baselines(problem, INTERPRETED)) == {"bsp eager", "bsp counted eager"}
+
+
+def test_a_reference_is_wider_than_its_result() -> None:
+    assert [operation([], dtype).wide for dtype in ("bf16", "fp32")] == [torch.float32, torch.float64]

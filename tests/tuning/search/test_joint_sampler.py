@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import statistics
 import sys
 from pathlib import Path
@@ -52,6 +53,15 @@ def test_the_same_seed_gives_the_same_trials_and_a_sampler_goes_from_study_to_st
     other = optuna.create_study(sampler=JointSampler(4))
     other.optimize(sort, n_trials=25)
     assert trials[0] == trials[1] != [trial.params for trial in other.trials]
+
+
+def test_a_study_made_anew_under_its_name_is_another_study() -> None:
+    sampler, trials = JointSampler(3), []
+    for _ in range(2):
+        study = optuna.create_study(study_name="sort", sampler=sampler)
+        study.optimize(sort, n_trials=25)
+        trials.append([trial.params for trial in study.trials])
+    assert trials[0] == trials[1]
 
 
 def test_the_end_of_a_range_in_steps_is_proposed() -> None:
@@ -146,6 +156,14 @@ def test_what_a_wrapper_fixes_stays_fixed_and_the_rest_is_searched() -> None:
         statistics.mean(trial.value or 200 for trial in part) for part in (study.trials[:12], study.trials[24:])
     )
     assert last < first
+
+
+def test_it_can_be_pickled_in_the_midst_of_a_study() -> None:
+    sampler = JointSampler(0)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(sort, n_trials=20)
+    copy = pickle.loads(pickle.dumps(sampler))
+    assert copy.best() == sampler.best() and copy.best()
 
 
 def test_a_study_of_several_objectives_is_refused() -> None:
