@@ -12,6 +12,13 @@ from autotune.errors import InputError
 from autotune.machine import machine
 
 
+def new_parser(about: str | None, *, allow_abbrev: bool = True) -> argparse.ArgumentParser:
+    """A parser whose help shows a module's docstring as it is."""
+    return argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=allow_abbrev
+    )
+
+
 def output_file(text: str) -> Path:
     """A ``type`` of argparse: refused before anything is measured if it could not be written afterwards."""
     file = Path(text)

@@ -9,7 +9,6 @@ Registers and spills as AMD's compiler states them; for NVIDIA as cuobjdump does
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 from collections.abc import Iterator
@@ -17,7 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-from arguments import whole
+from arguments import new_parser, whole
+from tables import head, row
 
 from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled, CompileError, compile_offline_for
@@ -63,11 +63,11 @@ def sample(name: str, machine: Machine, count: int) -> Iterator[Config]:
 
 def main() -> None:
     """Print the table, then what did not compile or did not fit."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--sample", type=whole, default=30, help="configs for each workload and target")
     options = parser.parse_args()
-    print("| workload | target | configs | compile | fit | most shared memory, KiB of | most registers | spill |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    names = ["workload", "target", "configs", "compile", "fit"]
+    print(head([*names, "most shared memory, KiB of", "most registers", "spill"], "ll"))
     failures = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn")) as pool:
         for name in PROBLEMS:
@@ -81,9 +81,9 @@ def main() -> None:
                 spills = [kernel.spills for each in kernels for kernel in each if kernel.spills is not None]
                 fit = sum(size <= machine.shared_memory for size in shared)
                 limit = f"{max(shared) / 1024:.0f} of {machine.shared_memory // 1024}"
-                cells = [name, machine.arch, str(len(configs)), str(len(kernels)), str(fit), limit]
-                cells += [str(max(registers)) if registers else "", str(sum(s > 0 for s in spills)) if spills else ""]
-                print("| " + " | ".join(cells) + " |", flush=True)
+                cells = [name, machine.arch, len(configs), len(kernels), fit, limit]
+                cells += [max(registers, default=""), sum(s > 0 for s in spills) if spills else ""]
+                print(row(cells), flush=True)
                 failures += [f"{name} {machine.arch} {c}: {r}" for c, r in zip(configs, results, strict=True)
                              if isinstance(r, str)]  # fmt: skip
     print("", *failures, sep="\n")

@@ -10,16 +10,16 @@ compared with those of two launches one after the other.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 from collections.abc import Callable
 from typing import Any
 
+import tables
 import torch
 import triton
 import triton.language as tl
-from arguments import output_file
+from arguments import new_parser, output_file
 from replays import in_turns
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -119,7 +119,7 @@ class Pair:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write all rows there, too")
     given = parser.parse_args()
     if machine().kind != "cuda" or torch.cuda.get_device_capability() < (9, 0):
@@ -132,10 +132,8 @@ def main() -> None:
         times = in_turns(ways)
         if not found:
             print(f"{machine().device}, {versions()}\n")
-            print("| m, n, k |", " | ".join(times), "|\n|---|" + "---:|" * len(times))
-        print(
-            f"| {', '.join(map(str, shape))} |", " | ".join(f"{time:.1f}" for time in times.values()), "|", flush=True
-        )
+            print(tables.head(["m, n, k", *times], "l"))
+        print(tables.row([", ".join(map(str, shape)), *(f"{time:.1f}" for time in times.values())]), flush=True)
         found.append({"shape": shape, "microseconds": times})
     if given.json is not None:
         about = {"device": machine().device, "versions": versions(), "rows": found}

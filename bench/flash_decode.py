@@ -10,14 +10,14 @@ from it. Measured beside: ``tuned bsp``, the library's exchange with the winner'
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from contextlib import closing
 from typing import Any
 
-from arguments import output_file
+from arguments import new_parser, output_file
 from latencies import TUNED_FOR, microseconds, speedup, time_in
+from tables import table
 from winners import tune
 
 from autotune.config import Config
@@ -27,10 +27,10 @@ from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.workloads import workload
 
-HEADER = (
-    "| batch | KV per GPU | winner, µs | bsp eager, µs | bsp graph, µs | over the faster | tuned bsp, µs "
-    "| best fused, µs | over always-fused | paper, µs | attention alone, µs | mode | trials |"
-)
+HEADING = [
+    "batch", "KV per GPU", "winner, µs", "bsp eager, µs", "bsp graph, µs", "over the faster", "tuned bsp, µs",
+    "best fused, µs", "over always-fused", "paper, µs", "attention alone, µs", "mode", "trials",
+]  # fmt: skip
 
 SHORT = 65536
 """Tokens on each GPU up to which a sequence counts as short."""
@@ -107,8 +107,8 @@ def point(found: dict[str, Any], beside: dict[str, float], database: str) -> dic
     }
 
 
-def row(found: dict[str, Any]) -> str:
-    cells = [
+def cells(found: dict[str, Any]) -> list[str]:
+    return [
         str(found["problem"]["batch"]),
         f"{found['problem']['kv_len'] // 1024}K",
         f"{found['winner']:.1f} ± {found['spread']:.1f}",
@@ -125,18 +125,14 @@ def row(found: dict[str, Any]) -> str:
         found["mode"],
         str(found["trials"]),
     ]
-    return "| " + " | ".join(cells) + " |"
 
 
 def mode_map(points: list[dict[str, Any]]) -> str:
     """The winning modes: a line per batch, a column per length."""
     modes = {(each["problem"]["batch"], each["problem"]["kv_len"]): each["mode"] for each in points}
     batches, lengths = (sorted({key[axis] for key in modes}) for axis in (0, 1))
-    lines = ["| batch | " + " | ".join(f"{length // 1024}K" for length in lengths) + " |"]
-    lines.append("|---:|" + "---|" * len(lengths))
-    for batch in batches:
-        lines.append(f"| {batch} | " + " | ".join(modes.get((batch, length), "") for length in lengths) + " |")
-    return "\n".join(lines)
+    rows = [[batch, *(modes.get((batch, length), "") for length in lengths)] for batch in batches]
+    return table(["batch", *(f"{length // 1024}K" for length in lengths)], rows, " " + "l" * len(lengths))
 
 
 def means(points: list[dict[str, Any]]) -> str:
@@ -145,7 +141,7 @@ def means(points: list[dict[str, Any]]) -> str:
         "over_bsp": "the faster baseline", "over_tuned_bsp": "tuned bsp", "over_paper": "the paper's config",
         "over_fused": "always-fused",
     }  # fmt: skip
-    lines = ["| over | geometric mean | least | up to 64K | beyond |", "|---|---:|---:|---:|---:|"]
+    lines = []
     for name, shown in names.items():
         values: dict[bool, list[float]] = {True: [], False: []}
         for each in points:
@@ -153,20 +149,20 @@ def means(points: list[dict[str, Any]]) -> str:
                 values[each["problem"]["kv_len"] <= SHORT].append(each[name])
         every = values[True] + values[False]
         apart = [f"{statistics.geometric_mean(some):.2f}" if some else "" for some in values.values()]
-        cells = [shown, f"**{statistics.geometric_mean(every):.2f}**", f"{min(every):.2f}", *apart] if every else []
-        lines += ["| " + " | ".join(cells) + " |"] if cells else []
-    return "\n".join(lines)
+        if every:
+            lines.append([shown, f"**{statistics.geometric_mean(every):.2f}**", f"{min(every):.2f}", *apart])
+    return table(["over", "geometric mean", "least", "up to 64K", "beyond"], lines, "l")
 
 
 def document(points: list[dict[str, Any]]) -> str:
     """The table, the geometric means and the map."""
-    table = "\n".join([HEADER, "|" + "---:|" * 11 + "---|---:|", *map(row, points)])
-    return f"{table}\n\n{means(points)}\n\nWhich mode won:\n\n{mode_map(points)}"
+    every = table(HEADING, map(cells, points), " " * 11 + "l")
+    return f"{every}\n\n{means(points)}\n\nWhich mode won:\n\n{mode_map(points)}"
 
 
 def main() -> None:
     """Tune every point, print the table, the geometric means and the map; write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = new_parser(__doc__, allow_abbrev=False)
     parser.add_argument("--batch", default="1,4,8,16", help="sequences, separated by commas")
     parser.add_argument("--kv-len", default="8192,16384,32768,65536,131072,262144,524288", help="tokens on each GPU")
     parser.add_argument("--page-size", default="1")

@@ -12,7 +12,6 @@ of the server per transaction tells what it could do with its cores for itself.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import statistics
 import sys
@@ -23,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from arguments import positive, whole
+from arguments import new_parser, positive, whole
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(HERE / "tests" / "db" / "helpers"), str(HERE / "tests" / "fleet")]
@@ -157,7 +156,7 @@ def simulate(url: str, hosts: int, problems: int) -> None:
 def main() -> None:
     import postgres_server
 
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--workers", type=whole, default=200)
     parser.add_argument("--seconds", type=positive, default=20.0)
     parser.add_argument("--simulate", action="store_true", help="1,000 hosts and 100,000 problems")

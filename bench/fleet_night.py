@@ -9,7 +9,6 @@ are done: a worker killed, a node removed and added again, the database restarte
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import itertools
 import os
@@ -25,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from arguments import whole
+from arguments import new_parser, whole
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "db" / "helpers"))
 
@@ -199,7 +198,7 @@ def main() -> None:
 
     from autotune.db import Store
 
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--problems", type=whole, default=60)
     count = parser.parse_args().problems
     if importlib.util.find_spec("ray") is None:

@@ -10,15 +10,15 @@ in which all ways take turns, each by a CUDA graph of calls that lasts a twentie
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tables
 import torch
 import triton
 import triton.language as tl
-from arguments import need_gpu, output_file, shapes, some_of
+from arguments import need_gpu, new_parser, output_file, shapes, some_of
 from replays import in_turns
 
 import autotune
@@ -158,7 +158,7 @@ class Comparison:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument(
         "--scales", type=some_of(KINDS), default="row,row fast,block", help=f"some of {', '.join(KINDS)}"
     )
@@ -168,8 +168,8 @@ def main() -> None:
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write all rows there, too")
     given = parser.parse_args()
     need_gpu(parser)
-    print(f"{machine().device}, {versions()}\n\n| scales | shape | way | µs | of the library's | error |")
-    print("|---|---|---|---:|---:|---:|")
+    print(f"{machine().device}, {versions()}\n")
+    print(tables.head(["scales", "shape", "way", "µs", "of the library's", "error"], "lll"))
     rows = []
     for kind in given.scales:
         for shape in given.shapes:
@@ -190,7 +190,7 @@ def line(row: dict[str, Any], library: float) -> str:
     if not said:
         error = f"{row['error']:.1e}" + (" WRONG" if row["wrong"] else "")
         cells[3:] = [f"{row['us']:.1f}", f"{row['us'] / library:.3f}", error]
-    return "| " + " | ".join(cells) + " |"
+    return tables.row(cells)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from arguments import whole
+from arguments import new_parser, whole
 
 WITH_BYTECODE = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """The ranks import the package compiled, as pip leaves it: containers often set the other."""
@@ -48,7 +48,7 @@ def cpu_seconds(ranks: int, gangs: int) -> tuple[float, list[dict[str, float]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--ranks", type=whole, default=4)
     parser.add_argument("--gangs", type=int, help=argparse.SUPPRESS)
     words = parser.parse_args()

@@ -11,16 +11,16 @@ for. Times are those of ``replays.py``.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import tables
 import torch
 import triton
-from arguments import need_gpu, output_file, shapes, whole
+from arguments import need_gpu, new_parser, output_file, shapes, whole
 from replays import in_turns
 
 from autotune.kernels.gemm.library import dequantised
@@ -141,7 +141,7 @@ def compared(shape: str, experts: int, dtype: str, scales: str) -> list[dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16")
     parser.add_argument("--scales", choices=("row", "block"), default="row", help="of fp8")
     parser.add_argument(
@@ -151,14 +151,17 @@ def main() -> None:
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write all rows there, too")
     given = parser.parse_args()
     need_gpu(parser)
-    print(f"{machine().device}, {versions()}\n\n| shape | way | µs | of the library's |\n|---|---|---:|---:|")
+    print(f"{machine().device}, {versions()}\n")
+    print(tables.head(["shape", "way", "µs", "of the library's"], "ll"))
     found = []
     for shape in given.shapes:
         rows = [{"shape": shape, **row} for row in compared(shape, given.experts, given.dtype, given.scales)]
         found += rows
         for row in rows:
-            said = row.get("failed") or f"{row['us']:.1f} | {row['us'] / rows[0]['us']:.3f}" + " WRONG" * row["wrong"]
-            print(f"| {shape} | {row['way']} | {said} |", flush=True)
+            said = [row.get("failed"), ""]
+            if "us" in row:
+                said = [f"{row['us']:.1f}", f"{row['us'] / rows[0]['us']:.3f}" + " WRONG" * row["wrong"]]
+            print(tables.row([shape, row["way"], *said]), flush=True)
         torch.cuda.empty_cache()
     if given.json is not None:
         told = {"device": machine().device, "versions": versions(), "experts": given.experts, "rows": found}

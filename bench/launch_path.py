@@ -9,7 +9,6 @@ that what is left over is the decorators' own layer. The best of many rounds cou
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import platform
 import tempfile
@@ -21,8 +20,9 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from arguments import need_gpu
+from arguments import need_gpu, new_parser
 from in_turns import best
+from tables import head, row
 from triton.runtime.jit import KernelInterface
 
 import autotune
@@ -82,22 +82,22 @@ def compare(kernel: Any, tensors: int, device: str, db: str) -> tuple[dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--kernel", choices=("real", "stand-in"), help="default: real where there is a GPU")
     real = (parser.parse_args().kernel or ("real" if torch.cuda.is_available() else "stand-in")) == "real"
     if real:
         need_gpu(parser, "--kernel real", "; --kernel stand-in does without")
     print(f"{machine().device if real else 'a stand-in for the kernel'}, {platform.machine()}, Python "
           f"{platform.python_version()}, torch {torch.__version__}, triton {triton.__version__}\n")  # fmt: skip
-    print("| arguments | by hand, µs | autotune, µs | over by hand | triton, µs | over by hand | first look-up, ms |")
-    print("|---:|---:|---:|---:|---:|---:|---:|")
+    print(head(["arguments", "by hand, µs", "autotune, µs", "over by hand", "triton, µs", "over by hand",
+                "first look-up, ms"]))  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         for function, tensors in ((short, 2), (long, 3)):
             kernel = function if real else StandIn(function.fn)
             took, first = compare(kernel, tensors, "cuda" if real else "cpu", str(Path(folder, "cache.db")))
             hand, ours, stock = took["by hand"], took["autotune"], took["triton"]
-            print(f"| {len(kernel.arg_names) - 1} | {hand:.2f} | {ours:.2f} | {ours - hand:.2f} | {stock:.2f} | "
-                  f"{stock - hand:.2f} | {first:.1f} |")  # fmt: skip
+            times = (hand, ours, ours - hand, stock, stock - hand)
+            print(row([len(kernel.arg_names) - 1, *(f"{time:.2f}" for time in times), f"{first:.1f}"]))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ and n), all sizes would be scanned. The table is sorted at a workload's first lo
 
 from __future__ import annotations
 
-import argparse
 import platform
 import time
 from datetime import UTC, datetime
 from statistics import median
+
+from arguments import new_parser
+from tables import head, row
 
 from autotune.db import CacheKey, Entry, Winner
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
@@ -55,14 +57,13 @@ def microseconds(table: list[Entry], free: tuple[str, ...]) -> tuple[float, floa
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    new_parser(__doc__).parse_args()
     print(f"{platform.machine()}, Python {platform.python_version()}\n")
-    print("| tuned sizes | one free dimension: first, µs | new size, µs | two: first, µs | new size, µs |")
-    print("|---:|---:|---:|---:|---:|")
+    print(head(["tuned sizes", "one free dimension: first, µs", "new size, µs", "two: first, µs", "new size, µs"]))
     for count in TABLES:
         table = table_of(count)
         times = [*microseconds(table, ("m",)), *microseconds(table, ("m", "n"))]
-        print(f"| {count} | " + " | ".join(f"{each:.0f}" for each in times) + " |")
+        print(row([count, *(f"{each:.0f}" for each in times)]))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ rounds the best counts, each way in turn; a round has few calls, so that the hos
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import os
@@ -23,8 +22,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from arguments import need_gpu
+from arguments import need_gpu, new_parser
 from in_turns import best
+from tables import head, row
 
 import autotune
 from autotune.config import Config
@@ -211,7 +211,7 @@ def compare(case: Case, config: Config, context: autotune.Context) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--launches", choices=("real", "stand-in"), help="default: real where there is a GPU")
     gpu = torch.cuda.is_available()
     real = (parser.parse_args().launches or ("real" if gpu else "stand-in")) == "real"
@@ -225,15 +225,13 @@ def main() -> None:
         say = functools.partial(print, flush=True) if context.heap.rank == 0 else lambda *_: None
         say(f"{context.machine.device if real else 'launches that do nothing'}, {context.heap.world_size} ranks, "
             f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}\n")  # fmt: skip
-        say("| operator | mode | its launches, µs | out given, µs | out made, µs | plain torch, µs |\n"
-            "|---|---|---:|---:|---:|---:|")  # fmt: skip
+        say(head(["operator", "mode", "its launches, µs", "out given, µs", "out made, µs", "plain torch, µs"], "ll"))
         for case in cases(context.heap.device, context.heap.world_size):
-            for row, config in rows_of(case, context):
-                took = compare(row, config, context)
-                bare = f"{took['launches']:.2f}" if "launches" in took else ""
-                by_hand = f"{took['plain']:.2f}" if "plain" in took else ""
-                say(f"| {row.name} | {config['mode']}{row.note} | {bare} | {took['out given']:.2f} | "
-                    f"{took['out made']:.2f} | {by_hand} |")  # fmt: skip
+            for each, config in rows_of(case, context):
+                took = compare(each, config, context)
+                ways = ("launches", "out given", "out made", "plain")
+                times = [f"{took[way]:.2f}" if way in took else "" for way in ways]
+                say(row([each.name, f"{config['mode']}{each.note}", *times]))
             context.release()
     dist.destroy_process_group()
 

@@ -37,9 +37,10 @@ from pathlib import Path
 from typing import Any
 
 import outside_experts
+import tables
 import torch
 import torch.distributed as dist
-from arguments import output_file, positive
+from arguments import new_parser, output_file, positive
 from latencies import REGIMES, time_in
 from listed import selected
 from outside_cases import FAR, Case, Collectives, Way, distances, make
@@ -58,9 +59,10 @@ BOUND = "isolated, bound"
 BELOW = 0.995
 """A ratio under this reads as less than 1.00."""
 
-HEADER = """\
-| table | problem | regime | ours, µs | plain, µs | plain over ours | claimed, µs | claimed ratio | off | flags |
-|---|---|---|---:|---:|---:|---:|---:|---:|---|"""
+HEADER = tables.head(
+    ["table", "problem", "regime", "ours, µs", "plain, µs", "plain over ours", "claimed, µs", "claimed ratio", "off",
+     "flags"], "lll      l",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def line(row: dict[str, Any]) -> str:
         f"{claim['microseconds']:.1f}" if claim else "", f"{claim['ratio']:.3f}" if claim else "",
         f"{off:+.1%}".replace("%", " %") if off is not None else "", ", ".join(row["flags"]),
     ]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    return tables.row(cells)
 
 
 class OfTheLibrary(autotune.Context):
@@ -258,7 +260,7 @@ def judged(
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument(
         "--only", action="append", metavar="NAME[/FIELD=VALUE,…]", help="some of the list, again for more"
     )

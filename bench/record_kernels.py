@@ -10,7 +10,6 @@ table holds what was done until then.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import hashlib
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arguments import positive, whole
+from arguments import new_parser, positive, whole
 from foreign_kernels import FOREIGN, Arguments, Foreign
 
 from autotune.config import Config
@@ -265,7 +264,7 @@ def compile_few(names: list[str], count: int, workers: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("recorded"), help="the folder for the tables")
     parser.add_argument("--seconds", type=positive, default=90.0, help="for each kernel, compilation included")
     parser.add_argument("--only", default=",".join(FOREIGN), help="names of kernels, separated by commas")

@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arguments import output_file, positive, whole
+from arguments import new_parser, output_file, positive, whole
 from latencies import TUNED_FOR, microseconds, speedup, time_in
 from listed import REPEATED, Sizes
 from steps import FOLDER, JSON, Folder, Step, here, run_all, run_to_end
+from tables import table
 
 from autotune.model_runs.clock import Ratio
 
@@ -39,10 +40,7 @@ WARM_UP, MEASURED, MOST = 60e3, 150e3, 400
 AIMS = {12: 0.02, 30: 0.01}
 """Largest spread of the true latencies, by seconds of search."""
 
-HEADER = (
-    "| seed | claimed, µs | true, µs | claimed speedup | true speedup | mode | trials |\n"
-    "|---:|---:|---:|---:|---:|---|---:|"
-)
+HEADING = ["seed", "claimed, µs", "true, µs", "claimed speedup", "true speedup", "mode", "trials"]
 
 
 def tuning(sizes: Sizes, fields: dict[str, Any], seed: int, seconds: int, toy: bool) -> Step:
@@ -128,16 +126,15 @@ def summary(name: str, fields: dict[str, Any], seconds: int, tuned: list[dict[st
 def summed_up(found: dict[str, Any]) -> str:
     """A summary as Markdown."""
     problem = " ".join(f"{name}={value}" for name, value in found["problem"].items())
-    lines = [f"{found['name']} ({problem}), {found['seconds']} s of search:\n", HEADER]
-    for row in found["rows"]:
-        true = row["true_speedup"]
-        lines.append(
-            f"| {row['seed']} | {row['claimed']:.1f} | {row['true']:.1f} | {row['claimed_speedup']:.3f} "
-            f"| {true['value']:.3f} ± {true['error']:.3f} | {row['mode']} | {row['trials']} |"
-        )
+    rows = [
+        [row["seed"], f"{row['claimed']:.1f}", f"{row['true']:.1f}", f"{row['claimed_speedup']:.3f}",
+         f"{row['true_speedup']['value']:.3f} ± {row['true_speedup']['error']:.3f}", row["mode"], row["trials"]]
+        for row in found["rows"]
+    ]  # fmt: skip
     aim = f", aimed at: {found['aim']:.0%}" if found["aim"] is not None else ""
-    lines.append(f"\nSpread of the true latencies: {found['spread']:.1%}{aim}.".replace("%", " %"))
-    return "\n".join(lines)
+    spread = f"Spread of the true latencies: {found['spread']:.1%}{aim}.".replace("%", " %")
+    title = f"{found['name']} ({problem}), {found['seconds']} s of search:"
+    return "\n\n".join([title, table(HEADING, rows, "     l"), spread])
 
 
 def repeated(
@@ -159,7 +156,7 @@ def repeated(
 
 def arguments() -> argparse.Namespace:
     names = [sizes.name for sizes in REPEATED]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--world-size", type=whole, default=2)
     parser.add_argument("--seconds", type=whole, default=12, help="of each search")
     parser.add_argument("--seeds", type=whole, default=SEEDS)

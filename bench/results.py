@@ -22,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-from arguments import positive, whole
+from arguments import new_parser, positive, whole
 from results_table import Setting, Stored, Table
 from results_tables import TABLES, Picture, Undrawn
 from results_text import NoMarkers, replaced
@@ -99,7 +99,7 @@ def copied(folder: Path) -> Path:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     names = [table.name for table in TABLES]
     parser.add_argument("--only", action="append", choices=names, help="some tables, again for more; default: all")
     parser.add_argument("--folder", type=Path, help="results so far; default: results, with --toy results-toy")

@@ -15,6 +15,7 @@ from typing import Any
 
 import flash_decode
 import scaling
+import tables
 import winners
 from latencies import microseconds
 from listed import LIST, REPEATED, Sizes, entry
@@ -22,7 +23,7 @@ from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
 from repeatability import AIMS, SEEDS, summed_up
 from results_table import BESIDE, ROOT, START, Results, Setting, Table, chunks, listed, options, rows_of
-from results_text import block, caption, markdown, over_the_faster, paragraph, sizes_text
+from results_text import block, caption, over_the_faster, paragraph, sizes_text
 from steps import FOLDER, JSON, Step
 
 BLOCK = "docs/examples/transformer_block.py"
@@ -150,7 +151,7 @@ class Block(Table):
             for row in rows
         ]
         error = max(row["error"] for row in rows)
-        table = markdown(["phase", "tokens", *(f"{way}, µs" for way in ways), "faster over faster"], lines, "l")
+        table = tables.table(["phase", "tokens", *(f"{way}, µs" for way in ways), "faster over faster"], lines, "l")
         return block(stored, f"{table}\n\nOutputs differ by {100 * error:.2g} % at most (Frobenius norm).")
 
 
@@ -220,7 +221,7 @@ class Alone(Table):
             whole, gather = microseconds(fused[m])["winner"], fused[m]["limits"]["all_gather"]["median"]
             lines.append([str(m), *(f"{time:.1f}" for time in (ours, min(baselines), whole, whole - ours, gather))])
         heading = ["m", "our GEMM alone, µs", "the library's, µs", "fused, µs", "shows, µs", "all-gather alone, µs"]
-        return block(results(self.name), markdown(heading, lines))
+        return block(results(self.name), tables.table(heading, lines))
 
 
 class EightGpus(Table):
@@ -296,7 +297,7 @@ class Short(Table):
             workload = f"`{sizes.workload.replace('_', '-')}`, {sizes.title}"
             numbers = (statistics.geometric_mean(found), min(found), max(found))
             lines.append([workload, problems_text(rows), *(f"{number:.2f}" for number in numbers)])
-        table = markdown(["workload", "problems", "faster", "least", "most"], lines, "ll")
+        table = tables.table(["workload", "problems", "faster", "least", "most"], lines, "ll")
         lead = caption([each for sizes in LIST for each in results(sizes.name)])
         return f"{paragraph(f'{lead}:')}\n\n{table}"
 

@@ -75,12 +75,6 @@ def shown_command(words: Sequence[str]) -> str:
                                      break_long_words=False, break_on_hyphens=False))  # fmt: skip
 
 
-def markdown(heading: Sequence[str], lines: Sequence[Sequence[str]], left: str = "") -> str:
-    """A table; columns are flush right but for those that ``left`` marks with an l."""
-    marks = ["---" if mark == "l" else "---:" for mark in left.ljust(len(heading))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, marks, *lines))
-
-
 def over_the_faster(row: dict[str, Any]) -> float:
     """A row's speedup over the faster baseline, as ``tune grid`` or the sweep of flash decode has it."""
     if "over_bsp" in row:

@@ -9,12 +9,12 @@ a look at what skew costs, not finals. A config that was tuned for one routing i
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from arguments import input_file, positives
+import tables
+from arguments import input_file, new_parser, positives
 
 from autotune.config import Config
 from autotune.machine import machine
@@ -23,9 +23,9 @@ from autotune.ranks.gang import Gang
 from autotune.workloads import workload
 
 PLAN = MeasurePlan(warmup=3, screen=10, iterations=40)
-HEADER = """\
-| workload | tokens | tuned for | routed by | winner, µs | fastest baseline, µs | over it |
-|---|---:|---|---|---:|---:|---:|"""
+HEADER = tables.head(
+    ["workload", "tokens", "tuned for", "routed by", "winner, µs", "fastest baseline, µs", "over it"], "l ll"
+)
 
 
 def routings(exponents: list[float]) -> Iterator[dict[str, Any]]:
@@ -60,21 +60,18 @@ def lines(rows: list[dict[str, Any]], exponents: list[float]) -> Iterator[str]:
                 winner = median(gang, Config(row["config"]))
                 baselines = [median(gang, config) for config in found.baselines(problem, here).values()]
                 best = min((each for each in baselines if each is not None), default=None)
-                cells = [
-                    row["workload"], str(problem.tokens), said(row["problem"]), said(fields),
+                yield tables.row([
+                    row["workload"], problem.tokens, said(row["problem"]), said(fields),
                     "fails" if winner is None else f"{winner:.1f}", "" if best is None else f"{best:.1f}",
                     "" if winner is None or best is None else f"{best / winner:.2f}",
-                ]  # fmt: skip
-                yield f"| {' | '.join(cells)} |"
+                ])  # fmt: skip
     finally:
         if gang is not None:
             gang.close()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = new_parser(__doc__, allow_abbrev=False)
     parser.add_argument("rows", type=input_file, help="a file that winners.py --json has written")
     parser.add_argument("--exponents", type=positives, default="0.5,1,1.5", help="of the Zipf distributions")
     given = parser.parse_args()

@@ -10,15 +10,15 @@ over the same.
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any
 
-from arguments import output_file, share, wholes
+import tables
+from arguments import new_parser, output_file, share, wholes
 from latencies import microseconds
 from winners import tune
 
-HEADER = "| GPUs | winner, µs | speedup | efficiency | bsp, µs | its speedup | over bsp | mode |"
+HEADING = ["GPUs", "winner, µs", "speedup", "efficiency", "bsp, µs", "its speedup", "over bsp", "mode"]
 
 
 def rows(workload: str, world_sizes: list[int], divided: dict[str, int], rest: list[str]) -> list[dict[str, Any]]:
@@ -32,21 +32,20 @@ def rows(workload: str, world_sizes: list[int], divided: dict[str, int], rest: l
 
 def table(found: list[dict[str, Any]]) -> str:
     """Markdown; the first row is what the others are compared with."""
-    lines = [HEADER, "|" + "---:|" * 7 + "---|"]
+    lines = []
     alone, fewest = microseconds(found[0])["winner"], found[0]["problem"]["world_size"]
     for row in found:
         latency, *baselines = microseconds(row).values()
         world_size, bsp = row["problem"]["world_size"], min(baselines)
-        cells = [
-            str(world_size), f"{latency:.1f}", f"{alone / latency:.2f}", f"{alone / latency * fewest / world_size:.2f}",
+        lines.append([
+            world_size, f"{latency:.1f}", f"{alone / latency:.2f}", f"{alone / latency * fewest / world_size:.2f}",
             f"{bsp:.1f}", f"{alone / bsp:.2f}", f"{bsp / latency:.2f}", row["config"]["mode"],
-        ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        ])  # fmt: skip
+    return tables.table(HEADING, lines, " " * 7 + "l")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = new_parser(__doc__, allow_abbrev=False)
     parser.add_argument("workload")
     parser.add_argument("--world-sizes", type=wholes, default="1,2,4,8", help="separated by commas")
     parser.add_argument("--divide", action="append", type=share, default=[], metavar="NAME=TOTAL")

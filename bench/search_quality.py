@@ -10,7 +10,6 @@ and tells nothing about any machine. Kernel Tuner takes part where it can be imp
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import math
 import os
@@ -24,7 +23,8 @@ from pathlib import Path
 
 import numpy as np
 import optuna
-from arguments import input_file, output_file, whole, wholes
+import tables
+from arguments import input_file, new_parser, output_file, whole, wholes
 from search_strategies import BUDGETED, Table, ours, strategies
 
 from autotune.errors import InputError
@@ -103,16 +103,13 @@ def advantage(joint: Sequence[float], other: Sequence[float]) -> tuple[float, fl
     return float(gains.mean()), float(low), float(high)
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def report(
     files: Sequence[Path], names: Sequence[str], trials: Sequence[int], found: dict[tuple[Path, str, int], list[float]]
 ) -> str:
     """Markdown: what was replayed, the mean over the tables, each table, joint against sequential."""
-    text = [markdown(["table", "origin", "configs", "failing", "optimum"], [described(opened(f)) for f in files])]
+    text = [
+        tables.table(["table", "origin", "configs", "failing", "optimum"], [described(opened(f)) for f in files], "l")
+    ]
     header = ["strategy", *(f"{n} trials" for n in trials)]
     text.append("% of the optimum, mean / worst decile of the seeds, each meaned over the tables:")
     rows = []
@@ -121,18 +118,18 @@ def report(
         means = [Score(statistics.mean(s.mean for s in each), statistics.mean(s.worst_decile for s in each))
                  for each in scores]  # fmt: skip
         rows.append([name, *map(str, means)])
-    text.append(markdown(header, rows))
+    text.append(tables.table(header, rows, "l"))
     if len(files) > 1:
         for f in files:
             rows = [[name, *(str(Score.of(found[f, name, n])) for n in trials)] for name in names]
-            text += [f"### {opened(f).name}", markdown(header, rows)]
+            text += [f"### {opened(f).name}", tables.table(header, rows, "l")]
     if {JOINT, SEQUENTIAL} <= set(names):
         text.append("How much faster the joint search's config is than that of compute first, then communication:")
         rows = []
         for f in files:
             gains = [advantage(found[f, JOINT, n], found[f, SEQUENTIAL, n]) for n in trials]
             rows.append([opened(f).name, *(f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})" for mean, low, high in gains)])
-        text.append(markdown(["table", *(f"{n} trials" for n in trials)], rows))
+        text.append(tables.table(["table", *(f"{n} trials" for n in trials)], rows, "l"))
     going_ahead(text, files, names, trials, found)
     if JOINT in names:
         each = [milliseconds(opened(f), max(trials)) for f in files]
@@ -153,7 +150,7 @@ def going_ahead(
         gains = [advantage(*([s for f in chosen for s in found[f, way, n]] for way in (AHEAD, ONE_AT_A_TIME)))
                  for n in trials]  # fmt: skip
         rows.append([name, *(f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})" for mean, low, high in gains)])
-    text.append(markdown(["table", *(f"{n} trials" for n in trials)], rows))
+    text.append(tables.table(["table", *(f"{n} trials" for n in trials)], rows, "l"))
 
 
 def milliseconds(table: Table, trials: int) -> float:
@@ -192,7 +189,7 @@ def plot(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser(__doc__)
     parser.add_argument("tables", nargs="+", type=input_file)
     parser.add_argument("--seeds", type=whole, default=50)
     parser.add_argument("--trials", type=wholes, default=",".join(map(str, TRIALS)), help="comma-separated")

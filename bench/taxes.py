@@ -13,7 +13,6 @@ Without GPUs the problems are toys, whose times say nothing about GPUs.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -25,8 +24,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from arguments import positive, whole
+from arguments import new_parser, positive, whole
 from steps import FOLDER, Folder, Step, here, run_all, run_to_end
+from tables import table
 
 HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
 
@@ -100,8 +100,7 @@ def tables(folder: Folder, options: Options) -> str:
         if stored is not None:
             rows.append(row(name.removesuffix("-taxes"), json.loads(stored["found"])))
     head = ["problem", "E0", *STEPS, "L", "launch tax", "synchrony tax", "locality tax", "late: S, D"]
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows)]
-    return "\n".join(lines) + "\n"
+    return table(head, rows, "l") + "\n"
 
 
 def row(name: str, found: dict[str, Any]) -> list[str]:
@@ -126,7 +125,7 @@ def figure(of: dict[str, Any]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--folder", type=Path, default=Path("taxes"), help="results so far, the database, the traces")
     parser.add_argument(
         "--world-size", type=whole, help="ranks; all GPUs of the machine if not given, two without GPUs"

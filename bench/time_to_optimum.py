@@ -23,7 +23,8 @@ from contextlib import closing  # noqa: E402
 from dataclasses import asdict, dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-from arguments import input_file, need_gpu  # noqa: E402
+from arguments import input_file, need_gpu, new_parser  # noqa: E402
+from tables import head, row  # noqa: E402
 
 NEAR = 1.03
 """Times the recorded optimum."""
@@ -96,18 +97,17 @@ def in_a_process(recording: Path, m: int | None, database: Path, budget: str, ca
     return Run(**json.loads(done.stdout))
 
 
-def row(recording: Path, start: str, run: Run) -> str:
-    cells = [
+def line(recording: Path, start: str, run: Run) -> str:
+    return row([
         recording.name.removesuffix(".json.gz"), start, f"{run.first:.0f}" if run.first else "",
         f"**{run.reached:.0f}**" if run.reached else "not reached", f"{run.best:.1f}", f"{run.optimum:.1f}",
         str(run.trials), f"{run.rate:.0f}",
-    ]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    ])  # fmt: skip
 
 
 def main() -> None:
     """Each recording's problem, cold and warm; with --database one run, told as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser(__doc__)
     parser.add_argument("recordings", nargs="+", type=input_file)
     parser.add_argument("--budget", default="60s", help="of each run")
     parser.add_argument("--database", type=Path, help=argparse.SUPPRESS)
@@ -136,18 +136,16 @@ def main() -> None:
                 f"{file}: recorded on {needed} × {each.machine.device}; here are {here.gpus} × {here.device}, where "
                 "its optimum says nothing"
             )
-    print(
-        "| problem | start | first measured, s | within 3 %, s | best, µs | recorded, µs | trials | trials a minute |"
-    )
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    print(head(["problem", "start", "first measured, s", "within 3 %, s", "best, µs", "recorded, µs", "trials",
+                "trials a minute"], "ll"))  # fmt: skip
     for recording, half in zip(options.recordings, halves, strict=True):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             cold = in_a_process(recording, None, folder / "cold.db", options.budget, folder / "cold")
-            print(row(recording, "cold", cold), flush=True)
+            print(line(recording, "cold", cold), flush=True)
             in_a_process(recording, half, folder / "warm.db", options.budget, folder / "before")
             warm = in_a_process(recording, None, folder / "warm.db", options.budget, folder / "warm")
-            print(row(recording, "warm", warm), flush=True)
+            print(line(recording, "warm", warm), flush=True)
 
 
 if __name__ == "__main__":

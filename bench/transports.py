@@ -10,7 +10,6 @@ message of 2 to 64 KiB, there and back or both ways at once, by the programs tha
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -19,9 +18,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tables
 import torch
 import torch.distributed as dist
-from arguments import output_file
+from arguments import new_parser, output_file
 from outside import start_ranks
 from transport_kernels import LL, POINTERS, SENTINEL, TMA, TMA_ADD, WIDTH, add_kernel, message_kernel, send_kernel
 
@@ -226,16 +226,12 @@ class Pair:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown."""
-    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    lines += [
-        "| " + " | ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()) + " |" for row in rows
-    ]
-    return "\n".join(lines)
+    cells = [[f"{value:.2f}" if isinstance(value, float) else value for value in row.values()] for row in rows]
+    return tables.table(list(rows[0]), cells, "l" * len(rows[0]))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--json", type=output_file, help="write all rows there too")
     parser.add_argument("--only", choices=("rates", "sums", "messages"), action="append", help="default: all three")
     parser.add_argument("--toy", action="store_true", help="tiny, under Triton's interpreter")

@@ -15,7 +15,6 @@ A ratio is plain torch's time over ours, paired by rounds; worst and geometric m
 
 from __future__ import annotations
 
-import argparse
 import gc
 import random
 import statistics
@@ -24,9 +23,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import outside
+import tables
 import torch
 import torch.distributed as dist
-from arguments import positive
+from arguments import new_parser, positive
 
 import autotune
 from autotune.model_runs.clock import TOY, Plan
@@ -63,6 +63,7 @@ LISTS: dict[str, Sequence[Sizes]] = {
     ],
     "odd": odd(),
 }
+HEADING = ["list", "workload", "m", "n", "k", "plain, µs", "ours, µs", "plain over ours", "source", "mode"]
 TINY = [(AG, 8, 64, 32), (RS, 12, 32, 64), (AR, 4, 32, 32)]
 
 
@@ -74,14 +75,14 @@ def measured(measuring: outside.Outside, context: autotune.Context, name: str, p
     (row,) = measuring.rows(name, {"m": m, "n": n, "k": k, **shared}, workload, [regime])
     if dist.get_rank() == 0:
         cells = [name, workload, m, n, k, f"{row.plain:.1f}", f"{row.ours:.1f}", row.ratio, row.source]
-        print("| " + " | ".join(map(str, [*cells, row.config["mode"]])) + " |", flush=True)
+        print(tables.row([*cells, row.config["mode"]]), flush=True)
     gc.collect()  # the operands' memory, before the next problem's
     context.release()
     return row.ratio.value
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--list", action="append", choices=LISTS, help="again for more; default: models")
     parser.add_argument("--db", help="database of tuned configs; default: an empty one")
     parser.add_argument("--regime", default="pipelined", help="that look-ups ask for; default: pipelined")
@@ -99,8 +100,7 @@ def main() -> None:
                 measuring = outside.Outside(context, TOY if given.toy else Plan())
                 if dist.get_rank() == 0:
                     print(f"{dist.get_world_size()} ranks, {context.machine.device}\n")
-                    print("| list | workload | m | n | k | plain, µs | ours, µs | plain over ours | source | mode |")
-                    print("|---|---|---:|---:|---:|---:|---:|---:|---|---|")
+                    print(tables.head(HEADING, "ll      ll"))
                 for name, problems in lists.items():
                     ratios = [measured(measuring, context, name, each, given.toy) for each in problems]
                     if dist.get_rank() == 0:

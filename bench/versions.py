@@ -27,8 +27,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import tables
 import torch
-from arguments import positive, whole
+from arguments import new_parser, positive, whole
 from listed import Sizes, selected
 from steps import ROOT
 
@@ -38,7 +39,7 @@ ALLOWED = 0.99
 SECONDS = 0.1
 """The length of a sample."""
 
-HEADER = "| sizes | before, µs | now, µs | before / now | config |\n|---|---:|---:|---:|---|"
+HEADER = tables.head(["sizes", "before, µs", "now, µs", "before / now", "config"], "l   l")
 
 
 class Refused(Exception):
@@ -123,7 +124,7 @@ def compared(
     told = " ".join(f"{name}={value}" for name, value in problem.items() if name in sizes.varied)
     means = [f"{statistics.geometric_mean(each):.1f}" for each in times]
     cells = [f"{sizes.name} {told}", *means, str(ratio), " ".join(f"{name}={value}" for name, value in config.items())]
-    return "| " + " | ".join(cells) + " |", ratio.value >= ALLOWED
+    return tables.row(cells), ratio.value >= ALLOWED
 
 
 def in_turns(before: Checkout, now: Checkout, turns: int, seconds: float) -> tuple[list[float], list[float]]:
@@ -177,7 +178,7 @@ def table(given: argparse.Namespace, before: Checkout, now: Checkout) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("before", type=Path, help="folder of the earlier checkout")
     parser.add_argument("--world-size", type=whole, default=2)
     parser.add_argument("--sizes", type=whole, default=9, help="of each row at most; default: 9")

@@ -23,7 +23,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from arguments import output_file
+import tables
+from arguments import new_parser, output_file
 from latencies import WINNER, microseconds, speedup
 
 from autotune.model_runs.clock import Ratio
@@ -151,10 +152,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     heading = ["sizes", "winner, µs", *(f"{name}, µs" for name in baselines), "over the faster"]
     heading += [f"{name} alone, µs" for name in parts] + ["share of the limit", "of the roofline", "E", "mode"]
     heading += [f"{name} / winner" for name in rivals] + ["trials"]
-    lines = [heading, ["---:"] * len(heading), *(cells(row, baselines, parts, rivals) for row in done)]
     speedups = [speedup(row)["value"] for row in done]
     mean = math.exp(statistics.fmean(math.log(speedup) for speedup in speedups))
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    text = tables.table(heading, [cells(row, baselines, parts, rivals) for row in done])
     over = f"Over the faster baseline, geometric mean: {mean:.2f}; least: {min(speedups):.2f}."
     return f"{text}\n\n{over} E: overlap efficiency. NCCL: NVLS {rows[0].get('nvls', 'as NCCL finds it')}."
 
@@ -165,7 +165,7 @@ def nvls() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = new_parser(__doc__, allow_abbrev=False)
     parser.add_argument("--json", type=output_file, help="write all rows to this file")
     parser.add_argument("--no-rivals", action="store_true")
     parser.add_argument("--rivals", type=suppliers, default=SUPPLIERS, help=f"of these: {','.join(SUPPLIERS)}")

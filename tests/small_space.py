@@ -140,19 +140,11 @@ class Ranks:
 def run(path: Path, ranks: Ranks, trials: int = 20, **options: Any) -> Result:
     """One run of the loop as a new process would make it, on a laptop, where nothing is compiled."""
     watch: Callable[[Progress], None] = options.pop("watch", lambda progress: None)
-    with Store.open(path) as store, Screen(WORKLOAD, PROBLEM, LAPTOP) as screen:
+    problem, budget = options.pop("problem", PROBLEM), options.pop("budget", Budget(trials))
+    with Store.open(path) as store, Screen(WORKLOAD, problem, LAPTOP) as screen:
         return tune(
-            WORKLOAD,
-            PROBLEM,
-            LAPTOP,
-            store,
-            ranks,
-            screen,
-            budget=Budget(trials),
-            effort=EFFORT,
-            watch=watch,
-            **options,
-        )
+            WORKLOAD, problem, LAPTOP, store, ranks, screen, budget=budget, effort=EFFORT, watch=watch, **options
+        )  # fmt: skip
 
 
 def kept(path: Path, *, finals: bool = False, study: int | None = None) -> list[TrialRecord]:

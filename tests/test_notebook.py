@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
@@ -89,10 +88,3 @@ def test_a_report_tells_what_to_paste() -> None:
         "= triton.Config({'mode': 'push'",
     ):
         assert each in text
-
-
-def test_a_share_above_one_has_a_word() -> None:
-    of = report("push")
-    limit = Limit({"gemm": SLOWER}, {"gemm": ratio(SLOWER, LATENCY)}, "gemm")
-    text = Parsed(dataclasses.replace(of, limit=limit)._repr_html_()).text
-    assert "2.00 of the limit, faster than the library's slower part alone" in text

@@ -89,13 +89,6 @@ def test_a_rank_starts_without_the_packages_of_search_and_store() -> None:
     assert "torch" in loaded and not {"optuna", "sqlalchemy", "typer", "rich"} & set(loaded)
 
 
-def test_tab_in_a_notebook_finds_the_public_names() -> None:
-    import autotune
-
-    assert {*autotune.__all__, "__version__"} <= set(dir(autotune))
-    assert autotune.__version__ == PROJECT["version"]
-
-
 CLIENT = """
 import autotune
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fakes
 import pytest
 import torch
 import triton
@@ -25,7 +21,6 @@ from two_ranks import EVERYWHERE
 import autotune
 from autotune.db import Store
 from autotune.errors import NotTuned
-from autotune.machine import machine
 from autotune.runtime.entries import forget_entries
 
 OPERATORS = Path(__file__).parent / "runtime" / "operators"
@@ -272,96 +267,6 @@ def test_8_experts_of_all_ranks_or_of_one(bench: Bench, tmp_path: Path) -> None:
     assert bench.tune("moe-dispatch", "--experts", "256", *ranks, *quick).exit_code == 0
     for experts, word in ((256, "exact"), (256 // 8, "default: nothing tuned")):
         assert bench.tune("lookup", "moe-dispatch", "--experts", str(experts), *ranks).stderr.startswith(word)
-
-
-SHAPES = {"decode": (64, 28672, 8192), "small M": (128, 6656, 16384)}
-
-
-def told(bench: Bench, workload: str, m: int, n: int, k: int, *options: str) -> tuple[bool, list[float]]:
-    """Tune; whether the library's own calls win, as the summary and the report then say, too; and the speedups that all
-    of them tell.
-    """
-    sizes = (workload, "--m", str(m), "--n", str(n), "--k", str(k))
-    values = bench.json(*sizes, *options, "--effort", "quick")
-    texts = [bench.tune(*sizes).stdout, bench.tune("report", *sizes).stdout]
-    wins = values["config"]["mode"] == "bsp"
-    assert [("no config beat" in text) for text in texts] == [wins] * 2, texts
-    ratios = [each["value"] for each in values["speedups"].values()]
-    assert ratios and (not wins or min(ratios) <= 1.0)
-    return wins, [float(times) for text in texts for times in re.findall(r"(\d+\.\d+)[^|,\n]* times", text)] + ratios
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_9_shapes_at_which_the_library_wins(bench: Bench, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
-    """All fused ways lose to it: Tencent/hpn #38, flux #111, kraken #2 and #19, pytorch #179770."""
-    monkeypatch.setattr(fakes, "BASELINE", 100.0)
-    monkeypatch.setattr(fakes, "FAILURES", {})
-    wins, speedups = told(bench, "all-gather-gemm", *SHAPES[shape], "--trials", "12")
-    assert wins and len(speedups) >= 4 and max(speedups) <= 1.0, speedups
-
-
-@pytest.mark.slow
-@pytest.mark.gpu(2, each=True)
-@pytest.mark.parametrize("workload", ["all-gather-gemm", "gemm-all-reduce"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_9_the_same_shapes_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shape: str, workload: str) -> None:
-    """Whoever wins here is named."""
-    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
-    told(Bench(machine()), workload, *SHAPES[shape], "--trials", "20")
-
-
-KEYS = (64, 128, 256)
-
-
-@pytest.mark.usefixtures("interpreted")
-def test_10_many_processes_with_one_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torn files, and each runs what it tuned itself: triton #11512 and #2688, TileOPs #772. Of six, one is killed."""
-    monkeypatch.setattr("autotune.tuning.claim.POLL_SECONDS", 0.02)
-    (first, tuning), (start, go) = os.pipe(), os.pipe()
-
-    def killed(kernel_call: Callable[[], object], quantiles: Any) -> list[float]:
-        os.write(tuning, b"1")
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGKILL)
-        return []
-
-    def slow(number: int) -> Callable[..., list[float]]:
-        """Another config is the fastest in each process."""
-        times = [[2.0, 1.0][at == number % 3] for at in range(3)] * len(KEYS)
-
-        def bench(kernel_call: Callable[[], object], quantiles: Any) -> list[float]:
-            kernel_call()
-            time.sleep(0.05)
-            with open(tmp_path / "timed", "a") as file:
-                file.write(".")
-            return [times.pop(0)] * 3
-
-        return bench
-
-    def process(number: int) -> None:
-        kernel, blocks = decorated(killed if number == 0 else slow(number)), {}
-        if number:
-            os.read(start, 1)
-        for n in KEYS:
-            out, x = tensors(n)
-            kernel[grid](out, x, n)
-            assert torch.equal(out, x)
-            blocks[n] = kernel.best_config.kwargs["BLOCK"]
-        (tmp_path / f"blocks{number}").write_text(json.dumps(blocks))
-
-    ids = [forked(lambda number=number: process(number)) for number in range(6)]  # type: ignore[misc]
-    os.read(first, 1)
-    os.write(go, b".....")
-    ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ids]
-    for end in (first, tuning, start, go):
-        os.close(end)
-    assert ends == [-signal.SIGKILL, 0, 0, 0, 0, 0]
-    blocks = {(tmp_path / f"blocks{number}").read_text() for number in range(1, 6)}
-    assert len(blocks) == 1, blocks
-    assert len((tmp_path / "timed").read_text()) == len(KEYS) * len(SIZES), "nothing is timed twice"
-    with Store.open() as store:
-        assert [study.state for study in store.studies()] == ["finished"] * len(KEYS)
-        assert len(store.entries("copy")) == len(KEYS)
 
 
 def forked(function: Callable[[], None]) -> int:

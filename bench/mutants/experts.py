@@ -38,7 +38,7 @@ MUTANTS: list[Mutant] = [
     ),
     *rows_of(
         "kernels/moe/arrivals.py",
-        ("the plan is not waited for", "md push", ("    return wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, status, spin_limit)\n", "    return 0\n"), GPU),
+        ("the plan is not waited for", "md push", ("    return wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, status, spin_limit)\n", "    return (epoch * 0).to(tl.int32)\n"), GPU),
         ("peers are not waited for: done", "md pull", ("            wait_for_all(done, ((epoch + 1) * comm_programs).to(tl.int32), status, spin_limit, WORLD)\n", "            pass\n")),
         ("the plan of one expert is waited for", "mdg push", ("epoch, local, status, spin_limit)\n", "epoch, 1, status, spin_limit)\n"), GPU),
     ),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.machine import H100, INTERPRETED, Machine
+from autotune.machine import INTERPRETED
 
 TABLE = str(Path(__file__).parents[2] / "bench" / "recordings" / "ar-16.json.gz")
 
@@ -32,12 +31,12 @@ WRONG = {
     "fleet_night": [("--problems", "0")],
     "fp8_gemm": [("--scales", "rows"), ("--shapes", "16x16"), ("--shapes", "16x0x16")],
     "gang_start": [("--ranks", "0")],
-    "grouped_gemm": [("--shapes", "1x2xx"), ("--experts", "0")],
     "model_layers": [("--tiny", "--ranks", "0"), ("--tiny", "--minutes", "nan"), ("--tiny", "--heap-gib", "-1")],
     "record_kernels": [("--only", "none"), ("--workers", "0"), ("--seconds", "nan")],
     "repeatability": [("--seeds", "0"), ("--minutes", "-1"), ("--world-size", "1e9")],
     "results": [("--world-size", "0"), ("--minutes", "nan")],
     "routings": [("none.json",), (__file__, "--exponents", "a")],
+    "grouped_gemm": [("--shapes", "1x2xx"), ("--experts", "0")],
     "lookup": [("--size", "10")],
     "search_quality": [
         ("none.json.gz",),
@@ -68,18 +67,6 @@ def test_what_needs_a_gpu_says_so_where_there_is_none(
 ) -> None:
     monkeypatch.setattr("arguments.machine", lambda: INTERPRETED)
     test_wrong_words_are_refused_in_a_line(script, GPU_ONLY[script], monkeypatch, capsys)
-
-
-@pytest.mark.parametrize(
-    "here", [replace(H100, gpus=8), replace(H100, device="NVIDIA H200", gpus=2)], ids=["another device", "too few"]
-)
-def test_an_optimum_of_other_gpus_is_no_goal(
-    here: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for module in ("arguments", "autotune.machine"):
-        monkeypatch.setattr(f"{module}.machine", lambda: here)
-    monkeypatch.setattr("time_to_optimum.in_a_process", lambda *_: pytest.fail("it measures"))
-    test_wrong_words_are_refused_in_a_line("time_to_optimum", (TABLE,), monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(("script", "words"), [(script, words) for script, every in WRONG.items() for words in every])

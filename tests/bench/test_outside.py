@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +14,11 @@ import fakes
 import outside
 import pytest
 from every_mode import whole
-from fakes import LAPTOP, Bench, FakeScreen, latency_of
-from latencies import time_in
+from fakes import LAPTOP, Bench, FakeScreen
 from listed import LIST
 from scripts import run_script
 
-import autotune
 from autotune.cli import session
-from autotune.db import Store
-from autotune.machine import INTERPRETED
-from autotune.model_runs.clock import Ratio
-from autotune.runtime.entries import Entries
-from autotune.runtime.lookup import choose
-from autotune.workloads import workload
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -40,7 +30,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalon
 
 def test_it_shares_no_code_with_the_tuner() -> None:
     looked_up = {"autotune.machine", "autotune.settings", "autotune.runtime.lookup", "autotune.workloads"}
-    allowed = {"arguments", "autotune", "autotune.model_runs.clock", *looked_up, *(path.stem for path in FILES)}
+    benches = {"arguments", "tables", *(path.stem for path in FILES)}
+    allowed = {"autotune", "autotune.model_runs.clock", *looked_up, *benches}
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
@@ -52,61 +43,6 @@ def test_it_shares_no_code_with_the_tuner() -> None:
             for name in names:
                 ours = name.startswith("autotune") or (ROOT / "bench" / f"{name}.py").exists()
                 assert not ours or name in allowed, f"{path.name} imports {name}"
-
-
-def test_a_ratio_is_that_of_the_rounds_and_drift_cancels() -> None:
-    ours = [100.0, 110.0, 90.0, 130.0]
-    ratio = Ratio.of_rounds([1.25 * each for each in ours], ours)
-    assert ratio.value == pytest.approx(1.25) and ratio.error == pytest.approx(0, abs=1e-9)
-    ratio = Ratio.of_rounds([100.0, 100.0 * math.e**0.02], [100.0, 100.0])
-    assert ratio.value == pytest.approx(math.exp(0.01))
-    # Two rounds, one degree of freedom: t = 12.71 and a standard error of 0.01.
-    assert ratio.error == pytest.approx(math.exp(0.01) * math.expm1(12.71 * 0.01), rel=1e-3)
-
-
-def row(ratio: float, claim: outside.Claim | None, source: str = "exact") -> outside.Row:
-    found = outside.Row("rs", {"m": 8}, "graph", 100.0, 100.0 * ratio, "plain", Ratio(ratio, 0.01), source, {}, claim)
-    found.judge()
-    return found
-
-
-def test_what_is_flagged() -> None:
-    claim = outside.Claim(100.0, 1.20)
-    assert row(1.17, claim).flags == [] and row(1.23, claim).flags == []
-    assert row(1.16, claim).flags == ["claim is off"] and row(1.24, claim).flags == ["claim is off"]
-    assert row(0.996, outside.Claim(100.0, 1.0)).flags == []
-    assert row(0.994, outside.Claim(100.0, 1.0)).flags == ["slower than plain"]
-    assert row(1.2, None, "nearest").flags == ["not tuned (nearest)"]
-    line = outside.line(row(1.16, claim).as_dict())
-    assert line == "| rs | m=8 | graph | 100.0 | 116.0 | 1.160 ± 0.010 | 100.0 | 1.200 | -3.3 % | claim is off |"
-
-
-def test_the_claim_is_that_of_the_regime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuned(tmp_path / "cache.db", monkeypatch)
-    with Store.open(str(tmp_path / "cache.db")) as store:
-        (entry,) = store.entries()
-    problem = autotune.GemmReduceScatter(m=8, n=32, k=32, dtype="fp32", world_size=2)
-    found = choose(workload("gemm_reduce_scatter"), problem, INTERPRETED, Entries([entry]))
-    claim = outside.Claim.of(found, "graph")
-    assert claim is not None and claim.microseconds == entry.winner.latency.median
-    fastest = min(latency.median for latency in entry.winner.baselines.values())
-    assert claim.ratio == pytest.approx(fastest / entry.winner.latency.median)
-    assert outside.Claim.of(found, "isolated") is None, "nobody measured that"
-    assert outside.Claim.of(replace(found, source="nearest"), "graph") is None
-    ours = replace(entry.winner.latency, isolated=140.0, isolated_door=15.0)
-    theirs = {"bsp eager": replace(ours, isolated=180.0, isolated_door=None)}
-    found = replace(found, entry=replace(entry, winner=replace(entry.winner, latency=ours, baselines=theirs)))
-    assert outside.Claim.of(found, "isolated") == outside.Claim(140.0, 180.0 / 140.0)
-    assert outside.Claim.of(found, outside.BOUND) == outside.Claim(125.0, 180.0 / 125.0), "without its door"
-
-
-@pytest.mark.parametrize("regime, time", [("graph", 100.0), ("pipelined", 150.0), ("isolated", 200.0)])
-def test_which_of_its_times_the_tuner_claims(regime: str, time: float) -> None:
-    class Latency:
-        median, host, isolated = 100.0, 150.0, 200.0
-
-    assert time_in(Latency(), regime) == time
-    assert time_in(latency_of(100.0), "graph") == 100.0
 
 
 def tuned(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,18 +138,6 @@ def test_a_wrong_result_is_loud(tmp_path: Path) -> None:
     )
     done = run_script(str(script), "--toy", "--only", "rs", "--db", str(tmp_path / "none.db"), ranks=2)
     assert done.returncode != 0 and "results differ from plain torch's by 1.0e-02, allowed is 1e-04" in done.stderr
-
-
-def test_bad_words_are_refused_with_a_reason() -> None:
-    two = {"WORLD_SIZE": "2"}
-    for words, settings, why in (
-        (["--only", "rs/m=7"], two, "chooses nothing"),
-        (["--regimes", "eager"], two, "allowed: graph, "),
-        (["--rounds", "1"], two, "at least 2"),
-        ([], {}, "torchrun"),
-    ):
-        done = run_script(str(FILES[0]), *words, settings=settings)
-        assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.gpu(1)

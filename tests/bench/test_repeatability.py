@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from listed import REPEATED
-from repeatability import AIMS, comparison, summary, summed_up, tuning
-from steps import run_to_end
+from repeatability import AIMS, summary, summed_up
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "bench/repeatability.py"
@@ -43,16 +41,6 @@ def test_the_spread_is_that_of_the_true_latencies() -> None:
     assert text.endswith("Spread of the true latencies: 2.0 %, aimed at: 2 %.")
 
 
-def test_each_seed_has_a_database_of_its_own_and_other_winners_are_compared_anew() -> None:
-    (sizes, _), fields = REPEATED, {"m": 512, "world_size": 2}
-    steps = [tuning(sizes, fields, seed, seconds, False) for seed in (0, 1) for seconds in (12, 30)]
-    databases = {word for step in steps for word in step.words if word.startswith("--db=")}
-    assert len(databases) == len({step.name for step in steps}) == 4
-    assert "--budget=30s" in steps[1].words and "--seed=1" in steps[2].words
-    one, other = (comparison(sizes, fields, 12, [{"mode": mode}], False) for mode in ("push", "pull"))
-    assert one.name == other.name and one.words != other.words
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_run_resumes_and_ends_with_a_spread(tmp_path: Path) -> None:
@@ -65,14 +53,3 @@ def test_a_run_resumes_and_ends_with_a_spread(tmp_path: Path) -> None:
     assert [row["seed"] for row in found["rows"]] == [0, 1] and found["spread"] >= 0
     again = subprocess.run(words, capture_output=True, text=True)
     assert again.returncode == 0 and again.stdout == done.stdout and "[1/" not in again.stderr
-
-
-def test_an_interrupt_ends_a_command_of_steps_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(SystemExit) as end:
-        run_to_end(interrupted)
-    assert end.value.code == 130 and "continues" in capsys.readouterr().err

@@ -12,13 +12,8 @@ import rival_flashinfer
 import rivals
 import torch
 import torch.distributed as dist
-import winners
-from fakes import latency_of
 from rival_dispatch import laid_out, leaving, symm_mem_dispatch
 
-import autotune
-from autotune.config import Config
-from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.moe.routing import Kind, drawn_routing, planned
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
 
@@ -100,50 +95,3 @@ def test_a_rival_that_fails_is_one_line_and_left_out(
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "rival" in line]
     assert line.startswith("rival it: ")
     assert words in line
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_rival_that_works_is_set_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    operation = Operation(giving(torch.ones(4)))
-    assert set(operation.parts()) == {"it"}
-    assert operation.parts() is operation.parts()
-    assert operation.refreshed == 1
-
-
-def test_the_winner_copies_a_as_it_was_tuned_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lies on the heap for Iris; the winner was tuned, and is claimed, for an A that lies elsewhere."""
-    made = []
-
-    class Setup:
-        def __init__(self, kernels: Any, problem: Any, *others: Any, shard: torch.Tensor | None) -> None:
-            made.append((problem.in_place, shard))
-
-        def bind(self, tensors: Any) -> Callable[[], None]:
-            return lambda: None
-
-    monkeypatch.setattr(rivals, "Setup", Setup)
-    found = SimpleNamespace(source="exact", config=Config({"mode": "pull"}))
-    monkeypatch.setattr(autotune, "lookup", lambda name, problem: found)
-    operation = SimpleNamespace(
-        _problem=AllGatherGemm(m=64, n=64, k=64, world_size=2, in_place=True), _machine=None, _spin_limit=1,
-        _heap=SimpleNamespace(owns=lambda tensor: True), _tensors=SimpleNamespace(a=torch.ones(1), c=torch.ones(1)),
-    )  # fmt: skip
-    rivals.tuned(rivals.GATHER)(operation)
-    assert made == [(False, None)]
-
-
-def test_a_rival_stands_beside_the_winner_of_the_same_rounds() -> None:
-    rounds = [
-        {"it": latency_of(2.0 * drift), winners.WINNER: latency_of(drift), "late": latency_of(9.0)}
-        for drift in (100.0, 110.0, 90.0)
-    ]
-    del rounds[1]["late"]
-    rated = winners.rated(rounds)
-    assert set(rated) == {"it"}, "what failed in a round is left out, and the winner is no rival of its own"
-    assert rated["it"]["microseconds"] == 200.0
-    assert rated["it"]["over"] == pytest.approx({"value": 2.0, "error": 0.0}), "the drift is in both"
-    assert winners.beside(rated["it"]) == "2.00 ± 0.00"
-    untuned = winners.rated([{"it": latency_of(200.0)}] * 2)
-    assert winners.beside(untuned["it"]) == "200.0 µs"
-    assert winners.rated([{}]) == {}

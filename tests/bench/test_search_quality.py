@@ -12,7 +12,7 @@ import pytest
 import search_quality
 import synthetic
 from search_quality import JOINT, Score, advantage, shares
-from search_strategies import Strategy, Table, exhaustive, ours, randomly, sequential, tpe
+from search_strategies import Table, ours, randomly, sequential, tpe
 
 from autotune.config import Config
 from autotune.outcome import Evaluation
@@ -83,17 +83,6 @@ def test_no_strategy_takes_more_trials_than_it_is_given(table: Table, monkeypatc
         assert found == [table.latency(table.recording.evaluations[config]) for config in taken]
 
 
-def test_a_longer_run_begins_as_a_shorter_one(table: Table) -> None:
-    for strategy in (ours, tpe):
-        assert strategy(table, 25, 3)[:15] == strategy(table, 15, 3)
-
-
-def test_exhaustive_order_takes_the_first_of_the_list(table: Table) -> None:
-    evaluations = list(table.recording.evaluations.values())
-    assert exhaustive(table, 50, 0) == [table.latency(evaluation) for evaluation in evaluations[:50]]
-    assert min(map(table.latency, evaluations)) == table.recording.optimum
-
-
 def test_scores_and_intervals() -> None:
     score = Score.of([0.5] * 2 + [1.0] * 18)
     assert (score.mean, score.worst_decile) == (95.0, 50.0)
@@ -112,11 +101,3 @@ def test_the_command_prints_tables_and_draws_where_it_can(
     out, err = capsys.readouterr()
     assert "| random |" in out and "synthetic, 8 × synthetic GPU" in out
     assert (tmp_path / "plot.svg").exists() or "matplotlib is not installed" in err
-
-
-@pytest.mark.parametrize("strategy", [exhaustive, randomly])
-def test_a_list_leaves_out_what_a_newer_constraint_forbids(strategy: Strategy) -> None:
-    old = Table.open(MEASURED.with_name("ag-k-256.json.gz"))
-    recorded = len(old.recording.evaluations)
-    assert 100 < len(old.valid) < recorded
-    assert len(strategy(old, recorded, 0)) == len(old.valid)

@@ -10,28 +10,9 @@ from steps import Folder
 
 from autotune.taxes.measure import Amount, Base, measure
 from autotune.taxes.result import summary
-from autotune.workloads import names as workloads
 from autotune.workloads import workload
 
 AMOUNT = Amount(rounds=2, dose_rounds=1, calls=1, warmup=0, warmed=0.0, late=(0.0, 10.0))
-
-
-def test_every_problem_is_tuned_and_then_measured() -> None:
-    for toy in (False, True):
-        steps = taxes.steps(taxes.Options(4, toy))
-        assert len({step.name for step in steps}) == len(steps)
-        for tuned, measured in zip(steps[::2], steps[1::2], strict=True):
-            assert tuned.words[2] == measured.words[3] and measured.words[2] == "taxes"
-            shared = [word for word in tuned.words[3:] if word in measured.words]
-            assert "--world-size" in shared
-        assert {step.words[3].replace("-", "_") for step in steps[1::2]} <= set(workloads())
-
-
-def test_problems_exist() -> None:
-    for toy in (False, True):
-        for name, fields in taxes.Options(4, toy).problems():
-            found = workload(name)
-            found.problem_type.from_dict(fields)
 
 
 def test_the_table_has_what_was_measured(tmp_path: Path) -> None:

@@ -2,106 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import versions
 
 ROOT = Path(__file__).parents[2]
 
-CONFIG = {
-    "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2,
-    "split_k": 1, "preload_b": False, "k_chunks": 1, "loads": "pointer", "schedule": "tile", "transfer_rows": 16,
-    "comm_programs": 2, "copy_kib": 4, "peer_order": "fanout", "push_site": "same_launch", "head_start": 0,
-}  # fmt: skip
-"""The earlier checkout's default."""
-
-
-class Answering(versions.Checkout):
-    """A checkout of two ranks that answers at once, and what it was asked for."""
-
-    def __init__(self, name: str, order: list[str]) -> None:
-        self.name, self._order = name, order
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.times = [100.0, 90.0]
-
-    def ask(self, do: str, **arguments: Any) -> list[Any]:
-        if arguments.get("workload") == "flash_decode":
-            raise versions.Refused("no such workload")
-        self.asked.append((do, arguments))
-        if do == "sample":
-            self._order.append(self.name)
-        return {"default": [CONFIG, CONFIG], "make": [None, None], "sample": self.times}[do]
-
-    @property
-    def configs(self) -> list[dict[str, Any]]:
-        return [arguments["config"] for do, arguments in self.asked if do == "make"]
-
-    def end(self) -> None:
-        pass
-
-
-@pytest.fixture
-def checkouts(monkeypatch: pytest.MonkeyPatch) -> tuple[Answering, Answering]:
-    order: list[str] = []
-    made = Answering("before", order), Answering("now", order)
-
-    @contextlib.contextmanager
-    def both(before: Path, world_size: int) -> Iterator[tuple[Answering, Answering]]:
-        yield made
-
-    monkeypatch.setattr(versions, "both", both)
-    return made
-
 
 def compare(monkeypatch: pytest.MonkeyPatch, *words: str, before: Path = ROOT) -> int:
     monkeypatch.setattr("sys.argv", ["versions.py", str(before), "--sizes", "1", "--turns", "2", *words])
     return versions.main()
-
-
-def test_both_checkouts_run_the_same_config(
-    monkeypatch: pytest.MonkeyPatch, checkouts: tuple[Answering, Answering], capsys: pytest.CaptureFixture[str]
-) -> None:
-    before, now = checkouts
-    assert compare(monkeypatch, "--toy", "--only", "ag-rows", "fd") == 0
-    assert before.configs == now.configs == [CONFIG]
-    assert before._order == ["before", "now", *["before", "now", "now", "before"] * 2], "drift meets both alike"
-    printed = capsys.readouterr()
-    assert "| ag-rows m=8 | 100.0 | 100.0 | 1.000 ± 0.000 |" in printed.out
-    assert "fd: not compared: no such workload" in printed.err
-
-
-def test_a_slower_kernel_is_told(
-    monkeypatch: pytest.MonkeyPatch, checkouts: tuple[Answering, Answering], capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkouts[1].times = [90.0, 102.0]  # of two ranks the slower one counts
-    assert compare(monkeypatch, "--toy", "--only", "ag-rows") == 1
-    printed = capsys.readouterr()
-    assert "| 100.0 | 102.0 | 0.980 ± 0.000 |" in printed.out and "slower than 0.99 of before: 1" in printed.err
-
-
-def test_a_table_without_a_row_is_no_success(
-    monkeypatch: pytest.MonkeyPatch, checkouts: tuple[Answering, Answering], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert compare(monkeypatch, "--toy", "--only", "fd") == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "nothing was compared"
-
-
-def test_a_sample_lasts_as_long_as_it_should(monkeypatch: pytest.MonkeyPatch, checkouts: Any) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(versions.time, "monotonic", lambda: clock[0])
-
-    def microseconds(times: int) -> float:
-        clock[0] += 0.001 * times
-        return 1000.0
-
-    monkeypatch.setattr(checkouts[0], "microseconds", microseconds)
-    versions.in_turns(*checkouts, turns=2, seconds=0.1)
-    assert {arguments["times"] for do, arguments in checkouts[1].asked if do == "sample"} == {100}
 
 
 def test_ranks_of_two_checkouts_measure_in_turns(
@@ -117,32 +29,3 @@ def test_ranks_of_two_checkouts_measure_in_turns(
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-1].startswith("| ar-8192 m=2 | ")
     assert "fd: not compared: module 'autotune' has no attribute 'FlashDecode'" in printed.err
-
-
-def test_a_rank_that_dies_ends_the_comparison(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise SystemExit(3)\n")
-    checkout = versions.Checkout(tmp_path, 2, tmp_path)
-    try:
-        with pytest.raises(SystemExit, match="a rank has died"):
-            checkout.ask("make", workload="gemm_all_reduce", fields={"n": 32}, config=CONFIG)
-    finally:
-        checkout.end()
-
-
-@pytest.mark.parametrize(
-    ("words", "told"), [(("--turns", "1"), "at least 2"), (("--sizes", "0"), "a whole number from 1 on")]
-)
-def test_what_cannot_be_compared_is_refused(
-    words: tuple[str, str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        compare(monkeypatch, *words)
-    assert end.value.code == 2 and told in capsys.readouterr().err
-
-
-def test_a_folder_that_is_no_checkout_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        compare(monkeypatch, before=tmp_path)
-    assert end.value.code == 2 and "git worktree add" in capsys.readouterr().err

@@ -20,32 +20,6 @@ def answering(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], code:
     monkeypatch.setattr(subprocess, "run", lambda *words, **options: done)
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(subprocess, "run", lambda *words, **options: pytest.fail("it measures"))
-    monkeypatch.setattr("sys.argv", ["winners.py", *GRID, "--json", str(tmp_path / "none" / "rows.json")])
-    with pytest.raises(SystemExit) as end:
-        winners.main()
-    assert end.value.code == 2 and "folder" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("rows", "code", "told"), [([], 2, 2), ([{"latency": None}], 1, 1), ([], 130, 130)])
-def test_a_grid_without_a_measured_size_ends_as_it_ended(
-    monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], code: int, told: int
-) -> None:
-    answering(monkeypatch, rows, code)
-    with pytest.raises(SystemExit) as end:
-        winners.tune(list(GRID))
-    assert end.value.code == told
-
-
-def test_the_sizes_that_were_measured_count_where_another_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"latency": None}, {"latency": {"median": 5.0}}]
-    answering(monkeypatch, rows, winners.SOME_FAILED)
-    assert winners.tune(list(GRID)) == rows
-
-
 def test_ranks_of_rivals_look_the_winner_up_in_the_database_that_the_search_wrote(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -59,23 +33,6 @@ def test_ranks_of_rivals_look_the_winner_up_in_the_database_that_the_search_wrot
     monkeypatch.setenv("AUTOTUNE_DB", "another.db")
     winners.main()
     assert seen == [database]
-
-
-def test_only_rivals_that_are_asked_for_are_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One that hangs costs a deadline."""
-    seen: list[Any] = []
-    answering(monkeypatch, [{"latency": {"median": 5.0}}], 0)
-    monkeypatch.setattr(winners, "measure_rivals", lambda _, suppliers: seen.append(suppliers))
-    monkeypatch.setattr(winners, "table", lambda rows: "")
-    monkeypatch.setattr("sys.argv", ["winners.py", *GRID, "--rivals", "torch,flashinfer"])
-    winners.main()
-    assert seen == [["torch", "flashinfer"]]
-    monkeypatch.setattr("sys.argv", ["winners.py", *GRID, "--rivals", "torch,flux"])
-    with pytest.raises(SystemExit):
-        winners.main()
-    assert "got flux; allowed: torch, flashinfer, iris" in capsys.readouterr().err
 
 
 def test_every_baseline_that_a_ratio_may_be_of_has_a_column() -> None:

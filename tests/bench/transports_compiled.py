@@ -34,8 +34,8 @@ def main() -> None:
             inbox = meta(3 * 2 * words, dtype=torch.int64 if name == "LL" else torch.int32)
             launches.append(
                 bench.message_launch(
-                    name, meta(2 * words), inbox, inbox, meta(2), meta(2, dtype=torch.int64), meta(1), words,
-                    rank=0, bases=meta(2, dtype=torch.int64), turn=0, messages=3,
+                    name, meta(2 * words), inbox, inbox, meta(2), meta(2, dtype=torch.int64),
+                    meta(8, dtype=torch.int64), words, rank=0, bases=meta(2, dtype=torch.int64), turn=0, messages=3,
                 )
             )  # fmt: skip
     for launch in launches:

@@ -36,33 +36,6 @@ def test_finishing_makes_the_entry(
     assert store.entry(dataclasses.replace(key, world_size=4), provenance) is None
 
 
-def test_a_finished_study_may_go_on_and_finish_again(
-    store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
-) -> None:
-    study = begin(store, key, provenance)
-    store.finish(study.id, winner)
-    store.record(study.id, trial)
-    better = dataclasses.replace(winner, config=Config({"mode": "pull"}))
-    store.finish(study.id, better)
-    [entry] = store.entries()
-    assert (entry.winner, entry.trials) == (better, 1)
-
-
-def test_the_cache_serves_the_old_winner_until_the_new_one_is_found(
-    store: Store, key: CacheKey, provenance: Provenance, winner: Winner
-) -> None:
-    old = begin(store, key, provenance)
-    store.finish(old.id, winner)
-    store.forget(old.id)
-    new = begin(store, key, provenance)
-    assert [entry.study_id for entry in store.entries()] == [old.id]
-    better = dataclasses.replace(winner, config=Config({"mode": "pull"}))
-    store.finish(new.id, better)
-    [entry] = store.entries()
-    assert (entry.study_id, entry.winner) == (new.id, better)
-    assert store.entry(key, provenance) == entry
-
-
 def test_entries_come_newest_first_by_workload_and_device(
     store: Store, key: CacheKey, provenance: Provenance, winner: Winner
 ) -> None:

@@ -79,14 +79,6 @@ def test_what_is_there_is_replaced_only_when_asked_to_and_kept_even_then(
     assert store.trials(ours.id) == [trial]
 
 
-def test_what_is_tuned_anew_after_an_import_is_served_instead(store: Store, entry: Entry) -> None:
-    store.forget(store.adopt(entry).id)
-    anew = store.study(entry.key, entry.provenance, seed=9, space_size=5832)
-    store.finish(anew.id, entry.winner)
-    [found] = store.entries()
-    assert (found.study_id, found.imported_at, found.trials) == (anew.id, None, 0)
-
-
 def test_an_imported_study_that_is_tuned_further_here_is_a_result_of_here(store: Store, entry: Entry) -> None:
     adopted = store.adopt(entry)
     store.finish(adopted.id, entry.winner)

@@ -13,16 +13,6 @@ from studies import begin, just_now
 
 from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
 from autotune.errors import StoreError
-from autotune.machine import H100
-from autotune.problem import Problem, size
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Gemm(Problem):
-    """Stands for a workload's problem."""
-
-    workload = "gemm"
-    m: int = size("rows")
 
 
 def as_text(url: URL) -> str:
@@ -97,16 +87,6 @@ def test_forgetting_starts_afresh_and_deletes_nothing(
     assert store.studies("running") == store.studies(number=new.id) == [new] and store.names() == {key.workload}
 
 
-def test_finishing_a_superseded_study_leaves_it_superseded(
-    store: Store, key: CacheKey, provenance: Provenance, winner: Winner
-) -> None:
-    old = begin(store, key, provenance)
-    store.forget(old.id)
-    begin(store, key, provenance)
-    store.finish(old.id, winner)
-    assert [study.state for study in store.studies()] == ["superseded", "running"]
-
-
 def test_taxes_are_of_one_study_and_the_last_ones_count(store: Store, key: CacheKey, provenance: Provenance) -> None:
     one, other = begin(store, key, provenance), begin(store, dataclasses.replace(key, world_size=4), provenance)
     store.add_taxes(one.id, '{"first": 1}')
@@ -114,14 +94,6 @@ def test_taxes_are_of_one_study_and_the_last_ones_count(store: Store, key: Cache
     store.add_taxes(one.id, '{"second": 2}')
     store.add_taxes(other.id, '{"other": 3}')
     assert store.taxes(one.id) == '{"second": 2}' and store.taxes(other.id) == '{"other": 3}'
-
-
-def test_a_key_is_made_of_a_problem_and_a_machine(store: Store, provenance: Provenance) -> None:
-    key = CacheKey.of(Gemm(m=64, world_size=2), H100)
-    assert key == CacheKey(
-        "gemm", '{"dtype":"bf16","m":64,"world_size":2}', 2, "NVIDIA H100 80GB HBM3", "sm_90", "nvlink"
-    )
-    assert begin(store, key, provenance).key == key
 
 
 @pytest.mark.parametrize("method", ["record", "trials", "finish", "forget"])

@@ -78,9 +78,3 @@ def test_trials_keep_their_order_and_repetitions(
     for record in (trial, again, trial, again):
         store.record(study.id, record)
     assert store.trials(study.id) == [trial, again, trial, again]
-
-
-def test_trials_stay_with_their_study(store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord) -> None:
-    one, other = begin(store, key, provenance), begin(store, dataclasses.replace(key, arch="sm_100"), provenance)
-    store.record(one.id, trial)
-    assert store.trials(other.id) == []

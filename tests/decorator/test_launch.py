@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ import triton
 from small_kernels import SIZES, Clock, Recorder
 
 import autotune
-from autotune.decorator import tuning_session
 
 
 @pytest.fixture(autouse=True)
@@ -99,35 +95,6 @@ def test_many_threads_tune_a_key_once() -> None:
     assert clock.left == [] and len(kernel.cache) == 4
     assert answers == ["the compiled kernel"] * 64
     assert all(kwargs["grid"] == args[1:] for args, kwargs in recorder.launches)
-
-
-def test_a_first_call_goes_downwards_from_file_to_file() -> None:
-    """The walk of its files, as Python's profiler sees it: calls from one file of the decorator into another."""
-    tuned, _ = recorded("a, n, BLOCK", ["n"])
-    kernel, a = tuned[(1,)], torch.zeros(1)
-    folder = str(Path(tuning_session.__file__).parent)
-    walk, inside = [], list[str]()
-
-    def profile(frame: FrameType, event: str, _: object) -> None:
-        folder_of_file, _, file = frame.f_code.co_filename.rpartition("/")
-        if folder_of_file != folder:
-            return
-        if event == "return":
-            inside.pop()
-        elif event == "call":
-            walk.extend((file_before, file) for file_before in inside[-1:] if file_before != file)
-            inside.append(file)
-
-    sys.setprofile(profile)
-    try:
-        kernel(a, 1)
-    finally:
-        sys.setprofile(None)
-    names = ["tuned_kernel", "decision", "tuning_session", "proposals", "keeping"]
-    names += ["triton_tuner", "bench", "candidates", "key"]
-    order = [f"{name}.py" for name in names]
-    assert all(order.index(file) < order.index(entered) for file, entered in walk), walk
-    assert {entered for _, entered in walk} == set(order[1:])
 
 
 @pytest.mark.parametrize("count", [5, 22])

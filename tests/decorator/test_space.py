@@ -95,21 +95,6 @@ def test_a_long_list_is_searched_within_its_trials() -> None:
     assert len(kernel.configs_timings) == 6 and set(kernel.configs_timings) <= set(configs)
 
 
-def test_a_list_is_used_up_however_sparse_it_is() -> None:
-    configs = [triton.Config({"BLOCK": 16, "A": i, "B": 7 * i, "C": -i}) for i in range(9)]
-
-    def made() -> Any:
-        @triton.jit
-        def sparse(out, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
-            tl.store(out, A)
-
-        return sparse
-
-    kernel = autotune.autotune(configs, key=[], trials=8, do_bench=lambda call, quantiles: [1.0] * 3)(made())
-    kernel[(1,)](torch.zeros(1))
-    assert len(kernel.configs_timings) == 8
-
-
 def test_a_step_in_a_list_leads_to_what_is_most_alike_and_its_numbers_are_in_order() -> None:
     listed = [
         Config({"mode": "kernel", "BLOCK": block, "split": split, "layout": layout})
@@ -186,14 +171,6 @@ def test_the_nearest_has_to_be_allowed_for_the_call(allowing: dict[str, Any]) ->
         assert (n, answer.source, kernel.best_config.kwargs["BLOCK"]) == (n, source, block)
 
 
-def test_the_first_of_a_space_that_pruning_leaves_is_its_default() -> None:
-    prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}
-    kernel = autotune.autotune(space=BLOCKS, key=["n"], prune_configs_by=prune)(copy())
-    kernel[grid](*tensors(), 200)
-    (answer,) = kernel.decisions.values()
-    assert (answer.source, kernel.best_config.kwargs["BLOCK"]) == ("default", 64)
-
-
 def test_pruning_refuses_single_configs_of_a_space() -> None:
     bench = Formula(lambda named: named["BLOCK"])
     prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}
@@ -205,28 +182,6 @@ def test_pruning_refuses_single_configs_of_a_space() -> None:
     with Store.open() as store:
         outcomes = [trial.evaluation.outcome for trial in store.trials(store.studies()[0].id)]
     assert outcomes.count(Outcome.INVALID) == 8
-
-
-def test_what_pruning_refuses_takes_none_of_the_trials() -> None:
-    bench = Formula(lambda named: named["BLOCK"])
-    prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}
-    kernel = autotune.autotune(
-        space=BLOCKS, key=["n"], on_miss="tune", trials=11, prune_configs_by=prune, do_bench=bench,
-        config_hook=bench.hook,
-    )(copy())  # fmt: skip
-    kernel[grid](*tensors(), 200)
-    assert len(bench.launched) == 11 + 1
-
-
-def test_of_equal_medians_the_lower_percentiles_win() -> None:
-    for spread, best in (([1.0, 0.9, 1.2], 0), ([1.0, 0.7, 1.2], 1), ([1.0, 0.8, 1.0], 1)):
-        timings = iter([[1.0, 0.8, 1.1], spread])
-        configs = [triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64})]
-        kernel = autotune.autotune(configs, key=["n"], do_bench=lambda call, quantiles, left=timings: next(left))(
-            copy()
-        )
-        kernel.tune(*tensors(), 200, grid=grid)
-        assert kernel.best_config is configs[best]
 
 
 def test_warmup_compiles_what_a_launch_would_take() -> None:
@@ -259,19 +214,16 @@ def test_warmup_compiles_what_a_launch_would_take() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "named"),
     [
-        ({"space": BLOCKS, "configs": SIZES}, "a space excludes a list of configs"),
-        ({"space": BLOCKS, "prune_configs_by": {"perf_model": print}}, "a space excludes a list of configs"),
-        ({"space": BLOCKS, "on_miss": "guess"}, "on_miss names guess; the words are default, nearest, tune, error"),
-        ({"space": BLOCKS, "free": ["m"]}, "free names m; the key arguments are n"),
-        ({"space": BLOCKS, "trials": 0}, "trials=0"),
-        ({"space": BLOCKS, "ranks": "some"}, "ranks='some': allowed: all, each, or a function that returns the group"),
+        ({"configs": SIZES}, "list of configs"), ({"prune_configs_by": {"perf_model": print}}, "list of configs"),
+        ({"on_miss": "guess"}, "on_miss"), ({"free": ["m"]}, "free"), ({"trials": 0}, "trials"),
+        ({"ranks": "some"}, "ranks"),
     ],
-)
-def test_what_does_not_fit_is_refused_where_it_is_written(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidArguments, match=told):
-        autotune.autotune(**{"key": ["n"], **options})(copy())
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_where_it_is_written(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidArguments, match=named):
+        autotune.autotune(**{"space": BLOCKS, "key": ["n"], **options})(copy())
 
 
 @pytest.mark.parametrize(
@@ -300,3 +252,29 @@ def test_a_bad_default_and_an_empty_space_are_told_at_the_launch() -> None:
     ):
         with pytest.raises(InvalidConfig, match=told):
             autotune.autotune(key=["n"], **options)(copy())[grid](*tensors(), 200)
+
+
+def test_a_list_is_used_up_however_sparse_it_is() -> None:
+    configs = [triton.Config({"BLOCK": 16, "A": i, "B": 7 * i, "C": -i}) for i in range(9)]
+
+    def made() -> Any:
+        @triton.jit
+        def sparse(out, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+            tl.store(out, A)
+
+        return sparse
+
+    kernel = autotune.autotune(configs, key=[], trials=8, do_bench=lambda call, quantiles: [1.0] * 3)(made())
+    kernel[(1,)](torch.zeros(1))
+    assert len(kernel.configs_timings) == 8
+
+
+def test_what_pruning_refuses_takes_none_of_the_trials() -> None:
+    bench = Formula(lambda named: named["BLOCK"])
+    prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}
+    kernel = autotune.autotune(
+        space=BLOCKS, key=["n"], on_miss="tune", trials=11, prune_configs_by=prune, do_bench=bench,
+        config_hook=bench.hook,
+    )(copy())  # fmt: skip
+    kernel[grid](*tensors(), 200)
+    assert len(bench.launched) == 11 + 1

@@ -111,11 +111,9 @@ def test_every_mode_is_right_with_a_result_in_fp8(fields: dict[str, Any]) -> Non
 
 def test_a_result_in_fp8_needs_an_epilogue_and_whole_blocks() -> None:
     fields = {"m": 4, "k": 64, "world_size": 2, "quantised": True}
-    with pytest.raises(InvalidProblem, match="a quantised C needs an epilogue"):
+    with pytest.raises(InvalidProblem, match="epilogue"):
         WORKLOAD.problem_type(n=512, **fields)
-    with pytest.raises(
-        InvalidProblem, match="150 columns on each rank and a scale for each 128 of them; use 512 or 1024"
-    ):
+    with pytest.raises(InvalidProblem, match="use 512 or 1024"):
         WORKLOAD.problem_type(n=600, epilogue="swiglu", **fields)
     for here in (EIGHT_GPUS, INTERPRETED):
         problem = WORKLOAD.problem_type(m=512, n=4096, k=1024, epilogue="swiglu", world_size=2, quantised=True)
@@ -135,11 +133,11 @@ def test_both_layouts_mean_the_same(epilogue: str) -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(InvalidProblem, match=r"n=6 on 2 ranks: .*an even number; use 8"):
+    with pytest.raises(InvalidProblem, match="n=6 .*use 8"):
         WORKLOAD.problem_type(m=4, n=6, k=8, world_size=2, epilogue="swiglu")
-    with pytest.raises(InvalidProblem, match="gate_up=interleaved: B has gate and up only with an epilogue"):
+    with pytest.raises(InvalidProblem, match="gate_up"):
         WORKLOAD.problem_type(m=4, n=8, k=8, world_size=2, gate_up="interleaved")
-    with pytest.raises(InvalidProblem, match="epilogue='relu': allowed: none, swiglu, geglu, geglu_tanh"):
+    with pytest.raises(InvalidProblem, match="epilogue"):
         WORKLOAD.problem_type(m=4, n=8, k=8, world_size=2, epilogue="relu")
 
 

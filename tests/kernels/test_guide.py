@@ -25,7 +25,7 @@ def test_every_mode_is_right(world_size: int, rows: int, columns: int) -> None:
     check_all(WORKLOAD, problem, configs[:: max(1, len(configs) // 4)], {"bsp", "push", "pull"})
 
 
-@pytest.mark.parametrize("machine", [H100, whole(MI300X), MI350X], ids=lambda machine: machine.arch)
+@pytest.mark.parametrize("machine", [H100, whole(MI300X), whole(MI350X)], ids=lambda machine: machine.arch)
 def test_it_compiles(machine: Machine) -> None:
     problem = WORKLOAD.problem_type(rows=64, columns=8192, world_size=8)
     with Screen(WORKLOAD, problem, machine) as screen:

@@ -89,15 +89,6 @@ def test_the_type_is_that_of_the_machine_and_old_machines_refuse() -> None:
         found.space.check_problem(problem, A100)
 
 
-def test_words_of_the_ll_protocol_hold_no_fp8() -> None:
-    found = workload("gemm_all_reduce")
-    problem = found.problem_type(m=16, n=1024, k=2048, world_size=2, wire="fp8")
-    config = found.default_config(problem, EIGHT_GPUS)
-    assert found.space.violation(config, problem, EIGHT_GPUS) is None
-    refusal = str(found.space.violation(config.replace(protocol="ll"), problem, EIGHT_GPUS))
-    assert "wire=fp8 needs protocol=signal" in refusal
-
-
 @pytest.mark.parametrize("here", [EIGHT_GPUS, MI300X], ids=lambda here: here.arch)
 def test_kernels_compile(here: Machine, compilers: Compilers) -> None:
     jobs = []

@@ -21,7 +21,6 @@ from autotune.machine import machine
 from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
-from autotune.ranks.measure import combine
 from autotune.tuning.finals import finals_plan
 from autotune.workloads import workload
 
@@ -138,9 +137,3 @@ def test_a_killed_driver_in_a_checkout_takes_its_ranks_with_it_and_the_next_one_
     with new_gang():
         assert len(list(folder.iterdir())) == 1, "its own"
     assert list(folder.iterdir()) == []
-
-
-def test_of_each_iteration_the_slowest_rank_counts() -> None:
-    latency = combine([[10.0, 30.0, 20.0], [15.0, 25.0, 40.0]])
-    assert (latency.median, latency.skew, latency.by_rank) == (30.0, 5.0, (20.0, 25.0))
-    assert latency.low < latency.median < latency.high and latency.iterations == 3

@@ -12,7 +12,7 @@ import torch
 import autotune
 from autotune.config import Config
 from autotune.errors import InputError
-from autotune.machine import H100, INTERPRETED
+from autotune.machine import H100
 from autotune.outcome import Outcome
 from autotune.ranks import bursts
 from autotune.ranks.protocol import (
@@ -21,7 +21,6 @@ from autotune.ranks.protocol import (
     Done,
     Failed,
     Measure,
-    MeasureBarrier,
     MeasureDoor,
     MeasureIsolated,
     MeasureParts,
@@ -143,12 +142,6 @@ def test_a_config_is_checked_with_the_inputs_of_the_seed_and_named_in_the_reply(
     assert bench.asked == [("prepare", ONE), ("refresh", 5), ("barrier",), ("run", ONE), ("barrier",)]
 
 
-def test_an_interpreted_rank_compiles_nothing(bench: Bench) -> None:
-    rank = Alone(bench, INTERPRETED)
-    done(rank, Compile(OTHER))
-    assert bench.asked == []
-
-
 @pytest.mark.parametrize(("second", "worst"), [(Error(0.3, 0.1), (0.3, 0.2)), (Error(NAN, 0.1), (NAN, 0.2))])
 def test_of_many_calls_the_worst_error_counts_and_no_number_is_worse_than_any(
     bench: Bench, second: Error, worst: tuple[float, float], monkeypatch: pytest.MonkeyPatch
@@ -165,17 +158,6 @@ def test_of_many_calls_the_worst_error_counts_and_no_number_is_worse_than_any(
     found = done(Alone(bench), Recheck(seed=3, stagger=0.5, pause=0.25, bursts=4, calls=2))
     assert (found.overall, found.element) == pytest.approx(worst, nan_ok=True)
     assert bench.asked == [("input_sets", 3), (3, 0.5, 0.25), (4, 2)]
-
-
-def test_measurements_have_the_calls_that_are_asked_for(bench: Bench) -> None:
-    rank = Alone(bench)
-    done(rank, Check(ONE, 0))
-    bench.asked.clear()
-    timed = done(rank, Measure(warmup=4, iterations=3))
-    assert (timed.times, timed.host, bench.asked) == ((1.0,) * 3, (0.5,), [("run", ONE), (4, 3)])
-    assert done(rank, MeasureIsolated(2)).times == (7.0, 7.0)
-    assert done(rank, MeasureBarrier(5, 2)).parts == {"barrier": (5.0, 5.0)}
-    assert done(rank, Trace()).events
 
 
 def test_each_part_is_measured_or_the_one_that_is_named_with_inputs_of_its_own(bench: Bench) -> None:
@@ -231,13 +213,6 @@ def test_a_configs_failure_is_an_outcome_in_a_line(
     bench.refuses = error
     found = rank.answer(Check(ONE, 0))
     assert isinstance(found, Failed) and (found.reason, (found.outcome, found.broken)) == (reason, how)
-
-
-def test_other_errors_are_bugs(bench: Bench) -> None:
-    rank = Alone(bench)
-    bench.refuses = RuntimeError("shapes do not fit")
-    with pytest.raises(RuntimeError, match="shapes do not fit"):
-        rank.answer(Check(ONE, 0))
 
 
 @pytest.mark.parametrize("error", [InputError("no such call"), NotImplementedError()])

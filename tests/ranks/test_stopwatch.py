@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
 from autotune.errors import MissedBarrier
 from autotune.machine import machine
 from autotune.outcome import Outcome
-from autotune.ranks import measure
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
-from autotune.ranks.measure import FEW_HOST_CALLS, Stopwatch
+from autotune.ranks.measure import FEW_HOST_CALLS
 from autotune.ranks.protocol import Failed, Measure, Request
 from autotune.ranks.rank import Rank
 from autotune.workloads import workload
@@ -41,46 +39,6 @@ def test_all_ranks_time_a_call_in_the_same_way_however_long_each_finds_it(tmp_pa
     first, second = run_ranks(ON_RANKS, "near_the_thresholds", 2, tmp_path, gpu=gpu, seconds=270)
     assert first[:2] == second[:2] == [[False, FEW_HOST_CALLS], [True, FEW_HOST_CALLS]]
     assert first[2:] == second[2:] == ([2 + 3 + FEW_HOST_CALLS] if gpu else [])
-
-
-@pytest.mark.parametrize(
-    ("enough", "slept"),
-    [
-        pytest.param(0, [1, 1, 1, 1, 1, 1, 1, 1], id="the host is ahead"),
-        pytest.param(4, [1, 2, 4, 4, 4, 4, 4, 4], id="it needs longer"),
-        pytest.param(1e9, [1, 2, 4, 8, 16, 32, 40, 40], id="it is never ahead"),
-    ],
-)
-def test_the_device_sleeps_longer_until_the_host_is_ahead(
-    monkeypatch: pytest.MonkeyPatch, enough: float, slept: list[int]
-) -> None:
-    """In shortest pauses, of which the longest has forty."""
-    pauses: list[int] = []
-
-    class Event:
-        def __init__(self, **_: Any) -> None: ...
-        def record(self) -> None: ...
-        def query(self) -> bool:
-            return pauses[-1] < enough * shortest
-
-        def elapsed_time(self, end: Any) -> float:
-            return 1.0
-
-    shortest = int(measure.SHORTEST_PAUSE * measure.SLOWEST_CLOCK_GHZ * 1e9)
-    for name, found in {"Event": Event, "_sleep": pauses.append, "synchronize": lambda: None}.items():
-        monkeypatch.setattr(torch.cuda, name, found)
-    monkeypatch.setattr(measure, "_enqueued_and_worked", lambda call: (1e-9, 1e-9))
-    watch = object.__new__(Stopwatch)
-    monkeypatch.setattr(watch, "_way_of", lambda working: (False, 1), raising=False)
-    state = {"_flush": torch.zeros(1), "_sink": torch.zeros(()), "_barrier": Barrier()}
-    for name, value in {**state, "_shortest_pause": measure.SHORTEST_PAUSE}.items():
-        monkeypatch.setattr(watch, name, value, raising=False)
-    watch._device_times(lambda: None, warmup=2, iterations=6)
-    assert [pause / shortest for pause in pauses] == slept
-
-
-class Barrier:
-    def run(self) -> None: ...
 
 
 @pytest.mark.gpu(2, each=True)

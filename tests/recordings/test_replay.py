@@ -10,10 +10,9 @@ import pytest
 from fakes import EIGHT_GPUS, FakeScreen
 from reduced_space import ALLOWED, FOUND, PROBLEM
 
-from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import InputError
-from autotune.outcome import Evaluation, Outcome
+from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay
 from autotune.tuning import EFFORTS, Budget, Result, tune
@@ -51,22 +50,6 @@ def test_the_same_seed_on_the_same_table_gives_the_same_run(recording: Recording
         winners.append(result.entry.winner)
     assert runs[0] == runs[1] != runs[2]
     assert winners[0] == winners[1]
-
-
-def test_an_interrupted_replay_measures_nothing_twice(recording: Recording, tmp_path: Path) -> None:
-    class Interrupted(Replay):
-        def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
-            if len(self.asked) == 17:
-                raise KeyboardInterrupt
-            return super().evaluate(config, seed, plan)
-
-    first, second = Interrupted(recording), Replay(recording)
-    with Store.open(tmp_path / "interrupted.db") as store:
-        assert run(store, first).interrupted
-        result = run(store, second)
-    assert result.entry is not None and result.progress.resumed > 0
-    searched = second.asked[: TRIALS - 17]
-    assert searched and not set(first.asked) & set(searched)
 
 
 def test_it_turns_to_no_other_problem(recording: Recording) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 from typing import Any
 
-import optuna
 import pytest
 
 from autotune.config import Config
@@ -75,18 +74,6 @@ def test_a_violation_says_what_is_allowed(values: dict[str, Any], said: str) -> 
     assert said in str(caught.value)
 
 
-def test_neighbours_are_valid_and_one_step_away() -> None:
-    config = Config({"mode": "push", "tile": 32, "unit": 64, "tma": False})
-    neighbours = set(TOY.neighbours(config, problem(), H100))
-    assert neighbours == {
-        config.replace(tile=16),
-        config.replace(tile=64),
-        config.replace(unit=32),
-        config.replace(unit=128),
-        config.replace(tma=True),
-    }
-
-
 def test_the_fingerprint_changes_with_values_and_constraints() -> None:
     dimensions = list(TOY.dimensions.values())
     same = Space(*dimensions, constraints=TOY.constraints)
@@ -151,15 +138,6 @@ def test_a_problem_is_refused_only_where_no_mode_is_left() -> None:
     space("push").check_problem(problem(), H100)
     with pytest.raises(InvalidProblem, match="the machine lacks it"):
         space().check_problem(problem(), H100)
-
-
-def test_optunas_parameters_lead_back_to_the_config() -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
-    for _ in range(30):
-        trial = study.ask()
-        config = FOUND.space.suggest(trial)
-        assert trial.params == FOUND.space.parameters(config)
-        assert trial.distributions == FOUND.space.distributions(config)
 
 
 PUSH = {

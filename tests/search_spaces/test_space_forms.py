@@ -80,24 +80,10 @@ def draws(space: Space, problem: Any, machine: Machine, count: int) -> list[Conf
     return found
 
 
-def test_independent_parts_are_counted_as_the_product_says() -> None:
-    space = make_space()
-    everything = list(space.enumerate(PROBLEM, H100))
-    assert len(everything) == len(set(everything)), "none twice"
-    assert set(everything) == valid_of(space)
-    assert space.size(PROBLEM, H100) == len(everything) == 1 + 5 * 3 * 2
-
-
 def test_a_count_beyond_64_bits_is_exact() -> None:
     wide = [numbers(f"d{number}", *range(256)) for number in range(9)]
     odd = Constraint("odd", ("d0", "d1"), lambda s, d0, d1: (d0 + d1) % 2 == 1, "the sum is odd")
     assert Space(choices("mode", "push"), *wide, constraints=(odd,)).size(PROBLEM, H100) == 2**71
-
-
-def test_enumerating_one_mode_gives_that_mode_only() -> None:
-    space = make_space()
-    assert {config["mode"] for config in space.enumerate(PROBLEM, H100, "push")} == {"push"}
-    assert list(space.enumerate(PROBLEM, H100, "warp")) == []
 
 
 @pytest.mark.parametrize(
@@ -225,12 +211,6 @@ def test_a_dimension_tells_numbers_flags_and_words_apart(one: tuple[Any, ...], o
     alike = one == other and all(type(a) is type(b) for a, b in zip(one, other, strict=True))
     assert all(dimension.holds(value) is alike for value in other)
     assert all(dimension.holds(value) for value in one)
-
-
-def test_a_dimension_of_both_one_and_true_keeps_them_apart() -> None:
-    mixed = Dimension("mixed", (True, 1), ordinal=False)
-    assert mixed.index(True) == 0 and mixed.index(1) == 1
-    assert [type(value) for value in mixed.neighbours(True)] == [int]
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,3 @@ def test_what_was_wrong_in_the_search_has_no_second_chance_in_the_finals(path: P
     result = run(path, ranks, trials=1000, force=again)
     assert result.entry is not None and result.entry.winner.config != config
     assert ranks.configs.count(config) == 1
-
-
-def test_where_every_finalist_was_wrong_there_is_no_winner(path: Path) -> None:
-    result = run(path, Ranks(fails=dict.fromkeys(EVERYTHING, Outcome.WRONG_RESULT)), trials=1000)
-    assert result.entry is None and result.progress.outcomes[Outcome.WRONG_RESULT] == len(EVERYTHING)

@@ -106,11 +106,6 @@ def test_a_single_round_is_never_repeated() -> None:
     assert calls == [0, 0]
 
 
-def test_interpreted_finalists_need_not_reach_clocks_that_last() -> None:
-    plans = [finals_plan(30, "interpreter").for_calls_of(latency) for latency in (100.0, 1e5)]
-    assert [(plan.warmup, plan.iterations, plan.screen) for plan in plans] == [(3, 30, 30), (3, 3, 3)]
-
-
 def test_only_the_last_session_s_rounds_are_final_and_the_drift_is_theirs() -> None:
     def record(source: str, number: int, median: float) -> TrialRecord:
         return TrialRecord(A, Evaluation(Outcome.MEASURED, latency=latency_of(median)), source, number)
@@ -149,7 +144,7 @@ def test_with_three_rounds_what_both_have_in_common_is_no_noise() -> None:
 
 @pytest.mark.parametrize("rounds", [3, 4, 6])
 def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(rounds: int) -> None:
-    rng, draws = np.random.default_rng(3), 2000
+    rng, draws = np.random.default_rng(3), 1000
 
     def times(median: float) -> list[Latency]:
         return rounds_of(*(median * np.exp(rng.normal(0, 0.003, rounds))))
@@ -194,7 +189,7 @@ def test_time_that_is_up_ends_them_and_so_does_a_failure_in_the_midst() -> None:
 
 
 def test_looking_twice_makes_few_more_mistakes_and_finds_more_that_are_faster() -> None:
-    rng, draws = np.random.default_rng(5), 2000
+    rng, draws = np.random.default_rng(5), 500
 
     def wins(median: float, more: bool) -> float:
         def times(median: float) -> Iterator[float]:
@@ -204,3 +199,21 @@ def test_looking_twice_makes_few_more_mistakes_and_finds_more_that_are_faster() 
 
     assert wins(100.0, more=True) <= 0.02 + 3.1 * math.sqrt(0.02 * 0.98 / draws)
     assert wins(98.0, more=True) > wins(98.0, more=False) + 0.2
+
+
+def test_a_finalist_runs_for_a_while_before_it_is_measured() -> None:
+    plans = [finals_plan(30).for_calls_of(latency) for latency in (1.0, 50.0, 1500.0, 19e3, 1e6, 1e8)]
+    assert [plan.warmup for plan in plans] == [400, 400, 40, 4, 3, 3]
+    assert [plan.iterations for plan in plans] == [120, 120, 100, 30, 3, 3]
+    assert all(plan.screen == plan.iterations for plan in plans), "none is dropped half-way"
+    plans = [finals_plan(30, "interpreter").for_calls_of(latency) for latency in (100.0, 1e5)]
+    assert [(plan.warmup, plan.iterations, plan.screen) for plan in plans] == [(3, 30, 30), (3, 3, 3)]
+
+
+def test_merging_takes_the_median_round() -> None:
+    merged = merge([latency_of(100.0, host=5.0), latency_of(104.0, host=7.0), latency_of(90.0, host=6.0)])
+    assert merged.median == 100.0 and merged.low <= 100.0 <= merged.high
+    assert merged.rounds == (100.0, 104.0, 90.0) and merged.host_rounds == (5.0, 7.0, 6.0) and merged.host == 6.0
+    assert merge([latency_of(1.0, host=5.0), latency_of(1.0)]).host_rounds == ()
+    alone = merge([latency_of(1.0, isolated=isolated) for isolated in (9.0, 4.0, 8.0)])
+    assert (alone.isolated, alone.isolated_rounds) == (8.0, (9.0, 4.0, 8.0))

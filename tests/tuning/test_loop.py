@@ -1,300 +1,448 @@
-"""The loop: the budget it keeps, what it stores, what it does not measure twice, whom it crowns."""
+"""The loop, mostly over a space small enough to know everything about: budget, requests to the ranks, the store."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
+import random
 import time
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import BASELINE, EIGHT_GPUS, FAILURES, LAPTOP, FakeGang, FakeScreen, formula, latency_of
+from every_mode import whole
+from fakes import EIGHT_GPUS, LAPTOP, FakeGang, FakeScreen, latency_of
+from small_space import (
+    BEST,
+    BSP,
+    EFFORT,
+    EVERYTHING,
+    FINALS,
+    PROBLEM,
+    WORKLOAD,
+    Ranks,
+    SmallProblem,
+    kept,
+    run,
+    time_of,
+)
 
 from autotune.config import Config
-from autotune.db import Store
-from autotune.errors import InputError, InvalidBudget
-from autotune.outcome import Evaluation, Latency, Outcome, Regime
+from autotune.db import CacheKey, Store, Winner
+from autotune.errors import GangError, InputError, InvalidBudget
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome
 from autotune.ranks.evaluation import LONG_CALL
-from autotune.tuning import EFFORTS, Budget, Result, tune
+from autotune.report.figures import Ratio, ratio
+from autotune.runtime.lookup import lookup
+from autotune.tuning import EFFORTS, Budget, Progress, tune
+from autotune.tuning.cached import cached
 from autotune.tuning.effort import LARGEST_SEED, MOST_TRIALS, limits_of, parse_duration
-from autotune.tuning.finals import finals_plan, merge
-from autotune.tuning.progress import Progress
+from autotune.tuning.finals import PROOF, finals_plan
 from autotune.tuning.search import Search
-from autotune.workloads import workload
-
-FOUND = workload("all_gather_gemm")
-PROBLEM = FOUND.problem_type(m=4096, n=28672, k=8192, world_size=8)
+from autotune.workloads import provenance_of, workload
 
 
-def run(store: Store, gang: FakeGang, trials: int = 30, seconds: float = math.inf, **options: Any) -> Result:
-    """One tuning run on a fake 8-GPU machine."""
-    screen: Any = FakeScreen(FOUND, PROBLEM, EIGHT_GPUS)
-    budget = Budget(trials, seconds)
-    return tune(FOUND, PROBLEM, EIGHT_GPUS, store, gang, screen, budget=budget, effort=EFFORTS["quick"], **options)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache.db"
 
 
-def searched(store: Store, study: int) -> list[Config]:
-    """The configs evaluated by the search and as baselines, in order."""
-    trials = store.trials(study)
-    return [t.config for t in trials if t.source != "final" and t.evaluation.outcome is not Outcome.INVALID]
+@pytest.mark.parametrize("seed", [0, 1, whole(2), whole(3)])
+def test_it_finds_the_optimum_of_a_small_space(path: Path, seed: int) -> None:
+    ranks = Ranks()
+    result = run(path, ranks, trials=30, seed=seed)
+    assert result.entry is not None and result.entry.winner.config == BEST
+    assert result.entry.winner.latency.median == 200.0
+    assert len(result.entry.winner.limits["sum"].rounds) == EFFORT.rounds
+    again = Ranks()
+    run(path.with_name("again.db"), again, trials=30, seed=seed)
+    assert again.calls[:30] == ranks.calls[:30], "the same seed gives the same search"
 
 
-def test_it_gets_near_the_optimum_and_beats_the_baseline(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "cache.db") as store:
-        result = run(store, FakeGang(PROBLEM), trials=60, seed=3)
+def test_it_ends_when_the_whole_space_is_known(path: Path) -> None:
+    ranks = Ranks()
+    result = run(path, ranks, trials=1000)
+    searched = ranks.configs[: len(EVERYTHING)]
+    assert set(searched) == EVERYTHING
+    assert len(ranks.calls) == len(EVERYTHING) + FINALS
+    assert result.progress.trials == len(EVERYTHING) and result.progress.exhausted and result.progress.used == 1
+
+
+def test_a_winner_that_fails_its_proof_is_an_outcome_and_the_next_best_wins(path: Path) -> None:
+    ranks = Ranks(flaky={BEST})
+    result = run(path, ranks, trials=1000)
     assert result.entry is not None
-    found = result.entry.winner
-    assert found.latency.median < 1.15 * 380.0 < BASELINE
-    assert found.latency.median == pytest.approx(formula(found.config))
-    assert set(found.baselines) == {"bsp eager", "bsp graph"} and set(found.limits) == {"all_gather", "gemm"}
-    assert all(len(part.rounds) == len(found.latency.rounds) > 1 for part in found.limits.values()), "in turns"
+    winner = result.entry.winner
+    assert ranks.proved == [BEST, winner.config] and winner.config != BEST
+    assert winner.latency.median == min(time_of(config) for config in EVERYTHING - {BEST})
+    (failed,) = [trial for trial in kept(path) if trial.evaluation.outcome is Outcome.WRONG_RESULT]
+    assert (failed.config, failed.source, failed.evaluation.reason) == (BEST, "proof", "planted: call 117")
 
 
-def test_trials_are_counted_and_every_outcome_is_stored_with_its_reason(tmp_path: Path) -> None:
-    class Fickle(FakeGang):
-        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
-            outcomes = [None, *FAILURES]
-            outcome = outcomes[len(self.calls) % len(outcomes)]
-            found = super().evaluate(config, seed, plan)
-            return Evaluation(outcome, "planted") if outcome is not None else found
-
-    with Store.open(tmp_path / "cache.db") as store:
-        result = run(store, Fickle(PROBLEM))
-        trials = store.trials(result.study.id)
-        configs = searched(store, result.study.id)
-    assert len(configs) == 30 and max(Counter(configs).values()) == 1
-    outcomes = Counter(trial.evaluation.outcome for trial in trials if trial.source != "final")
-    assert outcomes == result.progress.outcomes
-    assert set(outcomes) == set(Outcome)
-    assert all(trial.evaluation.reason for trial in trials if trial.evaluation.outcome is not Outcome.MEASURED)
-    for trial in trials:
-        violation = FOUND.space.violation(trial.config, PROBLEM, EIGHT_GPUS)
-        assert (violation is not None) == (trial.evaluation.outcome is Outcome.INVALID)
+def test_where_all_fail_their_proof_there_is_no_winner(path: Path) -> None:
+    ranks = Ranks(flaky=EVERYTHING)
+    result = run(path, ranks, trials=1000)
+    assert result.entry is None and len(ranks.proved) > 1
+    failed = [trial.source for trial in kept(path) if trial.evaluation.outcome is Outcome.WRONG_RESULT]
+    assert failed == [PROOF] * len(ranks.proved)
+    assert result.progress.outcomes[Outcome.MEASURED] == result.progress.trials, "a proof is not another trial"
 
 
-def test_what_the_ranks_did_with_the_time_is_told(tmp_path: Path) -> None:
-    gang = FakeGang(PROBLEM)
-    gang.seconds = 0.01
-    with Store.open(tmp_path / "cache.db") as store:
-        result = run(store, gang, trials=20)
-    spent = result.progress.spent
-    assert spent.trials == 20 - len(result.progress.baselines)
-    assert spent.trials * gang.seconds <= spent.evaluating <= spent.total
-    assert spent.evaluating + spent.compilers <= spent.total
-    assert spent.rate == pytest.approx(60 * spent.trials / spent.total)
+@pytest.mark.parametrize("trials", [1, 2, 7, 20])
+def test_the_ranks_evaluate_as_many_configs_as_the_budget_says(path: Path, trials: int) -> None:
+    ranks = Ranks()
+    result = run(path, ranks, trials=trials)
+    trialled = [t for t in kept(path) if t.evaluation.outcome is not Outcome.INVALID]
+    assert len(trialled) == trials == result.progress.trials
+    assert ranks.configs[:trials] == [t.config for t in trialled]
+    assert ranks.configs[0] == BSP, "baselines come first"
+    assert len(kept(path, finals=True)) == len(ranks.calls) - trials <= FINALS
 
 
-@pytest.mark.parametrize("regime", [Regime.GRAPH, Regime.PIPELINED])
-def test_a_graph_of_the_library_s_calls_is_tried_only_for_callers_who_capture(tmp_path: Path, regime: Regime) -> None:
-    """Flash decode's library way has tiles besides, so that the search would propose such graphs too."""
-    found = workload("flash_decode")
-    problem = found.default_problem(EIGHT_GPUS, 8)
-    screen: Any = FakeScreen(found, problem, EIGHT_GPUS)
-    with Store.open(tmp_path / "cache.db") as store:
-        result = tune(
-            found, problem, EIGHT_GPUS, store, FakeGang(problem), screen, budget=Budget(40), effort=EFFORTS["quick"],
-            regime=regime,
-        )  # fmt: skip
-        trials = store.trials(result.study.id)
-    captured = [t for t in trials if t.config["mode"] == "bsp" and t.config["launch"] == "graph"]
-    tried = {t.config for t in captured if t.evaluation.outcome is not Outcome.INVALID}
-    assert (len(tried) > 1) == (regime is Regime.GRAPH) and len(tried) >= 1, "the baseline is measured in any case"
-    refused = {t.evaluation.reason for t in captured if t.evaluation.outcome is Outcome.INVALID}
-    assert not refused or regime is Regime.PIPELINED and all("an operator makes" in reason for reason in refused)
+def test_what_is_slower_than_the_fastest_of_this_run_may_be_dropped(path: Path) -> None:
+    ranks = Ranks(raises={20: KeyboardInterrupt})
+    run(path, ranks, trials=30)
+    assert ranks.calls[0][2].incumbent == (), "nothing to compare with yet"
+    best = 300.0
+    for config, _, plan in ranks.calls[1:]:
+        assert plan.incumbent == (best,) * EFFORT.iterations
+        best = min(best, time_of(config))
+    continued = Ranks()
+    run(path, continued, trials=30)
+    assert continued.calls[0][2].incumbent == (), "of what was measured before an interrupt only medians are left"
+    assert continued.calls[1][2].incumbent == (time_of(continued.configs[0]),) * EFFORT.iterations
+    finals = continued.calls[10:]
+    assert finals and all(plan.incumbent == () and plan.screen == plan.iterations for _, _, plan in finals)
 
 
-class Timed(FakeGang):
-    """A clock that only its calls move: a second per trial, twice that in the finals, 5 s to start the ranks."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, trial: float) -> None:
-        super().__init__(PROBLEM)
-        self.now, self.trial = 0.0, trial
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-
-    def start(self) -> None:
-        self.now += 5.0
-
-    def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
-        self.now += self.trial * (2 if plan.measured else 1)
-        return replace(super().evaluate(config, seed, plan), seconds={"total": self.trial})
-
-    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
-        self.now += 2 * self.trial
-        return None
+def test_every_search_evaluation_has_inputs_of_its_own_and_a_final_round_the_same(path: Path) -> None:
+    ranks = Ranks()
+    run(path, ranks, seed=3)
+    seeds = [seed for _, seed, _ in ranks.calls]
+    assert len(set(seeds[:20])) == 20 and min(seeds) >= 30_000
+    half = FINALS // 2
+    assert {len(set(seeds[20 : 20 + half])), len(set(seeds[20 + half :]))} == {1}
 
 
-@pytest.mark.parametrize("trial", [1.0, 2.0])
-def test_a_time_budget_holds_search_finals_and_proof(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: float
+def test_the_finals_measure_default_baseline_and_best_in_alternating_order(path: Path) -> None:
+    ranks = Ranks()
+    run(path, ranks, trials=30)
+    finals = ranks.configs[30:]
+    assert finals == [*finals[:4], *reversed(finals[:4])]
+    assert {BSP, BEST, WORKLOAD.default_config(PROBLEM, LAPTOP)} < set(finals)
+    assert [trial.number for trial in kept(path, finals=True)] == [0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2, 9, 19])
+@pytest.mark.parametrize("how", [KeyboardInterrupt, GangError])
+def test_a_search_that_was_cut_off_measures_nothing_again(path: Path, stop: int, how: type[BaseException]) -> None:
+    first, second = Ranks(raises={stop: how}), Ranks()
+    if how is KeyboardInterrupt:
+        stopped = run(path, first)
+        assert stopped.interrupted and stopped.entry is None
+    else:
+        with pytest.raises(how, match="planted"):
+            run(path, first)
+    closed_here = ["close"] if how is KeyboardInterrupt else []  # in the middle of a request; else the caller closes
+    assert first.log == ["start", *closed_here]
+    assert [trial.config for trial in kept(path) if trial.evaluation.outcome is not Outcome.INVALID] == first.configs
+
+    finished = run(path, second)
+    assert finished.entry is not None and not finished.interrupted and finished.progress.resumed == stop
+    searched = [*first.configs, *second.configs[: 20 - stop]]
+    assert len(searched) == 20 and max(Counter(searched).values()) == 1
+    assert len(second.calls) == 20 - stop + FINALS
+
+
+@pytest.mark.parametrize("stop", [20, 23, 27])
+def test_finals_that_were_cut_off_begin_anew_with_other_inputs_and_what_was_measured_is_kept(
+    path: Path, stop: int
 ) -> None:
-    gang, seen = Timed(monkeypatch, trial), list[Progress]()
-    with Store.open(tmp_path / "cache.db") as store:
-        result = run(store, gang, trials=10_000, seconds=60.0, watch=lambda progress: seen.append(copy.copy(progress)))
+    first, second = Ranks(raises={stop: KeyboardInterrupt}), Ranks()
+    assert run(path, first).interrupted
+    finished = run(path, second)
+    assert finished.entry is not None and len(finished.entry.winner.latency.rounds) == EFFORT.rounds
+    assert len(second.calls) == FINALS and len(kept(path, finals=True)) == stop - 20 + FINALS
+    assert not {seed for _, seed, _ in first.calls[20:]} & {seed for _, seed, _ in second.calls}
+
+
+def test_rounds_of_another_day_are_not_compared_with_those_of_today(path: Path) -> None:
+    slow = Ranks(time=lambda config: 1.03 * time_of(config), raises={20 + FINALS - 1: KeyboardInterrupt})
+    assert run(path, slow).interrupted, "at the last call of the finals"
+    finished = run(path, Ranks(), trials=30)
+    assert finished.entry is not None
+    winner = finished.entry.winner
+    assert winner.config == BEST and set(winner.latency.rounds) == {200.0}
+    assert ratio(winner.baselines["bsp"], winner.latency) == Ratio(pytest.approx(1.5), 0.0, EFFORT.rounds)
+
+
+@pytest.mark.parametrize("trial", [1.5, 2.0])
+def test_a_time_budget_holds_search_finals_and_proof(path: Path, monkeypatch: pytest.MonkeyPatch, trial: float) -> None:
+    """On a clock that only calls move: ``trial`` seconds for one, twice that in the finals, 5 s to start the ranks."""
+    now = 0.0
+
+    class Timed(Ranks):
+        def start(self) -> None:
+            nonlocal now
+            now += 5.0
+
+        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+            nonlocal now
+            now += trial * (2 if plan.measured else 1)
+            return dataclasses.replace(super().evaluate(config, seed, plan), seconds={"total": trial})
+
+        def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+            nonlocal now
+            now += 2 * trial
+            return None
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    seen = list[Progress]()
+    result = run(path, Timed(), budget=Budget(10_000, 60.0), watch=lambda progress: seen.append(copy.copy(progress)))
     assert result.entry is not None
-    before = 5.0 + trial * len(result.progress.baselines)
-    assert gang.now <= before + 60.0, "ranks and baselines come on top"
-    assert len(searched(store, result.study.id)) >= 60.0 * 0.6 / trial - 1, "the search has its share"
+    before = 5.0 + trial
+    assert now <= before + 60.0, "ranks and baselines come on top"
+    searched = [each for each in kept(path) if each.evaluation.outcome is not Outcome.INVALID]
+    assert len(searched) >= 60.0 * 0.6 / trial - 1, "the search has its share"
     finals = [each for each in seen if each.phase == "finals" and each.finals[0]]
     assert [each.finals[0] for each in finals] == list(range(1, len(finals) + 1))
     assert all(each.seconds_left is not None and each.seconds_left <= before + 60.0 - each.seconds for each in finals)
     assert finals[0].used == 1.0 and all(each.finals == (0, 0) for each in seen if each.phase == "searching")
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped_and_measures_nothing_twice(tmp_path: Path) -> None:
-    first, second = FakeGang(PROBLEM), FakeGang(PROBLEM)
-    first.interrupt_after = 13
-    with Store.open(tmp_path / "cache.db") as store:
-        stopped = run(store, first)
-        assert stopped.interrupted and stopped.entry is None and first.closed
-        assert stopped.progress.best is not None
-    with Store.open(tmp_path / "cache.db") as store:
-        finished = run(store, second)
-        assert finished.progress.resumed == 13 and finished.entry is not None
-        configs = searched(store, finished.study.id)
-    assert len(configs) == 30 and max(Counter(configs).values()) == 1
-    assert not set(first.calls) & set(second.calls[: 30 - 13])
+def test_every_outcome_is_stored_with_its_reason_and_the_time_of_the_ranks_is_told(path: Path) -> None:
+    def slowly(config: Config) -> float:
+        time.sleep(0.005)
+        return time_of(config)
+
+    failing = sorted(EVERYTHING - {BSP}, key=str)[: len(Outcome) - 2]
+    outcomes = [outcome for outcome in Outcome if outcome not in (Outcome.MEASURED, Outcome.INVALID)]
+    result = run(path, Ranks(slowly, fails=dict(zip(failing, outcomes, strict=True))), trials=1000)
+    trials = [trial for trial in kept(path) if trial.source != PROOF]
+    assert Counter(trial.evaluation.outcome for trial in trials) == result.progress.outcomes
+    assert set(result.progress.outcomes) == set(Outcome)
+    for trial in trials:
+        violation = WORKLOAD.space.violation(trial.config, PROBLEM, LAPTOP)
+        assert (violation is not None) == (trial.evaluation.outcome is Outcome.INVALID)
+        assert trial.evaluation.reason or trial.evaluation.outcome is Outcome.MEASURED
+    spent = result.progress.spent
+    assert spent.trials == len(EVERYTHING) - 1 and spent.rate == pytest.approx(60 * spent.trials / spent.total)
+    assert (
+        0.005 * (spent.trials - len(failing)) <= spent.evaluating <= spent.evaluating + spent.compilers <= spent.total
+    )
 
 
-def test_a_bug_in_the_middle_loses_nothing_that_was_measured(tmp_path: Path) -> None:
-    class Buggy(FakeGang):
-        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
-            if len(self.calls) == 9:
-                raise RuntimeError("planted")
-            return super().evaluate(config, seed, plan)
-
-    with Store.open(tmp_path / "cache.db") as store:
-        buggy = Buggy(PROBLEM)
-        with pytest.raises(RuntimeError, match="planted"):
-            run(store, buggy)
-        assert len(searched(store, store.studies()[0].id)) == 9
-        assert run(store, FakeGang(PROBLEM)).progress.resumed == 9
+@pytest.mark.parametrize(("scale", "finalists"), [(0.5, 4), (2.0, 6)])
+def test_where_power_matters_the_finals_are_wider(path: Path, scale: float, finalists: int) -> None:
+    run(path, Ranks(time=lambda config: scale * (500.0 + len(str(config)) % 5)), trials=1000)
+    assert len({trial.config for trial in kept(path, finals=True)}) == finalists
 
 
-def test_the_cache_answers_without_ranks_and_force_tunes_anew(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "cache.db") as store:
-        first = run(store, FakeGang(PROBLEM), trials=10)
-        idle = FakeGang(PROBLEM)
-        again = run(store, idle, trials=10)
-        assert again.from_cache and idle.started == 0 and again.entry == first.entry
-        forced = run(store, FakeGang(PROBLEM), trials=12, force=True)
-        assert forced.study.id != first.study.id and forced.entry is not None
-        assert len(searched(store, first.study.id)) == 10, "what was measured is kept"
+def test_a_larger_budget_after_an_interrupt_counts_what_was_done(path: Path) -> None:
+    run(path, Ranks(raises={10: KeyboardInterrupt}))
+    second = Ranks()
+    assert run(path, second, trials=5).entry is not None, "the budget is used up already: finals at once"
+    assert len(second.calls) == FINALS
 
 
-def test_winners_of_near_sizes_and_first_configs_take_turns(tmp_path: Path) -> None:
-    """A search of few trials has seen both: winners of other sizes may be no good here."""
-    near = replace(PROBLEM, m=2048)
-    with Store.open(tmp_path / "cache.db") as store:
-        before = run(store, FakeGang(PROBLEM), trials=40)
-        screen: Any = FakeScreen(FOUND, near, EIGHT_GPUS)
-        budget, effort = Budget(14), EFFORTS["quick"]
-        after = tune(FOUND, near, EIGHT_GPUS, store, FakeGang(near), screen, budget=budget, effort=effort)
-        tried = [config for config in searched(store, after.study.id) if config["mode"] != "bsp"]
-    assert before.entry is not None
-    own = FOUND.first_configs(near, EIGHT_GPUS)
-    assert own[0] == FOUND.default_config(near, EIGHT_GPUS)
-    assert tried[:3] == [own[0], own[1], before.entry.winner.config]
-    assert set(own[:5]) <= set(tried)
+def test_a_finished_study_answers_without_ranks(path: Path) -> None:
+    entry = run(path, Ranks()).entry
+    idle = Ranks()
+    answered = run(path, idle, trials=500, seed=9)
+    assert answered.from_cache and answered.entry == entry and idle.log == [] == idle.calls
 
 
-def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
-    runs = []
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        gang = FakeGang(PROBLEM)
-        with Store.open(tmp_path / name) as store:
-            run(store, gang, trials=25, seed=seed)
-        runs.append(gang.calls)
-    assert runs[0] == runs[1] != runs[2]
+def test_a_winner_that_the_space_refuses_is_tuned_anew_as_no_look_up_serves_it(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a database edited by hand holds one."""
+    refused, key = Config({"mode": "push", "tile": 128, "unit": 64}), CacheKey.of(PROBLEM, LAPTOP)
+    with Store.open(path) as store:
+        study = store.study(key, provenance_of(WORKLOAD), seed=0, space_size=len(EVERYTHING))
+        store.finish(study.id, Winner(refused, latency_of(1.0)))
+        assert cached(store, WORKLOAD, PROBLEM, LAPTOP, DEFAULT_REGIME) is None
+        assert lookup(WORKLOAD, PROBLEM, machine=LAPTOP, url=str(path)).source == "default"
+    result = run(path, Ranks(), trials=1000)
+    assert not result.from_cache and result.entry is not None and result.entry.winner.config == BEST
+    assert "a unit holds whole tiles" in caplog.text
+    assert run(path, Ranks()).from_cache
+    with Store.open(path) as store:
+        assert cached(store, WORKLOAD, PROBLEM, LAPTOP, DEFAULT_REGIME) == result.entry
 
 
-def test_nothing_measurable_leaves_no_winner(tmp_path: Path) -> None:
-    gang = FakeGang(PROBLEM)
-    gang.broken = True
-    with Store.open(tmp_path / "cache.db") as store:
-        result = run(store, gang, trials=8)
-        assert result.entry is None and not result.interrupted
-        assert store.entries() == []
+def test_force_measures_anew_and_keeps_what_was_measured(path: Path) -> None:
+    old = run(path, Ranks())
+    before = kept(path)
+    ranks = Ranks(time=lambda config: 2 * time_of(config))
+    new = run(path, ranks, force=True)
+    assert new.study.id != old.study.id and new.progress.resumed == 0 and len(ranks.calls) == 20 + FINALS
+    assert kept(path, study=old.study.id) == before
+    assert new.entry is not None and old.entry is not None
+    assert new.entry.winner.latency.median == 2 * old.entry.winner.latency.median
+    assert run(path, Ranks()).entry == new.entry, "the newer one is served"
 
 
-def test_the_search_never_proposes_what_it_knows() -> None:
-    reserved = list(FOUND.baselines(PROBLEM, EIGHT_GPUS).values())
-    search = Search(FOUND.space, PROBLEM, EIGHT_GPUS, 1, [], reserved, on_invalid=lambda config, evaluation: None)
-    seen = set(reserved)
-    for _ in range(50):
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_force_without_a_result_leaves_the_old_winner_in_the_cache(path: Path, interrupted: bool) -> None:
+    old = run(path, Ranks()).entry
+    fails = dict.fromkeys(EVERYTHING, Outcome.CRASHED)
+    result = run(path, Ranks(raises={5: KeyboardInterrupt}) if interrupted else Ranks(fails=fails), force=True)
+    assert result.entry is None and result.interrupted == interrupted
+    with Store.open(path) as store:
+        assert store.entries("small") == [old]
+
+
+def noisy(time: Callable[[Config], float]) -> Callable[[Config], float]:
+    """Times that change by 0.5 % from call to call."""
+    rng = random.Random(1)
+    return lambda config: time(config) * math.exp(rng.gauss(0, 0.005))
+
+
+@pytest.mark.parametrize(("gain", "stays"), [(0.0, True), (0.1, False)])
+def test_the_last_winner_stays_unless_it_is_beaten_by_more_than_the_noise(
+    path: Path, gain: float, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(path, Ranks(), trials=30).entry
+    assert first is not None and first.winner.config == BEST
+    stale = dataclasses.replace(first.provenance, triton="another version")
+    monkeypatch.setattr("autotune.tuning.loop.provenance_of", lambda workload: stale)
+    other = BEST.replace(tile=128)
+    times = {BEST: 200.0, other: 200.0 * (1 - gain)}
+    ranks = Ranks(time=noisy(lambda config: times.get(config, 400.0)))
+    again = run(path, ranks, trials=1000).entry
+    assert again is not None and again.provenance == stale
+    assert again.winner.config == (BEST if stays else other)
+
+
+def test_the_last_winner_is_measured_again_even_where_the_search_did_not_come_to_it(path: Path) -> None:
+    run(path, Ranks(), trials=30)
+    ranks = Ranks()
+    run(path, ranks, trials=1, force=True)
+    assert ranks.configs.count(BEST) == EFFORT.rounds and BEST not in ranks.configs[:1]
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.1])
+def test_no_winner_is_slower_than_the_baseline_and_noise_is_no_gain(path: Path, gain: float) -> None:
+    result = run(path, Ranks(time=noisy(lambda config: 300.0 * (1 if config == BSP else 1 - gain))))
+    assert result.entry is not None
+    winner = result.entry.winner
+    assert winner.latency.median <= winner.baselines["bsp"].median
+    assert (winner.config == BSP) == (gain < 0.05)
+
+
+def test_a_baseline_that_fails_is_no_obstacle(path: Path) -> None:
+    result = run(path, Ranks(fails={BSP: Outcome.CRASHED}), trials=30)
+    assert result.entry is not None and result.entry.winner.config == BEST
+    assert result.entry.winner.baselines == {} and result.progress.baseline is None
+
+
+def test_who_proposed_each_config_is_kept(path: Path) -> None:
+    run(path, Ranks(), trials=30)
+    sources = [trial.source for trial in kept(path) if trial.evaluation.outcome is not Outcome.INVALID]
+    assert sources[:3] == ["baseline", "first", "first"]
+    assert set(sources[3:]) <= {"sampler", "surrogate", "random"} and "sampler" in sources
+
+
+def test_a_watcher_sees_every_phase_and_the_counts_rise(path: Path) -> None:
+    phases: dict[str, None] = {}
+    trials: list[int] = []
+
+    def watch(progress: Progress) -> None:
+        phases[progress.phase] = None
+        trials.append(progress.trials)
+        assert 0 <= progress.used <= 1
+
+    run(path, Ranks(), watch=watch)
+    assert list(phases) == ["starting the ranks", "baselines", "searching", "finals", "proof", "done"]
+    assert trials == sorted(trials) and trials[-1] == 20
+
+
+def make_search(seed: int = 1) -> Search:
+    first = WORKLOAD.first_configs(PROBLEM, LAPTOP)
+    return Search(WORKLOAD.space, PROBLEM, LAPTOP, seed, first, [BSP], on_invalid=lambda config, evaluation: None)
+
+
+@pytest.mark.parametrize("ahead", [1, 6])
+def test_the_search_proposes_each_config_once_then_none(ahead: int) -> None:
+    search, seen, waiting = make_search(), [], []
+    while (candidate := search.ask()) is not None:
+        seen.append(candidate.config)
+        waiting.append(candidate)
+        if len(waiting) == ahead:
+            done = waiting.pop(0)
+            search.tell(done, Evaluation(Outcome.MEASURED, latency=latency_of(time_of(done.config))))
+    assert len(seen) == len(set(seen)) and {*seen, BSP} == EVERYTHING
+    assert BSP not in seen
+
+
+def test_the_search_ranks_what_it_was_told() -> None:
+    search = make_search()
+    search.remember(BSP, Evaluation(Outcome.MEASURED, latency=latency_of(300.0)))
+    told = {BSP: 300.0}
+    for _ in range(10):
         candidate = search.ask()
-        assert candidate is not None and candidate.config not in seen
-        seen.add(candidate.config)
-        search.tell(candidate, Evaluation(Outcome.MEASURED, latency=latency_of(formula(candidate.config))))
+        assert candidate is not None
+        failed = candidate.config.integer("tile") == 4
+        latency = latency_of(time_of(candidate.config))
+        evaluation = Evaluation(Outcome.CRASHED, "planted") if failed else Evaluation(Outcome.MEASURED, latency=latency)
+        search.tell(candidate, evaluation)
+        if not failed:
+            told[candidate.config] = latency.median
+    assert search.best(100) == sorted(told, key=lambda config: told[config])
+    assert search.best(3) == search.best(100)[:3]
 
 
-def test_another_mode_wins_that_keeps_its_pace_in_the_finals(tmp_path: Path) -> None:
+def test_a_config_of_a_space_that_has_changed_since_is_ignored() -> None:
+    search = make_search()
+    for values in ({"mode": "gone"}, {"mode": "push", "tile": 3, "unit": 3}, {"mode": "push", "speed": 3}):
+        search.remember(Config(values), Evaluation(Outcome.TIMED_OUT, "planted"))
+    assert search.ask() is not None
+
+
+def test_an_extra_finalist_is_measured_in_every_round_of_the_finals(path: Path) -> None:
+    slow = Config({"mode": "push", "tile": 256, "unit": 256})
+    run(path, Ranks(), trials=5, extra_finalists=[slow, BSP])
+    finals = kept(path, finals=True)
+    assert [trial.number for trial in finals if trial.config == slow] == [0, 1]
+    assert [trial.number for trial in finals if trial.config == BSP] == [0, 1], "none is measured twice"
+
+
+def test_winners_of_near_sizes_and_first_configs_take_turns(path: Path) -> None:
+    """A search of few trials has seen both: winners of other sizes may be no good here."""
+    run(path, Ranks(), trials=30)
+    ranks, near = Ranks(), SmallProblem(width=512, world_size=2)
+    run(path, ranks, trials=14, problem=near)
+    first = WORKLOAD.first_configs(near, LAPTOP)
+    assert ranks.configs[1] == first[0] == WORKLOAD.default_config(near, LAPTOP)
+    assert ranks.configs[:5].count(BEST) == 1 and set(first) <= set(ranks.configs[:5])
+
+
+def test_another_mode_wins_that_keeps_its_pace_in_the_finals(path: Path) -> None:
     class Fading(FakeGang):
         """Pushes are the fastest until the finals; the copy engines come near, staged pulls do not."""
 
         def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
             super().evaluate(config, seed, plan)
+            assert plan in finals_plans or plan.warm_from == LONG_CALL, (
+                "clocks that last, for calls of half a millisecond"
+            )
             latency = {"push": 380.0, "copy_engine": 395.0, "pull_staged": 405.0}.get(str(config["mode"]), 600.0)
             slower = plan.screen == plan.iterations and config["mode"] == "push"
             return Evaluation(Outcome.MEASURED, latency=latency_of(latency * 1.06 if slower else latency))
 
-    with Store.open(tmp_path / "cache.db") as store:
-        result = run(store, Fading(PROBLEM))
+    finals_plans = {finals_plan(2 * EFFORTS["quick"].iterations)}
+    found = workload("all_gather_gemm")
+    problem = found.problem_type(m=4096, n=28672, k=8192, world_size=8)
+    screen: Any = FakeScreen(found, problem, EIGHT_GPUS)
+    budget, effort = Budget(30), EFFORTS["quick"]
+    with Store.open(path) as store:
+        result = tune(found, problem, EIGHT_GPUS, store, Fading(problem), screen, budget=budget, effort=effort)
         finals = [t.config["mode"] for t in store.trials(result.study.id) if t.source == "final"]
     assert result.entry is not None and result.entry.winner.config["mode"] == "copy_engine"
     assert finals.count("push") >= finals.count("copy_engine") > 0 and "pull_staged" not in finals
-
-
-def test_a_finalist_runs_for_a_while_before_it_is_measured() -> None:
-    plans = [finals_plan(30).for_calls_of(latency) for latency in (1.0, 50.0, 1500.0, 19e3, 1e6, 1e8)]
-    assert [plan.warmup for plan in plans] == [400, 400, 40, 4, 3, 3]
-    assert [plan.iterations for plan in plans] == [120, 120, 100, 30, 3, 3]
-    assert all(plan.screen == plan.iterations for plan in plans), "none is dropped half-way"
-
-
-def test_what_the_finals_measure_tells_by_itself_how_often_it_is_run(tmp_path: Path) -> None:
-    class Planned(FakeGang):
-        plans: list[Any] = []
-
-        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
-            self.plans.append(plan)
-            return super().evaluate(config, seed, plan)
-
-        def measure_parts(self, plan: Any) -> dict[str, Latency]:
-            self.plans.append(plan)
-            return super().measure_parts(plan)
-
-    with Store.open(tmp_path / "cache.db") as store:
-        run(store, Planned(PROBLEM), trials=1)
-    search, finals = ([plan for plan in Planned.plans if bool(plan.measured) is there] for there in (False, True))
-    assert {plan.warm_from for plan in search} == {LONG_CALL}, "clocks that last, for calls of half a millisecond"
-    assert len(finals) > 4 and set(finals) == {finals_plan(2 * EFFORTS["quick"].iterations)}
-    assert finals[0].by_time
-
-
-def test_where_power_matters_the_finals_are_wider(tmp_path: Path) -> None:
-    def finalists(scale: float) -> int:
-        class Slower(FakeGang):
-            def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
-                super().evaluate(config, seed, plan)
-                return Evaluation(Outcome.MEASURED, latency=latency_of(scale * (500.0 + len(str(config)) % 5)))
-
-        with Store.open(tmp_path / f"{scale}.db") as store:
-            result = run(store, Slower(PROBLEM), trials=20)
-            return len({t.config for t in store.trials(result.study.id) if t.source == "final"})
-
-    assert finalists(2.0) > finalists(0.5)
-
-
-def test_merging_takes_the_median_round() -> None:
-    merged = merge([latency_of(100.0, host=5.0), latency_of(104.0, host=7.0), latency_of(90.0, host=6.0)])
-    assert merged.median == 100.0 and merged.low <= 100.0 <= merged.high
-    assert merged.rounds == (100.0, 104.0, 90.0) and merged.host_rounds == (5.0, 7.0, 6.0) and merged.host == 6.0
-    assert merge([latency_of(1.0, host=5.0), latency_of(1.0)]).host_rounds == ()
-    alone = merge([latency_of(1.0, isolated=isolated) for isolated in (9.0, 4.0, 8.0)])
-    assert (alone.isolated, alone.isolated_rounds) == (8.0, (9.0, 4.0, 8.0))
 
 
 def test_the_share_of_a_budget_that_is_used() -> None:
@@ -316,9 +464,9 @@ def test_a_duration_alone_is_the_only_limit() -> None:
 def test_the_effort_is_the_machine_s_unless_given_and_what_nobody_can_use_is_refused() -> None:
     assert [limits_of(machine, None, None, None)[0] for machine in (LAPTOP, EIGHT_GPUS)] == ["quick", "standard"]
     assert limits_of(LAPTOP, "full", None, None, seed=LARGEST_SEED) == ("full", Budget(EFFORTS["full"].trials))
-    with pytest.raises(InputError, match="seed 4294967296: allowed: 0 to 4294967295"):
+    with pytest.raises(InputError, match="seed"):
         limits_of(LAPTOP, None, None, None, seed=LARGEST_SEED + 1)
-    with pytest.raises(InvalidBudget, match="budget of 608400 s: allowed: 5s to 168h"):
+    with pytest.raises(InvalidBudget, match="budget"):
         limits_of(LAPTOP, None, None, "169h")
 
 

@@ -96,3 +96,16 @@ def test_only_what_was_tuned_for_the_regime_answers_from_the_cache(path: Path) -
     with Store.open(path) as store:
         found = {regime: cached(store, WORKLOAD, PROBLEM, LAPTOP, regime) for regime in Regime}
     assert entry is not None and found == {Regime.GRAPH: entry, Regime.PIPELINED: None, Regime.ISOLATED: None}
+
+
+def test_a_graph_of_the_library_s_calls_is_not_searched_where_callers_do_not_capture(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unlike(_: SmallWorkload, config: Config, regime: Regime) -> str | None:
+        return "a graph" if config.get("tile") == 4 and regime is not Regime.GRAPH else None
+
+    monkeypatch.setattr(SmallWorkload, "unlike_measured", unlike)
+    for regime in (Regime.GRAPH, Regime.PIPELINED):
+        ranks = Ranks()
+        run(path, ranks, trials=1000, regime=regime)
+        assert any(config.get("tile") == 4 for config in ranks.configs) == (regime is Regime.GRAPH)

@@ -126,16 +126,6 @@ def test_a_winner_that_is_wrong_under_another_routing_is_refused_as_by_the_proof
     assert len(gang.proved_under) == len(refused) + 1 and set(gang.proved_under) == {PROBLEM}, "the next one, too"
 
 
-def test_after_a_winner_s_failure_nothing_more_is_measured_of_it(tmp_path: Path) -> None:
-    gang = Routed(fails={("push", "zipf 1"): Outcome.WRONG_RESULT, ("push", "one expert"): Outcome.CRASHED})
-    result, store = run(tmp_path, gang)
-    refused = [each for each in store.trials(result.study.id) if each.source == "proof"]
-    assert {each.evaluation.reason for each in refused} == {"under routing zipf 1: planted"}
-    pushes = [(name, config) for name, config in gang.turns_of if config["mode"] == "push"]
-    assert len(pushes) == len(refused) and {name for name, _ in pushes} == {"zipf 1"}
-    assert len(gang.turns_of) == 2 * len(refused) + 2 * 4, "the baseline once beside each, then all of the next one's"
-
-
 def test_a_baseline_that_fails_under_a_routing_is_no_baseline_there(tmp_path: Path) -> None:
     result, _ = run(tmp_path, Routed(fails={("bsp", "zipf 1"): Outcome.OUT_OF_RESOURCES}))
     assert result.entry is not None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import LAPTOP
 from process_ends import gone
 
 from autotune.config import Config
@@ -26,7 +25,7 @@ PROBLEM = FOUND.problem_type(m=64, n=128, k=64, world_size=2)
 @pytest.fixture(autouse=True)
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AUTOTUNE_COMPILE_WORKERS", "2")
-    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "waiting_compilers.py"))
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "compilers.py"))
     registry._from_files.cache_clear()
     yield
     registry._from_files.cache_clear()
@@ -34,14 +33,6 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def config(number: int) -> Config:
     return Config({"mode": "pull", "group_m": number})
-
-
-def test_under_the_interpreter_nothing_is_compiled() -> None:
-    with Screen(FOUND, PROBLEM, LAPTOP) as screen:
-        assert screen.lookahead == 1 and screen.submit(config(1)) is None
-        assert screen.verdict(config(1), None) is None
-        screen.start()
-        assert helpers(screen) == []
 
 
 def test_real_kernels_pass_and_kernels_too_large_for_the_device_do_not() -> None:
@@ -56,22 +47,22 @@ def test_real_kernels_pass_and_kernels_too_large_for_the_device_do_not() -> None
         assert str(H100.shared_memory) in verdict.reason
         verdict = screen.verdict(broken, futures[2])
         assert verdict is not None and verdict.outcome is Outcome.DID_NOT_COMPILE
-        assert verdict.reason.startswith("gather_gemm_kernel: ") and "\n" not in verdict.reason
+        assert "\n" not in verdict.reason
 
 
 def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, before = workload("waiting"), named_semaphores()
+    found, before = workload("compiling"), named_semaphores()
     with Screen(found, PROBLEM, H100) as screen:
         screen.start()
         monkeypatch.setattr(screening, "COMPILE_SECONDS", 1.0)
-        stuck = screen.submit(config(16))
-        verdict = screen.verdict(config(16), stuck)
+        stuck = screen.submit(config(64))
+        verdict = screen.verdict(config(64), stuck)
         assert verdict is not None and verdict.outcome is Outcome.DID_NOT_COMPILE
         assert "took more than 1 s" in verdict.reason
         monkeypatch.setattr(screening, "COMPILE_SECONDS", 600.0)
-        good = screen.submit(config(2))
-        assert screen.verdict(config(2), good) is None
-        screen.submit(config(16))
+        good = screen.submit(config(1))
+        assert screen.verdict(config(1), good) is None
+        screen.submit(config(64))
         pids = helpers(screen)
         assert pids and not any(gone(pid) for pid in pids)
         assert named_semaphores() == before, "nobody would remove them where all processes are killed at once"

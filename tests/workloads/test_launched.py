@@ -42,10 +42,6 @@ def test_the_last_configs_memory_is_given_back_once_all_ranks_have_ended_it() ->
         assert events[:2] == [("barrier",), ("release", 4096)]
 
 
-def test_a_reference_is_wider_than_its_result() -> None:
-    assert [operation([], dtype).wide for dtype in ("bf16", "fp32")] == [torch.float32, torch.float64]
-
-
 def test_integers_select_nothing_beyond_a_tensor_before_there_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: torch.full(shape, 77, dtype=dtype, device=device))
     tensors = operation([])._tensors
@@ -65,3 +61,7 @@ def test_the_librarys_ways_are_called_one_by_one_and_in_a_graph_where_the_host_r
         "bsp counted eager": ("all_to_all", "eager"),
     }  # fmt: skip
     assert set(COMBINE.baselines(problem, INTERPRETED)) == {"bsp eager", "bsp counted eager"}
+
+
+def test_a_reference_is_wider_than_its_result() -> None:
+    assert [operation([], dtype).wide for dtype in ("bf16", "fp32")] == [torch.float32, torch.float64]

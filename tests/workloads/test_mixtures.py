@@ -248,12 +248,6 @@ def test_the_part_that_is_timed_alone_sends_what_goes_to_ranks_on_average(monkey
     assert 0 < rows < TOKENS and out.shape == given.shape == (RANKS * rows, 128 * 2)
 
 
-def test_a_mixtures_default_has_as_many_experts_on_each_rank() -> None:
-    for name, ranks in itertools.product(("moe_dispatch", "moe_gemm_combine"), (1, 4)):
-        assert workload(name).default_problem(H100, ranks).experts == 32 * ranks  # type: ignore[attr-defined]
-        assert workload(name).default_problem(INTERPRETED, ranks).experts == 2 * ranks  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

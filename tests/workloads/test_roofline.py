@@ -14,7 +14,7 @@ import torch
 from autotune.kernels.moe.histogram import histogram_text
 from autotune.kernels.moe.problem import GroupedProblem
 from autotune.kernels.moe.routing import drawn_routing
-from autotune.machine import H100, INTERPRETED, MI300X
+from autotune.machine import H100, MI300X
 from autotune.workloads import workload
 from autotune.workloads.built_in.flash_decode import FlashDecodeOperation
 from autotune.workloads.roofline import roofline
@@ -31,13 +31,6 @@ def test_every_mode_has_a_finite_prediction(name: str, machine: object) -> None:
         for config in itertools.islice(found.space.enumerate(problem, machine, mode), 200):
             predicted = found.predict(problem, config, machine)
             assert predicted is not None and math.isfinite(predicted) and predicted > 0
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_there_is_no_opinion_on_a_machine_without_known_rates(name: str) -> None:
-    found = workload(name)
-    problem = found.default_problem(INTERPRETED, 2)
-    assert found.predict(problem, found.default_config(problem, INTERPRETED), INTERPRETED) is None
 
 
 def test_what_costs_more_is_predicted_to_take_longer() -> None:

@@ -96,7 +96,7 @@ def test_a_draft_left_by_a_killed_process_is_no_obstacle(path: Path) -> None:
 
 
 def test_a_missing_file_is_not_made_by_a_lookup(path: Path) -> None:
-    assert refusal(path, create=False) == (f"no database at {path} yet; tune something to make one: tune WORKLOAD …")
+    assert str(path) in refusal(path, create=False)
     assert list(path.parent.iterdir()) == []
 
 
@@ -106,7 +106,7 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
     before = path.read_bytes()
     for create in (True, False):
-        assert "is another program's SQLite database; name another" in refusal(path, create=create)
+        assert "another program's" in refusal(path, create=create)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["cache.db"]
 
@@ -116,7 +116,7 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
 )
 def test_a_file_that_is_no_database_is_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert "cache.db is not a SQLite database; name another file, or set AUTOTUNE_DB" in refusal(path)
+    assert "not a SQLite database" in refusal(path)
     assert path.read_bytes() == content
 
 
@@ -128,7 +128,7 @@ def test_a_truncated_database_is_refused(
     for share in (0.9, 0.5, 0.1):
         path.write_bytes(whole[: int(len(whole) * share)])
         before = path.read_bytes()
-        assert "cache.db is damaged (truncated or overwritten); restore a backup" in refusal(path)
+        assert "damaged" in refusal(path)
         assert path.read_bytes() == before
 
 
@@ -157,7 +157,7 @@ def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
     content = path.read_bytes().replace(b"CREATE TABLE " + name, b"CREATE T\xff\xfeBLE " + name, 1)
     for damaged in (content, content.replace(b"table" + 2 * name, b"tabletuning_stud\xff\xfes" + name, 1)):
         path.write_bytes(damaged)  # SQLite quotes it in what it says
-        assert "cache.db is damaged (truncated or overwritten)" in refusal(path)
+        assert "damaged" in refusal(path)
 
 
 def test_a_path_that_is_not_utf8_is_a_path(tmp_path: Path, key: CacheKey, provenance: Provenance) -> None:
@@ -169,26 +169,19 @@ def test_a_path_that_is_not_utf8_is_a_path(tmp_path: Path, key: CacheKey, proven
         assert store.studies() == [study]
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == f"{tmp_path} is a folder; name a file in it, for example {tmp_path / 'cache.db'}"
-
-
-def test_a_special_file_is_refused(path: Path) -> None:
-    os.mkfifo(path)
-    assert "is not a regular file" in refusal(path)
-
-
-def test_a_folder_that_cannot_be_made_is_refused(path: Path) -> None:
-    path.write_bytes(b"x")
-    assert "Not a directory" in refusal(path / "below" / "cache.db")
-    path.with_name("loop").symlink_to("loop")
-    assert "symbolic links" in refusal(path.with_name("loop"))
+def test_what_is_no_file_and_can_be_none_is_refused(tmp_path: Path, path: Path) -> None:
+    pipe, file, loop = tmp_path / "pipe", tmp_path / "file", tmp_path / "loop"
+    os.mkfifo(pipe)
+    file.write_bytes(b"x")
+    loop.symlink_to("loop")
+    for place in (tmp_path, pipe, file / "below" / "cache.db", loop):
+        assert str(place) in refusal(place)
 
 
 def test_a_folder_without_the_right_to_write_is_refused(public_folder: Path, unprivileged: Unprivileged) -> None:
     public_folder.chmod(0o555)
     message = unprivileged(lambda: refusal(public_folder / "cache.db"))
-    assert "Permission denied" in message and "name another file" in message
+    assert "Permission denied" in message
     assert list(public_folder.iterdir()) == []
 
 
@@ -211,7 +204,7 @@ def test_a_read_only_database_is_read_but_not_written(
         return str(caught.value)
 
     names = sorted(file.name for file in public_folder.iterdir())
-    assert unprivileged(use).startswith(f"database {path} is read-only; make the file and its folder writable")
+    assert "read-only" in unprivileged(use)
     assert sorted(file.name for file in public_folder.iterdir()) == names
 
 
@@ -239,10 +232,10 @@ def test_what_is_measured_is_not_written_into_a_file_that_nobody_finds(
     with Store.open(path) as store:
         study = store.study(key, provenance, seed=1, space_size=1)
         path.rename(path.with_name("moved.db"))
-        with pytest.raises(StoreError, match="was deleted, moved or replaced .* is stored; run the same command again"):
+        with pytest.raises(StoreError):
             store.record(study.id, trial)
         path.with_name("other.db").rename(path)
-        with pytest.raises(StoreError, match="delete cache.db-wal and cache.db-shm, .* run the same command again"):
+        with pytest.raises(StoreError, match="cache.db-wal"):
             store.finish(study.id, winner)
         path.with_name("moved.db").rename(path)
         store.record(study.id, trial)
@@ -289,12 +282,12 @@ def test_waiting_for_another_process_has_an_end(
     path: Path, key: CacheKey, provenance: Provenance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autotune.db.engines.sqlite.BUSY_SECONDS", 0.1)
-    with locked(path), pytest.raises(StoreError, match="another process has been creating"):
+    with locked(path), pytest.raises(StoreError, match="another process"):
         Store.open(path)
     with Store.open(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         assert store.studies() == []
-        with pytest.raises(StoreError, match="cache.db was locked by another process for 30 s; try again"):
+        with pytest.raises(StoreError, match="locked"):
             store.study(key, provenance, seed=1, space_size=1)
         other.execute("COMMIT")
         store.study(key, provenance, seed=1, space_size=1)
@@ -313,32 +306,22 @@ def test_a_file_system_without_locks_is_named_at_once(
         Store.open(path).close()
     for name in ("flock", "lockf"):
         monkeypatch.setattr(f"autotune.db.engines.sqlite.fcntl.{name}", no_locks)
-    with pytest.raises(StoreError, match="file system without locks .*; name another file"):
+    with pytest.raises(StoreError, match="locks"):
         Store.open(path, create=not exists)
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    "url",
     [
-        ("", "use a file's path"),
-        (":memory:", "use a file's path"),
-        ("sqlite:cache.db", "use a file's path"),
-        ("sqlite://", "would be lost at exit"),
-        ("sqlite:///:memory:", "would be lost at exit"),
-        ("sqlite://host/cache.db", "write a SQLite database as sqlite:///FILE"),
-        ("sqlite:///cache.db?mode=ro", "write a SQLite database as sqlite:///FILE"),
-        ("sqlite+aiosqlite:///cache.db", "write a SQLite database as sqlite:///FILE"),
-        ("nosuch://host/name", "nosuch://…: unknown kind of database; use "),
-        ("mysql://me:secret@host/name", "mysql://…: unknown kind of database; use "),
-        ("postgresql+asyncpg://me:secret@host/name", "unknown kind of database; use "),
-        ("postgresql://me:secret@host:port/name", "is not a valid URL"),
-        ("://", "is not a valid URL"),
+        "", ":memory:", "sqlite:cache.db", "sqlite://", "sqlite:///:memory:", "sqlite://host/cache.db",
+        "sqlite:///cache.db?mode=ro", "sqlite+aiosqlite:///cache.db", "nosuch://host/name",
+        "mysql://me:secret@host/name", "postgresql+asyncpg://me:secret@host/name",
+        "postgresql://me:secret@host:port/name", "://",
     ],
-)
-def test_an_unusable_url_is_refused(url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+)  # fmt: skip
+def test_an_unusable_url_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    message = refusal(url)
-    assert said in message and "secret" not in message
+    assert "secret" not in refusal(url)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -346,5 +329,4 @@ def test_an_unusable_url_is_refused(url: str, said: str, tmp_path: Path, monkeyp
 def test_a_missing_driver_is_named_without_the_password(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     message = refusal(url)
-    assert "needs the driver psycopg" in message and "pip install 'iris-autotune[postgresql]'" in message
-    assert "secret" not in message
+    assert "iris-autotune[postgresql]" in message and "secret" not in message

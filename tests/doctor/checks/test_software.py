@@ -10,16 +10,6 @@ from autotune.doctor import Host, Verdict
 from autotune.doctor.checks import software
 from autotune.machine import H100
 
-CHECKS = (software.settings, software.torch, software.iris, software.interpreter, software.compiler, software.launcher)
-
-
-@pytest.mark.parametrize("vendor", ["nvidia", "amd", "laptop"])
-@pytest.mark.parametrize("check", CHECKS)
-def test_a_healthy_machine_is_fine(check: object, vendor: str, request: pytest.FixtureRequest) -> None:
-    assert callable(check)
-    finding = check(request.getfixturevalue(vendor))
-    assert (finding.verdict, finding.mend) == (Verdict.FINE, "")
-
 
 @pytest.mark.parametrize("error", [ImportError("No module named 'torch'"), OSError("libcudart.so.12: no such file")])
 def test_a_torch_that_cannot_be_imported(laptop: FakeHost, error: Exception) -> None:
@@ -33,8 +23,7 @@ def test_a_torch_that_does_not_see_the_gpus(laptop: FakeHost, sign: str, kind: s
     laptop.files[sign] = ""
     finding = software.torch(laptop)
     assert finding.verdict is Verdict.BROKEN
-    assert f"there is a {kind} driver, but torch sees no GPU" in finding.found
-    assert f"install torch built for {kind}" in finding.mend
+    assert kind in finding.found and kind in finding.mend
 
 
 @pytest.mark.parametrize(
@@ -50,11 +39,6 @@ def test_settings(laptop: FakeHost, name: str, text: str, verdict: Verdict, told
     laptop.settings_given = {name: text}
     finding = software.settings(laptop)
     assert finding.verdict is verdict and told in finding.found
-
-
-def test_versions_that_are_known_are_told(nvidia: FakeHost) -> None:
-    found = software.torch(nvidia).found
-    assert "triton 3.6.0" in found and "torch 2.11.0" in found and "driver" not in found
 
 
 @pytest.mark.parametrize("error", [ImportError("No module named 'iris'"), OSError("libamdhip64.so")])
@@ -93,7 +77,7 @@ def test_a_compiler_that_does_not_work(laptop: FakeHost) -> None:
     laptop.failures["gfx942"] = "scale: error: no such target"
     finding = software.compiler(laptop)
     assert finding.verdict is Verdict.BROKEN
-    assert finding.found == "a small kernel does not compile for gfx942: scale: error: no such target"
+    assert "gfx942" in finding.found and "no such target" in finding.found
 
 
 def test_no_c_compiler(nvidia: FakeHost) -> None:
@@ -105,7 +89,7 @@ def test_no_c_compiler(nvidia: FakeHost) -> None:
 def test_no_python_headers(nvidia: FakeHost) -> None:
     nvidia.headers = False
     finding = software.launcher(nvidia)
-    assert finding.verdict is Verdict.BROKEN and finding.found == "/usr/bin/gcc, but no Python.h"
+    assert finding.verdict is Verdict.BROKEN and "Python.h" in finding.found
 
 
 def test_the_real_compiler_compiles_here_and_says_why_it_does_not(

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from autotune.kernels.launching import graphs
-from autotune.kernels.launching.graphs import Replayed, replayed, watched
-from autotune.kernels.launching.plan import Launch, in_order
+from autotune.kernels.launching.graphs import Replayed, watched
 
 
 class Device:
@@ -133,14 +132,6 @@ def test_a_graph_goes_with_its_call(device: Device) -> None:
     assert len(graphs._REPLAYED) == 1
     del call
     assert not graphs._REPLAYED
-
-
-def test_without_graphs_there_is_nothing_in_between() -> None:
-    heap: Any = SimpleNamespace(device=torch.device("cpu"))
-    run: Callable[[], None] = lambda: None  # noqa: E731
-    assert replayed(run, heap) is run
-    launch = Launch(None, 1, {})
-    assert in_order([launch]) == launch.run
 
 
 class Heap:

@@ -161,20 +161,6 @@ def test_a_value_is_taken_to_the_nearest_point_none_out_of_range() -> None:
     assert Grid(CategoricalDistribution(("a", None))).index("b") is None
 
 
-def test_of_several_parameters_that_explain_another_the_one_of_fewest_values_does() -> None:
-    def twice_explained(trial: optuna.Trial) -> None:
-        of_four = trial.suggest_int("of four", 0, 3)
-        if trial.suggest_categorical("odd", [False, True]) != (of_four % 2 == 1):
-            raise optuna.TrialPruned
-        if of_four % 2:
-            trial.suggest_int("sometimes", 0, 9)
-
-    ended = [trial for trial in trials_of(twice_explained) if trial.state is optuna.trial.TrialState.COMPLETE]
-    assert dimensions_by_mode(LearnedSpace(ended).given.space) == {
-        "odd=0": {"of four"}, "odd=1": {"of four", "sometimes"},
-    }  # fmt: skip
-
-
 def test_ranges_by_logarithms_stay_so_when_they_are_united() -> None:
     def growing(trial: optuna.Trial) -> None:
         more = 1 + trial.number % 2

@@ -94,11 +94,6 @@ def test_the_least_that_can_be_known_is_enough(measured: dict[Config, float]) ->
     assert Surrogate(WORKLOAD.space).most_promising(candidates, measured, [], []) in candidates
 
 
-def test_where_everything_failed_but_one_it_still_answers() -> None:
-    failed = [config for config in EVERYTHING if config not in (BSP, push(2, 2))]
-    assert Surrogate(WORKLOAD.space).most_promising([push(2, 2)], {BSP: 5.7}, failed, []) == push(2, 2)
-
-
 def test_it_learns_from_a_bounded_number_of_configs(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     solve = np.linalg.solve
@@ -109,13 +104,6 @@ def test_it_learns_from_a_bounded_number_of_configs(monkeypatch: pytest.MonkeyPa
     rest = [config for config in EVERYTHING if config not in measured]
     Surrogate(WORKLOAD.space).most_promising(rest[6:], measured, rest[:6], [])
     assert sizes == [13]
-
-
-def test_the_same_knowledge_gives_the_same_choice() -> None:
-    measured = known(12, 3)
-    rest = [config for config in EVERYTHING if config not in measured]
-    choices = {Surrogate(WORKLOAD.space).most_promising(rest, measured, [], []) for _ in range(3)}
-    assert len(choices) == 1
 
 
 def test_configs_of_a_mode_without_a_dimension_are_half_way() -> None:
@@ -133,34 +121,3 @@ def test_of_many_that_failed_the_latest_are_learnt_from(monkeypatch: pytest.Monk
     for failed, chosen in (([64, 4], push(32, 64)), ([4, 64], push(8, 64))):
         pushes = [push(tile, 64) for tile in failed]
         assert surrogate.most_promising([push(8, 64), push(32, 64)], measured, pushes, []) == chosen
-
-
-def test_of_what_was_measured_it_expects_what_was_measured() -> None:
-    configs, values = EVERYTHING[::4], np.array([TIMES[config] for config in EVERYTHING[::4]])
-    mean, deviation = Surrogate(WORKLOAD.space)._expected(configs, values, configs)
-    assert np.allclose(mean, values, atol=0.01) and deviation.max() < 0.1 * values.std()
-
-
-def test_distances_of_steps_words_and_modes() -> None:
-    space = Space(
-        choices("mode", "push", "pull"), numbers("size", 1, 2, 4), choices("word", "x", "y", "z"),
-        choices("late", "a", "b", modes=("pull",)), numbers("many", 1, 2, 3, modes=("pull",)),
-    )  # fmt: skip
-    surrogate = Surrogate(space)
-    config = Config({"mode": "pull", "size": 1, "word": "x", "late": "a", "many": 1})
-
-    def apart(other: Config) -> float:
-        one, two = surrogate._place([config, other])
-        return float(np.abs(one - two).sum())
-
-    assert apart(config.replace(size=2)) == pytest.approx(surrogate_module.STEP)
-    assert apart(config.replace(size=4)) == pytest.approx(2 * surrogate_module.STEP)
-    assert apart(config.replace(word="y")) == apart(config.replace(word="z")) == surrogate_module.OTHER_WORD
-    push = Config({"mode": "push", "size": 1, "word": "x"})
-    half_way = surrogate_module.OTHER_WORD / 2 + surrogate_module.STEP
-    assert apart(push) == pytest.approx(surrogate_module.OTHER_MODE + half_way)
-
-
-@pytest.mark.parametrize(("measured", "slope"), [((0, 3), 1.0), ((0, 0.5), 0.5), ((1, 0), 0.0), ((2, 2), 0.0)])
-def test_a_trend_is_never_steeper_than_the_model_nor_against_it(measured: tuple[float, float], slope: float) -> None:
-    assert surrogate_module._slope(np.array([1.0, 2.0]), np.array(measured)) == slope
