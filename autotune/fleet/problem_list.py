@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,6 +46,9 @@ class Asked:
     """A device's name as the driver gives it; None for each kind that the fleet has."""
     calls: int = field(default=1, compare=False)
     """Calls in a model's forward: ``tune model`` weighs problems by them, a fleet does not."""
+
+
+Packed = list[tuple[str, str, str, tuple[tuple[str, Any], ...], str | None]]
 
 
 class Entry(BaseModel):
@@ -125,6 +129,20 @@ def parse_list(text: str) -> list[Asked]:
         except AutotuneError as error:
             raise InputError(str(error) if str(error).startswith(name) else f"{name}: {error}") from error
     return list(found)
+
+
+def packed(asked: Sequence[Asked]) -> Packed:
+    """The list as values that any process can be sent, without the file and what it names."""
+    return [(each.workload.name, each.problem.to_json(), each.regime, each.options, each.device) for each in asked]
+
+
+def unpacked(values: Packed) -> list[Asked]:
+    """Raises UnknownWorkload, and InvalidProblem for a problem of another version."""
+    asked = []
+    for name, problem, regime, options, device in values:
+        found = workload(name)
+        asked.append(Asked(found, found.problem_type.from_dict(json.loads(problem)), Regime(regime), options, device))
+    return asked
 
 
 def _checked(kind: type[Any], values: Mapping[str, Any], place: str) -> Any:

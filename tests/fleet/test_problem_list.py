@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_fleet import H200, MI300X, OLD_DRIVER, host
 
-from autotune.errors import FleetError, InputError
-from autotune.fleet.problem_list import parse_list, read_list
-from autotune.fleet.wanting import wanted_by
+from autotune.errors import InputError
+from autotune.fleet.problem_list import packed, parse_list, read_list, unpacked
 
 ENTRY = "{workload: all-gather-gemm, m: 16, n: 64, k: 64, world_size: 2}"
 
@@ -48,6 +46,7 @@ def test_defaults_and_options() -> None:
     assert dict(second.options) == {"budget": "90s", "trials": 7, "effort": "full", "seed": 3}
     assert second.problem.as_dict()["bias"] is True and second.device == "NVIDIA H200"
     assert second.regime == "isolated"
+    assert unpacked(packed([first, second])) == [first, second]
 
 
 def test_a_problem_that_is_there_twice_counts_once() -> None:
@@ -124,34 +123,3 @@ def test_no_text_brings_a_traceback(text: str) -> None:
         parse_list(text)
     except InputError as error:
         assert str(error)
-
-
-def asked(**fields: object) -> str:
-    extra = "".join(f", {name}: {value}" for name, value in fields.items())
-    return f"problems: [{ENTRY[:-1]}{extra}}}]"
-
-
-def test_each_kind_of_host_gets_its_own_problem() -> None:
-    hosts = [host("a"), host("b"), host("c", kind=OLD_DRIVER), host("d", gpus=1, kind=MI300X)]
-    found = wanted_by(parse_list(asked()), hosts)
-    assert [each.kind for each in found] == [H200, OLD_DRIVER], "the MI300X host is too narrow"
-    assert len({each.identity for each in found}) == 2
-    assert {each.key.world_size for each in found} == {2}
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"device": "NVIDIA H100"}, "device 'NVIDIA H100': the fleet has AMD Instinct MI300X, NVIDIA H200"),
-        ({"device": "AMD Instinct MI300X"}, "the widest host has 1 GPUs"),
-    ],
-)
-def test_the_impossible_is_refused_at_once(fields: dict[str, object], told: str) -> None:
-    with pytest.raises(InputError, match="no host can take these; nothing was started") as caught:
-        wanted_by(parse_list(asked(**fields)), [host("a"), host("d", gpus=1, kind=MI300X)])
-    assert told in str(caught.value)
-
-
-def test_hosts_that_cannot_be_used_do_not_count() -> None:
-    with pytest.raises(FleetError, match=r"no host can be used \(a: links: down; b: failed 3\)"):
-        wanted_by(parse_list(asked()), [host("a", broken="links: down"), host("b", set_aside="failed 3")])
