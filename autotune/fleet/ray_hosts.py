@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune.errors import FleetError
+from autotune.fleet.worker import LOOK_SECONDS
 
 LOG = logging.getLogger("autotune")
-
-LOOK_SECONDS = 5.0
 
 MOST_STARTS = 5
 """Times that a node's worker is started, if its process is killed."""
@@ -25,9 +24,7 @@ END_SECONDS = 120.0
 """Seconds that interrupted workers have to end; Ray kills them then."""
 
 HEAD_SECONDS = 30.0
-"""Seconds without an answer from the head, after which the cluster is gone. Ray ends this process after a minute, in
-its own words.
-"""
+"""Seconds without an answer, after which the head is gone. After a minute Ray ends this process in words of its own."""
 
 NODE_ID = "ray.io/node-id"
 

@@ -6,7 +6,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, get_args
 
 from autotune.db import CacheKey, Lease, Provenance, Store
 from autotune.db.lease import Held
@@ -18,7 +19,6 @@ from autotune.text import counted
 from autotune.workloads import provenance_of
 
 State = Literal["done", "running", "stopped", "failed", "waiting"]
-STATES: tuple[State, ...] = ("done", "running", "stopped", "failed", "waiting")
 
 STOP = "stop"
 """Token of the lease by which ``stop`` takes a study from its worker."""
@@ -56,7 +56,7 @@ def title(asked: Asked) -> str:
 def headline(rows: Sequence[Row]) -> str:
     """``60 problems: 41 done, 3 running, 16 waiting``."""
     counts = Counter(row.state for row in rows)
-    told = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    told = ", ".join(f"{counts[state]} {state}" for state in get_args(State) if counts[state])
     return f"{counted(len(rows), 'problem')}: {told}"
 
 
@@ -92,18 +92,14 @@ def is_stop(held: Held | None) -> bool:
 
 
 def _row(asked: Asked, device: str, standing: Standing) -> Row:
-    held = standing.held
-    state: State = "waiting"
-    told = ""
+    row = partial(Row, asked, device, standing=standing)
     if standing.is_finished:
-        state = "done"
-    elif is_stop(held):
-        state = "stopped"
-    elif held is not None and not held.is_gone:
-        state, told = "running", str(held)
-    elif standing.failure:
-        state, told = "failed", standing.failure
-    return Row(asked, device, state, told, standing)
+        return row("done")
+    if is_stop(standing.held):
+        return row("stopped")
+    if standing.held is not None and not standing.held.is_gone:
+        return row("running", str(standing.held))
+    return row("failed", standing.failure) if standing.failure else row("waiting")
 
 
 def _problem(values: Mapping[str, Any]) -> tuple[Any, ...]:

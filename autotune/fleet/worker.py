@@ -71,20 +71,18 @@ class Worker:
         found = self._standings()
         if any(standing is not None and is_stop(standing.held) for _, standing in found):
             raise FleetError("stopped; measurements are kept, and the same command resumes")
-        for each, standing in found:
-            if standing is not None and standing.is_finished:
-                del self._left[each]
-        found = [(each, standing) for each, standing in found if each in self._left]
-        return [each for each, standing in found if standing is None or self._is_free(standing)]
+        self._left = {
+            each: self._left[each] for each, standing in found if standing is None or not standing.is_finished
+        }
+        return [each for each, standing in found if each in self._left and self._is_free(standing)]
 
-    def _is_free(self, standing: Standing) -> bool:
+    def _is_free(self, standing: Standing | None) -> bool:
         """True if nobody tunes it; the lease of a dead process is ended."""
-        if standing.held is None:
+        if standing is None or standing.held is None:
             return True
         silence = self._silences.setdefault(standing.study_id, Silence())
         silence.hear(standing.held)
-        own = standing.held.text == self._lease.text  # a server that restarted did not hear its end
-        return (own or silence.over is not None) and self._free(standing)
+        return silence.over is not None and self._free(standing)
 
     def _free(self, standing: Standing) -> bool:
         """End a lease, unless its heart has beaten since the look."""
@@ -110,7 +108,9 @@ class Worker:
             if result.interrupted:
                 raise KeyboardInterrupt
             if result.entry is None:
-                self._fail(asked, self._last_reason(result))
+                trials = self._store.trials(result.study.id)
+                reasons = [each.evaluation.reason for each in trials if each.evaluation.reason]
+                self._fail(asked, "; the last: ".join(["no config could be measured", *reasons[-1:]]))
             elif not result.from_cache:
                 self._tell(f"done in {time.monotonic() - begin:.0f} s: {title(asked)}")
         self._left.pop(asked, None)
@@ -126,12 +126,6 @@ class Worker:
     def _fail(self, asked: Asked, reason: str) -> None:
         self._tell(f"failed: {title(asked)}: {reason}")
         self._store.fail(*self._left[asked], f"{socket.gethostname()}: {reason}")
-
-    def _last_reason(self, result: Result) -> str:
-        trials = self._store.trials(result.study.id)
-        last = next((each.evaluation for each in reversed(trials) if each.evaluation.reason), None)
-        why = f"; the last one: {last.outcome}, {last.reason}" if last is not None else ""
-        return f"no config could be measured{why}"
 
     def _identity(self, asked: Asked) -> tuple[CacheKey, Provenance]:
         return CacheKey.of(asked.problem, self._machine, asked.regime), provenance_of(asked.workload)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import socket
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, TimeoutExpired
 from typing import TYPE_CHECKING, Annotated
@@ -25,18 +25,17 @@ from autotune.text import counted
 
 if TYPE_CHECKING:
     from autotune.db import Store
-    from autotune.fleet.problem_list import Asked, Packed
-    from autotune.fleet.standing import Row
+    from autotune.fleet.problem_list import Asked
     from autotune.fleet.worker import Watch
     from autotune.machine import Machine
     from autotune.tuning import Progress, Result
 
 ENGINES = ("local", "ray")
 
+HEADER = ("state", "problem", "device", "where, or why")
+
 EXAMINATION_SECONDS = 600.0
 """The doctor compiles a kernel and writes to the disks."""
-
-HEADER = ("state", "problem", "device", "where, or why")
 
 
 def fleet(
@@ -67,32 +66,31 @@ def fleet(
     refuse({"--stop": status and stop}, "--status changes nothing")
     asked, url = read_list(file), _url(db)
     if not (status or stop):
-        _tune_all(asked, url, engine, address)
+        try:
+            with output.prints_apart():
+                _here(asked, url) if engine == "local" else _on_ray(asked, url, address)
+        except KeyboardInterrupt:
+            output.say("interrupted; measurements are kept, and the same command resumes")
+            raise typer.Exit(exit_code()) from None
     with Store.open(url, create=False) as store:
         rows = standing.rows_of(asked, store)
     if stop:
         with Store.open(url) as store:
             output.say(f"{counted(standing.stop(rows, store), 'problem')} stopped; without --stop the command resumes")
         return
-    _show(rows, as_json)
-    if status:
-        return
-    if left := [row for row in rows if row.state != "done"]:
-        output.say(f"{len(left)} left; the same command goes on with them, and tries failures again")
-        raise typer.Exit(1)
-    output.say(f"next: tune list{database_option(db)}")
-
-
-def _tune_all(asked: Sequence[Asked], url: str, engine: str, address: str | None) -> None:
-    try:
-        with output.prints_apart():
-            if engine == "ray":
-                _on_ray(asked, url, address)
-            else:
-                _here(asked, url)
-    except KeyboardInterrupt:
-        output.say("interrupted; measurements are kept, and the same command resumes")
-        raise typer.Exit(exit_code()) from None
+    if as_json:
+        output.data_json([row.as_dict() for row in rows])
+    else:
+        output.data(standing.headline(rows))
+        news = [row for row in rows if row.state not in ("done", "waiting")]
+        if news:
+            cells = [(row.state, standing.title(row.asked), row.device, row.told) for row in news]
+            output.data("\n" + output.columns(HEADER, cells))
+    if not status:
+        left = sum(row.state != "done" for row in rows)
+        again = f"{left} left; the same command goes on with them, and tries failures again"
+        output.say(again if left else f"next: tune list{database_option(db)}")
+        raise typer.Exit(1 if left else 0)
 
 
 def _here(asked: Sequence[Asked], url: str) -> None:
@@ -103,14 +101,13 @@ def _here(asked: Sequence[Asked], url: str) -> None:
     for each in mine:
         session.check_ranks(each.problem.world_size, machine)
         session.check_work(each.problem, machine)
-    _work(asked, url, machine, machine.gpus or session.MOST_INTERPRETED_RANKS)
+    work(asked, url, machine.gpus or session.MOST_INTERPRETED_RANKS)
 
 
 def _on_ray(asked: Sequence[Asked], url: str, address: str | None) -> None:
     from autotune.cli.watch import clock_text
     from autotune.db import Store
     from autotune.db.engines import database_url, without_secret
-    from autotune.fleet.problem_list import packed
     from autotune.fleet.ray_hosts import Cluster
     from autotune.fleet.standing import headline, rows_of
 
@@ -118,8 +115,6 @@ def _on_ray(asked: Sequence[Asked], url: str, address: str | None) -> None:
         raise InputError("--engine ray needs a database that every host reaches: --db postgresql://USER@HOST/NAME")
     cluster = Cluster(address)
     widest, needed = max(cluster.gpus().values(), default=0), max(each.problem.world_size for each in asked)
-    if not widest:
-        raise FleetError("no host of the Ray cluster has GPUs")
     if needed > widest:
         raise InputError(f"world_size={needed}: the widest host of the Ray cluster has {counted(widest, 'GPU')}")
     begin, told = time.monotonic(), ""
@@ -131,28 +126,22 @@ def _on_ray(asked: Sequence[Asked], url: str, address: str | None) -> None:
                 told = line
                 output.say(f"[{clock_text(time.monotonic() - begin)}] {line}")
 
-        errors = cluster.run(work, packed(asked), without_secret(url), look=look)  # all users of the cluster see these
+        errors = cluster.run(work, asked, without_secret(url), look=look)  # all users of the cluster see these
         for error in dict.fromkeys(errors):
             output.say(f"tune: warning: {error}")
 
 
-def work(packed: Packed, url: str, gpus: int) -> None:
-    """Tune a list as one of the hosts of a Ray cluster. Messages go to Ray's log of the worker."""
-    from autotune.fleet.problem_list import unpacked
-
-    _work(unpacked(packed), url, session.machine_to_measure_on(), gpus)
-
-
-def _work(asked: Sequence[Asked], url: str, machine: Machine, gpus: int) -> None:
+def work(asked: Sequence[Asked], url: str, gpus: int) -> None:
+    """Tune a list as one of the fleet's hosts. Under Ray messages go to its log of the worker."""
     from autotune.db import Store
     from autotune.fleet.worker import Worker
 
-    name = socket.gethostname()
+    machine, name = session.machine_to_measure_on(), socket.gethostname()
     output.say(f"{name}: examining {counted(gpus, 'rank')} of {machine.device}")
     examine(name, url)
     with Store.open(url) as store:
-        tune = functools.partial(_tune, machine, store)
-        Worker(store, machine, asked, tune, lambda line: output.say(f"{name}: {line}"), gpus).run()
+        tell, tune = (lambda line: output.say(f"{name}: {line}")), partial(_tune, machine, store)
+        Worker(store, machine, asked, tune, tell, gpus).run()
 
 
 def examine(name: str, url: str) -> None:
@@ -181,10 +170,9 @@ def _tune(machine: Machine, store: Store, asked: Asked, begun: Watch) -> Result:
     seed = options.get("seed", 0)
     effort, limits = limits_of(machine, options.get("effort"), options.get("trials"), options.get("budget"), seed)
     session.check_work(problem, machine)
-    where, ratios = session.devices_text(problem, machine), not machine.is_interpreter
     with (
         session.make_screen(workload, problem, machine) as screen,
-        watching(problem, where, ratios=ratios) as view,
+        watching(problem, session.devices_text(problem, machine), ratios=not machine.is_interpreter) as view,
         closing(session.make_gang(workload, problem, machine)) as gang,
     ):
 
@@ -201,18 +189,6 @@ def _tune(machine: Machine, store: Store, asked: Asked, begun: Watch) -> Result:
             if requested():  # a library may have made it of an interrupt
                 raise KeyboardInterrupt from error
             raise
-
-
-def _show(rows: Sequence[Row], as_json: bool) -> None:
-    from autotune.fleet.standing import headline, title
-
-    if as_json:
-        output.data_json([row.as_dict() for row in rows])
-        return
-    output.data(headline(rows))
-    told = [(row.state, title(row.asked), row.device, row.told) for row in rows if row.told or row.state == "stopped"]
-    if told:
-        output.data("\n" + output.columns(HEADER, told))
 
 
 def _url(db: str | None) -> str:

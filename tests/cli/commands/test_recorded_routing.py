@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
 from fakes import Bench
 
 from autotune.errors import InputError
-from autotune.fleet.problem_list import packed, parse_list, unpacked
+from autotune.fleet.problem_list import parse_list
 
 SIZES = ("moe-dispatch", "--tokens", "512", "--hidden", "1024", "--experts", "4", "--top-k", "2")
 
@@ -74,9 +75,9 @@ def test_a_histogram_without_its_routing_is_refused(laptop: Bench, counts: Path)
 
 def test_a_fleet_s_hosts_get_the_counts(counts: Path) -> None:
     entry = "{workload: moe-dispatch, tokens: 8, hidden: 64, experts: 4, top_k: 2, world_size: 2, routing: recorded, "
-    listed = packed(parse_list(f"problems: [{entry} histogram: {counts}}}]"))
+    listed = pickle.dumps(parse_list(f"problems: [{entry} histogram: {counts}}}]"))
     counts.unlink()
-    assert unpacked(listed)[0].problem.as_dict()["histogram"] == "c000zznz"
+    assert pickle.loads(listed)[0].problem.as_dict()["histogram"] == "c000zznz"
     with pytest.raises(InputError, match="problem 1: histogram none: No such file"):
         parse_list(f"problems: [{entry} histogram: none}}]")
 
