@@ -61,30 +61,18 @@ def test_a_problem_that_is_there_twice_counts_once() -> None:
         ("problems: [", "not YAML"),
         ("problems: []", "problems: the list is empty. autotune.collect"),
         ("problem: [{}]", "problems: field required"),
-        (f"problems: [{ENTRY}]\nhosts: 3", "hosts: extra inputs are not permitted"),
-        ("problems: [{m: 16}]", "problem 1: workload: field required"),
         ("problems: [{workload: gemm, m: 16}]", "problem 1: no workload named 'gemm'; known: all_gather_gemm"),
         ("problems: [{workload: ./my.py:Mine}]", "problem 1: workload ./my.py:Mine: a fleet takes workloads by name"),
         ("problems: [{workload: all-gather-gemm, m: 16}]", "problem 1: all_gather_gemm needs world_size, n, k"),
         (f"problems: [{ENTRY[:-1]}, q: 3}}]", "problem 1: all_gather_gemm has no field q"),
         (f"problems: [{ENTRY[:-1]}, dtype: [bf16, fp16]}}]", "dtype: one value is needed; only sizes are lists"),
         ("problems: [{workload: all-gather-gemm, m: 0x" + "f" * 4000 + "}]", "an integer of more than 63 bits"),
-        ("problems: [{workload: all-gather-gemm, m: '" + "9" * 5000 + "'}]", "write a list like 16,64,256"),
-        (f"problems: [{ENTRY[:-1]}, budget: " + "1" * 400 + "}]", "an integer of more than 63 bits"),
         (f"problems: [{ENTRY}, {ENTRY.replace('16', '8..4')}]", "problem 2: m: 8..4: the range 8..4 ends below"),
-        (f"problems: [{ENTRY.replace('16', 'many')}]", "m: many: write a list like 16,64,256 or a doubling range"),
         (f"problems: [{ENTRY.replace('16', 'true')}]", "m: True: write a number, a list like"),
-        (f"problems: [{ENTRY.replace('n: 64', 'n: 65')}]", "n=65 is sharded over world_size=2"),
-        (f"problems: [{ENTRY[:-1]}, dtype: bf15}}]", "dtype='bf15': allowed: "),
         (f"problems: [{ENTRY[:-1]}, regime: eager}}]", "regime 'eager': allowed: graph, pipelined, isolated"),
         (f"problems: [{ENTRY[:-1]}, budget: soon}}]", "budget 'soon': write it like 90s, 5m or 1.5h"),
         (f"problems: [{ENTRY[:-1]}, trials: 0}}]", "0 trials: allowed: 1 to"),
-        (f"problems: [{ENTRY[:-1]}, trials: many}}]", "problem 1: trials: input should be a valid integer"),
-        (f"problems: [{ENTRY[:-1]}, effort: big}}]", "effort 'big': allowed: quick, standard, full"),
         (f"problems: [{ENTRY[:-1]}, m: 32}}]", "m is there twice"),
-        (f"problems: [{ENTRY[:-1]}, seed: -1}}]", "seed -1: allowed: 0 to"),
-        ("problems: [{workload: all-gather-gemm, m: 1..1000000, n: 1..1000000, k: 1..1000000, world_size: 1..8, "
-         "splits: '1..1000000'}]", "problem 1: all_gather_gemm has no field splits"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named(text: str, told: str, tmp_path: Path) -> None:
@@ -107,15 +95,6 @@ def test_a_short_file_whose_aliases_make_a_long_value_is_refused_in_a_short_line
 def test_an_entry_takes_the_fields_of_another_one() -> None:
     first, second = problems(f"problems:\n- &first {ENTRY}\n- {{<<: *first, k: 96}}")
     assert '"k":64,' in first and second == first.replace('"k":64,', '"k":96,')
-
-
-@pytest.mark.parametrize("raw", [b"\xff\xfe", None])
-def test_a_file_that_cannot_be_read(raw: bytes | None, tmp_path: Path) -> None:
-    path = tmp_path / "problems.yaml"
-    if raw is not None:
-        path.write_bytes(raw)
-    with pytest.raises(InputError, match="problems.yaml: (not UTF-8|No such file)"):
-        read_list(path)
 
 
 @given(st.text(alphabet="problems: [{}]workloadm16,.&*!<>\n-?|", max_size=60))

@@ -53,15 +53,6 @@ def command(file: Path, url: str, nodes: night.Nodes, *words: str) -> subprocess
     )  # fmt: skip
 
 
-def test_a_problem_too_wide_is_refused_at_once(nodes: night.Nodes, url: str, tmp_path: Path) -> None:
-    process = command(listed(tmp_path, 1, 8), url, nodes)
-    _, told = process.communicate()
-    assert process.returncode == 2
-    assert "world_size=8: the widest host of the Ray cluster has 4 GPUs" in told
-    with Store.open(url) as store:
-        assert store.studies() == []
-
-
 def test_interrupted_it_keeps_its_measurements_and_resumes(nodes: night.Nodes, url: str, tmp_path: Path) -> None:
     file = listed(tmp_path, 2, 1)
     process = command(file, url, nodes)
