@@ -137,7 +137,7 @@ def work(asked: Sequence[Asked], url: str, gpus: int) -> None:
     from autotune.fleet.worker import Worker
 
     machine, name = session.machine_to_measure_on(), socket.gethostname()
-    output.say(f"{name}: examining {counted(gpus, 'rank')} of {machine.device}")
+    output.say(f"{name}: examining {gpus} × {machine.device}")
     examine(name, url)
     with Store.open(url) as store:
         tell, tune = (lambda line: output.say(f"{name}: {line}")), partial(_tune, machine, store)
