@@ -22,9 +22,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arguments import new_parser, whole
+
+if TYPE_CHECKING:
+    from autotune.fleet.standing import Row
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "db" / "helpers"))
 
@@ -57,9 +60,8 @@ class Nodes:
 
     def add(self, name: str) -> None:
         self._nodes[name] = self._cluster.add_node(
-            num_cpus=1, num_gpus=self._widths[name], object_store_memory=OBJECT_STORE, resources={"host": 1},
-            labels={"host": name}, wait=False,
-        )  # fmt: skip
+            num_cpus=1, num_gpus=self._widths[name], object_store_memory=OBJECT_STORE, wait=False
+        )
 
     def remove(self, name: str) -> None:
         """As a host that loses its power."""
@@ -82,21 +84,17 @@ class Night:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, faults: Sequence[tuple[int, Callable[[Night], None]]], words: Sequence[str] = ()) -> None:
-        """Until every problem is done or set aside; each fault once so many are done."""
-        from autotune.db import Store
-
+        """Until every problem is done or has failed; each fault once so many are done."""
         left = list(faults)
-        with Store.open(self._url) as store:
-            while True:
-                if self._process is None or self._process.poll() is not None:
-                    counts = store.fleet.counts()
-                    if counts.total and counts.done + counts.failed == counts.total:
-                        return
-                    self._start(words)
-                time.sleep(0.5)
-                counts = store.fleet.counts()
-                if left and counts.running and counts.done >= left[0][0]:
-                    left.pop(0)[1](self)
+        while True:
+            if self._process is None or self._process.poll() is not None:
+                if set(self.counts()) <= {"done", "failed"}:
+                    return
+                self._start(words)
+            time.sleep(0.5)
+            counts = self.counts()
+            if left and counts["running"] and counts["done"] >= left[0][0]:
+                left.pop(0)[1](self)
 
     def _start(self, words: Sequence[str]) -> None:
         self.starts += 1
@@ -130,19 +128,24 @@ class Night:
             self._process.kill()
             return self._process.wait()
 
-    def running(self) -> Any:
-        """Some attempt that is under way."""
+    def rows(self) -> list[Row]:
+        """The list, as ``tune fleet … --status`` shows it."""
         from autotune.db import Store
+        from autotune.fleet.problem_list import read_list
+        from autotune.fleet.standing import rows_of
 
         with Store.open(self._url) as store:
-            return next(iter(store.fleet.running()), None)
+            return rows_of(read_list(self._list), store)
+
+    def counts(self) -> Counter[str]:
+        return Counter(row.state for row in self.rows())
 
 
 def kill_worker(night: Night) -> None:
-    under_way = night.running()
-    if under_way is not None:
-        night.fault(f"SIGKILL to the worker on {under_way.host}")
-        os.kill(under_way.held.lease.pid, signal.SIGKILL)
+    row = next((row for row in night.rows() if row.state == "running"), None)
+    if row is not None:
+        night.fault(f"SIGKILL to {row.told}")
+        os.kill(row.standing.held.lease.pid, signal.SIGKILL)
 
 
 def replace_node(name: str) -> Callable[[Night], None]:
@@ -227,9 +230,8 @@ def main() -> None:
         finally:
             nodes.stop()
         with Store.open(text) as store:
-            ends = Counter(each.state for each in store.fleet.attempts(0))
             studies = Counter((study.key, study.provenance) for study in store.studies())
-            tell(f"{store.fleet.counts()}; attempts: {dict(ends)}; started {night.starts} times")
+            tell(f"{dict(night.counts())}; started {night.starts} times")
             tell(f"studies: {len(studies)}, most of one problem: {max(studies.values())}")
     tell(f"{time.monotonic() - begin:.0f} s")
 

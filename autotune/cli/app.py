@@ -141,6 +141,7 @@ def build() -> typer.Typer:
     for name, command in (
         ("demo", demo.demo),
         ("model", model.model),
+        ("fleet", fleet.fleet),
         ("list", listing.list_entries),
         ("compare", compare.compare),
         ("import", sharing.import_configs),
@@ -165,26 +166,8 @@ def build() -> typer.Typer:
         group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
         _add_workloads(group, function, title)
         app.add_typer(group, name=name, rich_help_panel=panel_of[name])
-    app.add_typer(_fleet(), name="fleet", rich_help_panel=panel_of["fleet"])
     app.callback()(_main)
     return app
-
-
-class _Fleet(TyperGroup):
-    """``tune fleet FILE`` is ``tune fleet start FILE``."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
-            args = ["start", *args]
-        return super().resolve_command(ctx, args)
-
-
-def _fleet() -> typer.Typer:
-    group = _group(_Fleet, subcommand_metavar="FILE|COMMAND [ARGS]...")
-    group.callback(no_args_is_help=True)(fleet.fleet)
-    for command in (fleet.start, fleet.status, fleet.watch, fleet.stop):
-        group.command(command.__name__)(command)
-    return group
 
 
 def _main(

@@ -1,4 +1,4 @@
-"""The tables: studies, their trials and measured taxes; a fleet's problems, attempts, hosts and findings.
+"""The tables: studies, their trials and measured taxes.
 
 Times are ISO 8601 text in UTC, JSON is text: a damaged value is then reported with its row.
 """
@@ -10,7 +10,6 @@ import dataclasses
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, MetaData, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers, mapped_column
 
-from autotune.db.fleet_records import Kind
 from autotune.db.records import CacheKey, Provenance, State
 
 KEY = tuple(field.name for field in dataclasses.fields(CacheKey))
@@ -18,9 +17,6 @@ PROVENANCE = tuple(field.name for field in dataclasses.fields(Provenance))
 """Columns of ``tuning_studies`` that hold the fields of the two records."""
 
 LIVE = text("state <> 'superseded'")
-UNDER_WAY = text("state = 'running'")
-WANTED = text("state = 'wanted'")
-KIND = tuple(field.name for field in dataclasses.fields(Kind))
 
 NAMES = {"ix": "ix_%(table_name)s_%(column_0_name)s", "pk": "pk_%(table_name)s",
          "fk": "fk_%(table_name)s_%(column_0_name)s"}  # fmt: skip
@@ -32,8 +28,16 @@ class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMES)
 
 
-class Keyed:
-    """The columns of a table whose rows are results, or are to become some: ``KEY`` and ``PROVENANCE``."""
+class Study(Base):
+    """One tuning of one key with one provenance; at most one is not superseded."""
+
+    __tablename__ = "tuning_studies"
+    __table_args__ = (
+        Index("ix_tuning_studies_record_key", "record_key", unique=True),
+        Index("ix_tuning_studies_live", *KEY, *PROVENANCE, unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
 
     workload: Mapped[str] = mapped_column(Text)
     problem: Mapped[str] = mapped_column(Text)
@@ -49,18 +53,6 @@ class Keyed:
     iris: Mapped[str] = mapped_column(Text)
     torch: Mapped[str] = mapped_column(Text)
     driver: Mapped[str] = mapped_column(Text)
-
-
-class Study(Keyed, Base):
-    """One tuning of one key with one provenance; at most one is not superseded."""
-
-    __tablename__ = "tuning_studies"
-    __table_args__ = (
-        Index("ix_tuning_studies_record_key", "record_key", unique=True),
-        Index("ix_tuning_studies_live", *KEY, *PROVENANCE, unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True)
 
     seed: Mapped[int] = mapped_column(BigInteger)
     space_size: Mapped[int] = mapped_column(BigInteger)
@@ -85,6 +77,8 @@ class Study(Keyed, Base):
     """The process that tunes it, as JSON; see ``autotune.db.lease``."""
     heartbeat: Mapped[int | None] = mapped_column(BigInteger)
     """Counted up by the tuning process while it lives."""
+    failure: Mapped[str | None] = mapped_column(Text)
+    """Host and reason of a fleet's last attempt that found no winner."""
     record_key: Mapped[str | None] = mapped_column(Text)
     """Made by the writer of an imported study: a write whose acknowledgement was lost is not repeated."""
     origin: Mapped[str | None] = mapped_column(Text)
@@ -134,91 +128,6 @@ class TaxesRow(Base):
     created_at: Mapped[str] = mapped_column(Text)
     record_key: Mapped[str] = mapped_column(Text)
     """Identifies the record when a write is retried."""
-
-
-class FleetProblem(Keyed, Base):
-    """A problem that a fleet is to tune, for one kind of host; its identity is that of the study to come."""
-
-    __tablename__ = "fleet_problems"
-    __table_args__ = (
-        Index("ix_fleet_problems_identity", *KEY, *PROVENANCE, unique=True),
-        Index("ix_fleet_problems_state", "state"),
-        Index("ix_fleet_problems_wanted", *KIND, "turn", "id", sqlite_where=WANTED, postgresql_where=WANTED),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    options: Mapped[str] = mapped_column(Text)
-    """Budget, trials, effort and seed, as JSON."""
-    turn: Mapped[int]
-    """Minus the world size: problems are handed out in this order, then in that of their coming."""
-    state: Mapped[str] = mapped_column(Text)
-    reason: Mapped[str] = mapped_column(Text, server_default="")
-    """Why it is set aside, or what came of it last."""
-    created_at: Mapped[str] = mapped_column(Text)
-
-
-class FleetAttempt(Base):
-    """One attempt of one host at one problem; rows are only ever added, and at most one of a problem is under way."""
-
-    __tablename__ = "fleet_attempts"
-    __table_args__ = (
-        Index("ix_fleet_attempts_under_way", "problem_id", unique=True, sqlite_where=UNDER_WAY,
-              postgresql_where=UNDER_WAY),
-        Index("ix_fleet_attempts_host", "host"),
-        Index("ix_fleet_attempts_lease", "lease", unique=True),
-    )  # fmt: skip
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    problem_id: Mapped[int] = mapped_column(ForeignKey("fleet_problems.id"), index=True)
-    host: Mapped[str] = mapped_column(Text)
-    state: Mapped[str] = mapped_column(Text)
-    reason: Mapped[str] = mapped_column(Text, server_default="")
-    progress: Mapped[str] = mapped_column(Text, server_default="")
-    """The tuning process's last line."""
-    lease: Mapped[str] = mapped_column(Text)
-    heartbeat: Mapped[int] = mapped_column(BigInteger)
-    started_at: Mapped[str] = mapped_column(Text)
-    ended_at: Mapped[str | None] = mapped_column(Text)
-    seconds: Mapped[float | None] = mapped_column(Double)
-    forgiven: Mapped[int] = mapped_column(server_default="0")
-    """1 if it no longer counts against the problem and the host: somebody asked for another try."""
-
-
-class FleetHost(Base):
-    """A host as it was examined last."""
-
-    __tablename__ = "fleet_hosts"
-    __table_args__ = (Index("ix_fleet_hosts_name", "name", unique=True),)
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(Text)
-    gpus: Mapped[int]
-    """The widest problem that it takes."""
-    device: Mapped[str] = mapped_column(Text)
-    arch: Mapped[str] = mapped_column(Text)
-    interconnect: Mapped[str] = mapped_column(Text)
-    triton: Mapped[str] = mapped_column(Text)
-    iris: Mapped[str] = mapped_column(Text)
-    torch: Mapped[str] = mapped_column(Text)
-    driver: Mapped[str] = mapped_column(Text)
-    examined_at: Mapped[str] = mapped_column(Text)
-    broken: Mapped[str] = mapped_column(Text, server_default="")
-    """The doctor's broken findings; empty if there are none."""
-    set_aside: Mapped[str] = mapped_column(Text, server_default="")
-    """Why it gets no more problems; empty if it does."""
-
-
-class FleetFinding(Base):
-    """A finding of the doctor on a host, from its last examination."""
-
-    __tablename__ = "fleet_findings"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    host_id: Mapped[int] = mapped_column(ForeignKey("fleet_hosts.id"), index=True)
-    name: Mapped[str] = mapped_column(Text)
-    verdict: Mapped[str] = mapped_column(Text)
-    found: Mapped[str] = mapped_column(Text)
-    mend: Mapped[str] = mapped_column(Text)
 
 
 configure_mappers()  # now, not in the first look-up of a program that is at work

@@ -73,6 +73,12 @@ def live(key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
     return [Study.__table__.c.state != "superseded", *identity(key, provenance)]
 
 
+def standings() -> Select[*tuple[Any, ...]]:
+    columns = Study.__table__.c
+    names = (*KEY, *PROVENANCE, "id", "state", "lease", "heartbeat", "failure")
+    return select(*(columns[name] for name in names)).where(columns.state != "superseded").order_by(columns.id)
+
+
 def _chosen() -> list[ColumnElement[bool]]:
     columns = Study.__table__.c
     return [func.coalesce(bindparam(name), columns[name]) == columns[name] for name in ("workload", "device")]

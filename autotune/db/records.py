@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from autotune.config import Config
+from autotune.db.lease import Held
 from autotune.machine import INTERPRETER, Machine
 from autotune.notebook import html_table
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
@@ -354,6 +355,18 @@ class StudyRecord:
     def is_begun(self) -> bool:
         """True for an unfinished search. The study of a recording has no end."""
         return self.state == "running" and not self.provenance.is_recording
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A study that none has superseded, as others see it who would tune its problem."""
+
+    study_id: int
+    is_finished: bool
+    held: Held | None
+    """The lease of the process that tunes it."""
+    failure: str
+    """Host and reason of a fleet's last attempt that found no winner."""
 
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Differences:

@@ -12,14 +12,17 @@ from typing import Any, get_args
 from sqlalchemy import Row
 
 from autotune.config import Config
-from autotune.db.models import KEY, PROVENANCE, Keyed, Study, Trial
+from autotune.db.lease import Held
+from autotune.db.models import KEY, PROVENANCE, Study, Trial
 from autotune.db.records import (
     LONGEST,
     CacheKey,
+    Columns,
     Entry,
     Provenance,
     Roofline,
     Routed,
+    Standing,
     State,
     StudyRecord,
     TrialRecord,
@@ -48,7 +51,7 @@ def trial_row(study_id: int, record: TrialRecord, record_key: str) -> Trial:
         source=record.source,
         config=record.config.to_json(),
         outcome=evaluation.outcome.value,
-        reason=_encodable(evaluation.reason),
+        reason=encodable(evaluation.reason),
         error=None if evaluation.error is None else repr(float(evaluation.error)),
         predicted=None if record.predicted is None else _number(record.predicted),
         seconds=json.dumps(evaluation.seconds),
@@ -90,7 +93,7 @@ def trial_record(row: Row[Any]) -> TrialRecord:
 def study_row(key: CacheKey, provenance: Provenance, *, seed: int, space_size: int, origin: str = "") -> Study:
     fields = dataclasses.asdict(key) | dataclasses.asdict(provenance)
     return Study(
-        **fields, seed=seed, space_size=space_size, state="running", created_at=now(), origin=_encodable(origin) or None
+        **fields, seed=seed, space_size=space_size, state="running", created_at=now(), origin=encodable(origin) or None
     )
 
 
@@ -133,6 +136,13 @@ def study_record(row: Study | Row[Any]) -> StudyRecord:
     )
 
 
+def standing(row: Row[Any]) -> tuple[Columns, Standing]:
+    """A study's columns of key and provenance, and where it stands."""
+    held = None if row.lease is None else Held(words(row.lease), whole_number(row.heartbeat or 0))
+    columns = tuple(getattr(row, name) for name in (*KEY, *PROVENANCE))
+    return columns, Standing(row.id, row.state == "finished", held, words(row.failure or ""))
+
+
 def entry(row: Row[Any]) -> Entry:
     """The cache entry from a finished study's columns and ``trials``, its number of trials."""
     _check(row)
@@ -150,12 +160,12 @@ def entry(row: Row[Any]) -> Entry:
     )
 
 
-def key_of(row: Keyed | Row[Any]) -> CacheKey:
+def key_of(row: Study | Row[Any]) -> CacheKey:
     texts = {name: words(getattr(row, name)) for name in KEY if name != "world_size"}
     return CacheKey(**texts, world_size=whole_number(row.world_size))
 
 
-def provenance_of(row: Keyed | Row[Any]) -> Provenance:
+def provenance_of(row: Study | Row[Any]) -> Provenance:
     return Provenance(**{name: words(getattr(row, name)) for name in PROVENANCE})
 
 
@@ -270,6 +280,6 @@ def whole_number(value: Any) -> int:
     return value
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Compilers' messages may hold bytes that are not text; they stay legible."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

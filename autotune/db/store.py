@@ -13,13 +13,14 @@ from sqlalchemy.orm import Session
 from autotune.config import Config
 from autotune.db import queries, rows
 from autotune.db.engines import Database, database_url, intact, open_database, place_of, translated
-from autotune.db.fleet import Fleet
 from autotune.db.lease import Held, Lease
 from autotune.db.models import Study, TaxesRow, Trial
 from autotune.db.records import (
     CacheKey,
+    Columns,
     Entry,
     Provenance,
+    Standing,
     State,
     StudyRecord,
     TrialRecord,
@@ -58,11 +59,6 @@ class Store:
         target = database_url(default_database_url() if url is None else url)
         with FORKS_WAIT, translated(place_of(target)):
             return cls(open_database(target, create=create))
-
-    @property
-    def fleet(self) -> Fleet:
-        """The fleet's list in the same database."""
-        return Fleet(self._database)
 
     def close(self) -> None:
         self._database.close()
@@ -246,6 +242,18 @@ class Store:
     def nearest(self, key: CacheKey) -> Entry | None:
         """The entry of the same workload whose key differs in the fewest fields; the newest of several."""
         return min(self.entries(key.workload), key=lambda entry: len(key.differences(entry.key)), default=None)
+
+    def standings(self) -> dict[Columns, Standing]:
+        """The studies that none has superseded, by the columns of their key and provenance, in the order of start."""
+        found = self._database.read(lambda session: session.execute(queries.standings()).all())
+        standings = (self._intact(Study, row, rows.standing) for row in found)
+        return dict(each for each in standings if each is not None)
+
+    def fail(self, key: CacheKey, provenance: Provenance, failure: str) -> None:
+        """Note on the unfinished study, if there is one, why a fleet's host found no winner."""
+        query = update(Study).where(*queries.live(key, provenance), Study.state == "running")
+        query = query.values(failure=rows.encodable(failure))
+        self._database.write(lambda session: session.execute(query))
 
     def take_lease(self, study_id: int, lease: Lease, over: Held | None = None) -> Held | None:
         """Claim a study for tuning: None if ``lease`` holds it now, else the present holder.

@@ -1,1 +1,1 @@
-"""A fleet: many hosts tune one list of problems. The list, leases and results are rows; an engine places the work."""
+"""Many hosts, one list: on each a worker tunes what the others do not; the studies' leases keep them apart."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
+import json
 import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +45,16 @@ class Asked:
     """A device's name as the driver gives it; None for each kind that the fleet has."""
     calls: int = field(default=1, compare=False)
     """Calls in a model's forward: ``tune model`` weighs problems by them, a fleet does not."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle names and values: another process has workloads of its own, and not the list's files."""
+        values = (self.regime, self.options, self.device, self.calls)
+        return _asked, (self.workload.name, self.problem.to_json(), *values)
+
+
+def _asked(name: str, problem: str, *values: Any) -> Asked:
+    found = workload(name)
+    return Asked(found, found.problem_type.from_dict(json.loads(problem)), *values)
 
 
 class Entry(BaseModel):
@@ -110,9 +120,8 @@ def parse_list(text: str) -> list[Asked]:
     file = _checked(File, written, "")
     if not file.problems:
         raise InputError(
-            "problems: the list is empty; write an entry for each problem. One that autotune.collect() wrote is empty "
-            "where no operator ran in the meantime, and no graph was compiled: call the model within it, before it is "
-            "compiled or anew"
+            "problems: the list is empty. autotune.collect() writes such a one where no operator ran and no graph was "
+            "compiled: call the model within it, before it is compiled or anew"
         )
     found: dict[Asked, None] = {}
     for number, entry in enumerate(file.problems, 1):
@@ -155,8 +164,6 @@ def _problems(entry: Entry) -> Iterator[Asked]:
         if isinstance(value, dict | list) and kinds.get(name, "size") != "size":
             raise InputError(f"{name}: one value is needed; only sizes are lists. Write an entry for each other value")
     sizes = {name: _sizes(name, value) for name, value in fields.items() if kinds.get(name) == "size"}
-    if math.prod(map(len, sizes.values())) > MOST_PROBLEMS:
-        raise InputError(f"more than {MOST_PROBLEMS} problems; split the ranges")
     for values in itertools.product(*sizes.values()):
         problem = found.problem_type.from_dict({**fields, **dict(zip(sizes, values, strict=True))})
         yield Asked(found, problem, regime, options, entry.device, entry.calls)

@@ -27,7 +27,6 @@ WRONG = {
         ("--print", "none.jsonl"),
     ],
     "compile_survey": [("--sample", "0")],
-    "fleet_load": [("--seconds", "nan"), ("--workers", "-1")],
     "fleet_night": [("--problems", "0")],
     "fp8_gemm": [("--scales", "rows"), ("--shapes", "16x16"), ("--shapes", "16x0x16")],
     "gang_start": [("--ranks", "0")],

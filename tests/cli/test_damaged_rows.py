@@ -5,31 +5,20 @@ from __future__ import annotations
 import itertools
 import shutil
 import sqlite3
-import sys
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fakes import EIGHT_GPUS, Bench, FakeScreen
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
-from small_fleet import DONE, FAILED, Tunings, dead_lease
-
 from autotune.cli import session
-from autotune.cli.commands import fleet as command
-from autotune.db import Store, lease
-from autotune.db.fleet_records import Finding, HostRecord, Kind
-from autotune.db.models import KIND, Base
-from autotune.fleet import driver
-from autotune.fleet.local import LocalEngine
-from autotune.machine import versions
+from autotune.cli.commands import fleet
+from autotune.db.models import Base
 
 NAME = ["all-gather-gemm", "--m", "4096", "--n", "28672", "--k", "8192", "--world-size", "8"]
-LIST = "problems:\n  - {workload: all-gather-gemm, m: 16..64, world_size: 2, n: 64, k: 64, trials: 1}\n"
+LIST = "problems: [{workload: all-gather-gemm, m: 4096, n: 28672, k: 8192, world_size: 8, trials: 2}]"
 
 VALUES: tuple[tuple[str, Any], ...] = (
     ("?", None), ("?", b"\xff\x00"), ("CAST(? AS TEXT)", b"\xff\xfe"), ("?", "a word"), ("?", ""), ("?", "[]"),
@@ -39,13 +28,12 @@ VALUES: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 """SQL and what stands for it: wrong types, out of range, unknown words, empty, NULL, not JSON, not UTF-8."""
 
-STORED = ("tuning_studies", "tuning_trials", "tuning_taxes")
-OF_STUDIES = [
+COMMANDS = [
     ["list"], ["list", "--json"], ["show", *NAME], ["show", *NAME, "--json"], ["lookup", *NAME], ["report", *NAME],
     ["report", *NAME, "--format", "json"], ["report", "--all", "-o", "pages"], ["export", "-o", "exported.json"],
     ["compare", "whole.db", "cache.db"], ["compare", "cache.db", "whole.db", "--json"], [*NAME, "--trials", "2"],
+    ["fleet", "problems.yaml", "--status"], ["fleet", "problems.yaml", "--stop"], ["fleet", "problems.yaml"],
 ]  # fmt: skip
-OF_FLEETS = [["fleet", "status"], ["fleet", "status", "--json"], ["fleet", "watch"], ["fleet", "problems.yaml"]]
 
 TABLES = [table.name for table in Base.metadata.sorted_tables]
 
@@ -59,19 +47,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         prepare(bench, patched, here)
         assert bench.tune(*NAME, "--trials", "40").exit_code == 0
         assert bench.tune("taxes", *NAME, "--rounds", "4").exit_code == 0
-        FAILING[:] = [32]
-        bench.tune("fleet", "problems.yaml")
-        with Store.open() as store:
-            store.fleet.forgive()
-            assert store.fleet.claim("gpu-01", dead_lease()) is not None
         with closing(sqlite3.connect(here / "cache.db")) as raw:
             assert all(raw.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)
             raw.execute("PRAGMA journal_mode = DELETE")
         (here / "cache.db").rename(here / "whole.db")
         yield here
-
-
-FAILING: list[int] = []
 
 
 def prepare(bench: Bench, patched: pytest.MonkeyPatch, here: Path) -> None:
@@ -81,25 +61,8 @@ def prepare(bench: Bench, patched: pytest.MonkeyPatch, here: Path) -> None:
     for name, value in {"AUTOTUNE_DB": str(here / "cache.db"), "COLUMNS": "200", "NO_COLOR": "1"}.items():
         patched.setenv(name, value)
     patched.chdir(here)
-    made = Tunings(lambda m: FAILED if m in FAILING else DONE)
-    host = HostRecord("gpu-01", 8, kind(), (Finding("disk", "better", "slow", "buy another"),))
-    patched.setattr(command, "make_engine", lambda name, url, *_: LocalEngine(url, host, made.start))
-    patched.setattr(
-        command, "time", SimpleNamespace(sleep=interrupted, monotonic=time.monotonic)
-    )  # what watch sees once is enough
-    patched.setattr(lease, "SILENT_SECONDS", 0.0)
-    patched.setattr(driver, "POLL_SECONDS", 0.0)
-    patched.setattr(driver, "LOOK_SECONDS", 0.0)
+    patched.setattr(fleet, "examine", lambda name, url: None)
     (here / "problems.yaml").write_text(LIST)
-
-
-def interrupted(seconds: float) -> None:
-    raise KeyboardInterrupt
-
-
-def kind() -> Kind:
-    values = {name: getattr(EIGHT_GPUS, name, None) or versions().get(name, "") for name in KIND}
-    return Kind(**values)
 
 
 def columns(table: str) -> list[str]:
@@ -107,8 +70,7 @@ def columns(table: str) -> list[str]:
 
 
 def cases(table: str) -> list[tuple[str, str, Any, list[str]]]:
-    commands = OF_STUDIES if table in STORED else OF_FLEETS
-    return [(c, *value, words) for c, value, words in itertools.product(columns(table), VALUES, commands)]
+    return [(c, *value, words) for c, value, words in itertools.product(columns(table), VALUES, COMMANDS)]
 
 
 def damage(path: Path, table: str, column: str, sql: str, value: Any) -> bool:
@@ -127,7 +89,7 @@ def damage(path: Path, table: str, column: str, sql: str, value: Any) -> bool:
 
 def cases_of_make_test(table: str) -> list[tuple[str, str, Any, list[str]]]:
     """Each column once, its value and its command in turn."""
-    commands = itertools.cycle(OF_STUDIES if table in STORED else OF_FLEETS)
+    commands = itertools.cycle(COMMANDS)
     values = itertools.cycle(VALUES[shift(table) :] + VALUES[: shift(table)])
     return [(column, *value, words) for column, value, words in zip(columns(table), values, commands, strict=False)]
 
@@ -164,11 +126,9 @@ def test_no_damaged_value_ends_any_command_in_a_traceback(folder: Path, table: s
 
 
 KNOWN = [
-    ("fleet_problems", "state", "paused", ["fleet", "status"]),
-    ("fleet_problems", "state", "paused", ["fleet", "watch"]),
-    ("fleet_problems", "state", "paused", ["fleet", "problems.yaml"]),
-    ("fleet_hosts", "name", b"\xff\x00", ["fleet", "status"]),
-    ("fleet_hosts", "driver", b"\xff\x00", ["fleet", "status", "--json"]),
+    ("tuning_studies", "state", "paused", ["fleet", "problems.yaml", "--status"]),
+    ("tuning_studies", "lease", b"\xff\x00", ["fleet", "problems.yaml", "--stop"]),
+    ("tuning_studies", "heartbeat", "a word", ["fleet", "problems.yaml"]),
     ("tuning_trials", "by_rank", "[]", ["report", *NAME]),
     ("tuning_trials", "config", '{"block_m":65,"mode":"push"}', ["report", *NAME]),
 ]

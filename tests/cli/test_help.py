@@ -13,7 +13,6 @@ from autotune.cli import app
 FOLDER = Path(__file__).parent / "help"
 
 GROUPS = ("run", "grid", "record", "show", "lookup", "report", "taxes", "export")
-FLEET = ("start", "status", "watch", "stop")
 WORKLOADS = (
     "all-gather-gemm",
     "gemm-reduce-scatter",
@@ -29,14 +28,13 @@ WORKLOADS = (
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": (),
-    **{name: (name,) for name in ("demo", "model", "list", "import", "compare", "doctor", *GROUPS, *WORKLOADS)},
+    **{name: (name,) for name in ("demo", "model", "list", "import", "compare", "doctor", "fleet")},
+    **{name: (name,) for name in (*GROUPS, *WORKLOADS)},
     **{f"{name}-workload": (name, "all-gather-gemm") for name in GROUPS},
-    "fleet": ("fleet",),
-    **{f"fleet-{name}": ("fleet", name) for name in FLEET},
 }
 """Every subcommand; of those that take a workload, the page of one workload too."""
 
-PAGES_OF_GROUPS = {f"{name}-workload" for name in GROUPS} | {f"fleet-{name}" for name in FLEET}
+PAGES_OF_GROUPS = {f"{name}-workload" for name in GROUPS}
 
 
 def page(words: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Fixtures of the fleet's tests: helpers beside this file, a store in a file, a PostgreSQL server."""
+"""Fixtures of the fleet's tests: helpers beside this file, an empty database, a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.db import Store
-from autotune.db.fleet import Fleet
-from autotune.fleet import driver
+from autotune.fleet import worker
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "db" / "helpers"), str(HERE.parents[1] / "bench")]
@@ -28,12 +26,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def fleet(url: str) -> Iterator[Fleet]:
-    with Store.open(url) as store:
-        yield store.fleet
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> str:
     """Of a SQLite file."""
     return str(tmp_path / "cache.db")
@@ -41,5 +33,4 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(driver, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "LOOK_SECONDS", 0.01)

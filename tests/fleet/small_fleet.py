@@ -1,40 +1,80 @@
-"""Small fleets for tests: hosts, problems, and tunings that end as a test says, without any process."""
+"""Small fleets for tests: problems, and hosts that tune them at once, as a test says, under real leases."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from autotune.db import CacheKey, Lease, Provenance
-from autotune.db.fleet_records import HostRecord, Kind, Wanted
-from autotune.fleet.tuning import End
+from fakes import EIGHT_GPUS, latency_of
 
-H200 = Kind("NVIDIA H200", "sm_90", "nvlink", "3.7.1", "0.0", "2.13", "590.1")
-OLD_DRIVER = dataclasses.replace(H200, driver="580.1")
-MI300X = Kind("AMD Instinct MI300X", "gfx942", "xgmi", "3.7.1", "0.0", "2.13", "6.1")
+import autotune
+from autotune.config import Config
+from autotune.db import CacheKey, Lease, Store, Winner
+from autotune.fleet.problem_list import Asked
+from autotune.fleet.standing import rows_of
+from autotune.fleet.worker import Watch, Worker
+from autotune.machine import Machine
+from autotune.outcome import DEFAULT_REGIME
+from autotune.tuning import Progress, Result
+from autotune.tuning.claim import claimed
+from autotune.workloads import provenance_of, workload
 
-DONE, FAILED, LOST = End("done"), End("failed", "no config could be measured"), End("lost", "died of SIGKILL")
+WORKLOAD = workload("all_gather_gemm")
+WINNER = Winner(Config({"mode": "bsp", "launch": "eager"}), latency_of(100.0))
+DONE, NOT_MEASURED = "done", "not measured"
 
-
-def host(name: str, gpus: int = 8, kind: Kind = H200, **values: str) -> HostRecord:
-    return HostRecord(name, gpus, kind, **values)  # type: ignore[arg-type]
-
-
-def wanted(m: int, world_size: int = 2, kind: Kind = H200) -> Wanted:
-    problem = {"dtype": "bf16", "k": 64, "m": m, "n": 64, "world_size": world_size}
-    key = CacheKey(
-        "all_gather_gemm", json.dumps(problem, sort_keys=True, separators=(",", ":")), world_size, kind.device,
-        kind.arch, kind.interconnect,
-    )  # fmt: skip
-    provenance = Provenance("abc", "f00d", kind.triton, kind.iris, kind.torch, kind.driver)
-    return Wanted(key, provenance, {"trials": 2})
+Act = Callable[[int], str]
+"""What becomes of a problem of that m: DONE or NOT_MEASURED, unless it raises."""
 
 
-def m_of(wanted: Wanted) -> int:
-    found: int = json.loads(wanted.key.problem)["m"]
-    return found
+def asked(m: int, world_size: int = 2, **fields: Any) -> Asked:
+    problem = autotune.AllGatherGemm(m=m, n=64, k=64, world_size=world_size)
+    return Asked(WORKLOAD, problem, DEFAULT_REGIME, **fields)
+
+
+def m_of(found: Asked) -> int:
+    return found.problem.m  # type: ignore[attr-defined, no-any-return]
+
+
+@dataclass
+class Host:
+    url: str
+    act: Act = lambda m: DONE
+    machine: Machine = EIGHT_GPUS
+    started: list[int] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    at_work: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, *problems: Asked) -> list[str]:
+        """Work through a list; the states of its problems afterwards."""
+        with Store.open(self.url) as store:
+            self.store = store
+            Worker(store, self.machine, problems, self.tune, self.told.append, self.machine.gpus).run()
+        return states(self.url, *problems)
+
+    def tune(self, found: Asked, begun: Watch) -> Result:
+        key, provenance = CacheKey.of(found.problem, self.machine, found.regime), provenance_of(WORKLOAD)
+        with claimed(self.store, lambda: self.store.study(key, provenance, seed=0, space_size=1), begun) as (
+            study,
+            lease,
+        ):
+            if study.state == "finished":
+                return Result(study, Progress(), self.store.entry(key, provenance), from_cache=True)
+            begun(Progress("searching"))
+            self.started.append(m_of(found))
+            self.at_work.set()
+            if self.act(m_of(found)) == NOT_MEASURED:
+                return Result(study, Progress(), None)
+            self.store.finish(study.id, WINNER, lease)
+            return Result(study, Progress(), self.store.entry(key, provenance))
+
+
+def states(url: str, *problems: Asked) -> list[str]:
+    with Store.open(url) as store:
+        return [row.state for row in rows_of(problems, store)]
 
 
 def far_lease() -> Lease:
@@ -47,39 +87,10 @@ def dead_lease() -> Lease:
     return dataclasses.replace(Lease.new(), started="another start")
 
 
-@dataclass
-class FakeTuning:
-    """Ends at once, unless it is to run until it is stopped."""
-
-    end: End | None
-    progress: str = "[0:01] searching: 2 trials"
-    stopped: bool = False
-
-    def stop(self) -> None:
-        self.stopped = True
-
-    def wait(self, seconds: float) -> End | None:
-        return End("stopped", "interrupted") if self.stopped else self.end
-
-
-@dataclass
-class Tunings:
-    """What hosts do with problems; counts how often each was tuned."""
-
-    ends: Callable[[int], End | None] = lambda m: DONE
-    started: list[int] = field(default_factory=list)
-    urls: list[str] = field(default_factory=list)
-    made: list[FakeTuning] = field(default_factory=list)
-
-    def start(self, wanted: Wanted, url: str) -> FakeTuning:
-        m = m_of(wanted)
-        self.started.append(m)
-        self.urls.append(url)
-        self.made.append(FakeTuning(self.ends(m)))
-        return self.made[-1]
-
-
-def in_turn(ends: Iterable[End]) -> Callable[[int], End]:
-    """One after the other, whatever the problem."""
-    left = iter(ends)
-    return lambda m: next(left)
+def lease(url: str, found: Asked, by: Lease, machine: Machine = EIGHT_GPUS) -> int:
+    """Have a process tune a problem; its study."""
+    with Store.open(url) as store:
+        key = CacheKey.of(found.problem, machine, found.regime)
+        study = store.study(key, provenance_of(WORKLOAD), seed=0, space_size=1)
+        assert store.take_lease(study.id, by) is None
+        return study.id

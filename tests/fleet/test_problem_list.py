@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_fleet import H200, MI300X, OLD_DRIVER, host
 
-from autotune.errors import FleetError, InputError
+from autotune.errors import InputError
 from autotune.fleet.problem_list import parse_list, read_list
-from autotune.fleet.wanting import wanted_by
 
 ENTRY = "{workload: all-gather-gemm, m: 16, n: 64, k: 64, world_size: 2}"
 
@@ -48,6 +47,7 @@ def test_defaults_and_options() -> None:
     assert dict(second.options) == {"budget": "90s", "trials": 7, "effort": "full", "seed": 3}
     assert second.problem.as_dict()["bias"] is True and second.device == "NVIDIA H200"
     assert second.regime == "isolated"
+    assert pickle.loads(pickle.dumps([first, second])) == [first, second]
 
 
 def test_a_problem_that_is_there_twice_counts_once() -> None:
@@ -59,32 +59,20 @@ def test_a_problem_that_is_there_twice_counts_once() -> None:
     [
         ("", "needs problems: and a list of entries"),
         ("problems: [", "not YAML"),
-        ("problems: []", "problems: the list is empty; write an entry for each problem. One that autotune.collect"),
+        ("problems: []", "problems: the list is empty. autotune.collect"),
         ("problem: [{}]", "problems: field required"),
-        (f"problems: [{ENTRY}]\nhosts: 3", "hosts: extra inputs are not permitted"),
-        ("problems: [{m: 16}]", "problem 1: workload: field required"),
         ("problems: [{workload: gemm, m: 16}]", "problem 1: no workload named 'gemm'; known: all_gather_gemm"),
         ("problems: [{workload: ./my.py:Mine}]", "problem 1: workload ./my.py:Mine: a fleet takes workloads by name"),
         ("problems: [{workload: all-gather-gemm, m: 16}]", "problem 1: all_gather_gemm needs world_size, n, k"),
         (f"problems: [{ENTRY[:-1]}, q: 3}}]", "problem 1: all_gather_gemm has no field q"),
         (f"problems: [{ENTRY[:-1]}, dtype: [bf16, fp16]}}]", "dtype: one value is needed; only sizes are lists"),
         ("problems: [{workload: all-gather-gemm, m: 0x" + "f" * 4000 + "}]", "an integer of more than 63 bits"),
-        ("problems: [{workload: all-gather-gemm, m: '" + "9" * 5000 + "'}]", "write a list like 16,64,256"),
-        (f"problems: [{ENTRY[:-1]}, budget: " + "1" * 400 + "}]", "an integer of more than 63 bits"),
         (f"problems: [{ENTRY}, {ENTRY.replace('16', '8..4')}]", "problem 2: m: 8..4: the range 8..4 ends below"),
-        (f"problems: [{ENTRY.replace('16', 'many')}]", "m: many: write a list like 16,64,256 or a doubling range"),
         (f"problems: [{ENTRY.replace('16', 'true')}]", "m: True: write a number, a list like"),
-        (f"problems: [{ENTRY.replace('n: 64', 'n: 65')}]", "n=65 is sharded over world_size=2"),
-        (f"problems: [{ENTRY[:-1]}, dtype: bf15}}]", "dtype='bf15': allowed: "),
         (f"problems: [{ENTRY[:-1]}, regime: eager}}]", "regime 'eager': allowed: graph, pipelined, isolated"),
         (f"problems: [{ENTRY[:-1]}, budget: soon}}]", "budget 'soon': write it like 90s, 5m or 1.5h"),
         (f"problems: [{ENTRY[:-1]}, trials: 0}}]", "0 trials: allowed: 1 to"),
-        (f"problems: [{ENTRY[:-1]}, trials: many}}]", "problem 1: trials: input should be a valid integer"),
-        (f"problems: [{ENTRY[:-1]}, effort: big}}]", "effort 'big': allowed: quick, standard, full"),
         (f"problems: [{ENTRY[:-1]}, m: 32}}]", "m is there twice"),
-        (f"problems: [{ENTRY[:-1]}, seed: -1}}]", "seed -1: allowed: 0 to"),
-        ("problems: [{workload: all-gather-gemm, m: 1..1000000, n: 1..1000000, k: 1..1000000, world_size: 1..8, "
-         "splits: '1..1000000'}]", "problem 1: all_gather_gemm has no field splits"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named(text: str, told: str, tmp_path: Path) -> None:
@@ -109,49 +97,9 @@ def test_an_entry_takes_the_fields_of_another_one() -> None:
     assert '"k":64,' in first and second == first.replace('"k":64,', '"k":96,')
 
 
-@pytest.mark.parametrize("raw", [b"\xff\xfe", None])
-def test_a_file_that_cannot_be_read(raw: bytes | None, tmp_path: Path) -> None:
-    path = tmp_path / "problems.yaml"
-    if raw is not None:
-        path.write_bytes(raw)
-    with pytest.raises(InputError, match="problems.yaml: (not UTF-8|No such file)"):
-        read_list(path)
-
-
 @given(st.text(alphabet="problems: [{}]workloadm16,.&*!<>\n-?|", max_size=60))
 def test_no_text_brings_a_traceback(text: str) -> None:
     try:
         parse_list(text)
     except InputError as error:
         assert str(error)
-
-
-def asked(**fields: object) -> str:
-    extra = "".join(f", {name}: {value}" for name, value in fields.items())
-    return f"problems: [{ENTRY[:-1]}{extra}}}]"
-
-
-def test_each_kind_of_host_gets_its_own_problem() -> None:
-    hosts = [host("a"), host("b"), host("c", kind=OLD_DRIVER), host("d", gpus=1, kind=MI300X)]
-    found = wanted_by(parse_list(asked()), hosts)
-    assert [each.kind for each in found] == [H200, OLD_DRIVER], "the MI300X host is too narrow"
-    assert len({each.identity for each in found}) == 2
-    assert {each.key.world_size for each in found} == {2}
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"device": "NVIDIA H100"}, "device 'NVIDIA H100': the fleet has AMD Instinct MI300X, NVIDIA H200"),
-        ({"device": "AMD Instinct MI300X"}, "the widest host has 1 GPUs"),
-    ],
-)
-def test_the_impossible_is_refused_at_once(fields: dict[str, object], told: str) -> None:
-    with pytest.raises(InputError, match="no host can take these; nothing was started") as caught:
-        wanted_by(parse_list(asked(**fields)), [host("a"), host("d", gpus=1, kind=MI300X)])
-    assert told in str(caught.value)
-
-
-def test_hosts_that_cannot_be_used_do_not_count() -> None:
-    with pytest.raises(FleetError, match=r"no host can be used \(a: links: down; b: failed 3\)"):
-        wanted_by(parse_list(asked()), [host("a", broken="links: down"), host("b", set_aside="failed 3")])

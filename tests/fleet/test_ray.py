@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +15,6 @@ import postgres_server
 import pytest
 
 from autotune.db import Store
-from autotune.db.fleet_records import Counts
 from autotune.tuning.finals import FINAL
 
 pytestmark = [
@@ -55,43 +53,21 @@ def command(file: Path, url: str, nodes: night.Nodes, *words: str) -> subprocess
     )  # fmt: skip
 
 
-def test_a_problem_too_wide_is_refused_at_once(nodes: night.Nodes, url: str, tmp_path: Path) -> None:
-    process = command(listed(tmp_path, 1, 8), url, nodes)
+def test_interrupted_it_keeps_its_measurements_and_resumes(nodes: night.Nodes, url: str, tmp_path: Path) -> None:
+    file = listed(tmp_path, 2, 1)
+    process = command(file, url, nodes)
+    run = night.Night(file, url, nodes, print)
+    while not run.counts()["running"]:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
     _, told = process.communicate()
-    assert process.returncode == 2
-    assert "no host can take these; nothing was started" in told and "the widest host has 4 GPUs" in told
-    with Store.open(url) as store:
-        assert store.fleet.counts() == Counts()
-        assert {host.name: host.gpus for host in store.fleet.hosts()} == night.WIDTHS
-        assert all(host.findings and host.is_usable for host in store.fleet.hosts())
-
-
-def test_interrupted_it_gives_its_problems_back(nodes: night.Nodes, url: str, tmp_path: Path) -> None:
-    process = command(listed(tmp_path, 2, 1), url, nodes)
-    with Store.open(url) as store:
-        while not any(each.progress for each in store.fleet.running()):
-            assert process.poll() is None
-            time.sleep(0.2)
-        process.send_signal(signal.SIGTERM)
-        _, told = process.communicate()
-        assert process.returncode == 143, told
-        assert "interrupted; measurements are kept" in told and "Traceback" not in told
-        counts = store.fleet.counts()
-        assert (counts.running, counts.wanted + counts.done) == (0, 2)
-
-
-def test_exclusive_problems_have_a_host_to_themselves(nodes: night.Nodes, url: str, tmp_path: Path) -> None:
-    process = command(listed(tmp_path, 4, 2, 1, 1, 1), url, nodes, "--exclusive")
-    seen = 0
-    with Store.open(url) as store:
-        while process.poll() is None:
-            hosts = Counter(each.host for each in store.fleet.running())
-            assert all(count == 1 for count in hosts.values())
-            seen = max(seen, len(hosts))
-            time.sleep(0.5)
-        assert store.fleet.counts() == Counts(done=5), process.communicate()
-    assert seen > 1, "several hosts at once"
-    process.communicate()
+    assert process.returncode == 143, told
+    assert "interrupted; measurements are kept" in told and "Traceback" not in told
+    counts = run.counts()
+    assert (counts["running"], counts["waiting"] + counts["done"]) == (0, 2), "the leases have ended"
+    run.run(())
+    assert run.counts() == {"done": 2}
 
 
 def test_whatever_dies_nothing_is_lost_and_nothing_is_done_twice(
@@ -111,11 +87,8 @@ def test_whatever_dies_nothing_is_lost_and_nothing_is_done_twice(
     )
     assert run.starts == 2, lines
     assert any("the head of the Ray cluster is gone" in line for line in lines), lines
+    assert run.counts() == {"done": 7}
     with Store.open(url) as store:
-        assert store.fleet.counts() == Counts(done=7)
-        ends = Counter((each.problem.id, each.state) for each in store.fleet.attempts(0))
-        assert all(count == 1 for (_, state), count in ends.items() if state == "done")
-        assert sum(count for (_, state), count in ends.items() if state == "lost") >= 2
         studies = store.studies()
         assert len(studies) == len({(each.key, each.provenance) for each in studies}) == 7
         for study in studies:

@@ -59,15 +59,15 @@ def roles(server: postgres_server.Server) -> Iterator[URL]:
         server.run(f"DROP ROLE {role}")
 
 
-def test_the_roles_of_the_page_tune_and_read(roles: URL) -> None:
+def test_the_roles_of_the_page_tune_and_read(roles: URL, tmp_path: Path) -> None:
     tuner, reader = (str(roles.set(username=f"autotune_{role}")) for role in ("tuner", "reader"))
     finish(tuner)
     found = autotune.lookup("all_gather_gemm", PROBLEM, machine=EIGHT_GPUS, url=reader)
     assert (found.source, found.config) == ("exact", CONFIG)
-    result = CliRunner().invoke(app.build(), ["fleet", "status", "--db", reader])
-    assert result.exit_code == 0 and "0 problems: none" in result.stdout
-    result = CliRunner().invoke(app.build(), ["fleet", "stop", "--db", reader])
-    assert result.exit_code == 2 and "may not be written by this user" in result.stderr
+    problems = tmp_path / "problems.yaml"
+    problems.write_text("problems: [{workload: all-gather-gemm, m: 4096, n: 28672, k: 8192, world_size: 8}]")
+    result = CliRunner().invoke(app.build(), ["fleet", str(problems), "--status", "--db", reader])
+    assert result.exit_code == 0 and result.stdout == "1 problem: 1 done\n"
     with Store.open(reader) as store, pytest.raises(StoreError, match="may not be written by this user"):
         store.forget(1)
 

@@ -1,164 +1,194 @@
-"""``tune fleet``: many hosts tune one list of problems; its status, and stopping it."""
+"""``tune fleet``: many hosts tune one list of problems."""
 
 from __future__ import annotations
 
-import sys
+import json
+import os
+import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, TimeoutExpired
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.interrupts import exit_code
-from autotune.cli.options import Database, Json, database_option, masked
-from autotune.errors import InputError
-from autotune.settings import default_database_url
+from autotune.cli.interrupts import exit_code, requested
+from autotune.cli.options import Database, Json, database_option, masked, one_of, refuse
+from autotune.errors import FleetError, InputError
+from autotune.processes.bound import start_bound
+from autotune.settings import DATABASE, default_database_url
 from autotune.text import counted
 
 if TYPE_CHECKING:
-    from typing import TextIO
-
-    from rich.console import Console
-
-    from autotune.db import CacheKey, Provenance, Store
-    from autotune.db.fleet import Fleet
-    from autotune.db.fleet_records import Counts, HostRecord, Wanted
-    from autotune.fleet.engine import Engine
+    from autotune.db import Store
+    from autotune.fleet.problem_list import Asked
+    from autotune.fleet.worker import Watch
+    from autotune.machine import Machine
+    from autotune.tuning import Progress, Result
 
 ENGINES = ("local", "ray")
 
-WATCH_SECONDS = 1.0
+HEADER = ("state", "problem", "device", "where, or why")
 
-File = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="Problems, as YAML; without it, those in the database.")
-]
-EngineName = Annotated[
-    str,
-    typer.Option(
-        "--engine", metavar="|".join(ENGINES), help="local: this host, one problem at a time. ray: a Ray cluster."
-    ),
-]
-Address = Annotated[
-    str | None,
-    typer.Option("--address", metavar="HOST:PORT", help="Head of the Ray cluster; default: the one of this host."),
-]
-Exclusive = Annotated[bool, typer.Option("--exclusive", help="Ray: give each problem a host to itself.")]
-Retry = Annotated[bool, typer.Option("--retry", help="Try again what was set aside: problems and hosts.")]
+EXAMINATION_SECONDS = 600.0
+"""The doctor compiles a kernel and writes to the disks."""
 
 
-def fleet() -> None:
-    """Tune one list of problems on many hosts: tune fleet FILE. The list is in the database.
-
-    The same command resumes; several commands, on one host or on many, share a list and never tune a problem twice.
-    """
-
-
-def start(
-    file: File = None, engine: EngineName = "local", address: Address = None, exclusive: Exclusive = False,
-    retry: Retry = False, db: Database = None,
+def fleet(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Problems, as YAML.")],
+    engine: Annotated[
+        str, typer.Option("--engine", **one_of(ENGINES), help="local: this host. ray: all hosts of a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="HOST:PORT", help="Head of the Ray cluster; default: the one of this host."),
+    ] = None,
+    status: Annotated[bool, typer.Option("--status", help="Show the list; tune nothing.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Interrupt the list's hosts; measurements are kept.")] = False,
+    db: Database = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Put a file's problems on the list, and tune what is on it; tune fleet FILE is short for this.
+    """Tune one list of problems on many hosts: run this on each of them, or once with --engine ray.
 
-    Exit code 1 if a problem was set aside or is left.
+    Hosts share a database and never tune a problem twice. The same command resumes. Exit code 1 if a problem is left.
     """
     from autotune.db import Store
-    from autotune.fleet.driver import drive
+    from autotune.fleet import standing
     from autotune.fleet.problem_list import read_list
-    from autotune.fleet.wanting import wanted_by
 
     if engine not in ENGINES:
         raise InputError(f"engine {engine!r}: allowed: {', '.join(ENGINES)}")
-    if engine != "ray" and (address is not None or exclusive):
-        raise InputError("--address and --exclusive are for --engine ray")
-    asked = read_list(file) if file is not None else []
-    url = _url(db)
-    if file is None:
-        Store.open(url, create=False).close()  # a mistyped one is not made: its list would be empty, and all of it done
-    with Store.open(url) as store:
-        output.say("examining the hosts")
-        works = make_engine(engine, url, address, exclusive)
+    if engine != "ray" and address is not None:
+        raise InputError("--address is for --engine ray")
+    refuse({"--stop": status and stop}, "--status changes nothing")
+    asked, url = read_list(file), _url(db)
+    if not (status or stop):
         try:
-            if retry:
-                store.fleet.forgive()
-            hosts = [store.fleet.register(host) for host in works.hosts()]
-            _tell_of(hosts, getattr(works, "troubles", {}))
-            wanted = wanted_by(asked, hosts)
-            _check_work(wanted)
-            new = store.fleet.add(wanted, done=_done(store) if wanted else ())
-            output.say(f"{counted(len(wanted), 'problem')}, {new} of them new")
-            store.fleet.resume()
-            with _watching(store.fleet) as watch:
-                drive(store.fleet, works, watch)
+            with output.prints_apart():
+                _here(asked, url) if engine == "local" else _on_ray(asked, url, address)
         except KeyboardInterrupt:
             output.say("interrupted; measurements are kept, and the same command resumes")
             raise typer.Exit(exit_code()) from None
-        finally:
-            works.close()
-        _finish(store.fleet, db)
-
-
-def status(db: Database = None, json: Json = False) -> None:
-    """Show the list: counts, time left, what is running where, failures and hosts."""
-    from autotune.cli.fleet_view import fleet_dict, fleet_text
-    from autotune.db import Store
-
-    with Store.open(_url(db), create=False) as store:
-        snapshot = store.fleet.snapshot()
-    if json:
-        output.data_json(fleet_dict(snapshot))
+    with Store.open(url, create=False) as store:
+        rows = standing.rows_of(asked, store)
+    if stop:
+        with Store.open(url) as store:
+            output.say(f"{counted(standing.stop(rows, store), 'problem')} stopped; without --stop the command resumes")
+        return
+    if as_json:
+        output.data_json([row.as_dict() for row in rows])
     else:
-        _console(sys.stdout).print(fleet_text(snapshot))
+        output.data(standing.headline(rows))
+        news = [row for row in rows if row.state not in ("done", "waiting")]
+        if news:
+            cells = [(row.state, standing.title(row.asked), row.device, row.told) for row in news]
+            output.data("\n" + output.columns(HEADER, cells))
+    if not status:
+        left = sum(row.state != "done" for row in rows)
+        again = f"{left} left; the same command goes on with them, and tries failures again"
+        output.say(again if left else f"next: tune list{database_option(db)}")
+        raise typer.Exit(1 if left else 0)
 
 
-def watch(db: Database = None) -> None:
-    """Follow the list in a live table until Ctrl-C or until nothing is left; in a pipe, a line per event.
+def _here(asked: Sequence[Asked], url: str) -> None:
+    machine = session.machine_to_measure_on()
+    mine = [each for each in asked if each.device in (None, machine.device)]
+    if not mine:
+        raise InputError(f"no problem of the list is for this host's device, {machine.device!r}")
+    for each in mine:
+        session.check_ranks(each.problem.world_size, machine)
+        session.check_work(each.problem, machine)
+    work(asked, url, machine.gpus or session.MOST_INTERPRETED_RANKS)
 
-    A list that is still empty is waited for. The list as it ends is printed on stdout, as by tune fleet status.
-    """
-    from autotune.cli.fleet_view import fleet_text
+
+def _on_ray(asked: Sequence[Asked], url: str, address: str | None) -> None:
+    from autotune.cli.watch import clock_text
     from autotune.db import Store
-
-    with Store.open(_url(db), create=False) as store:
-        if store.fleet.is_empty:
-            output.say(f"waiting for a list in {store.place}; Ctrl-C ends")
-        with _watching(store.fleet) as look:
-            while store.fleet.is_empty or _is_open(store.fleet.counts()):
-                look()
-                time.sleep(WATCH_SECONDS)
-        _console(sys.stdout).print(fleet_text(store.fleet.snapshot()))
-
-
-def _is_open(counts: Counts) -> bool:
-    return bool(counts.wanted + counts.running + counts.stopping)
-
-
-def stop(db: Database = None) -> None:
-    """Interrupt what is running and hand out nothing more; measurements are kept, tune fleet resumes."""
-    from autotune.db import Store
-
-    url = _url(db)
-    Store.open(url, create=False).close()  # a mistyped one is not made: the fleet would go on
-    with Store.open(url) as store:
-        store.fleet.stop()
-        counts = store.fleet.counts()
-    output.say(f"{counts.stopped} stopped, {counts.stopping} stopping; next: tune fleet resumes")
-
-
-def make_engine(name: str, url: str, address: str | None, exclusive: bool) -> Engine:
-    """The engine, with its hosts examined. Tests replace this function."""
-    if name == "local":
-        from autotune.fleet.local import LocalEngine
-
-        return LocalEngine(url)
     from autotune.db.engines import database_url, without_secret
-    from autotune.fleet.ray_engine import RayEngine
+    from autotune.fleet.ray_hosts import Cluster
+    from autotune.fleet.standing import headline, rows_of
 
     if database_url(url).get_backend_name() == "sqlite":
         raise InputError("--engine ray needs a database that every host reaches: --db postgresql://USER@HOST/NAME")
-    return RayEngine(without_secret(url), address, exclusive=exclusive)
+    cluster = Cluster(address)
+    widest, needed = max(cluster.gpus().values(), default=0), max(each.problem.world_size for each in asked)
+    if needed > widest:
+        raise InputError(f"world_size={needed}: the widest host of the Ray cluster has {counted(widest, 'GPU')}")
+    begin, told = time.monotonic(), ""
+    with Store.open(url) as store:
+
+        def look() -> None:
+            nonlocal told
+            if (line := headline(rows_of(asked, store))) != told:
+                told = line
+                output.say(f"[{clock_text(time.monotonic() - begin)}] {line}")
+
+        errors = cluster.run(work, asked, without_secret(url), look=look)  # all users of the cluster see these
+        for error in dict.fromkeys(errors):
+            output.say(f"tune: warning: {error}")
+
+
+def work(asked: Sequence[Asked], url: str, gpus: int) -> None:
+    """Tune a list as one of the fleet's hosts. Under Ray messages go to its log of the worker."""
+    from autotune.db import Store
+    from autotune.fleet.worker import Worker
+
+    machine, name = session.machine_to_measure_on(), socket.gethostname()
+    output.say(f"{name}: examining {gpus} × {machine.device}")
+    examine(name, url)
+    with Store.open(url) as store:
+        tell, tune = (lambda line: output.say(f"{name}: {line}")), partial(_tune, machine, store)
+        Worker(store, machine, asked, tune, tell, gpus).run()
+
+
+def examine(name: str, url: str) -> None:
+    """Raise FleetError for a host with something broken. Tests replace this function.
+
+    ``tune doctor`` is a process of its own, which leaves no context on the GPUs behind.
+    """
+    doctor = start_bound(
+        "autotune.cli", "doctor", "--json", environment={**os.environ, DATABASE.name: url}, stdout=PIPE, stderr=DEVNULL
+    )
+    try:
+        findings = json.loads(doctor.communicate(timeout=EXAMINATION_SECONDS)[0])["findings"]
+    except (TimeoutExpired, ValueError) as error:
+        doctor.kill()
+        raise FleetError(f"{name} cannot be examined; run tune doctor there") from error
+    if broken := [f"{each['check']}: {each['found']}" for each in findings if each["verdict"] == "broken"]:
+        raise FleetError(f"{name} is not used: {'; '.join(broken)}; run tune doctor there")
+
+
+def _tune(machine: Machine, store: Store, asked: Asked, begun: Watch) -> Result:
+    """Tune one problem; ``begun`` hears of its progress, and may raise."""
+    from autotune.cli.watch import watching
+    from autotune.tuning import EFFORTS, limits_of, tune
+
+    workload, problem, options = asked.workload, asked.problem, dict(asked.options)
+    seed = options.get("seed", 0)
+    effort, limits = limits_of(machine, options.get("effort"), options.get("trials"), options.get("budget"), seed)
+    session.check_work(problem, machine)
+    with (
+        session.make_screen(workload, problem, machine) as screen,
+        watching(problem, session.devices_text(problem, machine), ratios=not machine.is_interpreter) as view,
+        closing(session.make_gang(workload, problem, machine)) as gang,
+    ):
+
+        def watch(progress: Progress) -> None:
+            begun(progress)
+            view(progress)
+
+        try:
+            return tune(
+                workload, problem, machine, store, gang, screen, budget=limits, effort=EFFORTS[effort], seed=seed,
+                watch=watch, regime=asked.regime,
+            )  # fmt: skip
+        except Exception as error:
+            if requested():  # a library may have made it of an interrupt
+                raise KeyboardInterrupt from error
+            raise
 
 
 def _url(db: str | None) -> str:
@@ -171,87 +201,3 @@ def _url(db: str | None) -> str:
             "set PGPASSFILE, PGPASSWORD or PGSERVICE on every host"
         )
     return db or default_database_url()
-
-
-def _tell_of(hosts: list[HostRecord], troubles: dict[str, str]) -> None:
-    for name, why in troubles.items():
-        output.say(f"tune: warning: {name}: {why}")
-    for host in hosts:
-        why = host.broken or host.set_aside
-        output.say(f"{host.name}: {host.gpus} × {host.kind}" + (f"; not used: {why}" if why else ""))
-
-
-def _check_work(wanted: list[Wanted]) -> None:
-    """Refuse what would take the interpreter hours."""
-    import json
-
-    from autotune.machine import INTERPRETED, INTERPRETER
-    from autotune.workloads import workload
-
-    for each in wanted:
-        if each.key.device == INTERPRETER:
-            kind = workload(each.key.workload).problem_type
-            session.check_work(kind.from_dict(json.loads(each.key.problem)), INTERPRETED)
-
-
-def _done(store: Store) -> set[tuple[CacheKey, Provenance]]:
-    """The problems that the cache has already."""
-    return {(entry.key, entry.provenance) for entry in store.entries()}
-
-
-@contextmanager
-def _watching(fleet: Fleet) -> Iterator[Callable[[], None]]:
-    """Yields what to call after each look at the database: a live table on a terminal, else lines."""
-    from rich.live import Live
-
-    from autotune.cli.fleet_view import fleet_text
-    from autotune.cli.watch import Narrow, clock_text
-    from autotune.fleet.log import Log
-
-    console, begin = _console(sys.stderr), time.monotonic()
-    if not console.is_terminal:
-        log = Log(fleet)
-
-        def tell() -> None:
-            for line in log.lines():
-                output.say(f"[{clock_text(time.monotonic() - begin)}] {line}")
-
-        yield tell
-        tell()
-        return
-    shown_at = 0.0
-    with Live(console=console, transient=True, refresh_per_second=4) as live:
-
-        def show() -> None:
-            nonlocal shown_at
-            if time.monotonic() >= shown_at + WATCH_SECONDS:
-                shown_at = time.monotonic()
-                live.update(Narrow(fleet_text(fleet.snapshot())))
-
-        yield show
-
-
-def _console(stream: TextIO) -> Console:
-    from rich.console import Console
-
-    return Console(file=stream, highlight=False)
-
-
-def _finish(fleet: Fleet, db: str | None) -> None:
-    from autotune.cli.fleet_view import fleet_text, headline
-
-    snapshot = fleet.snapshot()
-    if snapshot.unlucky:
-        _console(sys.stdout).print(fleet_text(snapshot))
-    else:
-        output.data(headline(snapshot))
-    counts = snapshot.counts
-    if counts.done == counts.total:
-        output.say(f"next: tune list{database_option(db)}")
-        return
-    left = counts.wanted + counts.stopped
-    if left:
-        output.say(f"{left} left: stopped, or waiting for another host; the same command goes on with them")
-    if counts.failed:
-        output.say(f"{counts.failed} set aside; tune fleet --retry … tries them again")
-    raise typer.Exit(1)

@@ -19,9 +19,6 @@ LOG = logging.getLogger("autotune")
 WRITING = "autotune_writing"
 """Execution option of a connection that will write: SQLite begins immediately, PostgreSQL takes the writers' lock."""
 
-AMONG = "autotune_among_writers"
-"""Execution option of a connection that writes while others do: PostgreSQL takes no lock but those of its rows."""
-
 PATIENCE = 60.0
 """Seconds of retries after a server went away."""
 
@@ -38,7 +35,6 @@ class Database:
         """``place``: the database's name in messages."""
         self.engine, self.place = engine, place
         self._writer = engine.execution_options(**{WRITING: True})
-        self._among_writers = engine.execution_options(**{WRITING: True, AMONG: True})
 
     def close(self) -> None:
         self.engine.dispose()
@@ -52,19 +48,19 @@ class Database:
 
         return self._patiently(attempt)
 
-    def write(self, work: Callable[[Session], T], *, patient: bool = True, alone: bool = True) -> T:
-        """Run ``work`` in one transaction, on disk on return. A retried ``work`` may find its first call done.
-
-        Writers take turns. ``alone=False`` is for a ``work`` that is right beside others too, since it locks the rows
-        that it depends on; on a server it then waits for nobody else.
+    def write(self, work: Callable[[Session], T], *, patient: bool = True) -> T:
+        """Run ``work`` in one transaction, on disk on return; writers take turns. A retried ``work`` may find its first
+        call done.
         """
-        writer = self._writer if alone else self._among_writers
 
         def attempt() -> T:
             # A session that took the connection itself would lose it where Ctrl-C comes between.
             with (
-                FORKS_WAIT, writer.connect() as held, Session(held, expire_on_commit=False) as session, session.begin()
-            ):  # fmt: skip
+                FORKS_WAIT,
+                self._writer.connect() as held,
+                Session(held, expire_on_commit=False) as session,
+                session.begin(),
+            ):
                 return work(session)
 
         if patient:

@@ -100,7 +100,7 @@ def is_lost(error: DBAPIError) -> bool:
 
 def _reads(statement: str) -> bool:
     """True for one that needs no right to write."""
-    return statement.lstrip().upper().startswith("SELECT") and " FOR UPDATE" not in statement
+    return statement.lstrip().upper().startswith("SELECT")
 
 
 def explained(error: DBAPIError | sqlite3.Error | OSError) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
-from autotune.db.engines.database import AMONG, WRITING
+from autotune.db.engines.database import WRITING
 from autotune.db.engines.failures import BUSY_SECONDS
 from autotune.errors import StoreError
 
@@ -77,9 +77,6 @@ def _ending(generator: Generator[Any, Any, Any], connection: Any) -> Generator[A
 def _begin(connection: Connection) -> None:
     """Writers take turns, as on SQLite: two that look first and then add would both add."""
     begin = [f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS:.0f}s'"]
-    options = connection.get_execution_options()
-    if options.get(WRITING, False):
-        begin.append(f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'")
-    if options.get(WRITING, False) and not options.get(AMONG, False):
-        begin.append(f"SELECT pg_advisory_xact_lock({WRITERS})")
+    if connection.get_execution_options().get(WRITING, False):
+        begin += [f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'", f"SELECT pg_advisory_xact_lock({WRITERS})"]
     connection.exec_driver_sql("; ".join(begin))  # one way to the server and back

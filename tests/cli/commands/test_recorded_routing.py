@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
-from fakes import LAPTOP, Bench
+from fakes import Bench
 
-from autotune.db import CacheKey
-from autotune.db.fleet_records import Wanted
 from autotune.errors import InputError
 from autotune.fleet.problem_list import parse_list
-from autotune.fleet.tuning import command_of
-from autotune.outcome import Regime
-from autotune.workloads import provenance_of
 
 SIZES = ("moe-dispatch", "--tokens", "512", "--hidden", "1024", "--experts", "4", "--top-k", "2")
 
@@ -79,9 +75,9 @@ def test_a_histogram_without_its_routing_is_refused(laptop: Bench, counts: Path)
 
 def test_a_fleet_s_hosts_get_the_counts(counts: Path) -> None:
     entry = "{workload: moe-dispatch, tokens: 8, hidden: 64, experts: 4, top_k: 2, world_size: 2, routing: recorded, "
-    (asked,) = parse_list(f"problems: [{entry} histogram: {counts}}}]")
-    wanted = Wanted(CacheKey.of(asked.problem, LAPTOP, Regime.GRAPH), provenance_of(asked.workload), {})
-    assert "--histogram c000zznz" in " ".join(command_of(wanted))
+    listed = pickle.dumps(parse_list(f"problems: [{entry} histogram: {counts}}}]"))
+    counts.unlink()
+    assert pickle.loads(listed)[0].problem.as_dict()["histogram"] == "c000zznz"
     with pytest.raises(InputError, match="problem 1: histogram none: No such file"):
         parse_list(f"problems: [{entry} histogram: none}}]")
 
