@@ -25,8 +25,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autotune.kernels.all_reduce_norm.device import add_and_norm, load_rows
-from autotune.kernels.primitives.products import accumulate
-from autotune.kernels.primitives.tiles import store_tile
+from autotune.kernels.primitives.known import Gemm, known
+from autotune.kernels.primitives.products import Operands, tile_product
+from autotune.kernels.primitives.tiles import put_tile
 from autotune.machine import machine, versions
 
 SHAPES = ((16, 8192, 1024), (16, 8192, 4096), (16, 5120, 4096), (16, 8192, 14336))
@@ -44,11 +45,11 @@ def gemm_kernel(
     if TRIGGER == 1:
         gdc_launch_dependents()
     n = tl.program_id(0)
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    acc = accumulate(acc, a, 0, M, K, b, N, n * BLOCK_N, 1, K, 0, K, BLOCK_M, BLOCK_N, BLOCK_K, True, True, True)
+    FORM: tl.constexpr = known(Gemm, BLOCK_M, BLOCK_N, BLOCK_K, True, True, True)
+    acc = tile_product(Operands(a, M, K, b, N, 1, K), 0, n * BLOCK_N, 0, K, FORM)
     if TRIGGER == 2:
         gdc_launch_dependents()
-    store_tile(acc, c, 0, n * BLOCK_N, M, N, c, BLOCK_M, BLOCK_N, False, False)
+    put_tile(acc, c, 0, n * BLOCK_N, M, N)
 
 
 @triton.jit
@@ -62,7 +63,7 @@ def norm_kernel(x, residual, weight, normed, total, M, N, eps, WAIT: tl.constexp
     if WAIT == 1:
         gdc_wait()
     acc = load_rows(x, row, M, 0, N, 1, BLOCK_N).to(tl.float32)
-    add_and_norm(acc, of_residual, of_weight, normed, total, row, M, N, eps, tl.bfloat16, 1, BLOCK_N)
+    add_and_norm(acc, of_residual, of_weight, normed, total, row, M, N, eps, tl.bfloat16)
 
 
 class Pair:

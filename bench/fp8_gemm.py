@@ -26,9 +26,9 @@ from autotune.kernels.gemm.library import dequantised, multiply
 from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.gemm.tile import GemmKnobs
 from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.primitives.products import accumulate
-from autotune.kernels.primitives.scales import scaled
-from autotune.kernels.primitives.tiles import store_tile, swizzle
+from autotune.kernels.primitives.known import Gemm, known
+from autotune.kernels.primitives.products import Operands, tile_product
+from autotune.kernels.primitives.tiles import Output, store_tile, swizzle
 from autotune.machine import machine, versions
 
 KINDS = {"tensor": 1, "row": 2, "row fast": 2, "block": 3}
@@ -68,15 +68,12 @@ def gemm_kernel(
 ):  # fmt: skip
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
+    operands = Operands(a, M, K, b, N, 1, K, scale_a, scale_b)
+    FORM: tl.constexpr = known(Gemm, BLOCK_M, BLOCK_N, BLOCK_K, True, True, True, SCALES, PROMOTE)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN):
         m, n = swizzle(tile, tiles_m, tiles_n, group_m)
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        acc = accumulate(
-            acc, a, m * BLOCK_M, M, K, b, N, n * BLOCK_N, 1, K, 0, K, BLOCK_M, BLOCK_N, BLOCK_K, True, True, True,
-            scale_a, scale_b, SCALES, PROMOTE,
-        )  # fmt: skip
-        acc = scaled(acc, scale_a, m * BLOCK_M, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
-        store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, M, N, c, BLOCK_M, BLOCK_N, True, False)
+        acc = tile_product(operands, m * BLOCK_M, n * BLOCK_N, 0, K, FORM)
+        store_tile(acc, Output(c, M, N), m * BLOCK_M, n * BLOCK_N, FORM)
 
 
 class Comparison:

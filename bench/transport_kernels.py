@@ -65,8 +65,7 @@ def add_kernel(inbox, out, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _send(data, theirs, place, slot, count, number, counters, rank, heap_bases, WAY: tl.constexpr,
-          WORDS: tl.constexpr):  # fmt: skip
+def _send(data, theirs, place, slot, count, number, counters, peers, WAY: tl.constexpr, WORDS: tl.constexpr):
     """This program's part of message ``number``."""
     pid = tl.program_id(0)
     if WAY == LL:
@@ -81,29 +80,29 @@ def _send(data, theirs, place, slot, count, number, counters, rank, heap_bases, 
             _wait_for_bulk_stores()
         else:
             tl.store(theirs + slot * count + place, data)
-        heap.signal(counters + pid, 1 - rank, rank, heap_bases)
+        heap.signal(counters + pid, 1 - peers.rank, peers)
 
 
 @triton.jit
-def _receive(inbox, place, slot, count, number, counters, status, spin_limit, WAY: tl.constexpr):
+def _receive(inbox, place, slot, count, number, counters, peers, WAY: tl.constexpr):
     """This program's part of the peer's message ``number``."""
     here = inbox + slot * count + place
     if WAY == LL:
-        words = ll_wait(here, tl.full((), 1, tl.int32) + number, place >= 0, status, spin_limit)
+        words = ll_wait(here, tl.full((), 1, tl.int32) + number, place >= 0, peers)
         data = words.to(tl.int32)
     elif WAY == SENTINEL:
         data = tl.load(here, volatile=True)
         spins = 0
-        while (tl.max((data == NOT_SENT).to(tl.int32), 0) > 0) & (spins < spin_limit):
+        while (tl.max((data == NOT_SENT).to(tl.int32), 0) > 0) & (spins < peers.spins):
             spins += 1
             data = tl.load(here, volatile=True)
-        if spins >= spin_limit:
-            tl.atomic_xchg(status, 1)
+        if spins >= peers.spins:
+            tl.atomic_xchg(peers.status, 1)
         # The slot of the message before is free: the peer's next one but one goes there, and comes after our next one.
         tl.store(inbox + ((slot + 2) % 3) * count + place, tl.full(data.shape, NOT_SENT, tl.int32))
         tl.debug_barrier()
     else:
-        heap.wait(counters + tl.program_id(0), number + 1, status, spin_limit)
+        heap.wait(counters + tl.program_id(0), number + 1, peers)
         data = tl.load(here, volatile=True)
     return data
 
@@ -116,6 +115,7 @@ def message_kernel(
     """Exchange messages with the peer, WORDS of each by every program. ``turn`` 0: both send, then both read; 1: we
     send first, and again once we have an answer; 2: we answer. ``sums``, int64, gets each program's sum of all it read.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     pid = tl.program_id(0)
     count = tl.num_programs(0) * WORDS
     place = pid * WORDS + tl.arange(0, WORDS)
@@ -124,9 +124,9 @@ def message_kernel(
     for number in range(messages):
         slot = number % SLOTS
         if turn != 2:
-            _send(data, theirs, place, slot, count, number, counters, rank, heap_bases, WAY, WORDS)
-        got = _receive(inbox, place, slot, count, number, counters, status, spin_limit, WAY)
+            _send(data, theirs, place, slot, count, number, counters, peers, WAY, WORDS)
+        got = _receive(inbox, place, slot, count, number, counters, peers, WAY)
         total += got.to(tl.int64)
         if turn == 2:
-            _send(data, theirs, place, slot, count, number, counters, rank, heap_bases, WAY, WORDS)
+            _send(data, theirs, place, slot, count, number, counters, peers, WAY, WORDS)
     tl.store(sums + pid, tl.sum(total, axis=0))

@@ -20,6 +20,8 @@ core is another rank's.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 from triton import knobs
@@ -44,18 +46,28 @@ SEALED_AT_ONCE = tl.constexpr(1024)
 """Elements that a program fills with NaN at once."""
 
 
+class Peers(NamedTuple):
+    """What a kernel knows of the ranks. Made inside it: as an argument it would be specialised for each rank."""
+
+    rank: Any
+    bases: Any
+    status: Any = None
+    spins: Any = None
+    """The polls after which a wait times out."""
+
+
 @triton.jit
-def signal(counter, peer, rank, heap_bases, mask=None):
+def signal(counter, peer, peers, mask=None):
     """Add one to ``counter`` in ``peer``'s heap, after everything this program has stored; unless ``mask`` is false.
 
     A mask, for in a flattened loop there may be no branch that uses what was known before the inner loop.
     """
     tl.debug_barrier()
-    iris.atomic_add(counter, 1, rank, peer, heap_bases, mask=mask, sem="release", scope="sys")
+    iris.atomic_add(counter, 1, peers.rank, peer, peers.bases, mask=mask, sem="release", scope="sys")
 
 
 @triton.jit
-def signal_each(counter, rank, heap_bases, WORLD: tl.constexpr, FIRST: tl.constexpr):
+def signal_each(counter, peers, WORLD: tl.constexpr, FIRST: tl.constexpr):
     """Add one to ``counter`` in every rank's heap, after everything this program has stored. FIRST is 1 to leave
     ourselves out, else 0.
 
@@ -65,34 +77,36 @@ def signal_each(counter, rank, heap_bases, WORLD: tl.constexpr, FIRST: tl.conste
     tl.debug_barrier()
     lanes = tl.arange(0, triton.next_power_of_2(WORLD))
     mask = (lanes >= FIRST) & (lanes < WORLD)
-    peers = (rank + lanes) % WORLD
-    iris.atomic_add(counter + lanes * 0, 1, rank, peers, heap_bases, mask=mask, sem="release", scope="sys")
+    each = (peers.rank + lanes) % WORLD
+    iris.atomic_add(counter + lanes * 0, 1, peers.rank, each, peers.bases, mask=mask, sem="release", scope="sys")
 
 
 @triton.jit
-def wait(counter, target, status, spin_limit):
+def wait(counter, target, peers):
     """Poll ``counter`` in our own heap until it has reached ``target``; returns 0, or 1 where it timed out.
 
-    Counters only grow and may wrap around, hence the signed difference.
+    Counters only grow and may wrap around, hence the signed difference, to the lower half of a target that is an int64.
     """
+    target = tl.cast(target, tl.int32)
     spins = 0
     behind = target - tl.atomic_add(counter, 0, sem="acquire", scope="sys")
-    while (behind > 0) & (spins < spin_limit):
-        spins = next_spin(spins, status, spin_limit)
+    while (behind > 0) & (spins < peers.spins):
+        spins = next_spin(spins, peers.status, peers.spins)
         behind = target - tl.atomic_add(counter, 0, sem="acquire", scope="sys")
-    return _late(behind, status)
+    return _late(behind, peers.status)
 
 
 @triton.jit
-def wait_each(counters, mask, target, status, spin_limit):
+def wait_each(counters, mask, target, peers):
     """``wait`` for a block of counters at once, those of ``mask``: one round trip for all of them, not one for each."""
+    target = tl.cast(target, tl.int32)
     spins = 0
     behind = _furthest_behind(counters, mask, target)
-    while (behind > 0) & (spins < spin_limit):
-        spins = next_spin(spins, status, spin_limit)
+    while (behind > 0) & (spins < peers.spins):
+        spins = next_spin(spins, peers.status, peers.spins)
         behind = _furthest_behind(counters, mask, target)
     tl.debug_barrier()  # a few threads have acquired; what they have seen is for all
-    return _late(behind, status)
+    return _late(behind, peers.status)
 
 
 @triton.jit

@@ -41,4 +41,4 @@ GPU = {"hardware": True}
 ANSWERED = {
     "equivalent": "whoever sends a part again has had the result, and whoever sends a result again a part from everybody"
 }
-DONE = "    wait_for_all(done, epoch + 1, status, spin_limit, WORLD)\n"
+DONE = "    wait_for_all(done, epoch + 1, peers, WORLD)\n"

@@ -54,6 +54,7 @@ def push_kernel(
     WORLD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store our block into every inbox, signal it, wait for everybody's, copy out. Two slots, used in turn."""
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     pid, programs = tl.program_id(0), tl.num_programs(0)
     epoch = read_epoch(epoch_counter)
     place = pid * BLOCK + tl.arange(0, BLOCK)
@@ -63,10 +64,10 @@ def push_kernel(
     value = tl.load(x + place, mask=inside)
     for turn in tl.static_range(WORLD):
         heap.store(box + rank * wide + place, value, rank, (rank + turn) % WORLD, heap_bases, mask=inside)
-    heap.signal_each(arrivals + rank * programs + pid, rank, heap_bases, WORLD, 0)
+    heap.signal_each(arrivals + rank * programs + pid, peers, WORLD, 0)
     sources = tl.arange(0, triton.next_power_of_2(WORLD))
     counters = arrivals + sources * programs + pid
-    late = heap.wait_each(counters, sources < WORLD, epoch + 1, status, spin_limit)
+    late = heap.wait_each(counters, sources < WORLD, epoch + 1, peers)
     for source in range(WORLD):
         part = tl.load(box + source * wide + place + late, mask=inside)
         tl.store(out + source * wide + place, part, mask=inside)
@@ -81,20 +82,21 @@ def pull_kernel(
     WORLD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Load every rank's block from where it lies. ``ready``: mine is in place; ``done``: I have read all of yours."""
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     pid, programs = tl.program_id(0), tl.num_programs(0)
     epoch = read_epoch(epoch_counter)
     place = pid * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     if pid == 0:
-        arrive(ready, rank, heap_bases, WORLD)
+        arrive(ready, peers, WORLD)
     for turn in range(WORLD):
         peer = (rank + turn) % WORLD
-        late = heap.wait(ready + peer, epoch + 1, status, spin_limit)
+        late = heap.wait(ready + peer, epoch + 1, peers)
         part = heap.load(x + place + late, rank, peer, heap_bases, mask=inside)
         tl.store(out + peer * tl.cast(elements, tl.int64) + place, part, mask=inside)
     if finish(epoch_counter, programs):
-        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
-        wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
+        heap.signal_each(done + rank, peers, WORLD, 0)
+        wait_for_all(done, epoch + 1, peers, WORLD)
     heap.seal(status, out, WORLD * tl.cast(elements, tl.int64))
 
 

@@ -57,16 +57,17 @@ def gather_multiply_tile(
     WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The tutorial's tile, but the rows of A are loaded from the rank that has them, ours first."""
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     pid, programs = tl.program_id(0), tl.num_programs(0)
     epoch = read_epoch(epoch_counter)
     if pid == 0:
-        arrive(ready, rank, heap_bases, WORLD)
+        arrive(ready, peers, WORLD)
     tiles_n, tiles_m = tl.cdiv(N, BLOCK_N), tl.cdiv(shard, BLOCK_M)
     row, column = pid // tiles_n, pid % tiles_n
     peer = (rank + row // tiles_m) % WORLD
     rows = row % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    late = heap.wait(ready + peer, epoch + 1, status, spin_limit)
+    late = heap.wait(ready + peer, epoch + 1, peers)
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for start in range(0, K, BLOCK_K):
         depth = start + tl.arange(0, BLOCK_K)
@@ -77,8 +78,8 @@ def gather_multiply_tile(
     place = (peer * shard + rows[:, None]) * N + columns
     tl.store(c + place, total, mask=(rows[:, None] < shard) & (columns < N))
     if finish(epoch_counter, programs):
-        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
-        wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
+        heap.signal_each(done + rank, peers, WORLD, 0)
+        wait_for_all(done, epoch + 1, peers, WORLD)
     heap.seal(status, c, WORLD * shard * N)
 
 

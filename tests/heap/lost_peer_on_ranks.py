@@ -26,14 +26,16 @@ OTHER = 2
 @triton.jit
 def forlorn_kernel(flag, status, spin_limit):
     """Wait for what nobody signals."""
-    device.wait(flag, 1, status, spin_limit)
+    peers = device.Peers(None, None, status, spin_limit)
+    device.wait(flag, 1, peers)
 
 
 @triton.jit
 def forlorn_ll_kernel(word, status, spin_limit):
     """The same for a word of the LL protocol."""
+    peers = device.Peers(None, None, status, spin_limit)
     place = word + tl.arange(0, 1)
-    ll_wait(place, tl.full((), 1, tl.int32), tl.full((1,), 1, tl.int1), status, spin_limit)
+    ll_wait(place, tl.full((), 1, tl.int32), tl.full((1,), 1, tl.int1), peers)
 
 
 def last() -> bool:

@@ -32,19 +32,21 @@ PATIENCE = 1 << 26
 @triton.jit
 def ring_kernel(boxes, flag, out, status, turn, target, rank, heap_bases, spin_limit, WORLD: tl.constexpr):
     """Send a value to the next rank, wait for the one from the rank before."""
+    peers = device.Peers(rank, heap_bases, status, spin_limit)
     offsets = turn * 64 + tl.arange(0, 64)
     after = (rank + 1) % WORLD
     device.store(boxes + offsets, tl.zeros((64,), tl.int32) + 1000 * rank + turn, rank, after, heap_bases)
-    device.signal(flag, after, rank, heap_bases)
-    late = device.wait(flag, target, status, spin_limit)
+    device.signal(flag, after, peers)
+    late = device.wait(flag, target, peers)
     tl.store(out + offsets, tl.load(boxes + offsets + late * 0))
 
 
 @triton.jit
 def waits_kernel(flag, results, status, target, spin_limit, WAITS: tl.constexpr):
     """Wait several times for the same counter; keep what each wait returned."""
+    peers = device.Peers(None, None, status, spin_limit)
     for i in range(WAITS):
-        tl.store(results + i, device.wait(flag, target, status, spin_limit))
+        tl.store(results + i, device.wait(flag, target, peers))
 
 
 @triton.jit

@@ -33,21 +33,23 @@ def swap_kernel(mine, theirs, counter, rank, heap_bases, WORLD: tl.constexpr):
 @triton.jit(do_not_specialize=["rank"])
 def relay_kernel(box, flag, out, status, rank, heap_bases, spin_limit, WORLD: tl.constexpr):
     """Rank 0 starts; every other rank waits for the one before, adds one to what came, hands it on."""
+    peers = device.Peers(rank, heap_bases, status, spin_limit)
     offsets = tl.arange(0, 64)
     value = tl.zeros((64,), dtype=tl.int32)
     if rank > 0:
-        late = device.wait(flag, 1, status, spin_limit)
+        late = device.wait(flag, 1, peers)
         value = tl.load(box + offsets + late * 0) + 1
     tl.store(out + offsets, value)
     if rank + 1 < WORLD:
         device.store(box + offsets, value, rank, rank + 1, heap_bases)
-        device.signal(flag, rank + 1, rank, heap_bases)
+        device.signal(flag, rank + 1, peers)
 
 
 @triton.jit
 def forlorn_kernel(flag, status, spin_limit):
     """Wait for what nobody signals."""
-    device.wait(flag, 1, status, spin_limit)
+    peers = device.Peers(None, None, status, spin_limit)
+    device.wait(flag, 1, peers)
 
 
 def contract(argument: Any) -> dict[str, Any]:

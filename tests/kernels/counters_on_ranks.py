@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from autotune.kernels.primitives.counters import EPOCH_SHIFT, finish, finish_unordered, wide_epoch
+from autotune.kernels.primitives.counters import EPOCH_SHIFT, finish, finish_unordered, read_epoch
 
 EPOCH = 5
 
@@ -14,7 +14,7 @@ EPOCH = 5
 @triton.jit
 def count_out_kernel(epoch_counter, programs, found, ORDERED: tl.constexpr):
     """Store the epoch, and whether this program, which must be the only one left, was the last to finish."""
-    tl.store(found, wide_epoch(epoch_counter))
+    tl.store(found, read_epoch(epoch_counter))
     if ORDERED:
         tl.store(found + 1, finish(epoch_counter, programs).to(tl.int64))
     else:

@@ -25,22 +25,24 @@ BITS = {2: torch.int16, 4: torch.int32}
 @triton.jit
 def taking_kernel(mine, inbox, out, epoch, rank, heap_bases, status, spin_limit, WORDS: tl.constexpr):
     """Send a part, and take the peer's, of which we are the only reader: two slots."""
+    peers = device.Peers(rank, heap_bases, status, spin_limit)
     place = inbox + (epoch & 1) * WORDS + tl.arange(0, WORDS)
     here = tl.arange(0, WORDS)
     device.store(place, sentinel_bits(tl.load(mine + here)), rank, 1 - rank, heap_bases)
-    tl.store(out + here, sentinel_take(place, here < WORDS - 1, status, spin_limit), mask=here < WORDS - 1)
+    tl.store(out + here, sentinel_take(place, here < WORDS - 1, peers), mask=here < WORDS - 1)
 
 
 @triton.jit
 def waiting_kernel(mine, inbox, out, epoch, rank, heap_bases, status, spin_limit, WORDS: tl.constexpr):
     """The first program sends, and empties what the launch before has read; each reads all: three slots."""
+    peers = device.Peers(rank, heap_bases, status, spin_limit)
     pid = tl.program_id(0)
     here = tl.arange(0, WORDS)
     place = inbox + epoch % 3 * WORDS + here
     if pid == 0:
         device.store(place, sentinel_bits(tl.load(mine + here)), rank, 1 - rank, heap_bases)
         sentinel_empty(inbox + (epoch + 2) % 3 * WORDS + here, here < WORDS)
-    tl.store(out + pid * WORDS + here, sentinel_wait(place, here < WORDS, status, spin_limit))
+    tl.store(out + pid * WORDS + here, sentinel_wait(place, here < WORDS, peers))
 
 
 def exchanged(_: None) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import scale_shapes
-from autotune.kernels.primitives.products import accumulate
-from autotune.kernels.primitives.scales import scaled
+from autotune.kernels.primitives.known import Gemm, known
+from autotune.kernels.primitives.products import Operands, tile_product
 
 K = 384
 
@@ -26,12 +26,10 @@ def product_kernel(
 ):  # fmt: skip
     """C [tiles, BLOCK_M, BLOCK_N]: every tile along N as it lies in registers."""
     column = tl.program_id(0) * BLOCK_N
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    acc = accumulate(
-        acc, a, 0, M, K, b, N, column, 1, K, 0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, True, False,
-        scale_a, scale_b, SCALES, PROMOTE, HALVES,
+    FORM: tl.constexpr = known(
+        Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, True, False, SCALES, PROMOTE, HALVES=HALVES
     )  # fmt: skip
-    acc = scaled(acc, scale_a, 0, M, scale_b, column, N, BLOCK_M, BLOCK_N, SCALES, HALVES)
+    acc = tile_product(Operands(a, M, K, b, N, 1, K, scale_a, scale_b), 0, column, 0, K, FORM)
     place = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     tl.store(c + tl.program_id(0) * BLOCK_M * BLOCK_N + place, acc)
 

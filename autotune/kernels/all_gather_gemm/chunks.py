@@ -15,12 +15,14 @@ from autotune.kernels.primitives.counters import finish, read_epoch
 @triton.jit(do_not_specialize=["counter", "peer", "rank"])
 def signal_chunk_kernel(arrivals, counter, peer, rank, heap_bases):
     """Add one to the counter of a chunk of ours at a peer. One program."""
-    heap.signal(arrivals + counter, peer, rank, heap_bases)
+    peers = heap.Peers(rank, heap_bases)
+    heap.signal(arrivals + counter, peer, peers)
 
 
 @triton.jit(do_not_specialize=["counter", "spin_limit"])
 def wait_for_chunk_kernel(arrivals, counter, epoch_counter, status, spin_limit, FINISH: tl.constexpr):
     """Wait for a peer's chunk. One program; FINISH: the last one of a call, which ends the epoch."""
-    heap.wait(arrivals + counter, read_epoch(epoch_counter) + 1, status, spin_limit)
+    peers = heap.Peers(None, None, status, spin_limit)
+    heap.wait(arrivals + counter, read_epoch(epoch_counter) + 1, peers)
     if FINISH:
         finish(epoch_counter, 1)

@@ -14,52 +14,164 @@ nothing but signals that other ranks send before they wait themselves.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.all_gather_gemm.push import place_of, scale_place_of
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.gated import PLAIN
-from autotune.kernels.primitives.products import accumulate, add_product, load_a, load_b
+from autotune.kernels.primitives.known import Gemm, known
+from autotune.kernels.primitives.products import Operands, accumulate, add_product, load_a, load_b, tile_product
 from autotune.kernels.primitives.scales import ROW, scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import store_tile, swizzle
-from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
+from autotune.kernels.primitives.tiles import Output, store_tile, swizzle
+from autotune.kernels.primitives.transfer import (
+    Inbox,
+    Shard,
+    Steps,
+    fetch_shards,
+    push_shard,
+    wait_for_rows,
+    wait_for_rows_of_each,
+)
 
 NONE = tl.constexpr(0)
 PUSH = tl.constexpr(1)
 FETCH = tl.constexpr(2)
 
 
+class Layout(NamedTuple):
+    """How A is shared out, and awaited in CHUNKS ranges of K."""
+
+    WORLD: Any
+    CHUNKS: Any
+    ROWS: Any
+    GATHERED: Any
+    PRELOAD: Any
+    PROXY_FENCE: Any
+
+
+class Crew(NamedTuple):
+    """This program among all. In the first ``head_start`` turns only the ``workers`` take tiles, up to tile ``early``,
+    and the others communicate; then all programs do.
+    """
+
+    worker: Any
+    pid: Any
+    early: Any
+    head_start: Any
+    workers: Any
+    programs: Any
+
+
+class Tile(NamedTuple):
+    """A tile of the product whose rows arrive: all of one shard unless they are GATHERED."""
+
+    row: Any
+    column: Any
+    first_k: Any
+    end_k: Any
+    turn: Any
+    number: Any
+    source: Any = 0
+    row_in_shard: Any = 0
+
+
 @triton.jit
-def turn_of(limit, worker, pid, early, head_start, workers, programs):
+def turn_of(limit, crew):
     """The first turn in which this program's tile is ``limit`` or later (see ``tile_of``)."""
-    if limit <= early:
-        turn = tl.minimum(tl.cdiv(tl.maximum(limit - worker, 0), workers), head_start)
+    if limit <= crew.early:
+        turn = tl.minimum(tl.cdiv(tl.maximum(limit - crew.worker, 0), crew.workers), crew.head_start)
     else:
-        turn = head_start + tl.cdiv(tl.maximum(limit - early - pid, 0), programs)
+        turn = crew.head_start + tl.cdiv(tl.maximum(limit - crew.early - crew.pid, 0), crew.programs)
     return turn
 
 
 @triton.jit
-def tile_of(turn, worker, pid, early, head_start, workers, programs):
-    """The tile this program computes in a turn.
-
-    In the first ``head_start`` turns only the ``workers`` take tiles, the others communicate; then all programs do.
-    """
-    return tl.where(turn < head_start, turn * workers + worker, early + (turn - head_start) * programs + pid)
+def tile_of(turn, crew):
+    """The tile this program computes in a turn."""
+    late = crew.early + (turn - crew.head_start) * crew.programs + crew.pid
+    return tl.where(turn < crew.head_start, turn * crew.workers + crew.worker, late)
 
 
 @triton.jit
-def chunk_of(turn, rank, K, WORLD: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr):
+def chunk_of(turn, rank, K, LAYOUT: tl.constexpr):
     """The range of K awaited in a turn: in order, or in K layout our own first and the others' backwards."""
     chunk = turn
-    if not ROWS:
-        chunk = (rank * CHUNKS // WORLD + CHUNKS - turn) % CHUNKS
-    length = tl.cdiv(K, CHUNKS)
+    if not LAYOUT.ROWS:
+        chunk = (rank * LAYOUT.CHUNKS // LAYOUT.WORLD + LAYOUT.CHUNKS - turn) % LAYOUT.CHUNKS
+    length = tl.cdiv(K, LAYOUT.CHUNKS)
     return chunk * length, tl.minimum(chunk * length + length, K)
+
+
+@triton.jit
+def wait_for_chunk(
+    chunk, low, high, tile, shard, inbox, target, peers, LAYOUT: tl.constexpr, FORM: tl.constexpr
+):  # fmt: skip
+    """Wait for the columns ``low`` to ``high`` of a tile's rows. Returns what ``wait_for_rows`` does."""
+    counters = inbox.arrivals
+    if LAYOUT.ROWS:
+        counters += chunk * LAYOUT.WORLD * tl.cdiv(shard.rows, inbox.transfer_rows)
+    if LAYOUT.GATHERED:
+        last = tl.minimum(tile.row + FORM.BLOCK_M, inbox.rows) - 1
+        if LAYOUT.ROWS:
+            first_source = tile.row // shard.rows
+            last_source = last // shard.rows
+        else:
+            first_source = low // shard.width
+            last_source = (high - 1) // shard.width
+        late = wait_for_rows_of_each(
+            counters, first_source, last_source, shard.rows if LAYOUT.ROWS else 0, tile.row, last, shard.rows,
+            inbox.transfer_rows, target, peers, LAYOUT.WORLD, LAYOUT.PROXY_FENCE,
+        )  # fmt: skip
+    else:
+        late = wait_for_rows(
+            counters, tile.source, tile.row_in_shard, tile.row_in_shard + FORM.BLOCK_M - 1, shard.rows,
+            inbox.transfer_rows, target, peers, LAYOUT.PROXY_FENCE,
+        )  # fmt: skip
+    return late
+
+
+@triton.jit
+def arrived_product(
+    tile, operands, shard, inbox, target, trace, peers, LAYOUT: tl.constexpr, FORM: tl.constexpr
+):  # fmt: skip
+    """A tile's product, range after range as its rows arrive; ``operands`` has the inbox as A."""
+    row = inbox.slot * inbox.rows + tile.row
+    acc = tl.zeros((FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
+    if FORM.SCALES == ROW:
+        waited = 0
+    if LAYOUT.PRELOAD:
+        # The first step of B is on its way while we wait; with deep steps and splits that is all of it.
+        b_tile = load_b(operands, tile.first_k, tile.end_k, tile.column, FORM)
+    for chunk in range(LAYOUT.CHUNKS):
+        low, high = chunk_of(chunk, peers.rank, operands.K, LAYOUT)
+        if LAYOUT.GATHERED:
+            low = tl.maximum(low, tile.first_k)
+            high = tl.minimum(high, tile.end_k)
+        if not LAYOUT.GATHERED or low < high:
+            traces.begin(trace, traces.WAIT, tile.turn * LAYOUT.CHUNKS + chunk, tile.number)
+            late = wait_for_chunk(chunk, low, high, tile, shard, inbox, target, peers, LAYOUT, FORM)
+            traces.end(trace, traces.WAIT, tile.turn * LAYOUT.CHUNKS + chunk)
+            if FORM.SCALES == ROW:
+                waited += late
+            if LAYOUT.PRELOAD:
+                a_tile = load_a(operands, row + late, low, high, FORM)
+                acc = add_product(acc, a_tile, b_tile, FORM.PROMOTE)
+                low += FORM.BLOCK_K
+            acc = accumulate(acc, operands, row + late, tile.column, low, high, FORM)
+    if inbox.scales is not None:
+        scale_row = row
+        scale_rows = operands.rows
+    else:
+        scale_row = tile.row
+        scale_rows = inbox.rows
+    if FORM.SCALES == ROW:
+        scale_row += waited
+    return scaled(acc, operands, scale_row, scale_rows, tile.column, FORM)
 
 
 @triton.jit(
@@ -93,210 +205,107 @@ def gather_gemm_kernel(
     travel, ``scale_shard``, arrive in ``scale_inbox``; the others are in ``scale_a``, for all rows.
     BARRIER: no tile begins before all ranks have pushed everything; only ``tune taxes`` wants that.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
     workers = programs - comm_programs
     worker = pid - comm_programs
     epoch = read_epoch(epoch_counter)
-    slot = epoch & (SLOTS - 1)  # not %: the epoch wraps around and is then negative
-    first: tl.constexpr = 0 if GATHERED else 1
-    scale_place = 0
-    scale_first = 0
-    scale_next = 0
-    if scale_inbox is not None:
-        scale_place = scale_place_of(rank, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
-        scale_first = scale_place_of(0, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
-        scale_next = scale_place_of(1, 0, M, shard_rows, scale_columns, scale_pitch, ROWS)
-
+    slot = (epoch & (SLOTS - 1)).to(tl.int32)  # not %: the epoch wraps around and is then negative
+    ours = Shard(shard, shard_rows, width, scale_shard, scale_columns)
+    box = Inbox(inbox_pointer, slot, M, K, arrivals, transfer_rows, scale_inbox, scale_pitch)
+    FIRST: tl.constexpr = 0 if GATHERED else 1
+    STEPS: tl.constexpr = known(
+        Steps, WORLD, ROWS, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, FIRST
+    )
     if TRANSFER == FETCH:
         if pid == 0:
-            arrive(ready, rank, heap_bases, WORLD)
+            arrive(ready, peers, WORLD)
     if pid < comm_programs:
         if TRANSFER == PUSH:
-            push_shard(
-                shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width,
-                K, transfer_rows, pid, comm_programs, rank, heap_bases,
-                WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
-                scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch, trace,
-            )  # fmt: skip
+            push_shard(ours, box, pid, comm_programs, peers, STEPS, trace)
         if TRANSFER == FETCH:
-            fetch_shards(
-                shard, inbox_pointer, place_of(0, slot, M, K, shard_rows, width, ROWS),
-                place_of(1, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
-                transfer_rows, pid, comm_programs, rank, heap_bases, ready, done, epoch, status, spin_limit,
-                WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
-                scale_shard, scale_inbox, scale_first, scale_next, scale_columns, scale_pitch,
-            )  # fmt: skip
+            fetch_shards(ours, box, ready, done, epoch, pid, comm_programs, peers, STEPS)
     if TRANSFER == NONE:
         # Another kernel pushes: comm_programs is its size, and all programs of this one are workers.
         workers = programs
         worker = pid
 
-    target = (epoch + 1) * comm_programs
-    base_row = slot * M
-    if scale_inbox is not None:
-        scales = scale_inbox
-        own_scales = scale_shard
-        scale_row = base_row
-        scale_rows = SLOTS * M
-    else:
-        scales = scale_a
-        own_scales = scale_a
-        scale_row = 0
-        scale_rows = M
+    target = ((epoch + 1) * comm_programs).to(tl.int32)
+    scales = scale_a if scale_inbox is None else scale_inbox
+    own_scales = scale_a if scale_inbox is None else scale_shard
+    arriving = Operands(inbox, SLOTS * M, K, b, N, stride_bk, stride_bn, scales, scale_b)
+    own_operands = Operands(a, shard_rows, K, b, N, stride_bk, stride_bn, own_scales, scale_b)
+    out = Output(c, M, N, bias if BIAS else None, None, c_scales)
+    FORM: tl.constexpr = known(
+        Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE, EPILOGUE, HALVES
+    )
+    LAYOUT: tl.constexpr = known(Layout, WORLD, CHUNKS, ROWS, GATHERED, PRELOAD and GATHERED, PROXY_FENCE)
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
-    early = head_start * workers
+    crew = Crew(worker, pid, head_start * workers, head_start, workers, programs)
     begin = tl.where(worker < 0, head_start, 0)
-    end = turn_of(tiles_m * tiles_n * SPLITS, worker, pid, early, head_start, workers, programs)
-    end = tl.maximum(end, begin)
+    end = tl.maximum(turn_of(tiles_m * tiles_n * SPLITS, crew), begin)
 
     if BARRIER:
         if pid < comm_programs:
             traces.begin(trace, traces.ENDED, 0, 0)
-            end_phase(phase, comm_programs, ready, rank, heap_bases, WORLD)
+            end_phase(phase, comm_programs, ready, peers, WORLD)
         if begin < end:
             traces.begin(trace, traces.PASSED, 0, 0)
-            wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+            wait_for_all(ready, epoch + 1, peers, WORLD)
             traces.end(trace, traces.PASSED, 0)
 
     if GATHERED:
         # In rows layout start at our own rows and go backwards, as the others arrive; in K layout from the top.
         own_m = rank * shard_rows // BLOCK_M if ROWS else 0
         for turn in tl.range(begin, end, flatten=FLATTEN):
-            item = tile_of(turn, worker, pid, early, head_start, workers, programs)
-            tile = item // SPLITS
-            split = item % SPLITS
-            m, n = swizzle(tile, tiles_m, tiles_n, group_m)
+            item = tile_of(turn, crew)
+            m, n = swizzle(item // SPLITS, tiles_m, tiles_n, group_m)
             if ROWS:
                 m = (own_m + tiles_m - m) % tiles_m
-            row = m * BLOCK_M
-            last = tl.minimum(row + BLOCK_M, M) - 1
-            first_k, end_k = split_range(split, K, SPLITS, BLOCK_K)
+            first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
+            tile = Tile(m * BLOCK_M, n * BLOCK_N, first_k, end_k, turn - begin, item)
             traces.begin(trace, traces.TILE, turn - begin, item)
-            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            if SCALES == ROW:
-                waited = 0
-            if PRELOAD:
-                # The first step of B is on its way while we wait; with deep steps and splits that is all of it.
-                b_tile = load_b(
-                    b, N, first_k, end_k, n * BLOCK_N, stride_bk, stride_bn, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED,
-                    HALVES,
-                )  # fmt: skip
-            for chunk in range(CHUNKS):
-                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)
-                low = tl.maximum(low, first_k)
-                high = tl.minimum(high, end_k)
-                if low < high:
-                    if ROWS:
-                        first_source = row // shard_rows
-                        last_source = last // shard_rows
-                    else:
-                        first_source = low // width
-                        last_source = (high - 1) // width
-                    counters = arrivals + (chunk * WORLD * tl.cdiv(shard_rows, transfer_rows) if ROWS else 0)
-                    traces.begin(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk, item)
-                    late = wait_for_rows_of_each(
-                        counters, first_source, last_source, shard_rows if ROWS else 0, row, last, shard_rows,
-                        transfer_rows, target, status, spin_limit, WORLD, PROXY_FENCE,
-                    )  # fmt: skip
-                    traces.end(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk)
-                    if SCALES == ROW:
-                        waited += late
-                    if PRELOAD:
-                        a_tile = load_a(
-                            inbox, base_row + row + late, SLOTS * M, K, low, high, BLOCK_M, BLOCK_K, TMA
-                        )  # fmt: skip
-                        acc = add_product(acc, a_tile, b_tile, PROMOTE)
-                        low += BLOCK_K
-                    acc = accumulate(
-                        acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
-                        low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
-                        scales, scale_b, SCALES, PROMOTE, HALVES,
-                    )  # fmt: skip
-            acc = scaled(
-                acc, scales, scale_row + row + (waited if SCALES == ROW else 0), scale_rows, scale_b, n * BLOCK_N, N,
-                BLOCK_M, BLOCK_N, SCALES, HALVES,
-            )  # fmt: skip
-            if SPLITS == 1:
-                store_tile(
-                    acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES,
-                    c_scales=c_scales,
-                )  # fmt: skip
-            else:
-                acc, whole = join_splits(acc, partials, tickets, tile, split, SPLITS, BLOCK_M, BLOCK_N)
-                if whole:
-                    store_tile(
-                        acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES,
-                    c_scales=c_scales,
-                    )  # fmt: skip
+            acc = arrived_product(tile, arriving, ours, box, target, trace, peers, LAYOUT, FORM)
+            whole = True
+            if SPLITS > 1:
+                acc, whole = join_splits(acc, partials, tickets, item // SPLITS, item % SPLITS, SPLITS)
+            if SPLITS == 1 or whole:
+                store_tile(acc, out, tile.row, tile.column, FORM)
             traces.end(trace, traces.TILE, turn - begin)
     else:
         own_m = shard_rows // BLOCK_M
         own = own_m * tiles_n
-        middle = tl.maximum(turn_of(own, worker, pid, early, head_start, workers, programs), begin)
+        middle = tl.maximum(turn_of(own, crew), begin)
         for turn in tl.range(begin, middle, flatten=FLATTEN):
-            tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
-            m, n = swizzle(tile, own_m, tiles_n, group_m)
-            traces.begin(trace, traces.TILE, turn - begin, tile)
-            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            acc = accumulate(
-                acc, a, m * BLOCK_M, shard_rows, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
-                0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, own_scales, scale_b, SCALES, PROMOTE,
-                HALVES,
-            )  # fmt: skip
-            acc = scaled(
-                acc, own_scales, m * BLOCK_M, shard_rows, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES, HALVES
-            )  # fmt: skip
-            store_tile(
-                acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS,
-                EPILOGUE, HALVES, c_scales=c_scales,
-            )  # fmt: skip
+            number = tile_of(turn, crew)
+            m, n = swizzle(number, own_m, tiles_n, group_m)
+            traces.begin(trace, traces.TILE, turn - begin, number)
+            acc = tile_product(own_operands, m * BLOCK_M, n * BLOCK_N, 0, K, FORM)
+            store_tile(acc, out, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, FORM)
             traces.end(trace, traces.TILE, turn - begin)
+        others: tl.constexpr = WORLD - 1 + (WORLD == 1)
         for turn in tl.range(middle, end, flatten=FLATTEN):
-            tile = tile_of(turn, worker, pid, early, head_start, workers, programs) - own
-            m, n = swizzle(tile, tiles_m - own_m, tiles_n, group_m)
+            number = tile_of(turn, crew)
+            m, n = swizzle(number - own, tiles_m - own_m, tiles_n, group_m)
             if ROTATE:
                 back = 1 + m // own_m
-                m_in_shard = m % own_m
+                m = m % own_m
             else:
-                back = 1 + m % (WORLD - 1 + (WORLD == 1))
-                m_in_shard = m // (WORLD - 1 + (WORLD == 1))
+                back = 1 + m % others
+                m = m // others
             source = (rank + WORLD - back) % WORLD
-            row_in_shard = m_in_shard * BLOCK_M
-            row = source * shard_rows + row_in_shard
-            traces.begin(trace, traces.TILE, turn - begin, tile + own)
-            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            if SCALES == ROW:
-                waited = 0
-            for chunk in range(CHUNKS):
-                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)
-                traces.begin(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk, tile + own)
-                late = wait_for_rows(
-                    arrivals + chunk * WORLD * tl.cdiv(shard_rows, transfer_rows), source, row_in_shard,
-                    row_in_shard + BLOCK_M - 1, shard_rows, transfer_rows, target, status, spin_limit, PROXY_FENCE,
-                )  # fmt: skip
-                traces.end(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk)
-                if SCALES == ROW:
-                    waited += late
-                acc = accumulate(
-                    acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
-                    low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, scales, scale_b, SCALES, PROMOTE,
-                    HALVES,
-                )  # fmt: skip
-            acc = scaled(
-                acc, scales, scale_row + row + (waited if SCALES == ROW else 0), scale_rows, scale_b, n * BLOCK_N, N,
-                BLOCK_M, BLOCK_N, SCALES, HALVES,
-            )  # fmt: skip
-            store_tile(
-                acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES,
-                    c_scales=c_scales,
-            )  # fmt: skip
+            row = source * shard_rows + m * BLOCK_M
+            tile = Tile(row, n * BLOCK_N, 0, K, turn - begin, number, source, m * BLOCK_M)
+            traces.begin(trace, traces.TILE, turn - begin, number)
+            acc = arrived_product(tile, arriving, ours, box, target, trace, peers, LAYOUT, FORM)
+            store_tile(acc, out, row, n * BLOCK_N, FORM)
             traces.end(trace, traces.TILE, turn - begin)
 
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
     last_out = finish(epoch_counter, finishing)
     if TRANSFER == FETCH:
         if last_out:
-            wait_for_all(done, target, status, spin_limit, WORLD)
+            wait_for_all(done, target, peers, WORLD)
     heap.seal_if(in_vain, result, tl.cast(M, tl.int64) * (N if EPILOGUE == PLAIN else N // 2))

@@ -8,9 +8,10 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.gated import PLAIN, loaded_columns
-from autotune.kernels.primitives.products import add_product, load_b_by_tma
+from autotune.kernels.primitives.known import Gemm, known
+from autotune.kernels.primitives.products import Operands, add_product, load_b_by_tma
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
-from autotune.kernels.primitives.tiles import store_tile, swizzle
+from autotune.kernels.primitives.tiles import Output, store_tile, swizzle
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
@@ -28,23 +29,29 @@ def pull_gemm_kernel(
 
     With TMA only B and C go through descriptors. Remote rows of one tile may have several owners (not ALIGNED).
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    operands = Operands(None, M, K, b, N, stride_bk, stride_bn, scale_a, scale_b)
+    out = Output(c, M, N, bias if BIAS else None, None, c_scales)
+    FORM: tl.constexpr = known(
+        Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE, EPILOGUE, HALVES
+    )
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
     epoch = read_epoch(epoch_counter)
     if pid == 0:
-        arrive(ready, rank, heap_bases, WORLD)
+        arrive(ready, peers, WORLD)
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     # Start at our own shard, so that no two ranks read from one peer at a time.
     own_m = rank * (shard_rows // BLOCK_M) if ROWS else 0
     segments: tl.constexpr = 1 if ROWS else WORLD
-    peers = tl.arange(0, triton.next_power_of_2(WORLD))
-    late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)
+    ranks = tl.arange(0, triton.next_power_of_2(WORLD))
+    late = heap.wait_each(ready + ranks, ranks < WORLD, epoch + 1, peers)
     for tile in range(pid, tiles_m * tiles_n, programs):
         m, n = swizzle(tile, tiles_m, tiles_n, group_m)
         row = (m + own_m) % tiles_m * BLOCK_M
         rows = tl.minimum(row + tl.arange(0, BLOCK_M), M - 1)
-        columns = loaded_columns(n * BLOCK_N, N, BLOCK_N, HALVES)
+        columns = loaded_columns(n * BLOCK_N, N, FORM)
         ks = tl.arange(0, BLOCK_K)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for segment in range(segments):
@@ -75,7 +82,7 @@ def pull_gemm_kernel(
                         a_pointers, rank, source, heap_bases, mask=ks[None, :] < width - k, other=0.0, hint=(1, HINT)
                     )
                 if TMA:
-                    b_tile = load_b_by_tma(b, first_k + k, n * BLOCK_N, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
+                    b_tile = load_b_by_tma(b, first_k + k, n * BLOCK_N, FORM)
                 else:
                     if EVEN_K:
                         b_tile = tl.load(b_pointers)
@@ -85,7 +92,7 @@ def pull_gemm_kernel(
                 if SCALES == BLOCK:
                     factors = heap.load(scale_pointers + k // SIDE, rank, source, heap_bases)
                     at = first_k + k
-                    factors = factors * block_scale_b(scale_b, at, scale_pitch, n * BLOCK_N, N, BLOCK_N, HALVES)
+                    factors = factors * block_scale_b(scale_b, at, scale_pitch, n * BLOCK_N, N, FORM)
                     acc += tl.dot(a_tile, b_tile) * factors
                 else:
                     acc = add_product(acc, a_tile, b_tile, PROMOTE)
@@ -96,14 +103,12 @@ def pull_gemm_kernel(
             else:
                 owner = (rows // shard_rows)[:, None]
             acc *= heap.load((scale_shard + rows % shard_rows + late * 4)[:, None], rank, owner, heap_bases)
-            acc = scaled_columns(acc, scale_b, n * BLOCK_N, N, BLOCK_N, HALVES)
+            acc = scaled_columns(acc, scale_b, n * BLOCK_N, N, FORM)
         else:
-            acc = scaled(acc, scale_a, row, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES, HALVES)
-        store_tile(
-            acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES, c_scales=c_scales
-        )
+            acc = scaled(acc, operands, row, M, n * BLOCK_N, FORM)
+        store_tile(acc, out, row, n * BLOCK_N, FORM)
     in_vain = heap.timed_out(status)
     if finish(epoch_counter, programs):
-        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
-        wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
+        heap.signal_each(done + rank, peers, WORLD, 0)
+        wait_for_all(done, epoch + 1, peers, WORLD)
     heap.seal_if(in_vain, result, tl.cast(M, tl.int64) * (N if EPILOGUE == PLAIN else N // 2))

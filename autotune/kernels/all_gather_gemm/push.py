@@ -7,22 +7,9 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_data, sentinel_take
-from autotune.kernels.primitives.transfer import push_shard
-
-
-@triton.jit
-def place_of(rank, slot, M, K, shard_rows, width, ROWS: tl.constexpr):
-    """The element of the inbox at which a rank's shard begins in a slot, int64."""
-    apart = shard_rows * tl.cast(K, tl.int64) if ROWS else width
-    return slot * M * tl.cast(K, tl.int64) + rank * apart
-
-
-@triton.jit
-def scale_place_of(rank, slot, M, shard_rows, columns, pitch, ROWS: tl.constexpr):
-    """``place_of`` for a shard's scales: ``columns`` per row, in an inbox of ``pitch`` per row of A."""
-    apart = shard_rows * tl.cast(pitch, tl.int64) if ROWS else columns
-    return slot * M * tl.cast(pitch, tl.int64) + rank * apart
+from autotune.kernels.primitives.transfer import Inbox, Shard, Steps, begin_of, push_shard
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank", "spin_limit"])
@@ -37,19 +24,18 @@ def push_kernel(
 
     BARRIER: the launch ends when all ranks have pushed everything, as a collective's does.
     """
-    slot = read_epoch(epoch_counter) & (SLOTS - 1)
-    scale_place = 0
-    if scale_inbox is not None:
-        scale_place = scale_place_of(rank, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
-    push_shard(
-        shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
-        transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
-        WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
-        scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
-    )  # fmt: skip
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    slot = (read_epoch(epoch_counter) & (SLOTS - 1)).to(tl.int32)
+    ours = Shard(shard, shard_rows, width, scale_shard, scale_columns)
+    inbox = Inbox(inbox_pointer, slot, M, K, arrivals, transfer_rows, scale_inbox, scale_pitch)
+    FIRST: tl.constexpr = 0 if GATHERED else 1
+    STEPS: tl.constexpr = known(
+        Steps, WORLD, ROWS, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, FIRST
+    )
+    push_shard(ours, inbox, tl.program_id(0), tl.num_programs(0), peers, STEPS)
     if BARRIER:
-        if end_phase(phase, tl.num_programs(0), ready, rank, heap_bases, WORLD):
-            wait_for_all(ready, read_epoch(epoch_counter) + 1, status, spin_limit, WORLD)
+        if end_phase(phase, tl.num_programs(0), ready, peers, WORLD):
+            wait_for_all(ready, read_epoch(epoch_counter) + 1, peers, WORLD)
     finish(epoch_counter, finishing)
 
 
@@ -61,22 +47,19 @@ def gather_kernel(
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """An all-gather: our shard into every rank's inbox, and the launch ends when everybody's is in ours."""
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
     epoch = read_epoch(epoch_counter)
     if pid == 0:
-        arrive(ready, rank, heap_bases, WORLD)
-    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
-    scale_place = 0
-    if scale_inbox is not None:
-        scale_place = scale_place_of(rank, 0, M, shard_rows, scale_columns, scale_pitch, ROWS)
-    push_shard(
-        shard, inbox_pointer, place_of(rank, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
-        shard_rows, pid, programs, rank, heap_bases, WORLD, 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0,
-        scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
-    )  # fmt: skip
+        arrive(ready, peers, WORLD)
+    wait_for_all(ready, epoch + 1, peers, WORLD)
+    ours = Shard(shard, shard_rows, width, scale_shard, scale_columns)
+    inbox = Inbox(inbox_pointer, 0, M, K, arrivals, shard_rows, scale_inbox, scale_pitch)
+    STEPS: tl.constexpr = known(Steps, WORLD, ROWS, 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0)
+    push_shard(ours, inbox, pid, programs, peers, STEPS)
     if finish(epoch_counter, programs):
-        wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)
+        wait_for_all(arrivals, (epoch + 1) * programs, peers, WORLD)
     heap.seal(status, inbox_pointer, tl.cast(M, tl.int64) * K)
 
 
@@ -91,6 +74,7 @@ def gather_words_kernel(
     Nobody waits before sending. Each word has one reader, which empties it; who sends to a slot for epoch e has
     finished e - 1, hence had our words of e - 1, which we sent after our launch e - 2, the last to use the slot.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     epoch = read_epoch(epoch_counter)
     elements = shard_rows.to(tl.int64) * width
     slot = words + (epoch & 1) * WORLD * elements
@@ -99,7 +83,7 @@ def gather_words_kernel(
         at = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = at < elements
         value = tl.load(shard + at, mask=inside)
-        place = place_of(rank, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width
+        place = begin_of(rank, shard_rows, width, 0, M, K, ROWS) + at // width * K + at % width
         bits = sentinel_bits(value)
         kept = sentinel_data(bits).to(inbox_pointer.dtype.element_ty, bitcast=True)
         tl.store(inbox_pointer + place, kept, mask=inside)
@@ -111,8 +95,8 @@ def gather_words_kernel(
         for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
             at = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
             inside = at < elements
-            taken = sentinel_take(slot + source * elements + at, inside, status, spin_limit)
-            place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width
+            taken = sentinel_take(slot + source * elements + at, inside, peers)
+            place = begin_of(source, shard_rows, width, 0, M, K, ROWS) + at // width * K + at % width
             tl.store(inbox_pointer + place, taken.to(inbox_pointer.dtype.element_ty, bitcast=True), mask=inside)
     in_vain = heap.timed_out(status)
     finish(epoch_counter, tl.num_programs(0))
@@ -132,7 +116,7 @@ def return_kernel(
     row = (tl.program_id(0) // blocks).to(tl.int64)
     column = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     inside = column < K
-    slot = (read_epoch(epoch_counter) - 1) & (SLOTS - 1)
+    slot = ((read_epoch(epoch_counter) - 1) & (SLOTS - 1)).to(tl.int32)
     source = inbox_pointer + (slot * M + row) * K
     if not GATHERED:
         if row // shard_rows == rank:

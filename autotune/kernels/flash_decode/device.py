@@ -8,12 +8,16 @@ may follow each other without a barrier, and why no wait can starve its producer
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.flash_decode.exchange import (
     KEEP,
+    Records,
+    Units,
     combine_unit,
     combines_here,
     home_of_unit,
@@ -24,6 +28,7 @@ from autotune.kernels.flash_decode.exchange import (
 )
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import end_phase, finish, finish_unordered, read_epoch, wait_for_all
+from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.softmax import finalize
 
 TRAILED = tl.constexpr(traces.MOST_EVENTS.value - 1)
@@ -71,18 +76,43 @@ def capped(logits, CAP: tl.constexpr):
     return value
 
 
+class Attention(NamedTuple):
+    """HEADS rows attend to BLOCK_N tokens at once. AHEAD: the block table is read a step before its pages, so that it
+    is off the way to them.
+    """
+
+    D: Any
+    HEADS: Any
+    BLOCK_N: Any
+    PAGE: Any
+    CAP: Any
+    AHEAD: Any
+
+
+class Cache(NamedTuple):
+    """Keys and values of a sequence, by its block table. Of fp8 they are multiplied in the queries' type, and by the
+    numbers behind ``key_scale`` and ``value_scale``.
+    """
+
+    k: Any
+    v: Any
+    table: Any
+    kv_heads: Any
+    key_scale: Any
+    value_scale: Any
+
+
 @triton.jit
-def attend(
-    q, keys, values, table, first_row, end_row, kv_head, kv_heads, begin, end, scale,
-    D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
-    AHEAD: tl.constexpr, key_scale=None, value_scale=None,
-):  # fmt: skip
+def attend(q, cache, first_row, end_row, kv_head, begin, end, scale, FORM: tl.constexpr):
     """Attention of HEADS rows (those from ``end_row`` are padding) over tokens [begin, end) of one sequence.
 
     Returns values [HEADS, D] and lse [HEADS] as in ``primitives/softmax.py``. ``scale`` takes products to logits in
-    units of log2. A cache of fp8 is multiplied in the queries' type, and by the numbers behind ``key_scale`` and
-    ``value_scale``. AHEAD: the block table is read a step before its pages, so that it is off the way to them.
+    units of log2.
     """
+    D: tl.constexpr = FORM.D
+    HEADS: tl.constexpr = FORM.HEADS
+    PAGE: tl.constexpr = FORM.PAGE
+    BLOCK_N: tl.constexpr = FORM.BLOCK_N
     heads = tl.arange(0, HEADS)
     columns = tl.arange(0, D)
     query = tl.load(
@@ -91,24 +121,24 @@ def attend(
     acc = tl.zeros((HEADS, D), dtype=tl.float32)
     total = tl.zeros((HEADS,), dtype=tl.float32)
     running_max = tl.full((HEADS,), float("-inf"), dtype=tl.float32)
-    if key_scale is not None:
-        scale *= tl.load(key_scale)
-    width = kv_heads * D
-    keys += kv_head * D
-    values += kv_head * D
+    if cache.key_scale is not None:
+        scale *= tl.load(cache.key_scale)
+    width = cache.kv_heads * D
+    keys = cache.k + kv_head * D
+    values = cache.v + kv_head * D
     if begin < end:
-        pages = cache_rows(table, begin, end, PAGE, BLOCK_N)
+        pages = cache_rows(cache.table, begin, end, PAGE, BLOCK_N)
         for start in range(begin, end, BLOCK_N):
-            if not AHEAD:
-                pages = cache_rows(table, start, end, PAGE, BLOCK_N)
+            if not FORM.AHEAD:
+                pages = cache_rows(cache.table, start, end, PAGE, BLOCK_N)
             place = token_rows(pages, start, end, PAGE, BLOCK_N)[:, None] * width + columns[None, :]
-            if AHEAD:
-                pages = cache_rows(table, start + BLOCK_N, end, PAGE, BLOCK_N)
+            if FORM.AHEAD:
+                pages = cache_rows(cache.table, start + BLOCK_N, end, PAGE, BLOCK_N)
             key = tl.load(keys + place).to(query.dtype)
             value = tl.load(values + place).to(query.dtype)
             logits = tl.dot(query, tl.trans(key)) * scale
-            if CAP > 0:
-                logits = capped(logits, CAP)
+            if FORM.CAP > 0:
+                logits = capped(logits, FORM.CAP)
             logits = tl.where((start + tl.arange(0, BLOCK_N) < end)[None, :], logits, float("-inf"))
             new_max = tl.maximum(running_max, tl.max(logits, axis=1))
             weights = tl.exp2(logits - new_max[:, None])
@@ -116,18 +146,14 @@ def attend(
             total = total * alpha + tl.sum(weights, axis=1)
             acc = tl.dot(weights.to(value.dtype), value, acc * alpha[:, None])
             running_max = new_max
-    if value_scale is not None:
-        acc *= tl.load(value_scale)
+    if cache.value_scale is not None:
+        acc *= tl.load(cache.value_scale)
     return finalize(acc, total, running_max)
 
 
 @triton.jit
 def run_phase(
-    number, unit, units, heads_of_group, splits, total_rows, parts, part_lse, out, epoch,
-    mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox, arrivals, returns, phase, ready,
-    trace, rank, heap_bases, status, spin_limit,
-    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr,
+    number, unit, parts, part_lse, splits, out, epoch, records, phase, ready, trace, peers, FORM: tl.constexpr,
     DELIVERY: tl.constexpr,
 ):  # fmt: skip
     """A unit's part of what would be the launch ``number`` after the attention, once all ranks have ended the one
@@ -136,30 +162,19 @@ def run_phase(
     ``phase`` is int32 [3] and ``ready`` int32 [3, WORLD], of the attention and the first two of these.
     """
     traces.begin(trace, traces.PASSED, number, number)
-    wait_for_all(ready + number * WORLD, epoch + 1, status, spin_limit, WORLD)
+    wait_for_all(ready + number * FORM.WORLD, epoch + 1, peers, FORM.WORLD)
     traces.end(trace, traces.PASSED, number)
     traces.begin(trace, traces.SENT, 0, unit)
     if number == 0:
-        reduce_unit(
-            unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
-            mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, OWNED, KEEP, False,
-        )  # fmt: skip
+        reduce_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, KEEP)
     elif number == 1:
-        push_unit(
-            unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals,
-            rank, heap_bases, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED, DELIVERY,
-        )  # fmt: skip
+        push_unit(unit, epoch, records, peers, FORM, DELIVERY)
     else:
-        combine_unit(
-            unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
-            arrivals, returns, rank, heap_bases, status, spin_limit,
-            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, 2, True,
-        )  # fmt: skip
+        combine_unit(unit, out, epoch, records, peers, FORM, DELIVERY)
     traces.end(trace, traces.SENT, 0)
     if number < 2:
         traces.begin(trace, traces.ENDED, number + 1, number + 1)
-        end_phase(phase + number + 1, units, ready + (number + 1) * WORLD, rank, heap_bases, WORLD)
+        end_phase(phase + number + 1, records.units, ready + (number + 1) * FORM.WORLD, peers, FORM.WORLD)
 
 
 @triton.jit
@@ -194,9 +209,16 @@ def attend_kernel(
     ``finishing`` programs share the epoch where this kernel combines. PHASED and MEMORY are for ``tune taxes`` alone;
     with the former, and ELSEWHERE, three times ``units`` programs come behind, see ``run_phase``.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    records = Records(
+        units, total_rows, heads_of_group, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, outbox,
+        returns,
+    )  # fmt: skip
+    FORM: tl.constexpr = known(Units, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED, PART_CHUNK, CHUNK)
+    ATTENTION: tl.constexpr = known(Attention, D, HEADS, BLOCK_N, PAGE, CAP, AHEAD)
     pid = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
-    target = (epoch + 1) * splits
+    target = ((epoch + 1) * splits).to(tl.int32)
     first_unit = 0
     last_unit = 0
     if pid < groups * splits:
@@ -216,13 +238,13 @@ def attend_kernel(
         # Splits begin at multiples of BLOCK_N, so that a step that fits a page lies in one.
         share = tl.cdiv(tl.cdiv(length, splits), BLOCK_N) * BLOCK_N
         traces.begin(trace, traces.TILE, 0, group * splits + split)
-        result, lse = attend(
-            q, keys, values, table + tl.cast(sequence, tl.int64) * table_width, first_row, end_row, kv_row % kv_heads,
-            kv_heads, split * share, tl.minimum(length, (split + 1) * share), scale,
-            D, HEADS, BLOCK_N, PAGE, CAP, AHEAD,
+        cache = Cache(
+            keys, values, table + tl.cast(sequence, tl.int64) * table_width, kv_heads,
             key_scales + of_head if key_scales is not None else None,
             value_scales + of_head if value_scales is not None else None,
         )  # fmt: skip
+        end = tl.minimum(length, (split + 1) * share)
+        result, lse = attend(q, cache, first_row, end_row, kv_row % kv_heads, split * share, end, scale, ATTENTION)
         rows = first_row + tl.arange(0, HEADS)
         columns = tl.arange(0, D)
         place = tl.cast(split, tl.int64) * total_rows + rows
@@ -241,40 +263,30 @@ def attend_kernel(
         first_unit = pid - groups * splits
         last_unit = first_unit + 1
         traces.begin(trace, traces.WAIT, TRAILED, first_unit)
-        heap.wait(arrived + first_unit // UNITS, target, status, spin_limit)
+        heap.wait(arrived + first_unit // UNITS, target, peers)
         traces.end(trace, traces.WAIT, TRAILED)
     if PHASED:
         behind = pid - groups * splits
         if behind < 0:
             traces.begin(trace, traces.ENDED, 0, 0)
-            end_phase(phase, groups * splits, ready, rank, heap_bases, WORLD)
+            end_phase(phase, groups * splits, ready, peers, WORLD)
         else:
             run_phase(
-                behind // units, behind % units, units, heads_of_group, splits, total_rows, parts, part_lse, out, epoch,
-                mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox, arrivals, returns, phase, ready,
-                trace, rank, heap_bases, status, spin_limit,
-                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, CHUNK, WORLD, OWNED, DELIVERY,
+                behind // units, behind % units, parts, part_lse, splits, out, epoch, records, phase, ready, trace,
+                peers, FORM, DELIVERY,
             )  # fmt: skip
         finish(epoch_counter, finishing)
     if REDUCER != ELSEWHERE:
         for unit in range(first_unit, last_unit):
             traces.begin(trace, traces.SENT, unit - first_unit, unit)
-            reduce_unit(
-                unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
-                mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, OWNED, DELIVERY, MEMORY,
-            )  # fmt: skip
+            reduce_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, DELIVERY, MEMORY)
             traces.end(trace, traces.SENT, unit - first_unit)
         if COMBINE:
             if first_unit < last_unit:
                 finish_unordered(epoch_counter, finishing, first_unit == 0)
             for unit in range(first_unit, last_unit):
                 traces.begin(trace, traces.WAIT, unit - first_unit, unit)
-                combine_unit(
-                    unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
-                    outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
-                    D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, 2, True,
-                )  # fmt: skip
+                combine_unit(unit, out, epoch, records, peers, FORM, DELIVERY)
                 traces.end(trace, traces.WAIT, unit - first_unit)
             heap.seal(status, out, elements_of(total_rows, D, WORLD, OWNED))
 
@@ -291,20 +303,18 @@ def reduce_kernel(
     DELIVERY: tl.constexpr, COMBINE: tl.constexpr,
 ):  # fmt: skip
     """The work after the attention, one program per unit, as a separate kernel."""
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    records = Records(
+        units, total_rows, heads_of_group, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, outbox,
+        returns,
+    )  # fmt: skip
+    FORM: tl.constexpr = known(Units, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED, PART_CHUNK, CHUNK)
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
-    reduce_unit(
-        unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
-        mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, OWNED, DELIVERY, False,
-    )  # fmt: skip
+    reduce_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, DELIVERY)
     if COMBINE:
         finish_unordered(epoch_counter, finishing, unit == 0)
-        combine_unit(
-            unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
-            arrivals, returns, rank, heap_bases, status, spin_limit,
-            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, 2, True,
-        )  # fmt: skip
+        combine_unit(unit, out, epoch, records, peers, FORM, DELIVERY)
         heap.seal(status, out, elements_of(total_rows, D, WORLD, OWNED))
 
 
@@ -318,17 +328,19 @@ def push_kernel(
     """Send our records to who combines them, one program per unit. WAIT: until all ranks' are where we combine, too, as
     in an all-gather or, where heads have owners, an all-to-all.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    records = Records(
+        units, None, heads_of_group, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals
+    )  # fmt: skip
+    FORM: tl.constexpr = known(Units, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED)
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
-    push_unit(
-        unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank,
-        heap_bases, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED, DELIVERY,
-    )  # fmt: skip
+    push_unit(unit, epoch, records, peers, FORM, DELIVERY)
     if WAIT:
-        first, _ = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
-        owner, _ = home_of_unit(first, WORLD, OWNED)
-        if combines_here(unit, owner, rank, WORLD, OWNED, DELIVERY):
-            wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
+        first, _ = rows_of_unit(unit, heads_of_group, FORM)
+        owner, _ = home_of_unit(first, FORM)
+        if combines_here(unit, owner, rank, FORM, DELIVERY):
+            wait_for_unit(unit, records, epoch, peers, WORLD)
 
 
 @triton.jit(do_not_specialize=["units", "total_rows", "heads_of_group", "finishing", "rank", "spin_limit"])
@@ -340,11 +352,13 @@ def combine_kernel(
     SLOTS: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """The combination, one program per unit, as the last kernel of a call. The library gathers into one slot only."""
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    records = Records(
+        units, total_rows, heads_of_group, None, None, inbox, inbox_lse, value_stride, lse_stride, arrivals, outbox,
+        returns,
+    )  # fmt: skip
+    FORM: tl.constexpr = known(Units, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED, None, CHUNK)
     epoch = read_epoch(epoch_counter)
     finish(epoch_counter, finishing)  # first, for it takes a while; what it orders is our reading of the epoch
-    combine_unit(
-        tl.program_id(0), units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
-        outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
-        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, SLOTS, WAIT,
-    )  # fmt: skip
+    combine_unit(tl.program_id(0), out, epoch, records, peers, FORM, DELIVERY, SLOTS, WAIT)
     heap.seal(status, out, elements_of(total_rows, D, WORLD, OWNED))

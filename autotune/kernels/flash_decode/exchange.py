@@ -23,6 +23,8 @@ they deliver before they wait. The interpreter, one program after another, goes 
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -46,121 +48,152 @@ TWO_SHOT = tl.constexpr(3)
 ONE_SHOT_SENTINEL = tl.constexpr(4)
 
 
+class Units(NamedTuple):
+    """How rows are cut into units, and who has them."""
+
+    D: Any
+    UNITS: Any
+    BLOCKS: Any
+    HPP: Any
+    TRANSFER_HEADS: Any
+    TILE: Any
+    WORLD: Any
+    OWNED: Any
+    PART_CHUNK: Any = None
+    """Splits that are merged at once; CHUNK: ranks."""
+    CHUNK: Any = None
+
+
+class Records(NamedTuple):
+    """Partial results of ``units`` units, values and LSEs: this rank's own, and those of all ranks in the inbox; and
+    what says that they are there.
+    """
+
+    units: Any
+    total_rows: Any
+    heads_of_group: Any
+    mine: Any
+    mine_lse: Any
+    inbox: Any
+    inbox_lse: Any
+    value_stride: Any
+    lse_stride: Any
+    arrivals: Any
+    outbox: Any = None
+    returns: Any = None
+
+
 @triton.jit
-def rows_of_unit(
-    unit, heads_of_group, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr
-):  # fmt: skip
+def rows_of_unit(unit, heads_of_group, FORM: tl.constexpr):
     """First row of a unit, and the row after its last; empty if the group's heads are used up."""
-    block = unit // UNITS
-    head = block % BLOCKS * HPP + unit % UNITS * TRANSFER_HEADS
-    first = block // BLOCKS * heads_of_group
-    end = tl.minimum(tl.minimum(heads_of_group, (block % BLOCKS + 1) * HPP), head + TRANSFER_HEADS)
+    block = unit // FORM.UNITS
+    head = block % FORM.BLOCKS * FORM.HPP + unit % FORM.UNITS * FORM.TRANSFER_HEADS
+    first = block // FORM.BLOCKS * heads_of_group
+    end = tl.minimum(tl.minimum(heads_of_group, (block % FORM.BLOCKS + 1) * FORM.HPP), head + FORM.TRANSFER_HEADS)
     return first + head, first + end
 
 
 @triton.jit
-def home_of_unit(first, WORLD: tl.constexpr, OWNED: tl.constexpr):
+def home_of_unit(first, FORM: tl.constexpr):
     """The owner of a unit's heads, and the offset of its row numbers over those in the owner's result. ``first``: the
     unit's first row. 0 and 0 where every rank gets all heads.
     """
     owner = 0
     excess = 0
-    if OWNED > 0:
-        owner = first // OWNED % WORLD
-        excess = first - first // (WORLD * OWNED) * OWNED - first % OWNED
+    if FORM.OWNED > 0:
+        owner = first // FORM.OWNED % FORM.WORLD
+        excess = first - first // (FORM.WORLD * FORM.OWNED) * FORM.OWNED - first % FORM.OWNED
     return owner, excess
 
 
 @triton.jit
-def combiner_of(unit, owner, WORLD: tl.constexpr, DELIVERY: tl.constexpr):
+def combiner_of(unit, owner, FORM: tl.constexpr, DELIVERY: tl.constexpr):
     """The rank that alone combines a unit, where one does."""
     if DELIVERY == TWO_SHOT:
-        combiner = unit % WORLD
+        combiner = unit % FORM.WORLD
     else:
         combiner = owner
     return combiner
 
 
 @triton.jit
-def combines_here(unit, owner, rank, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr):
+def combines_here(unit, owner, rank, FORM: tl.constexpr, DELIVERY: tl.constexpr):
     """True on every rank that combines the unit."""
     here = True
-    if DELIVERY == TWO_SHOT or OWNED > 0:
-        here = combiner_of(unit, owner, WORLD, DELIVERY) == rank
+    if DELIVERY == TWO_SHOT or FORM.OWNED > 0:
+        here = combiner_of(unit, owner, FORM, DELIVERY) == rank
     return here
 
 
 @triton.jit
 def deliver_tile(
-    result, lse, rows, valid, unit, owner, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, rank,
-    heap_bases, D: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr,
+    result, lse, rows, valid, unit, owner, epoch, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr
 ):  # fmt: skip
     """Store a reduced tile, result [TILE, D] and lse [TILE], at the destination DELIVERY; ``rows`` of the result that
     it belongs to.
     """
-    columns = tl.arange(0, D)
     mask = valid[:, None]
-    within = rows[:, None] * D + columns[None, :]
+    within = rows[:, None] * FORM.D + tl.arange(0, FORM.D)[None, :]
     if DELIVERY == KEEP:
-        mine, mine_lse = own_block(mine, mine_lse, owner, value_stride, lse_stride, OWNED)
+        mine, mine_lse = own_block(records, owner, FORM)
         tl.store(mine + within, result.to(mine.dtype.element_ty), mask=mask)
         tl.store(mine_lse + rows, lse, mask=valid)
     else:
-        source = tl.cast((epoch & 1) * WORLD + rank, tl.int64)
-        place = inbox + source * value_stride + within
-        place_lse = inbox_lse + source * lse_stride + rows
+        slot = (epoch & 1).to(tl.int32)
+        source = tl.cast(slot * FORM.WORLD + peers.rank, tl.int64)
+        place = records.inbox + source * records.value_stride + within
+        place_lse = records.inbox_lse + source * records.lse_stride + rows
         if DELIVERY == ONE_SHOT_LL:
             sent = ll_pack(result, ll_flag(epoch))
             sent_lse = ll_pack(lse, ll_flag(epoch))
         elif DELIVERY == ONE_SHOT_SENTINEL:
-            sent = sentinel_bits(result.to(mine.dtype.element_ty))
+            sent = sentinel_bits(result.to(records.mine.dtype.element_ty))
             sent_lse = sentinel_bits(lse)
         else:
-            sent = result.to(inbox.dtype.element_ty)
+            sent = result.to(records.inbox.dtype.element_ty)
             sent_lse = lse
-        if DELIVERY == TWO_SHOT or OWNED > 0:
-            combiner = combiner_of(unit, owner, WORLD, DELIVERY)
-            heap.store(place, sent, rank, combiner, heap_bases, mask=mask, hint=(1, 16))
-            heap.store(place_lse, sent_lse, rank, combiner, heap_bases, mask=valid)
+        if DELIVERY == TWO_SHOT or FORM.OWNED > 0:
+            combiner = combiner_of(unit, owner, FORM, DELIVERY)
+            heap.store(place, sent, peers.rank, combiner, peers.bases, mask=mask, hint=(1, 16))
+            heap.store(place_lse, sent_lse, peers.rank, combiner, peers.bases, mask=valid)
         else:
-            for turn in tl.static_range(1, WORLD + 1):
-                peer = (rank + turn) % WORLD
-                heap.store(place, sent, rank, peer, heap_bases, mask=mask, hint=(1, 16))
-                heap.store(place_lse, sent_lse, rank, peer, heap_bases, mask=valid)
+            for turn in tl.static_range(1, FORM.WORLD + 1):
+                peer = (peers.rank + turn) % FORM.WORLD
+                heap.store(place, sent, peers.rank, peer, peers.bases, mask=mask, hint=(1, 16))
+                heap.store(place_lse, sent_lse, peers.rank, peer, peers.bases, mask=valid)
 
 
 @triton.jit
-def own_block(mine, mine_lse, owner, value_stride, lse_stride, OWNED: tl.constexpr):
+def own_block(records, owner, FORM: tl.constexpr):
     """Our own records of an owner's heads."""
-    if OWNED > 0:
-        mine += tl.cast(owner, tl.int64) * value_stride
-        mine_lse += tl.cast(owner, tl.int64) * lse_stride
+    mine, mine_lse = records.mine, records.mine_lse
+    if FORM.OWNED > 0:
+        mine += tl.cast(owner, tl.int64) * records.value_stride
+        mine_lse += tl.cast(owner, tl.int64) * records.lse_stride
     return mine, mine_lse
 
 
 @triton.jit
-def announce_unit(
-    unit, units, owner, arrivals, rank, heap_bases, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr
-):  # fmt: skip
+def announce_unit(unit, owner, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr):
     """Signal a delivered unit to its combiner."""
-    counter = arrivals + rank * units + unit
-    if DELIVERY == TWO_SHOT or (DELIVERY == ONE_SHOT and OWNED > 0):
-        heap.signal(counter, combiner_of(unit, owner, WORLD, DELIVERY), rank, heap_bases)
+    counter = records.arrivals + peers.rank * records.units + unit
+    if DELIVERY == TWO_SHOT or (DELIVERY == ONE_SHOT and FORM.OWNED > 0):
+        heap.signal(counter, combiner_of(unit, owner, FORM, DELIVERY), peers)
     elif DELIVERY == ONE_SHOT:
-        heap.signal_each(counter, rank, heap_bases, WORLD, 0)
+        heap.signal_each(counter, peers, FORM.WORLD, 0)
 
 
 @triton.jit
-def wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD: tl.constexpr):
+def wait_for_unit(unit, records, epoch, peers, WORLD: tl.constexpr):
     """Wait until every rank has delivered its part of a unit."""
     sources = tl.arange(0, triton.next_power_of_2(WORLD))
-    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)
+    heap.wait_each(records.arrivals + unit + sources * records.units, sources < WORLD, epoch + 1, peers)
 
 
 @triton.jit
-def through_memory(result, lse, rows, valid, mine, mine_lse, D: tl.constexpr):
+def through_memory(result, lse, rows, valid, mine, mine_lse):
     """A reduced tile by way of our own records, as a kernel would hand it on to the next."""
-    within = rows[:, None] * D + tl.arange(0, D)[None, :]
+    within = rows[:, None] * result.shape[1] + tl.arange(0, result.shape[1])[None, :]
     tl.store(mine + within, result.to(mine.dtype.element_ty), mask=valid[:, None])
     tl.store(mine_lse + rows, lse, mask=valid)
     tl.debug_barrier()
@@ -170,164 +203,139 @@ def through_memory(result, lse, rows, valid, mine, mine_lse, D: tl.constexpr):
 
 @triton.jit
 def reduce_unit(
-    unit, units, heads_of_group, splits, part_stride, parts, part_lse, epoch,
-    mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr,
-    MEMORY: tl.constexpr,
+    unit, parts, part_lse, splits, epoch, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr,
+    MEMORY: tl.constexpr = False,
 ):  # fmt: skip
     """Merge a unit's splits and deliver it. MEMORY, for ``tune taxes`` alone: by way of our own records."""
-    first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
-    owner, excess = home_of_unit(first, WORLD, OWNED)
-    for tile in range(TRANSFER_HEADS // TILE):
-        rows = first + tile * TILE + tl.arange(0, TILE)
+    first, end = rows_of_unit(unit, records.heads_of_group, FORM)
+    owner, excess = home_of_unit(first, FORM)
+    for tile in range(FORM.TRANSFER_HEADS // FORM.TILE):
+        rows = first + tile * FORM.TILE + tl.arange(0, FORM.TILE)
         valid = rows < end
-        result, lse = merge_parts(parts, part_lse, part_stride * D, part_stride, rows, valid, splits, D, CHUNK)
+        stride = records.total_rows
+        result, lse = merge_parts(
+            parts, part_lse, stride * FORM.D, stride, rows, valid, splits, FORM.D, FORM.PART_CHUNK
+        )  # fmt: skip
         rows -= excess
         if MEMORY:
-            kept, kept_lse = own_block(mine, mine_lse, owner, value_stride, lse_stride, OWNED)
-            result, lse = through_memory(result, lse, rows, valid, kept, kept_lse, D)
-        deliver_tile(
-            result, lse, rows, valid, unit, owner, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
-            rank, heap_bases, D, WORLD, OWNED, DELIVERY,
-        )  # fmt: skip
-    announce_unit(unit, units, owner, arrivals, rank, heap_bases, WORLD, OWNED, DELIVERY)
+            kept, kept_lse = own_block(records, owner, FORM)
+            result, lse = through_memory(result, lse, rows, valid, kept, kept_lse)
+        deliver_tile(result, lse, rows, valid, unit, owner, epoch, records, peers, FORM, DELIVERY)
+    announce_unit(unit, owner, records, peers, FORM, DELIVERY)
 
 
 @triton.jit
-def push_unit(
-    unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank,
-    heap_bases,
-    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr,
-):  # fmt: skip
+def push_unit(unit, epoch, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr):
     """Deliver a unit of our own records."""
-    first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
-    owner, excess = home_of_unit(first, WORLD, OWNED)
-    kept, kept_lse = own_block(mine, mine_lse, owner, value_stride, lse_stride, OWNED)
-    columns = tl.arange(0, D)
-    for tile in range(TRANSFER_HEADS // TILE):
-        rows = first + tile * TILE + tl.arange(0, TILE)
+    first, end = rows_of_unit(unit, records.heads_of_group, FORM)
+    owner, excess = home_of_unit(first, FORM)
+    kept, kept_lse = own_block(records, owner, FORM)
+    columns = tl.arange(0, FORM.D)
+    for tile in range(FORM.TRANSFER_HEADS // FORM.TILE):
+        rows = first + tile * FORM.TILE + tl.arange(0, FORM.TILE)
         valid = rows < end
-        mask = valid[:, None]
         rows -= excess
-        result = tl.load(kept + rows[:, None] * D + columns[None, :], mask=mask, other=0.0)
+        result = tl.load(kept + rows[:, None] * FORM.D + columns[None, :], mask=valid[:, None], other=0.0)
         lse = tl.load(kept_lse + rows, mask=valid, other=float("-inf"))
-        deliver_tile(
-            result, lse, rows, valid, unit, owner, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
-            rank, heap_bases, D, WORLD, OWNED, DELIVERY,
-        )  # fmt: skip
-    announce_unit(unit, units, owner, arrivals, rank, heap_bases, WORLD, OWNED, DELIVERY)
+        deliver_tile(result, lse, rows, valid, unit, owner, epoch, records, peers, FORM, DELIVERY)
+    announce_unit(unit, owner, records, peers, FORM, DELIVERY)
 
 
 @triton.jit
-def ll_merge(
-    inbox, inbox_lse, value_stride, lse_stride, rows, valid, flag, status, spin_limit,
-    D: tl.constexpr, WORLD: tl.constexpr,
-):  # fmt: skip
+def ll_merge(inbox, inbox_lse, records, rows, valid, flag, peers, FORM: tl.constexpr):
     """``merge_parts`` of all ranks' LL words, polled until they have come in."""
-    place, place_lse, there = places_of_each(inbox, inbox_lse, value_stride, lse_stride, rows, valid, D, WORLD)
-    lse = ll_unpack(ll_wait(place_lse, flag, there, status, spin_limit))
-    tile = ll_unpack(ll_wait(place, flag, there[:, :, None], status, spin_limit))
-    return merged(tile, tl.where(there, lse, float("-inf")), rows.shape[0], D)
+    place, place_lse, there = places_of_each(inbox, inbox_lse, records, rows, valid, FORM)
+    lse = ll_unpack(ll_wait(place_lse, flag, there, peers))
+    values = ll_unpack(ll_wait(place, flag, there[:, :, None], peers))
+    return merged(values, tl.where(there, lse, float("-inf")))
 
 
 @triton.jit
-def sentinel_merge(
-    inbox, inbox_lse, value_stride, lse_stride, rows, valid, status, spin_limit,
-    TYPE: tl.constexpr, D: tl.constexpr, WORLD: tl.constexpr,
-):  # fmt: skip
+def sentinel_merge(inbox, inbox_lse, records, rows, valid, peers, TYPE: tl.constexpr, FORM: tl.constexpr):
     """``merge_parts`` of sentinel words of fp32 or TYPE, by their only reader, which empties them."""
-    place, place_lse, there = places_of_each(inbox, inbox_lse, value_stride, lse_stride, rows, valid, D, WORLD)
-    sentinel_wait(place_lse, there, status, spin_limit)
+    place, place_lse, there = places_of_each(inbox, inbox_lse, records, rows, valid, FORM)
+    sentinel_wait(place_lse, there, peers)
     tl.debug_barrier()  # several threads hold each of these few words: from here on all see what one has seen
     lse = sentinel_read(place_lse, there).to(tl.float32, bitcast=True)
-    data = sentinel_take(place, there[:, :, None], status, spin_limit)
+    data = sentinel_take(place, there[:, :, None], peers)
     tl.debug_barrier()  # every thread has read the few words
     sentinel_empty(place_lse, there)
     if data.dtype.primitive_bitwidth == 32:
         values = data.to(tl.float32, bitcast=True)
     else:
         values = data.to(TYPE, bitcast=True).to(tl.float32)
-    return merged(values, tl.where(there, lse, float("-inf")), rows.shape[0], D)
+    return merged(values, tl.where(there, lse, float("-inf")))
 
 
 @triton.jit
-def places_of_each(
-    inbox, inbox_lse, value_stride, lse_stride, rows, valid, D: tl.constexpr, WORLD: tl.constexpr
-):  # fmt: skip
+def places_of_each(inbox, inbox_lse, records, rows, valid, FORM: tl.constexpr):
     """Pointers to all ranks' records of some rows: values [ranks, rows, D] and LSEs [ranks, rows]; and which exist."""
-    source = tl.arange(0, triton.next_power_of_2(WORLD))
-    columns = tl.arange(0, D)
-    place = inbox + source[:, None, None] * value_stride + rows[None, :, None] * D + columns[None, None, :]
-    place_lse = inbox_lse + source[:, None] * lse_stride + rows[None, :]
-    return place, place_lse, (source < WORLD)[:, None] & valid[None, :]
+    source = tl.arange(0, triton.next_power_of_2(FORM.WORLD))
+    within = rows[None, :, None] * FORM.D + tl.arange(0, FORM.D)[None, None, :]
+    place = inbox + source[:, None, None] * records.value_stride + within
+    place_lse = inbox_lse + source[:, None] * records.lse_stride + rows[None, :]
+    return place, place_lse, (source < FORM.WORLD)[:, None] & valid[None, :]
 
 
 @triton.jit
-def merged(values, lse, ROWS: tl.constexpr, D: tl.constexpr):
+def merged(values, lse):
     """The part that ``values`` [parts, rows, D] and ``lse`` [parts, rows] make, as ``finalize`` returns it."""
     acc, total, running_max = update(
-        tl.zeros((ROWS, D), dtype=tl.float32), tl.zeros((ROWS,), dtype=tl.float32),
-        tl.full((ROWS,), float("-inf"), dtype=tl.float32), values, lse,
+        tl.zeros((values.shape[1], values.shape[2]), dtype=tl.float32), tl.zeros((values.shape[1],), dtype=tl.float32),
+        tl.full((values.shape[1],), float("-inf"), dtype=tl.float32), values, lse,
     )  # fmt: skip
     return finalize(acc, total, running_max)
 
 
 @triton.jit
 def combine_unit(
-    unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
-    arrivals, returns, rank, heap_bases, status, spin_limit,
-    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr,
-    SLOTS: tl.constexpr, WAIT: tl.constexpr,
+    unit, out, epoch, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr, SLOTS: tl.constexpr = 2,
+    WAIT: tl.constexpr = True,
 ):  # fmt: skip
     """Merge all ranks' parts of a unit, in the order of the ranks so that all get the same bits, into ``out``.
 
     WAIT: until they have come in. OWNED: only the owner of the unit's heads merges. TWO_SHOT: only one rank merges, and
     returns the output to every rank.
     """
-    first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
-    owner, excess = home_of_unit(first, WORLD, OWNED)
-    columns = tl.arange(0, D)
-    slot = epoch & (SLOTS - 1)
-    inbox += tl.cast(slot * WORLD, tl.int64) * value_stride
-    inbox_lse += tl.cast(slot * WORLD, tl.int64) * lse_stride
-    outbox += tl.cast(slot * total_rows, tl.int64) * D
-    if combines_here(unit, owner, rank, WORLD, OWNED, DELIVERY):
+    first, end = rows_of_unit(unit, records.heads_of_group, FORM)
+    owner, excess = home_of_unit(first, FORM)
+    columns = tl.arange(0, FORM.D)
+    slot = (epoch & (SLOTS - 1)).to(tl.int32)
+    inbox = records.inbox + tl.cast(slot * FORM.WORLD, tl.int64) * records.value_stride
+    inbox_lse = records.inbox_lse + tl.cast(slot * FORM.WORLD, tl.int64) * records.lse_stride
+    if DELIVERY == TWO_SHOT:
+        outbox = records.outbox + tl.cast(slot * records.total_rows, tl.int64) * FORM.D
+    if combines_here(unit, owner, peers.rank, FORM, DELIVERY):
         if WAIT and DELIVERY != ONE_SHOT_LL and DELIVERY != ONE_SHOT_SENTINEL:
-            wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
-        for tile in range(TRANSFER_HEADS // TILE):
-            rows = first + tile * TILE + tl.arange(0, TILE)
+            wait_for_unit(unit, records, epoch, peers, FORM.WORLD)
+        for tile in range(FORM.TRANSFER_HEADS // FORM.TILE):
+            rows = first + tile * FORM.TILE + tl.arange(0, FORM.TILE)
             valid = rows < end
             rows -= excess
             if DELIVERY == ONE_SHOT_LL:
-                result, _ = ll_merge(
-                    inbox, inbox_lse, value_stride, lse_stride, rows, valid, ll_flag(epoch), status, spin_limit,
-                    D, WORLD,
-                )  # fmt: skip
+                result, _ = ll_merge(inbox, inbox_lse, records, rows, valid, ll_flag(epoch), peers, FORM)
             elif DELIVERY == ONE_SHOT_SENTINEL:
-                result, _ = sentinel_merge(
-                    inbox, inbox_lse, value_stride, lse_stride, rows, valid, status, spin_limit,
-                    out.dtype.element_ty, D, WORLD,
-                )  # fmt: skip
+                result, _ = sentinel_merge(inbox, inbox_lse, records, rows, valid, peers, out.dtype.element_ty, FORM)
             else:
-                result, _ = merge_parts(inbox, inbox_lse, value_stride, lse_stride, rows, valid, WORLD, D, CHUNK)
-            within = rows[:, None] * D + columns[None, :]
+                result, _ = merge_parts(
+                    inbox, inbox_lse, records.value_stride, records.lse_stride, rows, valid, FORM.WORLD, FORM.D,
+                    FORM.CHUNK,
+                )  # fmt: skip
+            within = rows[:, None] * FORM.D + columns[None, :]
             mask = valid[:, None]
             result = result.to(out.dtype.element_ty)
             if DELIVERY == TWO_SHOT:
-                for turn in tl.static_range(1, WORLD + 1):
-                    peer = (rank + turn) % WORLD
-                    heap.store(outbox + within, result, rank, peer, heap_bases, mask=mask, hint=(1, 16))
+                for turn in tl.static_range(1, FORM.WORLD + 1):
+                    peer = (peers.rank + turn) % FORM.WORLD
+                    heap.store(outbox + within, result, peers.rank, peer, peers.bases, mask=mask, hint=(1, 16))
             else:
                 tl.store(out + within, result, mask=mask)
         if DELIVERY == TWO_SHOT:
-            heap.signal_each(returns + unit, rank, heap_bases, WORLD, 0)
+            heap.signal_each(records.returns + unit, peers, FORM.WORLD, 0)
     if DELIVERY == TWO_SHOT:
-        heap.wait(returns + unit, epoch + 1, status, spin_limit)
-        for tile in range(TRANSFER_HEADS // TILE):
-            rows = first + tile * TILE + tl.arange(0, TILE)
-            within = rows[:, None] * D + columns[None, :]
+        heap.wait(records.returns + unit, epoch + 1, peers)
+        for tile in range(FORM.TRANSFER_HEADS // FORM.TILE):
+            rows = first + tile * FORM.TILE + tl.arange(0, FORM.TILE)
+            within = rows[:, None] * FORM.D + columns[None, :]
             mask = (rows < end)[:, None]
             tl.store(out + within, tl.load(outbox + within, mask=mask, other=0.0), mask=mask)

@@ -28,60 +28,38 @@ from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, last_of, read_epoch, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, read_tile, send_tile
-from autotune.kernels.primitives.products import accumulate
-from autotune.kernels.primitives.scales import scaled
-from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import store_tile, swizzle
+from autotune.kernels.primitives.known import Gemm, known
+from autotune.kernels.primitives.products import Operands, split_product
+from autotune.kernels.primitives.tiles import Output, store_tile, swizzle
 
 
 @triton.jit
-def announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES: tl.constexpr):
+def announce(index, tiles, sent, arrivals, owner, peers, TRANSFER_TILES: tl.constexpr):
     """Signal the owner that our part of its tile ``index`` is there, once that is so of the whole unit."""
     units = tl.cdiv(tiles, TRANSFER_TILES)
     unit = index // TRANSFER_TILES
-    counter = arrivals + rank * units + unit
+    counter = arrivals + peers.rank * units + unit
     if TRANSFER_TILES == 1:
-        heap.signal(counter, owner, rank, heap_bases)
+        heap.signal(counter, owner, peers)
     else:
         in_unit = tl.minimum(tiles - unit * TRANSFER_TILES, TRANSFER_TILES)
-        heap.signal(counter, owner, rank, heap_bases, last_of(sent + owner * units + unit, in_unit))
-
-
-@triton.jit
-def collect(
-    acc, inbox, inbox_scales, slot, index, tiles, arrivals, target, rank, heap_bases, status, spin_limit,
-    WORLD: tl.constexpr, PULL: tl.constexpr, TRANSFER_TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Our part of our own tile plus the peers' parts as they arrive: fp32 [BLOCK_M, BLOCK_N]."""
-    box = slot * WORLD + (rank if PULL else 0)
-    return add_tiles(
-        acc, inbox, box * tiles + index, tiles, arrivals, index // TRANSFER_TILES, tl.cdiv(tiles, TRANSFER_TILES),
-        target, rank, heap_bases, status, spin_limit, WORLD, PULL, BLOCK_M, BLOCK_N, inbox_scales,
-    )  # fmt: skip
+        heap.signal(counter, owner, peers, last_of(sent + owner * units + unit, in_unit))
 
 
 @triton.jit
 def sum_own_tile(
-    c, bias, residual, inbox, inbox_scales, slot, index, rows, N, tiles, epoch, rank, heap_bases, ready, trace, status,
-    spin_limit, WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr,
-    BIAS: tl.constexpr,
-):  # fmt: skip
+    out, inbox, scales, slot, index, tiles, epoch, ready, trace, peers, WORLD: tl.constexpr, FORM: tl.constexpr
+):
     """Sum all ranks' parts of our tile ``index`` where they were made, once all ranks have ended their GEMM."""
     traces.begin(trace, traces.PASSED, 0, 0)
-    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+    wait_for_all(ready, epoch + 1, peers, WORLD)
     traces.end(trace, traces.PASSED, 0)
     traces.begin(trace, traces.SENT, 0, index)
-    tiles_m = tl.cdiv(rows, BLOCK_M)
-    place = (slot * WORLD + rank) * tiles + index
-    acc = read_tile(inbox, place, BLOCK_M, BLOCK_N, scales=inbox_scales).to(tl.float32)
-    acc = add_tiles(
-        acc, inbox, place, tiles, ready, 0, 1, epoch + 1, rank, heap_bases, status, spin_limit,
-        WORLD, True, BLOCK_M, BLOCK_N, inbox_scales,
-    )  # fmt: skip
-    store_tile(
-        acc, c, index % tiles_m * BLOCK_M, index // tiles_m * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS,
-        residual=residual,
-    )  # fmt: skip
+    tiles_m = tl.cdiv(out.rows, FORM.BLOCK_M)
+    place = (slot * WORLD + peers.rank) * tiles + index
+    acc = read_tile(inbox, scales, place, FORM.BLOCK_M, FORM.BLOCK_N)
+    acc = add_tiles(acc, inbox, scales, place, tiles, ready, 1, epoch + 1, peers, WORLD, True)
+    store_tile(acc, out, index % tiles_m * FORM.BLOCK_M, index // tiles_m * FORM.BLOCK_N, FORM)
     traces.end(trace, traces.SENT, 0)
 
 
@@ -109,11 +87,15 @@ def gemm_scatter_kernel(
     and nothing travels before all ranks have; the programs behind them, if there are any, then sum a tile of ours
     each. MEMORY: our own part of our own tile takes the way through memory, too.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    operands = Operands(a, M, K, b, N, stride_bk, stride_bn, scale_a, scale_b)
+    out = Output(c, rows, N, bias if BIAS else None, residual)
+    FORM: tl.constexpr = known(Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE)
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
     epoch = read_epoch(epoch_counter)
-    slot = epoch & 1  # not %: the epoch wraps around and is then negative
-    peers: tl.constexpr = WORLD - 1 + (WORLD == 1)
+    slot = (epoch & 1).to(tl.int32)  # not %: the epoch wraps around and is then negative
+    others: tl.constexpr = WORLD - 1 + (WORLD == 1)
     tiles_m = tl.cdiv(rows, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles = tiles_m * tiles_n
@@ -127,47 +109,37 @@ def gemm_scatter_kernel(
     stored_owner = rank
     stored_index = 0
     for item in tl.range(pid, end_of_remote, programs, flatten=FLATTEN):
-        m, n = swizzle(item // SPLITS, peers * tiles_m, tiles_n, group_m)
+        m, n = swizzle(item // SPLITS, others * tiles_m, tiles_n, group_m)
         if ROTATE:
             ahead = 1 + m // tiles_m
             m = m % tiles_m
         else:
-            ahead = 1 + m % peers
-            m = m // peers
+            ahead = 1 + m % others
+            m = m // others
         owner = (rank + ahead) % WORLD
         index = n * tiles_m + m
-        first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
         traces.begin(trace, traces.TILE, item // programs, item)
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        acc = accumulate(
-            acc, a, owner * rows + m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
-            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, scale_a, scale_b, SCALES, PROMOTE,
+        row, number = owner * rows + m * BLOCK_M, owner * tiles + index
+        acc, whole = split_product(
+            operands, row, n * BLOCK_N, partials, tickets, number, item % SPLITS, SPLITS, FORM
         )  # fmt: skip
-        acc = scaled(acc, scale_a, owner * rows + m * BLOCK_M, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
-        whole = True
-        if SPLITS > 1:
-            acc, whole = join_splits(
-                acc, partials, tickets, owner * tiles + index, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N
-            )
         if whole:
             if LATE:
-                announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)
+                announce(stored_index, tiles, sent, arrivals, stored_owner, peers, TRANSFER_TILES)
             place = (slot * WORLD + (owner if PULL else rank)) * tiles + index
             if not PHASED:
                 traces.begin(trace, traces.SENT, item // programs, item)
-            send_tile(
-                acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N, scales=inbox_scales
-            )
+            send_tile(acc, inbox, inbox_scales, place, rank if PULL else owner, peers)
             if LATE:
                 stored_owner = owner
                 stored_index = index
             elif not PHASED:
-                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)
+                announce(index, tiles, sent, arrivals, owner, peers, TRANSFER_TILES)
             if not PHASED:
                 traces.end(trace, traces.SENT, item // programs)
         traces.end(trace, traces.TILE, item // programs)
     if LATE:
-        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)
+        announce(stored_index, tiles, sent, arrivals, stored_owner, peers, TRANSFER_TILES)
 
     first_own = pid + tl.cdiv(tl.maximum(remote - pid, 0), programs) * programs
     end_of_own = WORLD * tiles * SPLITS
@@ -176,47 +148,37 @@ def gemm_scatter_kernel(
     for item in tl.range(first_own, end_of_own, programs, flatten=FLATTEN):
         m, n = swizzle((item - remote) // SPLITS, tiles_m, tiles_n, group_m)
         index = n * tiles_m + m
-        first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
         traces.begin(trace, traces.TILE, item // programs, item)
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        acc = accumulate(
-            acc, a, rank * rows + m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
-            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, scale_a, scale_b, SCALES, PROMOTE,
+        row, number = rank * rows + m * BLOCK_M, rank * tiles + index
+        acc, whole = split_product(
+            operands, row, n * BLOCK_N, partials, tickets, number, item % SPLITS, SPLITS, FORM
         )  # fmt: skip
-        acc = scaled(acc, scale_a, rank * rows + m * BLOCK_M, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
-        whole = True
-        if SPLITS > 1:
-            acc, whole = join_splits(
-                acc, partials, tickets, rank * tiles + index, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N
-            )
         if whole:
+            own = (slot * WORLD + rank) * tiles + index
             if PHASED or MEMORY:
-                place = (slot * WORLD + rank) * tiles + index
-                send_tile(acc, inbox, place, rank, rank, heap_bases, BLOCK_M, BLOCK_N, scales=inbox_scales)
+                send_tile(acc, inbox, inbox_scales, own, rank, peers)
             if MEMORY:
                 tl.debug_barrier()
-                acc = read_tile(inbox, place, BLOCK_M, BLOCK_N, scales=inbox_scales).to(tl.float32)
+                acc = read_tile(inbox, inbox_scales, own, BLOCK_M, BLOCK_N)
             if not PHASED:
                 traces.begin(trace, traces.WAIT, item // programs, item)
-                acc = collect(
-                    acc, inbox, inbox_scales, slot, index, tiles, arrivals, epoch + 1, rank, heap_bases, status,
-                    spin_limit, WORLD, PULL, TRANSFER_TILES, BLOCK_M, BLOCK_N,
+                units = tl.cdiv(tiles, TRANSFER_TILES)
+                acc = add_tiles(
+                    acc, inbox, inbox_scales, own if PULL else slot * WORLD * tiles + index, tiles,
+                    arrivals + index // TRANSFER_TILES, units, epoch + 1, peers, WORLD, PULL,
                 )  # fmt: skip
                 traces.end(trace, traces.WAIT, item // programs)
-                store_tile(
-                    acc, c, m * BLOCK_M, n * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, residual=residual
-                )
+                store_tile(acc, out, m * BLOCK_M, n * BLOCK_N, FORM)
         traces.end(trace, traces.TILE, item // programs)
 
     if PHASED:
         if pid < producers:
             traces.begin(trace, traces.ENDED, 0, 0)
-            end_phase(phase, producers, ready, rank, heap_bases, WORLD)
+            end_phase(phase, producers, ready, peers, WORLD)
         else:
             sum_own_tile(
-                c, bias, residual, inbox, inbox_scales, slot, pid - producers, rows, N, tiles, epoch, rank, heap_bases,
-                ready, trace, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
-            )  # fmt: skip
+                out, inbox, inbox_scales, slot, pid - producers, tiles, epoch, ready, trace, peers, WORLD, FORM
+            )
         programs = finishing
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
     finish(epoch_counter, programs)
@@ -230,13 +192,25 @@ def sum_tiles_kernel(
     BIAS: tl.constexpr,
 ):  # fmt: skip
     """The reduce-scatter behind a GEMM whose parts lie where they were made, a launch of its own; a tile a program."""
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    out = Output(c, rows, N, bias if BIAS else None, residual)
+    FORM: tl.constexpr = known(Gemm, BLOCK_M, BLOCK_N, None, TMA, None, None)
     epoch = read_epoch(epoch_counter)
-    sum_own_tile(
-        c, bias, residual, inbox, inbox_scales, epoch & 1, tl.program_id(0), rows, N, tl.num_programs(0), epoch, rank,
-        heap_bases, ready, None, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
-    )  # fmt: skip
+    slot = (epoch & 1).to(tl.int32)
+    tile, tiles = tl.program_id(0), tl.num_programs(0)
+    sum_own_tile(out, inbox, inbox_scales, slot, tile, tiles, epoch, ready, None, peers, WORLD, FORM)
     finish(epoch_counter, finishing)
     heap.seal(status, result, tl.cast(rows, tl.int64) * N)
+
+
+@triton.jit
+def store_sum(acc, c, bias, residual, place, inside, N):
+    """C = acc + bias + residual at ``place``, elements of a matrix N wide."""
+    if bias is not None:
+        acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
+    if residual is not None:
+        acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
@@ -250,24 +224,21 @@ def sum_kernel(
     Tells the peers that our copies to them have been made, which is so when this launch begins, and waits until theirs
     have. The order of the sum is that of ``add_tiles``.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     pid = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
     if pid == 0:
-        arrive(done, rank, heap_bases, WORLD)
+        arrive(done, peers, WORLD)
     place = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     acc = tl.load(own + place, mask=inside, other=0.0).to(tl.float32)
-    wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
+    wait_for_all(done, epoch + 1, peers, WORLD)
     for back in tl.static_range(1, WORLD):
         source = (rank + WORLD - back) % WORLD
         part = tl.load(inbox + tl.cast(source, tl.int64) * elements + place, mask=inside, other=0.0)
         acc += part.to(tl.float32)
-    if BIAS:
-        acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
-    if residual is not None:
-        acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
     in_vain = heap.timed_out(status)
-    tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
+    store_sum(acc, c, bias if BIAS else None, residual, place, inside, N)
     finish(epoch_counter, tl.num_programs(0))
     heap.seal_if(in_vain, c, elements)
 
@@ -284,26 +255,23 @@ def pull_sum_kernel(
     program to have loaded tells them so and waits until they have: after the launch the product may be overwritten. The
     order of the sum is that of ``add_tiles``.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
     epoch = read_epoch(epoch_counter)
     if pid == 0:
-        arrive(ready, rank, heap_bases, WORLD)
+        arrive(ready, peers, WORLD)
     place = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     ours = product + tl.cast(rank, tl.int64) * elements + place
     acc = tl.load(ours, mask=inside, other=0.0).to(tl.float32)
-    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+    wait_for_all(ready, epoch + 1, peers, WORLD)
     for back in tl.static_range(1, WORLD):
         source = (rank + WORLD - back) % WORLD
         acc += heap.load(ours, rank, source, heap_bases, mask=inside, other=0.0, hint=HINT).to(tl.float32)
-    if BIAS:
-        acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
-    if residual is not None:
-        acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
     in_vain = heap.timed_out(status)
-    tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
+    store_sum(acc, c, bias if BIAS else None, residual, place, inside, N)
     if finish(epoch_counter, programs):
-        arrive(done, rank, heap_bases, WORLD)
-        wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
+        arrive(done, peers, WORLD)
+        wait_for_all(done, epoch + 1, peers, WORLD)
     heap.seal_if(in_vain, c, elements)

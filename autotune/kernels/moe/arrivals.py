@@ -19,50 +19,33 @@ from autotune.kernels.primitives.counters import finish, wait_for_all, wait_in_s
 
 @triton.jit
 def exchange_and_plan(
-    pid, x, ids, gates, offsets, pairs, row_gates, own_rows, routed, routings, inbox, arrivals, planned, done,
-    T, H, K, local, capacity, routing_parts, comm_programs, epoch, rank, heap_bases, status, spin_limit,
-    WORLD: tl.constexpr, PULL: tl.constexpr, LL: tl.constexpr, ROUTING_LL: tl.constexpr, STEP: tl.constexpr,
-    TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr, scales=None,
-    scale_inbox=None, per_row=1,
+    pid, tokens, routing, inbox, plan, planned, comm_programs, epoch, peers, FORM: tl.constexpr
 ):  # fmt: skip
-    """The part of one of the first routing_parts + comm_programs + local programs. ``scales`` [T, per_row]: of x."""
-    first_plan = routing_parts + comm_programs
-    if pid < routing_parts:
-        send_routing(
-            ids, gates, routed, routings, T * K, epoch, pid, routing_parts, rank, heap_bases, WORLD, ROUTING_LL, STEP
-        )  # fmt: skip
+    """The part of one of the first routing.parts + comm_programs + local programs."""
+    first_plan = routing.parts + comm_programs
+    if pid < routing.parts:
+        send_routing(tokens.ids, tokens.gates, routing, epoch, pid, peers, FORM)
     elif pid < first_plan:
-        part = pid - routing_parts
-        if PULL:
-            fetch_tokens(
-                x, routed, routings, routing_parts, inbox, arrivals, done, T, H, K, local, epoch, part, comm_programs,
-                rank, heap_bases, status, spin_limit, WORLD, TOKENS, COLUMNS, SPLIT, CHOICES, scales, scale_inbox,
-                per_row,
-            )  # fmt: skip
+        if FORM.PULL:
+            fetch_tokens(tokens, routing, inbox, epoch, pid - routing.parts, comm_programs, peers, FORM)
         else:
-            push_tokens(
-                x, ids, inbox, arrivals, T, H, K, local, epoch, part, comm_programs, rank, heap_bases, WORLD, LL,
-                TOKENS, COLUMNS, SPLIT, CHOICES, scales, scale_inbox, per_row,
-            )  # fmt: skip
+            push_tokens(tokens, inbox, epoch, pid - routing.parts, comm_programs, peers, FORM)
     else:
-        plan_expert(
-            pid - first_plan, routed, routings, routing_parts, offsets, pairs, row_gates, own_rows, T * K, local,
-            capacity, epoch, rank, status, spin_limit, WORLD, ROUTING_LL, STEP,
-        )  # fmt: skip
-        heap.signal(planned + (epoch & 1).to(tl.int32), rank, rank, heap_bases)
+        plan_expert(pid - first_plan, routing, plan, epoch, peers, FORM)
+        heap.signal(planned + (epoch & 1).to(tl.int32), peers.rank, peers)
 
 
 @triton.jit
-def wait_for_plan(planned, local, epoch, status, spin_limit):
+def wait_for_plan(planned, local, epoch, peers):
     """Wait until the rows of all local experts are listed. Returns 1 where it timed out and they may not be, else 0."""
-    return wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, status, spin_limit)
+    return wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, peers)
 
 
 @triton.jit
 def finish_exchange(
-    epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD: tl.constexpr, PULL: tl.constexpr
+    epoch_counter, programs, epoch, done, comm_programs, peers, WORLD: tl.constexpr, PULL: tl.constexpr
 ):
     """This program has finished; the last one waits until peers have read what they read from us."""
     if finish(epoch_counter, programs):
         if PULL:
-            wait_for_all(done, ((epoch + 1) * comm_programs).to(tl.int32), status, spin_limit, WORLD)
+            wait_for_all(done, (epoch + 1) * comm_programs, peers, WORLD)

@@ -12,13 +12,30 @@ had better be the columns.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from autotune.kernels.primitives.gated import PLAIN, gated, loaded_columns
+from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import add_now, add_product, apart, together
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled_columns
-from autotune.kernels.primitives.tiles import put_tile, store_tile, swizzle
+from autotune.kernels.primitives.tiles import Output, put_tile, store_tile, swizzle
+
+
+class Experts(NamedTuple):
+    """B [experts, K, columns], a tensor descriptor with TMA, and its scales: of all experts, one for each column or
+    block, as B is stored.
+    """
+
+    b: Any
+    K: Any
+    columns: Any
+    stride_be: Any
+    stride_bk: Any
+    stride_bn: Any
+    scale_b: Any = None
 
 
 @triton.jit
@@ -108,39 +125,35 @@ def scales_per_row(K, SCALES: tl.constexpr):
 
 
 @triton.jit
-def _load_b(
-    b, expert, k, K, column, columns, stride_be, stride_bk, stride_bn,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-    HALVES: tl.constexpr, EVEN_K: tl.constexpr,
-):  # fmt: skip
+def _load_b(experts, expert, k, column, FORM: tl.constexpr):
     """B[expert][k : k + BLOCK_K, column : column + BLOCK_N], zero beyond K."""
-    if TMA:
-        if HALVES:
-            tile = tl.reshape(b.load([expert, 0, column // 2, k]), (BLOCK_N, BLOCK_K)).T
-        elif B_TRANSPOSED:
-            tile = tl.reshape(b.load([expert, column, k]), (BLOCK_N, BLOCK_K)).T
+    if FORM.TMA:
+        if FORM.HALVES:
+            tile = tl.reshape(experts.b.load([expert, 0, column // 2, k]), (FORM.BLOCK_N, FORM.BLOCK_K)).T
+        elif FORM.B_TRANSPOSED:
+            tile = tl.reshape(experts.b.load([expert, column, k]), (FORM.BLOCK_N, FORM.BLOCK_K)).T
         else:
-            tile = tl.reshape(b.load([expert, k, column]), (BLOCK_K, BLOCK_N))
+            tile = tl.reshape(experts.b.load([expert, k, column]), (FORM.BLOCK_K, FORM.BLOCK_N))
     else:
-        ks = k + tl.arange(0, BLOCK_K)
-        wide = loaded_columns(column, columns, BLOCK_N, HALVES).to(tl.int64)
-        pointers = b + expert.to(tl.int64) * stride_be + ks.to(tl.int64)[:, None] * stride_bk
-        pointers += wide[None, :] * stride_bn
-        if EVEN_K:
+        ks = k + tl.arange(0, FORM.BLOCK_K)
+        wide = loaded_columns(column, experts.columns, FORM).to(tl.int64)
+        pointers = experts.b + expert.to(tl.int64) * experts.stride_be + ks.to(tl.int64)[:, None] * experts.stride_bk
+        pointers += wide[None, :] * experts.stride_bn
+        if FORM.EVEN_K:
             tile = tl.load(pointers)
         else:
-            tile = tl.load(pointers, mask=(ks < K)[:, None], other=0.0)
+            tile = tl.load(pointers, mask=(ks < experts.K)[:, None], other=0.0)
     return tile
 
 
 @triton.jit
-def _load_a(a, row, k, K, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, EVEN_K: tl.constexpr):
+def _load_a(a, row, k, K, FORM: tl.constexpr):
     """A step of the rows of A from ``row`` on, or, without A_TMA, of those that begin at ``a``; zero beyond K."""
-    if A_TMA:
+    if FORM.A_TMA:
         tile = a.load([row, k])
     else:
-        ks = k + tl.arange(0, BLOCK_K)
-        if EVEN_K:
+        ks = k + tl.arange(0, FORM.BLOCK_K)
+        if FORM.EVEN_K:
             tile = tl.load(a[:, None] + ks[None, :])
         else:
             tile = tl.load(a[:, None] + ks[None, :], mask=(ks < K)[None, :], other=0.0)
@@ -148,108 +161,85 @@ def _load_a(a, row, k, K, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, EVEN_K: tl
 
 
 @triton.jit
-def _product_in_parts(
-    acc, a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn, scale_a, scale_b,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr,
-    B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr, SCALES: tl.constexpr,
-):  # fmt: skip
+def _product_in_parts(acc, a, row, scale_a, scale_b, experts, expert, column, FORM: tl.constexpr):
     """The sum of ``expert_product`` with PARTS."""
-    upper, lower = apart(acc, BLOCK_M, BLOCK_N)
-    if A_TMA:
+    upper, lower = apart(acc)
+    if FORM.A_TMA:
         a_upper, a_lower = a, a
     else:
-        a_upper, a_lower = tl.split(tl.permute(tl.reshape(a, (2, BLOCK_M // 2)), (1, 0)))
+        a_upper, a_lower = tl.split(tl.permute(tl.reshape(a, (2, FORM.BLOCK_M // 2)), (1, 0)))
         # Apart, the compiler no longer sees that operands, and rows that TMA could take, begin at multiples of 16
         # bytes: it would load single bytes, and spill 248 registers of 128x128.
         a_upper, a_lower = tl.multiple_of(a_upper, 16), tl.multiple_of(a_lower, 16)
-    if SCALES == BLOCK:
-        upper_scales, lower_scales = tl.split(tl.permute(tl.reshape(scale_a, (2, BLOCK_M // 2)), (1, 0)))
-        scale_b += column // SIDE * (K // SIDE)
+    if FORM.SCALES == BLOCK:
+        upper_scales, lower_scales = tl.split(tl.permute(tl.reshape(scale_a, (2, FORM.BLOCK_M // 2)), (1, 0)))
+        scale_b += column // SIDE * (experts.K // SIDE)
         factor_b = tl.load(scale_b)
         upper_factor = tl.load(upper_scales) * factor_b
         lower_factor = tl.load(lower_scales) * factor_b
-    for k in range(0, K, BLOCK_K):
-        upper_tile = _load_a(a_upper, row, k, K, BLOCK_K, A_TMA, EVEN_K)
-        lower_tile = _load_a(a_lower, row + BLOCK_M // 2, k, K, BLOCK_K, A_TMA, EVEN_K)
-        b_tile = _load_b(
-            b, expert, k, K, column, columns, stride_be, stride_bk, stride_bn,
-            BLOCK_N, BLOCK_K, True, B_TRANSPOSED, HALVES, EVEN_K,
-        )  # fmt: skip
-        if SCALES == BLOCK:
+    for k in range(0, experts.K, FORM.BLOCK_K):
+        upper_tile = _load_a(a_upper, row, k, experts.K, FORM)
+        lower_tile = _load_a(a_lower, row + FORM.BLOCK_M // 2, k, experts.K, FORM)
+        b_tile = _load_b(experts, expert, k, column, FORM)
+        if FORM.SCALES == BLOCK:
             upper = add_now(upper, tl.dot(upper_tile, b_tile), upper_factor[:, None])
             lower = add_now(lower, tl.dot(lower_tile, b_tile), lower_factor[:, None])
-            at = tl.minimum(k + BLOCK_K, K - 1) // SIDE
+            at = tl.minimum(k + FORM.BLOCK_K, experts.K - 1) // SIDE
             factor_b = tl.load(scale_b + at)
             upper_factor = tl.load(upper_scales + at) * factor_b
             lower_factor = tl.load(lower_scales + at) * factor_b
         else:
             upper = add_now(upper, tl.dot(upper_tile, b_tile))
             lower = add_now(lower, tl.dot(lower_tile, b_tile))
-    return together(upper, lower, BLOCK_M, BLOCK_N)
+    return together(upper, lower)
 
 
 @triton.jit
-def expert_product(
-    a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn, scale_a, scale_b,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, TMA: tl.constexpr,
-    B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr, SWAP: tl.constexpr,
-    SCALES: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
+def expert_product(a, row, scale_a, experts, expert, column, FORM: tl.constexpr):
     """A tile of A @ B[expert], fp32 [BLOCK_M, BLOCK_N]: rows of A that begin at the pointers ``a`` [BLOCK_M], or with
-    A_TMA, ``a`` a descriptor, those from ``row`` on; the columns from ``column`` on of B [experts, K, columns], see
-    ``tile_columns``. TMA: B is a descriptor too.
+    A_TMA, ``a`` a descriptor, those from ``row`` on; the columns from ``column`` on, see ``tile_columns``.
 
-    SCALES, see ``primitives/scales.py``: ``scale_a`` points to each row's first [BLOCK_M], ``scale_b`` to those of all
-    experts, one for each column or block, as B is stored. ``row`` and ``a`` may carry the zero of a wait. PARTS, with
+    ``scale_a`` points to each row's first scale [BLOCK_M]. ``row`` and ``a`` may carry the zero of a wait. PARTS, with
     TMA: the upper and the lower half of the rows are multiplied in turn, see ``GemmKnobs.in_two_parts``.
     """
-    acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), dtype=tl.float32)
-    if SCALES == BLOCK:
-        scale_b += expert.to(tl.int64) * tl.cdiv(columns, SIDE) * (K // SIDE)
-    if PARTS:
-        acc = _product_in_parts(
-            acc, a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn, scale_a, scale_b,
-            BLOCK_M, BLOCK_N, BLOCK_K, A_TMA, B_TRANSPOSED, HALVES, EVEN_K, SCALES,
-        )  # fmt: skip
+    acc = tl.zeros((FORM.BLOCK_N, FORM.BLOCK_M) if FORM.SWAP else (FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
+    scale_b = experts.scale_b
+    if FORM.SCALES == BLOCK:
+        scale_b += expert.to(tl.int64) * tl.cdiv(experts.columns, SIDE) * (experts.K // SIDE)
+    if FORM.PARTS:
+        acc = _product_in_parts(acc, a, row, scale_a, scale_b, experts, expert, column, FORM)
     else:
-        for k in range(0, K, BLOCK_K):
-            a_tile = _load_a(a, row, k, K, BLOCK_K, A_TMA, EVEN_K)
-            b_tile = _load_b(
-                b, expert, k, K, column, columns, stride_be, stride_bk, stride_bn,
-                BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, HALVES, EVEN_K,
-            )  # fmt: skip
-            if SCALES == BLOCK:
+        for k in range(0, experts.K, FORM.BLOCK_K):
+            a_tile = _load_a(a, row, k, experts.K, FORM)
+            b_tile = _load_b(experts, expert, k, column, FORM)
+            if FORM.SCALES == BLOCK:
                 factors = tl.load(scale_a + k // SIDE)[:, None]
-                factors = factors * block_scale_b(scale_b, k, K // SIDE, column, columns, BLOCK_N, HALVES)
-                acc += tl.dot(b_tile.T, a_tile.T) * factors.T if SWAP else tl.dot(a_tile, b_tile) * factors
-            elif SWAP:
-                acc = add_product(acc, b_tile.T, a_tile.T, PROMOTE)
+                factors = factors * block_scale_b(scale_b, k, experts.K // SIDE, column, experts.columns, FORM)
+                acc += tl.dot(b_tile.T, a_tile.T) * factors.T if FORM.SWAP else tl.dot(a_tile, b_tile) * factors
+            elif FORM.SWAP:
+                acc = add_product(acc, b_tile.T, a_tile.T, FORM.PROMOTE)
             else:
-                acc = add_product(acc, a_tile, b_tile, PROMOTE)
-    acc = acc.T if SWAP else acc
-    if SCALES == ROW:
+                acc = add_product(acc, a_tile, b_tile, FORM.PROMOTE)
+    acc = acc.T if FORM.SWAP else acc
+    if FORM.SCALES == ROW:
         acc *= tl.load(scale_a)[:, None]
-        acc = scaled_columns(acc, scale_b + expert.to(tl.int64) * columns, column, columns, BLOCK_N, HALVES)
+        acc = scaled_columns(acc, scale_b + expert.to(tl.int64) * experts.columns, column, experts.columns, FORM)
     return acc
 
 
 @triton.jit
-def store_expert_tile(
-    acc, c, row, end, column, columns, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EPILOGUE: tl.constexpr,
-    HALVES: tl.constexpr, whole=None,
-):  # fmt: skip
+def store_expert_tile(acc, c, row, end, column, columns, FORM: tl.constexpr, whole=None):
     """Rows of C from ``row`` to ``end`` = acc, or what EPILOGUE makes of it: half as many columns.
 
     ``whole``, a descriptor of C or None, stores tiles whose rows are all the expert's. Nothing in this launch may read
     them: TMA says when it has read a tile, not when others see it.
     """
-    if whole is not None and row + BLOCK_M <= end:
-        store_tile(acc, whole, row, column, end, columns, None, BLOCK_M, BLOCK_N, True, False, EPILOGUE, HALVES)
-    elif EPILOGUE == PLAIN:
-        put_tile(acc, c, row, column, end, columns, BLOCK_M, BLOCK_N, False)
+    if whole is not None and row + FORM.BLOCK_M <= end:
+        store_tile(acc, Output(whole, end, columns), row, column, FORM)
+    elif FORM.EPILOGUE == PLAIN:
+        put_tile(acc, c, row, column, end, columns)
     else:
-        value = gated(acc, EPILOGUE, HALVES, BLOCK_M, BLOCK_N)
-        put_tile(value, c, row, column // 2, end, columns // 2, BLOCK_M, BLOCK_N // 2, False)
+        put_tile(gated(acc, FORM), c, row, column // 2, end, columns // 2)
 
 
 @triton.jit(do_not_specialize=["group_m"])
@@ -262,14 +252,16 @@ def grouped_gemm_kernel(
     """C [rows, N] = A [rows, K], gathered or not (None), @ B [EXPERTS, K, N] of each row's expert; with an EPILOGUE C
     is [rows, N / 2]. ``whole``: see ``store_expert_tile``.
     """
+    experts = Experts(b, K, N, stride_be, stride_bk, stride_bn, scale_b)
+    FORM: tl.constexpr = known(
+        Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE, EPILOGUE, HALVES, SWAP, PARTS,
+        A_TMA,
+    )  # fmt: skip
     tiles_n = tl.cdiv(N, BLOCK_N)
     blocks = row_blocks(offsets, EXPERTS, BLOCK_M)
     for tile in range(tl.program_id(0), tl.max(blocks, axis=0) * tiles_n, tl.num_programs(0)):
         expert, row, end, n = expert_tile(tile, blocks, offsets, tiles_n, group_m, BLOCK_M)
         rows = rows_of(gather, row, end, PER, BLOCK_M)
-        acc = expert_product(
-            a if A_TMA else a + rows * K, row, K, b, expert, n * BLOCK_N, N, stride_be, stride_bk, stride_bn,
-            scale_a + rows * scales_per_row(K, SCALES) if SCALES else None, scale_b, BLOCK_M, BLOCK_N, BLOCK_K, A_TMA,
-            TMA, B_TRANSPOSED, HALVES, EVEN_K, SWAP, SCALES, PROMOTE, PARTS,
-        )  # fmt: skip
-        store_expert_tile(acc, c, row, end, n * BLOCK_N, N, BLOCK_M, BLOCK_N, EPILOGUE, HALVES, whole)
+        scales = scale_a + rows * scales_per_row(K, SCALES) if SCALES else None
+        acc = expert_product(a if A_TMA else a + rows * K, row, scales, experts, expert, n * BLOCK_N, FORM)
+        store_expert_tile(acc, c, row, end, n * BLOCK_N, N, FORM, whole)

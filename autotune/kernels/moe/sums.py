@@ -15,12 +15,54 @@ or, to be pulled, by the rank that wants it, in its own. Of rows it is [2, T * K
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.moe.tokens import goes_to, owners, read_tokens
-from autotune.kernels.primitives.ll import ll_data, ll_flag, ll_sum, ll_wait, ll_words
+from autotune.kernels.primitives.counters import wait_in_slot
+from autotune.kernels.primitives.ll import ll_flag, ll_sum, ll_wait, ll_words, packed, per_word
+from autotune.kernels.primitives.tiles import put_tile
+
+
+class Rows(NamedTuple):
+    """Rows [capacity, H] of this rank's experts, and what a plan says of them; ``data`` is None where they are a tile's
+    products. ``places``: see above, None in ``one_shot``.
+    """
+
+    data: Any
+    offsets: Any
+    pairs: Any
+    gates: Any
+    places: Any
+
+
+class Sums(NamedTuple):
+    """The sums of this rank's tokens: out [T, H] by ``ids`` [T, K] of the ranks' ``local`` experts each."""
+
+    out: Any
+    ids: Any
+    T: Any
+    H: Any
+    K: Any
+    local: Any
+
+
+class Moves(NamedTuple):
+    """How rows or their sums travel, by blocks of TOKENS, SPLIT programs each."""
+
+    TYPE: Any
+    WORLD: Any
+    PULL: Any
+    LL: Any
+    ROTATE: Any
+    """One peer after the other; otherwise block by block, to all of them."""
+    TOKENS: Any
+    COLUMNS: Any
+    SPLIT: Any
+    CHOICES: Any
 
 
 @triton.jit
@@ -34,9 +76,7 @@ def place_rows(pairs, offsets, local, places, epoch, part, parts, STEP: tl.const
 
 
 @triton.jit
-def rows_here(
-    places, gates, pair, exists, K, flag, CHOICES: tl.constexpr
-):  # fmt: skip
+def rows_here(places, gates, pair, exists, K, flag, CHOICES: tl.constexpr):
     """Rows of tokens on this rank, int64, by place among a token's ids [TOKENS, CHOICES]; their gates, 0 for none; and
     which exist. ``pair``: the tokens' first pairs [TOKENS]; ``exist``: which tokens do.
     """
@@ -61,165 +101,139 @@ def summed_here(rows, row, gate, here, column, end_column, H, COLUMNS: tl.conste
 
 
 @triton.jit
-def send_sums(
-    rows, gates, places, inbox, arrivals, T, H, K, first_column, end_column, epoch, part, parts, rank, heap_bases,
-    WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
-    SPLIT: tl.constexpr, CHOICES: tl.constexpr,
-):  # fmt: skip
+def send_sums(rows, sums, inbox, arrivals, first_column, end_column, epoch, part, parts, peers, FORM: tl.constexpr):
     """Sum this rank's rows of every token of every rank, and store the sums for that rank, ourselves last; of columns
     from ``first_column`` to ``end_column``. The caller has waited for ``places``, and for the rows.
-
-    ROTATE: one peer after the other; otherwise block by block, to all of them.
     """
+    T, H, K = sums.T, sums.H, sums.K
     slot = (epoch & 1).to(tl.int32)
-    blocks = tl.cdiv(T, TOKENS)
-    for unit in range(part, WORLD * blocks * SPLIT, parts):
-        if ROTATE:
-            turn = unit // (blocks * SPLIT)
-            block = unit // SPLIT % blocks
+    blocks = tl.cdiv(T, FORM.TOKENS)
+    for unit in range(part, FORM.WORLD * blocks * FORM.SPLIT, parts):
+        if FORM.ROTATE:
+            turn = unit // (blocks * FORM.SPLIT)
+            block = unit // FORM.SPLIT % blocks
         else:
-            turn = unit // SPLIT % WORLD
-            block = unit // (WORLD * SPLIT)
-        peer = (rank + 1 + turn) % WORLD
-        token = block * TOKENS + tl.arange(0, TOKENS)
-        begin = first_column + unit % SPLIT * COLUMNS
-        sent, gate, here = rows_here(places, gates, (peer * T + token) * K, token < T, K, ll_flag(epoch), CHOICES)
+            turn = unit // FORM.SPLIT % FORM.WORLD
+            block = unit // (FORM.WORLD * FORM.SPLIT)
+        peer = (peers.rank + 1 + turn) % FORM.WORLD
+        token = block * FORM.TOKENS + tl.arange(0, FORM.TOKENS)
+        begin = first_column + unit % FORM.SPLIT * FORM.COLUMNS
+        pair = (peer * T + token) * K
+        sent, gate, here = rows_here(rows.places, rows.gates, pair, token < T, K, ll_flag(epoch), FORM.CHOICES)
         found = tl.max(here.to(tl.int32), axis=1) > 0
-        for column in range(begin, end_column, SPLIT * COLUMNS):
-            value = summed_here(rows, sent, gate, here, column, end_column, H, COLUMNS)
-            columns = column + tl.arange(0, COLUMNS)
-            row = ((slot * WORLD + (peer if PULL else rank)) * T + token).to(tl.int64)
+        for column in range(begin, end_column, FORM.SPLIT * FORM.COLUMNS):
+            value = summed_here(rows.data, sent, gate, here, column, end_column, H, FORM.COLUMNS)
+            columns = column + tl.arange(0, FORM.COLUMNS)
+            row = ((slot * FORM.WORLD + (peer if FORM.PULL else peers.rank)) * T + token).to(tl.int64)
             place = inbox + row[:, None] * H + columns[None, :]
             inside = found[:, None] & (columns < end_column)[None, :]
-            holder = rank if PULL else peer
-            heap.store(place, value.to(inbox.dtype.element_ty), rank, holder, heap_bases, mask=inside, hint=(1, 16))
-        heap.signal(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, peer, rank, heap_bases)
+            holder = peers.rank if FORM.PULL else peer
+            value = value.to(inbox.dtype.element_ty)
+            heap.store(place, value, peers.rank, holder, peers.bases, mask=inside, hint=(1, 16))
+        heap.signal(arrivals + (slot * blocks + block) * FORM.SPLIT + unit % FORM.SPLIT, peer, peers)
 
 
 @triton.jit
-def add_sums(
-    out, ids, inbox, arrivals, T, H, K, local, first_column, end_column, epoch, part, parts, rank, heap_bases, status,
-    spin_limit, WORLD: tl.constexpr, PULL: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
-    SPLIT: tl.constexpr, CHOICES: tl.constexpr,
-):  # fmt: skip
-    """Wait for every rank's sums of our tokens, add them up in the order of ranks, and store out [T, H]."""
+def add_sums(sums, inbox, arrivals, first_column, end_column, epoch, part, parts, peers, FORM: tl.constexpr):
+    """Wait for every rank's sums of our tokens, add them up in the order of ranks, and store them."""
+    T, H = sums.T, sums.H
     slot = (epoch & 1).to(tl.int32)
-    blocks = tl.cdiv(T, TOKENS)
-    for unit in range(part, blocks * SPLIT, parts):
-        block = unit // SPLIT
-        token = block * TOKENS + tl.arange(0, TOKENS)
-        owner = owners(ids, block * TOKENS, T, K, local, WORLD, TOKENS, CHOICES)
-        target = (((epoch >> 1) + 1) * WORLD).to(tl.int32)
-        late = heap.wait(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, target, status, spin_limit)
+    blocks = tl.cdiv(T, FORM.TOKENS)
+    for unit in range(part, blocks * FORM.SPLIT, parts):
+        block = unit // FORM.SPLIT
+        token = block * FORM.TOKENS + tl.arange(0, FORM.TOKENS)
+        owner = owners(
+            sums.ids, block * FORM.TOKENS, T, sums.K, sums.local, FORM.WORLD, FORM.TOKENS, FORM.CHOICES
+        )  # fmt: skip
+        counter = arrivals + (slot * blocks + block) * FORM.SPLIT + unit % FORM.SPLIT
+        late = wait_in_slot(counter, epoch, FORM.WORLD, peers)
         # Times COLUMNS: of a start that may be odd the compiler would load element by element.
-        for column in range(first_column + (unit % SPLIT + late) * COLUMNS, end_column, SPLIT * COLUMNS):
-            columns = column + tl.arange(0, COLUMNS)
-            acc = tl.zeros((TOKENS, COLUMNS), dtype=tl.float32)
-            for source in tl.static_range(WORLD):
+        begin = first_column + (unit % FORM.SPLIT + late) * FORM.COLUMNS
+        for column in range(begin, end_column, FORM.SPLIT * FORM.COLUMNS):
+            columns = column + tl.arange(0, FORM.COLUMNS)
+            acc = tl.zeros((FORM.TOKENS, FORM.COLUMNS), dtype=tl.float32)
+            for source in tl.static_range(FORM.WORLD):
                 inside = goes_to(owner, source)[:, None] & (columns < end_column)[None, :]
-                row = ((slot * WORLD + (rank if PULL else source)) * T + token).to(tl.int64)
+                row = ((slot * FORM.WORLD + (peers.rank if FORM.PULL else source)) * T + token).to(tl.int64)
                 place = inbox + row[:, None] * H + columns[None, :]
-                if PULL:
-                    value = heap.load(place, rank, source, heap_bases, mask=inside, hint=(1, 16))
+                if FORM.PULL:
+                    value = heap.load(place, peers.rank, source, peers.bases, mask=inside, hint=(1, 16))
                     value = tl.where(inside, value, 0.0)
                 else:
                     value = tl.load(place, mask=inside, other=0.0)
                 acc += value.to(tl.float32)
             exists = (token < T)[:, None] & (columns < end_column)[None, :]
-            to = out + token.to(tl.int64)[:, None] * H + columns[None, :]
-            tl.store(to, acc.to(out.dtype.element_ty), mask=exists)
+            to = sums.out + token.to(tl.int64)[:, None] * H + columns[None, :]
+            tl.store(to, acc.to(sums.out.dtype.element_ty), mask=exists)
 
 
 @triton.jit
-def send_row(
-    value, pair, inbox, T, H, K, column, end_column, epoch, rank, heap_bases, LL: tl.constexpr, COLUMNS: tl.constexpr
-):  # fmt: skip
-    """Store COLUMNS elements [1, COLUMNS] of a pair's row, rounded already, for the pair's rank. Nothing signals."""
+def send_rows(rows, sums, inbox, epoch, part, parts, peers, FORM: tl.constexpr):
+    """Send every row, times its gate, to its token's rank. Nothing signals."""
+    H, all_pairs = sums.H, sums.T * sums.K
     slot = (epoch & 1).to(tl.int32)
-    PER_WORD: tl.constexpr = 32 // value.dtype.primitive_bitwidth if LL else 1
-    row = (slot * T * K + pair % (T * K)).to(tl.int64)
-    words = column // PER_WORD + tl.arange(0, COLUMNS // PER_WORD)[None, :]
-    if LL:
-        value = ll_words(ll_data(value, 1, COLUMNS), ll_flag(epoch))
-    place = inbox + row * (H // PER_WORD) + words
-    heap.store(
-        place, value, rank, pair // (T * K), heap_bases, mask=words < end_column // PER_WORD, hint=(1, 16)
-    )  # fmt: skip
+    PER_WORD: tl.constexpr = per_word(FORM.TYPE, FORM.LL)
+    end = tl.load(rows.offsets + sums.local)
+    for unit in range(part, end * FORM.SPLIT, parts):
+        row = unit // FORM.SPLIT
+        pair, gate = tl.load(rows.pairs + row), tl.load(rows.gates + row)
+        place = (slot * all_pairs + pair % all_pairs).to(tl.int64) * (H // PER_WORD)
+        for column in range(unit % FORM.SPLIT * FORM.COLUMNS, H, FORM.SPLIT * FORM.COLUMNS):
+            columns = column + tl.arange(0, FORM.COLUMNS)[None, :]
+            value = tl.load(rows.data + row.to(tl.int64) * H + columns, mask=columns < H, other=0.0)
+            value = packed((gate * value.to(tl.float32)).to(FORM.TYPE), epoch, FORM.LL)
+            words = column // PER_WORD + tl.arange(0, FORM.COLUMNS // PER_WORD)[None, :]
+            inside, peer = words < H // PER_WORD, pair // all_pairs
+            heap.store(inbox + place + words, value, peers.rank, peer, peers.bases, mask=inside, hint=(1, 16))
 
 
 @triton.jit
-def send_rows(
-    rows, gates, pairs, offsets, inbox, T, H, K, local, epoch, part, parts, rank, heap_bases, TYPE: tl.constexpr,
-    LL: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr,
-):  # fmt: skip
-    """Send every row, times its gate, to its token's rank."""
-    end = tl.load(offsets + local)
-    for unit in range(part, end * SPLIT, parts):
-        row = unit // SPLIT
-        pair, gate = tl.load(pairs + row), tl.load(gates + row)
-        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):
-            columns = column + tl.arange(0, COLUMNS)[None, :]
-            value = tl.load(rows + row.to(tl.int64) * H + columns, mask=columns < H, other=0.0)
-            value = (gate * value.to(tl.float32)).to(TYPE)
-            send_row(value, pair, inbox, T, H, K, column, H, epoch, rank, heap_bases, LL, COLUMNS)
-
-
-@triton.jit
-def add_rows(
-    out, ids, inbox, T, H, K, experts, epoch, part, parts, status, spin_limit, TYPE: tl.constexpr, LL: tl.constexpr,
-    TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr,
-):  # fmt: skip
-    """Add up the rows of our tokens in the order of their ids, and store out [T, H]. The caller has waited for the
-    rows, but for LL words: all of a token's are polled at once, and the compiler fixes the order.
+def add_rows(sums, inbox, epoch, part, parts, peers, FORM: tl.constexpr):
+    """Add up the rows of our tokens in the order of their ids, and store the sums. The caller has waited for the rows,
+    but for LL words: all of a token's are polled at once, and the compiler fixes the order.
     """
+    T, H, K = sums.T, sums.H, sums.K
+    experts = sums.local * FORM.WORLD
     slot = (epoch & 1).to(tl.int32)
-    for unit in range(part, tl.cdiv(T, TOKENS) * SPLIT, parts):
-        token = unit // SPLIT * TOKENS + tl.arange(0, TOKENS)
-        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):
-            if LL:
-                PER_WORD: tl.constexpr = 32 // TYPE.primitive_bitwidth
-                choice = tl.arange(0, CHOICES)[:, None]
+    for unit in range(part, tl.cdiv(T, FORM.TOKENS) * FORM.SPLIT, parts):
+        token = unit // FORM.SPLIT * FORM.TOKENS + tl.arange(0, FORM.TOKENS)
+        for column in range(unit % FORM.SPLIT * FORM.COLUMNS, H, FORM.SPLIT * FORM.COLUMNS):
+            if FORM.LL:
+                PER_WORD: tl.constexpr = per_word(FORM.TYPE)
+                choice = tl.arange(0, FORM.CHOICES)[:, None]
                 exists = (token < T)[None, :] & (choice < K)
-                chosen = tl.load(ids + token[None, :] * K + choice, mask=exists, other=-1)
+                chosen = tl.load(sums.ids + token[None, :] * K + choice, mask=exists, other=-1)
                 chosen = (chosen >= 0) & (chosen < experts)
-                words = column // PER_WORD + tl.arange(0, COLUMNS // PER_WORD)
+                words = column // PER_WORD + tl.arange(0, FORM.COLUMNS // PER_WORD)
                 row = ((slot * T + token[None, :]) * K + choice).to(tl.int64)
                 place = inbox + row[:, :, None] * (H // PER_WORD) + words[None, None, :]
                 wanted = chosen[:, :, None] & (words < H // PER_WORD)[None, None, :]
-                acc = ll_sum(ll_wait(place, ll_flag(epoch), wanted, status, spin_limit), TYPE, TOKENS, COLUMNS)
+                acc = ll_sum(ll_wait(place, ll_flag(epoch), wanted, peers), FORM.TYPE)
             else:
-                acc = tl.zeros((TOKENS, COLUMNS), dtype=tl.float32)
+                acc = tl.zeros((FORM.TOKENS, FORM.COLUMNS), dtype=tl.float32)
                 for choice in range(K):
-                    chosen = tl.load(ids + token * K + choice, mask=token < T, other=-1)
+                    chosen = tl.load(sums.ids + token * K + choice, mask=token < T, other=-1)
                     chosen = (chosen >= 0) & (chosen < experts)
                     row = ((slot * T + token) * K + choice).to(tl.int64)
-                    value = read_tokens(
-                        inbox, row, chosen, column, H, epoch, status, spin_limit, TYPE, False, TOKENS, COLUMNS
-                    )  # fmt: skip
+                    value = read_tokens(inbox, row, chosen, column, H, epoch, peers, FORM.TYPE, False, FORM.COLUMNS)
                     acc += value.to(tl.float32)
-            columns = column + tl.arange(0, COLUMNS)
-            inside = (token < T)[:, None] & (columns < H)[None, :]
-            tl.store(out + token.to(tl.int64)[:, None] * H + columns[None, :], acc.to(TYPE), mask=inside)
+            put_tile(acc, sums.out, unit // FORM.SPLIT * FORM.TOKENS, column, T, H)
 
 
 @triton.jit
-def send_tile_rows(
-    acc, gates, pairs, inbox, row, end, T, H, K, column, epoch, rank, heap_bases, TYPE: tl.constexpr, LL: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+def send_tile_rows(acc, rows, sums, inbox, row, end, column, epoch, peers, FORM: tl.constexpr):
     """Send a tile of products, fp32 [BLOCK_M, BLOCK_N], from row ``row`` to ``end`` and from ``column`` on: each row
     times its gate to its token's rank. Nothing signals.
     """
+    H, all_pairs = sums.H, sums.T * sums.K
     slot = (epoch & 1).to(tl.int32)
-    rows = row + tl.arange(0, BLOCK_M)
-    pair = tl.load(pairs + rows, mask=rows < end, other=0)
-    gate = tl.load(gates + rows, mask=rows < end, other=0.0)
-    value = (acc * gate[:, None]).to(TYPE)
-    PER_WORD: tl.constexpr = 32 // TYPE.primitive_bitwidth if LL else 1
-    if LL:
-        value = ll_words(ll_data(value, BLOCK_M, BLOCK_N), ll_flag(epoch))
-    words = column // PER_WORD + tl.arange(0, BLOCK_N // PER_WORD)
-    place = (slot * T * K + pair % (T * K)).to(tl.int64)
+    PER_WORD: tl.constexpr = per_word(FORM.TYPE, FORM.LL)
+    places = row + tl.arange(0, acc.shape[0])
+    pair = tl.load(rows.pairs + places, mask=places < end, other=0)
+    gate = tl.load(rows.gates + places, mask=places < end, other=0.0)
+    value = packed((acc * gate[:, None]).to(FORM.TYPE), epoch, FORM.LL)
+    words = column // PER_WORD + tl.arange(0, acc.shape[1] // PER_WORD)
+    place = (slot * all_pairs + pair % all_pairs).to(tl.int64)
     to = inbox + place[:, None] * (H // PER_WORD) + words[None, :]
-    inside = (rows < end)[:, None] & (words < H // PER_WORD)[None, :]
-    heap.store(to, value, rank, (pair // (T * K))[:, None], heap_bases, mask=inside, hint=(1, 16))
+    inside = (places < end)[:, None] & (words < H // PER_WORD)[None, :]
+    heap.store(to, value, peers.rank, (pair // all_pairs)[:, None], peers.bases, mask=inside, hint=(1, 16))

@@ -13,20 +13,44 @@ gets its signal, too: counters count launches.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.ll import ll_data, ll_flag, ll_wait, ll_words
+from autotune.kernels.primitives.ll import ll_flag, ll_wait, packed, per_word
 
 SCALE_STEP = tl.constexpr(32)
 """Scales of a token that a program moves at once."""
 
 
+class Tokens(NamedTuple):
+    """This rank's tokens x [T, H], of K ids each, for ranks of ``local`` experts; scales are fp32 [T, per_row]."""
+
+    x: Any
+    ids: Any
+    gates: Any
+    T: Any
+    H: Any
+    K: Any
+    local: Any
+    scales: Any = None
+    per_row: Any = 1
+
+
+class Inbox(NamedTuple):
+    """Where tokens arrive, and their scales; and what says so."""
+
+    data: Any
+    arrivals: Any
+    done: Any
+    """int32 [WORLD]: programs of each rank that have read all that they will, of tokens that are fetched."""
+    scales: Any = None
+
+
 @triton.jit
-def owners(
-    ids, token, T, K, local, WORLD: tl.constexpr, TOKENS: tl.constexpr, CHOICES: tl.constexpr
-):  # fmt: skip
+def owners(ids, token, T, K, local, WORLD: tl.constexpr, TOKENS: tl.constexpr, CHOICES: tl.constexpr):
     """The ranks of the experts of TOKENS tokens from ``token`` on, WORLD for none: int32 [TOKENS, CHOICES].
 
     ``ids`` is int32 [T, K]; CHOICES the power of two from K on.
@@ -43,94 +67,86 @@ def goes_to(owner, rank):
 
 
 @triton.jit
-def push_tokens(
-    x, ids, inbox, arrivals, T, H, K, local, epoch, part, parts, rank, heap_bases, WORLD: tl.constexpr,
-    LL: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr,
-    scales=None, scale_inbox=None, per_row=1,
-):  # fmt: skip
-    """Store our tokens x [T, H] into the inboxes of the peers that have their experts. It waits for nothing.
-    ``part`` of ``parts`` are the communicating programs.
+def push_tokens(tokens, inbox, epoch, part, parts, peers, FORM: tl.constexpr):
+    """Store our tokens into the inboxes of the peers that have their experts. It waits for nothing. ``part`` of
+    ``parts`` are the communicating programs.
     """
+    T, H = tokens.T, tokens.H
     slot = (epoch & 1).to(tl.int32)
-    blocks = tl.cdiv(T, TOKENS)
-    PER_WORD: tl.constexpr = 32 // x.dtype.element_ty.primitive_bitwidth if LL else 1
-    for unit in range(part, blocks * SPLIT, parts):
-        block = unit // SPLIT
-        token = block * TOKENS
-        owner = owners(ids, token, T, K, local, WORLD, TOKENS, CHOICES)
-        tokens = token + tl.arange(0, TOKENS)
-        row = ((slot * WORLD + rank) * T + tokens).to(tl.int64)
-        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):
-            columns = column + tl.arange(0, COLUMNS)
-            inside = (tokens < T)[:, None] & (columns < H)[None, :]
-            value = tl.load(x + tokens.to(tl.int64)[:, None] * H + columns[None, :], mask=inside)
-            if LL:
-                value = ll_words(ll_data(value, TOKENS, COLUMNS), ll_flag(epoch))
-            words = column // PER_WORD + tl.arange(0, COLUMNS // PER_WORD)
-            exists = (tokens < T)[:, None] & (words < H // PER_WORD)[None, :]
-            place = inbox + row[:, None] * (H // PER_WORD) + words[None, :]
-            for onwards in tl.static_range(1, WORLD):
-                peer = (rank + onwards) % WORLD
-                heap.store(
-                    place, value, rank, peer, heap_bases, mask=exists & goes_to(owner, peer)[:, None], hint=(1, 16)
-                )  # fmt: skip
-        if scales is not None:
-            if unit % SPLIT == 0:
-                for first in range(0, per_row, SCALE_STEP):
+    blocks = tl.cdiv(T, FORM.TOKENS)
+    PER_WORD: tl.constexpr = per_word(tokens.x.dtype.element_ty, FORM.LL)
+    for unit in range(part, blocks * FORM.SPLIT, parts):
+        block = unit // FORM.SPLIT
+        owner = owners(
+            tokens.ids, block * FORM.TOKENS, T, tokens.K, tokens.local, FORM.WORLD, FORM.TOKENS, FORM.CHOICES
+        )
+        token = block * FORM.TOKENS + tl.arange(0, FORM.TOKENS)
+        row = ((slot * FORM.WORLD + peers.rank) * T + token).to(tl.int64)
+        for column in range(unit % FORM.SPLIT * FORM.COLUMNS, H, FORM.SPLIT * FORM.COLUMNS):
+            columns = column + tl.arange(0, FORM.COLUMNS)
+            inside = (token < T)[:, None] & (columns < H)[None, :]
+            value = tl.load(tokens.x + token.to(tl.int64)[:, None] * H + columns[None, :], mask=inside)
+            value = packed(value, epoch, FORM.LL)
+            words = column // PER_WORD + tl.arange(0, FORM.COLUMNS // PER_WORD)
+            exists = (token < T)[:, None] & (words < H // PER_WORD)[None, :]
+            place = inbox.data + row[:, None] * (H // PER_WORD) + words[None, :]
+            for onwards in tl.static_range(1, FORM.WORLD):
+                peer = (peers.rank + onwards) % FORM.WORLD
+                wanted = exists & goes_to(owner, peer)[:, None]
+                heap.store(place, value, peers.rank, peer, peers.bases, mask=wanted, hint=(1, 16))
+        if tokens.scales is not None:
+            if unit % FORM.SPLIT == 0:
+                for first in range(0, tokens.per_row, SCALE_STEP):
                     number = first + tl.arange(0, SCALE_STEP)[None, :]
-                    inside = (tokens < T)[:, None] & (number < per_row)
-                    value = tl.load(scales + tokens[:, None] * per_row + number, mask=inside, other=0.0)
-                    place = scale_inbox + row[:, None] * per_row + number
-                    for onwards in tl.static_range(1, WORLD):
-                        peer = (rank + onwards) % WORLD
-                        heap.store(
-                            place, value, rank, peer, heap_bases, mask=inside & goes_to(owner, peer)[:, None]
-                        )  # fmt: skip
-        if not LL:
-            heap.signal_each(arrivals + (slot * WORLD + rank) * blocks + block, rank, heap_bases, WORLD, 0)
+                    inside = (token < T)[:, None] & (number < tokens.per_row)
+                    value = tl.load(tokens.scales + token[:, None] * tokens.per_row + number, mask=inside, other=0.0)
+                    place = inbox.scales + row[:, None] * tokens.per_row + number
+                    for onwards in tl.static_range(1, FORM.WORLD):
+                        peer = (peers.rank + onwards) % FORM.WORLD
+                        wanted = inside & goes_to(owner, peer)[:, None]
+                        heap.store(place, value, peers.rank, peer, peers.bases, mask=wanted)
+        if not FORM.LL:
+            counter = inbox.arrivals + (slot * FORM.WORLD + peers.rank) * blocks + block
+            heap.signal_each(counter, peers, FORM.WORLD, 0)
 
 
 @triton.jit
-def fetch_tokens(
-    x, routed, routings, routing_parts, inbox, arrivals, done, T, H, K, local, epoch, part, parts, rank, heap_bases,
-    status, spin_limit, WORLD: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr,
-    CHOICES: tl.constexpr, scales=None, scale_inbox=None, per_row=1,
-):  # fmt: skip
-    """Load every peer's tokens of our experts into our own inbox, and signal ourselves.
-
-    ``routed`` and ``routings`` are the inbox of routing and its counters (``plan``): a rank that has sent its routing
-    has its tokens x in place. ``done``, int32 [WORLD], says to every rank that this program has read all that it will.
+def fetch_tokens(tokens, routing, inbox, epoch, part, parts, peers, FORM: tl.constexpr):
+    """Load every peer's tokens of our experts into our own inbox, and signal ourselves. A rank that has sent its
+    routing has its tokens in place.
     """
+    T, H = tokens.T, tokens.H
     slot = (epoch & 1).to(tl.int32)
-    blocks = tl.cdiv(T, TOKENS)
-    target = (((epoch >> 1) + 1) * routing_parts).to(tl.int32)
-    PEERS: tl.constexpr = WORLD - 1 if WORLD > 1 else 1
-    for unit in range(part, blocks * SPLIT * (WORLD - 1), parts):
-        source = (rank + PEERS - unit % PEERS) % WORLD
-        block = unit // PEERS // SPLIT
-        late = heap.wait(routings + slot * WORLD + source, target, status, spin_limit)
-        token = block * TOKENS
-        ids = routed + (slot * WORLD + source) * 2 * T * K
-        owner = owners(ids + late, token, T, K, local, WORLD, TOKENS, CHOICES)
-        wanted = goes_to(owner, rank)
-        tokens = token + tl.arange(0, TOKENS)
-        row = ((slot * WORLD + source) * T + tokens).to(tl.int64)
-        for column in range(unit // PEERS % SPLIT * COLUMNS, H, SPLIT * COLUMNS):
-            columns = column + tl.arange(0, COLUMNS)
+    blocks = tl.cdiv(T, FORM.TOKENS)
+    target = ((epoch >> 1) + 1) * routing.parts
+    PEERS: tl.constexpr = FORM.WORLD - 1 if FORM.WORLD > 1 else 1
+    for unit in range(part, blocks * FORM.SPLIT * (FORM.WORLD - 1), parts):
+        source = (peers.rank + PEERS - unit % PEERS) % FORM.WORLD
+        block = unit // PEERS // FORM.SPLIT
+        late = heap.wait(routing.arrivals + slot * FORM.WORLD + source, target, peers)
+        ids = routing.inbox + (slot * FORM.WORLD + source) * 2 * T * tokens.K
+        owner = owners(
+            ids + late, block * FORM.TOKENS, T, tokens.K, tokens.local, FORM.WORLD, FORM.TOKENS, FORM.CHOICES
+        )
+        wanted = goes_to(owner, peers.rank)
+        token = block * FORM.TOKENS + tl.arange(0, FORM.TOKENS)
+        row = ((slot * FORM.WORLD + source) * T + token).to(tl.int64)
+        for column in range(unit // PEERS % FORM.SPLIT * FORM.COLUMNS, H, FORM.SPLIT * FORM.COLUMNS):
+            columns = column + tl.arange(0, FORM.COLUMNS)
             inside = wanted[:, None] & (columns < H)[None, :]
-            here = x + tokens.to(tl.int64)[:, None] * H + columns[None, :]
-            value = heap.load(here, rank, source, heap_bases, mask=inside, hint=(1, 16))
-            tl.store(inbox + row[:, None] * H + columns[None, :], value, mask=inside)
-        if scales is not None:
-            if unit // PEERS % SPLIT == 0:
-                for first in range(0, per_row, SCALE_STEP):
+            here = tokens.x + token.to(tl.int64)[:, None] * H + columns[None, :]
+            value = heap.load(here, peers.rank, source, peers.bases, mask=inside, hint=(1, 16))
+            tl.store(inbox.data + row[:, None] * H + columns[None, :], value, mask=inside)
+        if tokens.scales is not None:
+            if unit // PEERS % FORM.SPLIT == 0:
+                for first in range(0, tokens.per_row, SCALE_STEP):
                     number = first + tl.arange(0, SCALE_STEP)[None, :]
-                    inside = wanted[:, None] & (number < per_row)
-                    here = scales + tokens[:, None] * per_row + number
-                    value = heap.load(here, rank, source, heap_bases, mask=inside)
-                    tl.store(scale_inbox + row[:, None] * per_row + number, value, mask=inside)
-        heap.signal(arrivals + (slot * WORLD + source) * blocks + block, rank, rank, heap_bases)
-    heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
+                    inside = wanted[:, None] & (number < tokens.per_row)
+                    here = tokens.scales + token[:, None] * tokens.per_row + number
+                    value = heap.load(here, peers.rank, source, peers.bases, mask=inside)
+                    tl.store(inbox.scales + row[:, None] * tokens.per_row + number, value, mask=inside)
+        heap.signal(inbox.arrivals + (slot * FORM.WORLD + source) * blocks + block, peers.rank, peers)
+    heap.signal_each(inbox.done + peers.rank, peers, FORM.WORLD, 0)
 
 
 @triton.jit
@@ -149,9 +165,7 @@ def places_of(ours, x, here, inbox, there):
 
 
 @triton.jit
-def wait_for_tokens(
-    arrivals, token, wanted, T, signals, epoch, status, spin_limit, WORLD: tl.constexpr, TOKENS: tl.constexpr
-):
+def wait_for_tokens(arrivals, token, wanted, T, signals, epoch, peers, WORLD: tl.constexpr, TOKENS: tl.constexpr):
     """Wait for the blocks of those tokens (numbers s * T + t, any shape) that are ``wanted``, signalled so many times.
 
     Returns an int32 that is zero unless the wait timed out, for the caller to add to what its loads depend on.
@@ -159,28 +173,26 @@ def wait_for_tokens(
     slot = (epoch & 1).to(tl.int32)
     blocks = tl.cdiv(T, TOKENS)
     counters = arrivals + (slot * WORLD + token // T) * blocks + token % T // TOKENS
-    target = (((epoch >> 1) + 1) * signals).to(tl.int32)
-    return heap.wait_each(counters, wanted, target, status, spin_limit)
+    return heap.wait_each(counters, wanted, ((epoch >> 1) + 1) * signals, peers)
 
 
 @triton.jit
 def read_tokens(
-    inbox, row, wanted, column, H, epoch, status, spin_limit, TYPE: tl.constexpr, LL: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    inbox, row, wanted, column, H, epoch, peers, TYPE: tl.constexpr, LL: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """COLUMNS elements from ``column`` on of rows of the inbox, int64 [ROWS]; what is not ``wanted`` or beyond H is
-    zero: TYPE [ROWS, COLUMNS]. By LL words it waits for them.
+    """COLUMNS elements from ``column`` on of rows of the inbox, int64 [rows]; what is not ``wanted`` or beyond H is
+    zero: TYPE [rows, COLUMNS]. By LL words it waits for them.
     """
     if LL:
-        PER_WORD: tl.constexpr = 32 // TYPE.primitive_bitwidth
+        PER_WORD: tl.constexpr = per_word(TYPE)
         words = column // PER_WORD + tl.arange(0, COLUMNS // PER_WORD)
         inside = wanted[:, None] & (words < H // PER_WORD)[None, :]
         place = inbox + row[:, None] * (H // PER_WORD) + words[None, :]
-        found = ll_wait(place, ll_flag(epoch), inside, status, spin_limit)
+        found = ll_wait(place, ll_flag(epoch), inside, peers)
         if TYPE.primitive_bitwidth == 16:
             low = (found & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True)
             high = ((found >> 16) & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True)
-            value = tl.reshape(tl.join(low, high), (ROWS, COLUMNS))
+            value = tl.reshape(tl.join(low, high), (row.shape[0], COLUMNS))
         else:
             value = (found & 0xFFFFFFFF).to(tl.uint32).to(TYPE, bitcast=True)
     else:

@@ -15,8 +15,9 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.moe.sums import add_rows, add_sums, place_rows, send_rows, send_sums
-from autotune.kernels.primitives.counters import arrive, finish, wait_for_all, wait_in_slot, wide_epoch
+from autotune.kernels.moe.sums import Moves, Rows, Sums, add_rows, add_sums, place_rows, send_rows, send_sums
+from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all, wait_in_slot
+from autotune.kernels.primitives.known import known
 
 PUSH = tl.constexpr(0)
 PULL = tl.constexpr(1)
@@ -31,45 +32,37 @@ def combine_kernel(
     SPLIT: tl.constexpr, CHOICES: tl.constexpr,
 ):  # fmt: skip
     """Out [T, H] = sums by token of the rows [capacity, H] of all ranks, times their gates."""
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    placed_rows = Rows(rows, offsets, pairs, row_gates, places)
+    sums = Sums(out, ids, T, H, K, local)
+    FORM: tl.constexpr = known(Moves, TYPE, WORLD, MODE == PULL, LL, ROTATE, TOKENS, COLUMNS, SPLIT, CHOICES)
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = wide_epoch(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     slot = (epoch & 1).to(tl.int32)
     adding = placing + sending
     if pid < placing:
         place_rows(pairs, offsets, local, places, epoch, pid, placing, STEP)
-        heap.signal(placed + slot, rank, rank, heap_bases)
+        heap.signal(placed + slot, rank, peers)
     elif pid < adding:
         part = pid - placing
         if MODE == ONE_SHOT:
             if LL:
-                wait_for_all(done, epoch.to(tl.int32) - 1, status, spin_limit, WORLD)
-            send_rows(
-                rows, row_gates, pairs, offsets, inbox, T, H, K, local, epoch, part, sending, rank, heap_bases, TYPE,
-                LL, COLUMNS, SPLIT,
-            )  # fmt: skip
+                wait_for_all(done, epoch - 1, peers, WORLD)
+            send_rows(placed_rows, sums, inbox, epoch, part, sending, peers, FORM)
             if not LL:
-                heap.signal_each(arrivals + slot, rank, heap_bases, WORLD, 0)
+                heap.signal_each(arrivals + slot, peers, WORLD, 0)
         else:
-            wait_in_slot(placed + slot, epoch, placing, status, spin_limit)
-            send_sums(
-                rows, row_gates, places, inbox, arrivals, T, H, K, 0, H, epoch, part, sending, rank, heap_bases,
-                WORLD, MODE == PULL, ROTATE, TOKENS, COLUMNS, SPLIT, CHOICES,
-            )  # fmt: skip
+            wait_in_slot(placed + slot, epoch, placing, peers)
+            send_sums(placed_rows, sums, inbox, arrivals, 0, H, epoch, part, sending, peers, FORM)
     elif MODE == ONE_SHOT:
         if not LL:
-            wait_in_slot(arrivals + slot, epoch, WORLD * sending, status, spin_limit)
-        add_rows(
-            out, ids, inbox, T, H, K, local * WORLD, epoch, pid - adding, programs - adding, status, spin_limit, TYPE,
-            LL, TOKENS, COLUMNS, SPLIT, CHOICES,
-        )  # fmt: skip
+            wait_in_slot(arrivals + slot, epoch, WORLD * sending, peers)
+        add_rows(sums, inbox, epoch, pid - adding, programs - adding, peers, FORM)
     else:
-        add_sums(
-            out, ids, inbox, arrivals, T, H, K, local, 0, H, epoch, pid - adding, programs - adding, rank, heap_bases,
-            status, spin_limit, WORLD, MODE == PULL, TOKENS, COLUMNS, SPLIT, CHOICES,
-        )  # fmt: skip
+        add_sums(sums, inbox, arrivals, 0, H, epoch, pid - adding, programs - adding, peers, FORM)
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
     if finish(epoch_counter, programs):
         if LL:
-            arrive(done, rank, heap_bases, WORLD)
+            arrive(done, peers, WORLD)
     heap.seal_if(in_vain, out, tl.cast(T, tl.int64) * H)

@@ -9,35 +9,41 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.moe.arrivals import exchange_and_plan, finish_exchange, wait_for_plan
-from autotune.kernels.moe.tokens import read_tokens, wait_for_tokens
-from autotune.kernels.primitives.counters import wide_epoch
+from autotune.kernels.moe.plan import Moves, Plan, Routing
+from autotune.kernels.moe.tokens import Inbox, Tokens, read_tokens, wait_for_tokens
+from autotune.kernels.primitives.counters import read_epoch
+from autotune.kernels.primitives.known import known
 
 
 @triton.jit
 def lay_out(
-    late, x, rows, offsets, pairs, inbox, scale_x, scale_rows, scale_inbox, arrivals, T, H, K, local, epoch, part,
-    parts, rank, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, LL: tl.constexpr, TOKENS: tl.constexpr,
-    SPLIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PER_ROW: tl.constexpr,
+    late, rows, scale_rows, tokens, inbox, plan, epoch, part, parts, peers, FORM: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, PER_ROW: tl.constexpr,
 ):  # fmt: skip
     """Copy the rows of a plan that is there, ROWS at a time: our own from x, the others' from the inbox as they
     arrive; and PER_ROW scales of each, where there are any. None if the plan is ``late``.
     """
+    T, H = tokens.T, tokens.H
+    TYPE: tl.constexpr = rows.dtype.element_ty
     slot = (epoch & 1).to(tl.int32)
-    end = tl.load(offsets + local) * (1 - late)
+    end = tl.load(plan.offsets + plan.local) * (1 - late)
     for first in range(part * ROWS, end, parts * ROWS):
         row = first + tl.arange(0, ROWS)
         exists = row < end
         # Behind a wait that timed out the plan may be anything.
-        token = tl.minimum(tl.maximum(tl.load(pairs + row, mask=exists, other=0) // K, 0), WORLD * T - 1)
-        ours = exists & (token // T == rank)
-        theirs = exists & (token // T != rank)
-        if not LL:
-            token += wait_for_tokens(arrivals, token, theirs, T, SPLIT, epoch, status, spin_limit, WORLD, TOKENS)
-        place = slot.to(tl.int64) * WORLD * T + token
-        here = x + (token % T).to(tl.int64)[:, None] * H
+        token = tl.load(plan.pairs + row, mask=exists, other=0) // tokens.K
+        token = tl.minimum(tl.maximum(token, 0), FORM.WORLD * T - 1)
+        ours = exists & (token // T == peers.rank)
+        theirs = exists & (token // T != peers.rank)
+        if not FORM.LL:
+            token += wait_for_tokens(
+                inbox.arrivals, token, theirs, T, FORM.SPLIT, epoch, peers, FORM.WORLD, FORM.TOKENS
+            )  # fmt: skip
+        place = slot.to(tl.int64) * FORM.WORLD * T + token
+        here = tokens.x + (token % T).to(tl.int64)[:, None] * H
         for column in range(0, H, COLUMNS):
             columns = column + tl.arange(0, COLUMNS)
-            value = read_tokens(inbox, place, theirs, column, H, epoch, status, spin_limit, TYPE, LL, ROWS, COLUMNS)
+            value = read_tokens(inbox.data, place, theirs, column, H, epoch, peers, TYPE, FORM.LL, COLUMNS)
             own = tl.load(here + columns[None, :], mask=ours[:, None] & (columns < H)[None, :], other=0.0)
             value = tl.where(ours[:, None], own, value)
             to = rows + row.to(tl.int64)[:, None] * H + columns[None, :]
@@ -45,9 +51,9 @@ def lay_out(
         if PER_ROW:
             number = tl.arange(0, triton.next_power_of_2(PER_ROW))[None, :]
             inside = number < PER_ROW
-            here = scale_x + (token % T)[:, None] * PER_ROW + number
+            here = tokens.scales + (token % T)[:, None] * PER_ROW + number
             own = tl.load(here, mask=ours[:, None] & inside, other=0.0)
-            there = tl.load(scale_inbox + place[:, None] * PER_ROW + number, mask=theirs[:, None] & inside, other=0.0)
+            there = tl.load(inbox.scales + place[:, None] * PER_ROW + number, mask=theirs[:, None] & inside, other=0.0)
             value = tl.where(ours[:, None], own, there)
             tl.store(scale_rows + row.to(tl.int64)[:, None] * PER_ROW + number, value, mask=exists[:, None] & inside)
 
@@ -66,25 +72,26 @@ def dispatch_kernel(
     ``product`` [capacity, width] or None: what a GEMM behind it makes of the rows that the plan names; sealed here, for
     after a time-out the plan names any.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    tokens = Tokens(x, ids, gates, T, H, K, local, scale_x, PER_ROW)
+    routing = Routing(routed, routings, routing_parts, T * K)
+    box = Inbox(inbox, arrivals, done, scale_inbox)
+    plan = Plan(offsets, pairs, row_gates, own_rows, local, capacity)
+    MOVES: tl.constexpr = known(Moves, WORLD, STEP, ROUTING_LL, LL, PULL, TOKENS, COLUMNS, SPLIT, CHOICES)
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = wide_epoch(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     first_row = routing_parts + comm_programs + local
     if pid < first_row:
-        exchange_and_plan(
-            pid, x, ids, gates, offsets, pairs, row_gates, own_rows, routed, routings, inbox, arrivals, planned, done,
-            T, H, K, local, capacity, routing_parts, comm_programs, epoch, rank, heap_bases, status, spin_limit,
-            WORLD, PULL, LL, ROUTING_LL, STEP, TOKENS, COLUMNS, SPLIT, CHOICES, scale_x, scale_inbox, PER_ROW,
-        )  # fmt: skip
+        exchange_and_plan(pid, tokens, routing, box, plan, planned, comm_programs, epoch, peers, MOVES)
     else:
-        late = wait_for_plan(planned, local, epoch, status, spin_limit)
+        late = wait_for_plan(planned, local, epoch, peers)
         lay_out(
-            late, x, rows, offsets, pairs, inbox, scale_x, scale_rows, scale_inbox, arrivals, T, H, K, local, epoch,
-            pid - first_row, programs - first_row, rank, status, spin_limit, TYPE, WORLD, LL, TOKENS, SPLIT, ROWS,
+            late, rows, scale_rows, tokens, box, plan, epoch, pid - first_row, programs - first_row, peers, MOVES, ROWS,
             ROW_COLUMNS, PER_ROW,
         )  # fmt: skip
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
-    finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)
+    finish_exchange(epoch_counter, programs, epoch, done, comm_programs, peers, WORLD, PULL)
     heap.seal_if(in_vain, rows, tl.cast(capacity, tl.int64) * H)
     heap.clear_if(in_vain, offsets, local + 1)  # of a plan that the library takes at its word
     if product is not None:

@@ -14,6 +14,7 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.moe.arrivals import exchange_and_plan, finish_exchange, wait_for_plan
 from autotune.kernels.moe.grouped_gemm import (
+    Experts,
     expert_product,
     expert_tile,
     own_first_tile,
@@ -23,51 +24,48 @@ from autotune.kernels.moe.grouped_gemm import (
     scales_per_row,
     store_expert_tile,
 )
-from autotune.kernels.moe.tokens import places_of, wait_for_tokens
-from autotune.kernels.primitives.counters import wide_epoch
+from autotune.kernels.moe.plan import Moves, Plan, Routing
+from autotune.kernels.moe.tokens import Inbox, Tokens, places_of, wait_for_tokens
+from autotune.kernels.primitives.counters import read_epoch
 from autotune.kernels.primitives.gated import PLAIN
+from autotune.kernels.primitives.known import Gemm, known
 
 
 @triton.jit
 def multiply_arrived(
-    late, x, inbox, scale_x, scale_inbox, arrivals, pairs, own_rows, offsets, b, scale_b, c, T, H, N, stride_be,
-    stride_bk, stride_bn, group_m, epoch, part, parts, rank, status, spin_limit, WORLD: tl.constexpr,
-    TOKENS: tl.constexpr, SPLIT: tl.constexpr, OWN_FIRST: tl.constexpr, EXPERTS: tl.constexpr, PER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-    HALVES: tl.constexpr, EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
-    PARTS: tl.constexpr, EPILOGUE: tl.constexpr,
+    late, c, experts, tokens, inbox, plan, group_m, epoch, part, parts, peers, OWN_FIRST: tl.constexpr,
+    EXPERTS: tl.constexpr, PER: tl.constexpr, MOVES: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """This part of ``parts`` of the tiles of C, for a plan that is there; none if it is ``late``."""
+    T, H = tokens.T, tokens.H
+    offsets, own_rows = plan.offsets, plan.own_rows
     slot = (epoch & 1).to(tl.int32)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    blocks = row_blocks(offsets, EXPERTS, BLOCK_M)
-    own_blocks = own_row_blocks(offsets, own_rows, EXPERTS, BLOCK_M) if OWN_FIRST else blocks
+    tiles_n = tl.cdiv(experts.columns, FORM.BLOCK_N)
+    blocks = row_blocks(offsets, EXPERTS, FORM.BLOCK_M)
+    own_blocks = own_row_blocks(offsets, own_rows, EXPERTS, FORM.BLOCK_M) if OWN_FIRST else blocks
     for tile in range(part, tl.max(blocks, axis=0) * tiles_n * (1 - late), parts):
         if OWN_FIRST:
             expert, row, end, n = own_first_tile(
-                tile, blocks, own_blocks, offsets, own_rows, tiles_n, group_m, BLOCK_M
-            )  # fmt: skip
+                tile, blocks, own_blocks, offsets, own_rows, tiles_n, group_m, FORM.BLOCK_M
+            )
         else:
-            expert, row, end, n = expert_tile(tile, blocks, offsets, tiles_n, group_m, BLOCK_M)
+            expert, row, end, n = expert_tile(tile, blocks, offsets, tiles_n, group_m, FORM.BLOCK_M)
         # Behind a wait that timed out the plan may be anything.
-        token = tl.minimum(tl.maximum(rows_of(pairs, row, end, PER, BLOCK_M).to(tl.int32), 0), WORLD * T - 1)
-        ours = token // T == rank
-        late = wait_for_tokens(
-            arrivals, token, token // T != rank, T, SPLIT, epoch, status, spin_limit, WORLD, TOKENS
-        )  # fmt: skip
+        token = rows_of(plan.pairs, row, end, PER, FORM.BLOCK_M).to(tl.int32)
+        token = tl.minimum(tl.maximum(token, 0), MOVES.WORLD * T - 1)
+        ours = token // T == peers.rank
+        theirs = token // T != peers.rank
+        late = wait_for_tokens(inbox.arrivals, token, theirs, T, MOVES.SPLIT, epoch, peers, MOVES.WORLD, MOVES.TOKENS)
         here = (token % T).to(tl.int64)
-        there = slot.to(tl.int64) * WORLD * T + token + late
+        there = slot.to(tl.int64) * MOVES.WORLD * T + token + late
         scales = None
-        if SCALES:
-            per_row = scales_per_row(H, SCALES)
-            scales = places_of(ours, scale_x, here * per_row, scale_inbox, there * per_row)
+        if FORM.SCALES:
+            per_row = scales_per_row(H, FORM.SCALES)
+            scales = places_of(ours, tokens.scales, here * per_row, inbox.scales, there * per_row)
         # Whole vectors of 16 bytes, which Triton 3.9 no longer sees: it would load single elements, and wait for each.
-        rows = tl.multiple_of(places_of(ours, x, here * H, inbox, there * H), 16)
-        acc = expert_product(
-            rows, row, H, b, expert, n * BLOCK_N, N, stride_be, stride_bk, stride_bn, scales,
-            scale_b, BLOCK_M, BLOCK_N, BLOCK_K, False, TMA, B_TRANSPOSED, HALVES, EVEN_K, SWAP, SCALES, PROMOTE, PARTS,
-        )  # fmt: skip
-        store_expert_tile(acc, c, row, end, n * BLOCK_N, N, BLOCK_M, BLOCK_N, EPILOGUE, HALVES)
+        rows = tl.multiple_of(places_of(ours, tokens.x, here * H, inbox.data, there * H), 16)
+        acc = expert_product(rows, row, scales, experts, expert, n * FORM.BLOCK_N, FORM)
+        store_expert_tile(acc, c, row, end, n * FORM.BLOCK_N, experts.columns, FORM)
 
 
 @triton.jit(do_not_specialize=["T", "rank", "spin_limit", "group_m"])
@@ -84,26 +82,29 @@ def dispatch_gemm_kernel(
     """C [capacity, N], or half as many columns: tokens x [T, H] of all ranks by this rank's experts, each row times its
     expert's B [EXPERTS, H, N], with their plan. Of fp8 both have scales.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    tokens = Tokens(x, ids, gates, T, H, K, local, scale_x, scales_per_row(H, SCALES))
+    routing = Routing(routed, routings, routing_parts, T * K)
+    box = Inbox(inbox, arrivals, done, scale_inbox)
+    plan = Plan(offsets, pairs, row_gates, own_rows, local, capacity)
+    MOVES: tl.constexpr = known(Moves, WORLD, STEP, ROUTING_LL, LL, PULL, TOKENS, COLUMNS, SPLIT, CHOICES)
+    experts = Experts(b, H, N, stride_be, stride_bk, stride_bn, scale_b)
+    FORM: tl.constexpr = known(
+        Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE, EPILOGUE, HALVES, SWAP, PARTS
+    )
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = wide_epoch(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     first_tile = routing_parts + comm_programs + local
     if pid < first_tile:
-        exchange_and_plan(
-            pid, x, ids, gates, offsets, pairs, row_gates, own_rows, routed, routings, inbox, arrivals, planned, done,
-            T, H, K, local, capacity, routing_parts, comm_programs, epoch, rank, heap_bases, status, spin_limit,
-            WORLD, PULL, LL, ROUTING_LL, STEP, TOKENS, COLUMNS, SPLIT, CHOICES, scale_x, scale_inbox,
-            scales_per_row(H, SCALES),
-        )  # fmt: skip
+        exchange_and_plan(pid, tokens, routing, box, plan, planned, comm_programs, epoch, peers, MOVES)
     else:
-        late = wait_for_plan(planned, local, epoch, status, spin_limit)
+        late = wait_for_plan(planned, local, epoch, peers)
         multiply_arrived(
-            late, x, inbox, scale_x, scale_inbox, arrivals, pairs, own_rows, offsets, b, scale_b, c, T, H, N,
-            stride_be, stride_bk, stride_bn, group_m, epoch, pid - first_tile, programs - first_tile, rank, status,
-            spin_limit, WORLD, TOKENS, SPLIT, OWN_FIRST, EXPERTS, PER, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED,
-            HALVES, EVEN_K, SWAP, SCALES, PROMOTE, PARTS, EPILOGUE,
+            late, c, experts, tokens, box, plan, group_m, epoch, pid - first_tile, programs - first_tile, peers,
+            OWN_FIRST, EXPERTS, PER, MOVES, FORM,
         )  # fmt: skip
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
-    finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)
+    finish_exchange(epoch_counter, programs, epoch, done, comm_programs, peers, WORLD, PULL)
     heap.clear_if(in_vain, offsets, local + 1)
     heap.seal_if(in_vain, c, tl.cast(capacity, tl.int64) * (N if EPILOGUE == PLAIN else N // 2))

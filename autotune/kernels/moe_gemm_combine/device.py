@@ -14,11 +14,14 @@ Launch after launch: as in the combine alone (``moe_combine/device.py``); the GE
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.moe.grouped_gemm import (
+    Experts,
     expert_product,
     expert_tile,
     row_blocks,
@@ -26,66 +29,61 @@ from autotune.kernels.moe.grouped_gemm import (
     scales_per_row,
     store_expert_tile,
 )
-from autotune.kernels.moe.sums import add_rows, add_sums, place_rows, send_sums, send_tile_rows
+from autotune.kernels.moe.sums import Moves, Rows, Sums, add_rows, add_sums, place_rows, send_sums, send_tile_rows
 from autotune.kernels.moe_combine.device import ONE_SHOT, PULL
-from autotune.kernels.primitives.counters import arrive, finish, last_of, wait_for_all, wait_in_slot, wide_epoch
-from autotune.kernels.primitives.gated import PLAIN
+from autotune.kernels.primitives.counters import arrive, finish, last_of, read_epoch, wait_for_all, wait_in_slot
+from autotune.kernels.primitives.known import Gemm, known
+
+
+class Said(NamedTuple):
+    """Tiles of each group that are finished, and what says that all are: to this rank, or in ``one_shot`` to all."""
+
+    tickets: Any
+    ready: Any
+    arrivals: Any
 
 
 @triton.jit
-def finish_group(
-    tickets, ready, arrivals, group, tiles, slot, rank, heap_bases, WORLD: tl.constexpr, MODE: tl.constexpr
-):
+def finish_group(said, group, tiles, slot, peers, WORLD: tl.constexpr, MODE: tl.constexpr):
     """Count a tile of a group of ``tiles`` as finished; the last says so: to this rank, or to all that have rows."""
-    if last_of(tickets + group, tiles):
+    if last_of(said.tickets + group, tiles):
         if MODE == ONE_SHOT:
-            heap.signal_each(arrivals + slot, rank, heap_bases, WORLD, 0)
+            heap.signal_each(said.arrivals + slot, peers, WORLD, 0)
         else:
-            heap.signal(ready + group, rank, rank, heap_bases)
+            heap.signal(said.ready + group, peers.rank, peers)
 
 
 @triton.jit
 def multiply_groups(
-    a, b, scale_a, scale_b, y, offsets, pairs, row_gates, inbox, tickets, ready, arrivals, T, H, K, depth, stride_be,
-    stride_bk, stride_bn, group_m, epoch, part, parts, rank, heap_bases, TYPE: tl.constexpr, WORLD: tl.constexpr,
-    MODE: tl.constexpr, LL: tl.constexpr, GROUPS: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-    EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr,
+    a, scale_a, experts, y, rows, sums, inbox, said, group_m, epoch, part, parts, peers, MODE: tl.constexpr,
+    GROUPS: tl.constexpr, EXPERTS: tl.constexpr, MOVES: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """This part of ``parts`` of the tiles, group by group."""
+    H, depth = experts.columns, experts.K
     slot = (epoch & 1).to(tl.int32)
-    tiles_n = tl.cdiv(H, BLOCK_N)
+    tiles_n = tl.cdiv(H, FORM.BLOCK_N)
     wide = tl.cdiv(tiles_n, GROUPS)
-    blocks = row_blocks(offsets, EXPERTS, BLOCK_M)
+    blocks = row_blocks(rows.offsets, EXPERTS, FORM.BLOCK_M)
     rows_of_tiles = tl.max(blocks, axis=0)
-    if not LL:
+    if not MOVES.LL:
         if (rows_of_tiles == 0) & (part == 0):  # there is nothing to do, and nobody else will say so
             for group in range(GROUPS):
-                finish_group(tickets, ready, arrivals, group, 1, slot, rank, heap_bases, WORLD, MODE)
+                finish_group(said, group, 1, slot, peers, MOVES.WORLD, MODE)
     for tile in range(part, rows_of_tiles * tiles_n, parts):
         group = tile // (rows_of_tiles * wide)
         columns_n = tl.minimum(wide, tiles_n - group * wide)
-        expert, row, end, n = expert_tile(
-            tile - group * rows_of_tiles * wide, blocks, offsets, columns_n, group_m, BLOCK_M
-        )
-        column = (group * wide + n) * BLOCK_N
-        rows = rows_of(None, row, end, 1, BLOCK_M)
-        acc = expert_product(
-            a if A_TMA else a + rows * depth, row, depth, b, expert, column, H, stride_be, stride_bk, stride_bn,
-            scale_a + rows * scales_per_row(depth, SCALES) if SCALES else None, scale_b, BLOCK_M, BLOCK_N, BLOCK_K,
-            A_TMA, TMA, B_TRANSPOSED, False, EVEN_K, SWAP, SCALES, PROMOTE, PARTS,
-        )  # fmt: skip
+        in_group = tile - group * rows_of_tiles * wide
+        expert, row, end, n = expert_tile(in_group, blocks, rows.offsets, columns_n, group_m, FORM.BLOCK_M)
+        column = (group * wide + n) * FORM.BLOCK_N
+        places = rows_of(None, row, end, 1, FORM.BLOCK_M)
+        scales = scale_a + places * scales_per_row(depth, FORM.SCALES) if FORM.SCALES else None
+        acc = expert_product(a if FORM.A_TMA else a + places * depth, row, scales, experts, expert, column, FORM)
         if MODE == ONE_SHOT:
-            send_tile_rows(
-                acc, row_gates, pairs, inbox, row, end, T, H, K, column, epoch, rank, heap_bases, TYPE, LL,
-                BLOCK_M, BLOCK_N,
-            )  # fmt: skip
+            send_tile_rows(acc, rows, sums, inbox, row, end, column, epoch, peers, MOVES)
         else:
-            store_expert_tile(acc, y, row, end, column, H, BLOCK_M, BLOCK_N, PLAIN, False)
-        if not LL:
-            finish_group(
-                tickets, ready, arrivals, group, rows_of_tiles * columns_n, slot, rank, heap_bases, WORLD, MODE
-            )  # fmt: skip
+            store_expert_tile(acc, y, row, end, column, H, FORM)
+        if not MOVES.LL:
+            finish_group(said, group, rows_of_tiles * columns_n, slot, peers, MOVES.WORLD, MODE)
 
 
 @triton.jit(do_not_specialize=["T", "group_m", "placing", "gemm_programs", "sending", "rank", "spin_limit"])
@@ -101,9 +99,18 @@ def gemm_combine_kernel(
     """Out [T, H] = sums by token of the rows of A [capacity, depth] @ B [EXPERTS, depth, H] of all ranks times their
     gates.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    rows = Rows(y, offsets, pairs, row_gates, places)
+    sums = Sums(out, ids, T, H, K, local)
+    experts = Experts(b, depth, H, stride_be, stride_bk, stride_bn, scale_b)
+    said = Said(tickets, ready, arrivals)
+    MOVES: tl.constexpr = known(Moves, TYPE, WORLD, MODE == PULL, LL, ROTATE, TOKENS, COLUMNS, SPLIT, CHOICES)
+    FORM: tl.constexpr = known(
+        Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE, 0, 0, SWAP, PARTS, A_TMA
+    )
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = wide_epoch(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     slot = (epoch & 1).to(tl.int32)
     first_sender = placing + gemm_programs
     adding = first_sender + sending
@@ -111,42 +118,33 @@ def gemm_combine_kernel(
     units = tl.cdiv(T, TOKENS) * SPLIT
     if pid < placing:
         place_rows(pairs, offsets, local, places, epoch, pid, placing, STEP)
-        heap.signal(placed + slot, rank, rank, heap_bases)
+        heap.signal(placed + slot, rank, peers)
     elif pid < first_sender:
         if LL:
-            wait_for_all(done, epoch.to(tl.int32) - 1, status, spin_limit, WORLD)
+            wait_for_all(done, epoch - 1, peers, WORLD)
         multiply_groups(
-            a, b, scale_a, scale_b, y, offsets, pairs, row_gates, inbox, tickets, ready, arrivals, T, H, K, depth,
-            stride_be, stride_bk, stride_bn, group_m, epoch, pid - placing, gemm_programs, rank, heap_bases, TYPE,
-            WORLD, MODE, LL, GROUPS, EXPERTS, BLOCK_M, BLOCK_N, BLOCK_K, A_TMA, TMA, B_TRANSPOSED, EVEN_K, SWAP, SCALES,
-            PROMOTE, PARTS,
+            a, scale_a, experts, y, rows, sums, inbox, said, group_m, epoch, pid - placing, gemm_programs, peers, MODE,
+            GROUPS, EXPERTS, MOVES, FORM,
         )  # fmt: skip
     elif pid < adding:
         if MODE != ONE_SHOT:
-            wait_in_slot(placed + slot, epoch, placing, status, spin_limit)
+            wait_in_slot(placed + slot, epoch, placing, peers)
             for group in range(GROUPS):
-                late = heap.wait(ready + group, epoch.to(tl.int32) + 1, status, spin_limit)
-                send_sums(
-                    y, row_gates, places, inbox, arrivals + group * 2 * units, T, H, K, group * wide + late * BLOCK_N,
-                    tl.minimum(H, (group + 1) * wide), epoch, pid - first_sender, sending, rank, heap_bases,
-                    WORLD, MODE == PULL, ROTATE, TOKENS, COLUMNS, SPLIT, CHOICES,
-                )  # fmt: skip
+                late = heap.wait(ready + group, epoch + 1, peers)
+                begin, end = group * wide + late * BLOCK_N, tl.minimum(H, (group + 1) * wide)
+                arrived = arrivals + group * 2 * units
+                send_sums(rows, sums, inbox, arrived, begin, end, epoch, pid - first_sender, sending, peers, MOVES)
     elif MODE == ONE_SHOT:
         if not LL:
-            wait_in_slot(arrivals + slot, epoch, WORLD, status, spin_limit)
-        add_rows(
-            out, ids, inbox, T, H, K, local * WORLD, epoch, pid - adding, programs - adding, status, spin_limit, TYPE,
-            LL, TOKENS, COLUMNS, SPLIT, CHOICES,
-        )  # fmt: skip
+            wait_in_slot(arrivals + slot, epoch, WORLD, peers)
+        add_rows(sums, inbox, epoch, pid - adding, programs - adding, peers, MOVES)
     else:
         for group in range(GROUPS):
-            add_sums(
-                out, ids, inbox, arrivals + group * 2 * units, T, H, K, local, group * wide,
-                tl.minimum(H, (group + 1) * wide), epoch, pid - adding, programs - adding, rank, heap_bases, status,
-                spin_limit, WORLD, MODE == PULL, TOKENS, COLUMNS, SPLIT, CHOICES,
-            )  # fmt: skip
+            begin, end = group * wide, tl.minimum(H, (group + 1) * wide)
+            arrived = arrivals + group * 2 * units
+            add_sums(sums, inbox, arrived, begin, end, epoch, pid - adding, programs - adding, peers, MOVES)
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
     if finish(epoch_counter, programs):
         if LL:
-            arrive(done, rank, heap_bases, WORLD)
+            arrive(done, peers, WORLD)
     heap.seal_if(in_vain, out, tl.cast(T, tl.int64) * H)

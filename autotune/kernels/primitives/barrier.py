@@ -18,10 +18,11 @@ def barrier_kernel(
 
     FINISH ends the epoch; an earlier barrier in the same epoch uses other counters.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     epoch = read_epoch(epoch_counter)
-    arrive(counters, rank, heap_bases, WORLD)
+    arrive(counters, peers, WORLD)
     traces.begin(trace, traces.PASSED, 0, 0)
-    wait_for_all(counters, epoch + 1, status, spin_limit, WORLD)
+    wait_for_all(counters, epoch + 1, peers, WORLD)
     traces.end(trace, traces.PASSED, 0)
     if FINISH:
         finish(epoch_counter, tl.num_programs(0))

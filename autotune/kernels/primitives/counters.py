@@ -17,26 +17,25 @@ from autotune.heap import device as heap
 
 
 @triton.jit
-def arrive(ready, rank, heap_bases, WORLD: tl.constexpr):
+def arrive(ready, peers, WORLD: tl.constexpr):
     """Arrive at ``ready`` on every rank: what peers read from us in this launch is in place. One program calls it."""
-    heap.signal_each(ready + rank, rank, heap_bases, WORLD, 0)
+    heap.signal_each(ready + peers.rank, peers, WORLD, 0)
 
 
 @triton.jit
-def wait_for_all(counters, target, status, spin_limit, WORLD: tl.constexpr):
+def wait_for_all(counters, target, peers, WORLD: tl.constexpr):
     """Wait until every rank's counter has reached ``target``: all are ready, have read, or have sent."""
     ranks = tl.arange(0, triton.next_power_of_2(WORLD))
-    heap.wait_each(counters + ranks, ranks < WORLD, target, status, spin_limit)
+    heap.wait_each(counters + ranks, ranks < WORLD, target, peers)
 
 
 @triton.jit
-def wait_in_slot(counter, epoch, signals, status, spin_limit):
+def wait_in_slot(counter, epoch, signals, peers):
     """Wait for ``signals`` of this launch at a counter that every other launch uses: one slot of two.
 
-    They count over all launches that have used the slot. ``epoch`` is that of ``wide_epoch``. Returns 1 where it timed
-    out, else 0.
+    They count over all launches that have used the slot. Returns 1 where it timed out, else 0.
     """
-    return heap.wait(counter, (((epoch >> 1) + 1) * signals).to(tl.int32), status, spin_limit)
+    return heap.wait(counter, ((epoch >> 1) + 1) * signals, peers)
 
 
 @triton.jit
@@ -53,7 +52,7 @@ def last_of(counter, programs):
 
 
 @triton.jit
-def end_phase(phase, programs, ready, rank, heap_bases, WORLD: tl.constexpr):
+def end_phase(phase, programs, ready, peers, WORLD: tl.constexpr):
     """Count this program out of a phase of ``programs`` programs; the last one arrives at ``ready`` on every rank, for
     all that they have stored. Returns whether we were the last. ``phase`` is int32 [1], this rank's alone.
 
@@ -61,7 +60,7 @@ def end_phase(phase, programs, ready, rank, heap_bases, WORLD: tl.constexpr):
     """
     last = last_of(phase, programs)
     if last:
-        arrive(ready, rank, heap_bases, WORLD)
+        arrive(ready, peers, WORLD)
     return last
 
 
@@ -74,13 +73,7 @@ elements has 40 million.
 
 @triton.jit
 def read_epoch(epoch_counter):
-    """The epoch, int32, for a program that has not finished yet. It wraps around."""
-    return wide_epoch(epoch_counter).to(tl.int32)
-
-
-@triton.jit
-def wide_epoch(epoch_counter):
-    """The epoch, int64, for a program that has not finished yet: it may be halved, which an int32 of it may not."""
+    """The epoch for a program that has not finished yet: an int64, as it is halved where slots are used in turn."""
     return tl.load(epoch_counter) >> EPOCH_SHIFT
 
 

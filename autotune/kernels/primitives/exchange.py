@@ -1,7 +1,7 @@
 """Finished tiles on their way between ranks: stored whole into a peer's inbox, signalled, summed where they arrive.
 
 An inbox is a row of tiles, each BLOCK_M x BLOCK_N elements without gaps, whatever the matrix's edge: stores and loads
-need no mask, and 16 bytes a thread are contiguous. Where few of a tile's rows exist, ``rows`` leaves the others out.
+need no mask, and 16 bytes a thread are contiguous.
 Sums over ranks are taken in fp32 and in a fixed order, of parts that each rank has rounded once to the inbox's type,
 our own too: the result is the same every time.
 
@@ -25,76 +25,49 @@ def inside_tile(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def send_tile(
-    value, inbox, index, peer, rank, heap_bases, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30,
-    scales=None, of_rows=None,
-):  # fmt: skip
-    """Store a tile, rounded to the inbox's type, as tile ``index`` of ``peer``'s inbox. The caller signals.
-
-    ``of_rows`` are the scales of a tile that is ``quantised`` already; otherwise it is now, where ``scales`` are given.
-    """
-    exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
+def send_tile(value, inbox, scales, index, peer, peers):
+    """Store a tile, rounded to the inbox's type, as tile ``index`` of ``peer``'s inbox. The caller signals."""
     if scales is not None:
-        if of_rows is None:
-            value, of_rows = quantised(value, inbox.dtype.element_ty, True)
-        places = scales + tl.cast(index, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-        heap.store(places, of_rows, rank, peer, heap_bases, mask=tl.arange(0, BLOCK_M) < rows)
-    pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
-    heap.store(pointers, value.to(inbox.dtype.element_ty), rank, peer, heap_bases, mask=exists, hint=(1, 16))
+        value, of_rows = quantised(value, inbox.dtype.element_ty, True)
+        places = scales + tl.cast(index, tl.int64) * value.shape[0] + tl.arange(0, value.shape[0])
+        heap.store(places, of_rows, peers.rank, peer, peers.bases)
+    pointers = inbox + tl.cast(index, tl.int64) * value.numel + inside_tile(value.shape[0], value.shape[1])
+    heap.store(pointers, value.to(inbox.dtype.element_ty), peers.rank, peer, peers.bases, hint=(1, 16))
 
 
 @triton.jit
-def read_tile(inbox, index, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30, scales=None):
-    """Tile ``index`` of our own inbox, in its type, with ``scales`` in fp32, zero where there are no rows. The caller
-    has waited for it.
-    """
-    exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
-    pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
-    tile = tl.load(pointers, mask=exists, other=0.0)
+def read_tile(inbox, scales, index, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Tile ``index`` of our own inbox, fp32. The caller has waited for it."""
+    tile = tl.load(inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N))
     if scales is not None:
         places = scales + tl.cast(index, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-        tile = received(tile, tl.load(places, mask=tl.arange(0, BLOCK_M) < rows, other=0.0))
-    return tile
-
-
-@triton.jit
-def sum_parts(
-    inbox, index, apart, PARTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30, scales=None
-):  # fmt: skip
-    """The sum of PARTS parts of a tile, all of them there already: fp32 [BLOCK_M, BLOCK_N]. All loads fly at once.
-
-    Part number p is tile ``index`` + p * ``apart`` of the inbox.
-    """
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for part in tl.static_range(PARTS):
-        acc += read_tile(inbox, index + part * apart, BLOCK_M, BLOCK_N, rows, scales).to(tl.float32)
-    return acc
+        tile = received(tile, tl.load(places))
+    return tile.to(tl.float32)
 
 
 @triton.jit
 def add_tiles(
-    acc, inbox, index, apart, arrivals, counter, counters_apart, target, rank, heap_bases, status, spin_limit,
-    WORLD: tl.constexpr, PULL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, scales=None,
-):  # fmt: skip
+    acc, inbox, scales, index, apart, counters, counters_apart, target, peers, WORLD: tl.constexpr, PULL: tl.constexpr
+):
     """Our own part of a tile (fp32, rounded to the inbox's type unless that has ``scales``) plus every peer's: fp32
     [BLOCK_M, BLOCK_N].
 
     For a tile that one rank alone sums: our own part comes first, then rank - 1, rank - 2, …, in the order in which
     ranks that send to rank + 1 first arrive. Nothing but the sum need stay in registers. The part of rank r is tile
-    ``index`` + r * ``apart`` of the inbox, there once ``arrivals[counter + r * counters_apart]`` is at ``target``.
-    PULL: the parts lie in the inboxes of the peers that made them, each as tile ``index``.
+    ``index`` + r * ``apart`` of the inbox, there once ``counters[r * counters_apart]`` is at ``target``. PULL: the
+    parts lie in the inboxes of the peers that made them, each as tile ``index``.
     """
     if scales is None:
         acc = acc.to(inbox.dtype.element_ty).to(tl.float32)
     for back in range(1, WORLD):
-        source = (rank + WORLD - back) % WORLD
-        late = heap.wait(arrivals + counter + source * counters_apart, target, status, spin_limit)
-        holder = source if PULL else rank
+        source = (peers.rank + WORLD - back) % WORLD
+        late = heap.wait(counters + source * counters_apart, target, peers)
+        holder = source if PULL else peers.rank
         place = tl.cast(index + (0 if PULL else source * apart) + late, tl.int64)
-        pointers = inbox + place * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
-        part = heap.load(pointers, rank, holder, heap_bases, hint=(1, 16))
+        pointers = inbox + place * acc.numel + inside_tile(acc.shape[0], acc.shape[1])
+        part = heap.load(pointers, peers.rank, holder, peers.bases, hint=(1, 16))
         if scales is not None:
-            places = scales + place * BLOCK_M + tl.arange(0, BLOCK_M)
-            part = received(part, heap.load(places, rank, holder, heap_bases))
+            places = scales + place * acc.shape[0] + tl.arange(0, acc.shape[0])
+            part = received(part, heap.load(places, peers.rank, holder, peers.bases))
         acc += part.to(tl.float32)
     return acc

@@ -30,26 +30,26 @@ def tile_columns(column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr):
 
 
 @triton.jit
-def loaded_columns(column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr):
+def loaded_columns(column, columns, FORM: tl.constexpr):
     """``tile_columns``, with existing columns in place of those beyond the edge, whose results are not stored.
 
     The compiler does not see that columns of two halves lie side by side, and would load them one by one.
     """
-    found = tile_columns(column, columns, BLOCK_N, HALVES) % columns
-    if HALVES > 1:
-        found = tl.max_contiguous(tl.multiple_of(found, HALVES), HALVES)
+    found = tile_columns(column, columns, FORM.BLOCK_N, FORM.HALVES) % columns
+    if FORM.HALVES > 1:
+        found = tl.max_contiguous(tl.multiple_of(found, FORM.HALVES), FORM.HALVES)
     return found
 
 
 @triton.jit
-def halves_of(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def halves_of(tile):
     """The left and the right half of a tile's columns."""
-    return tl.split(tl.permute(tl.reshape(tile, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+    return tl.split(tl.permute(tl.reshape(tile, (tile.shape[0], 2, tile.shape[1] // 2)), (0, 2, 1)))
 
 
 @triton.jit
-def side_by_side(left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (BLOCK_M, BLOCK_N))
+def side_by_side(left, right):
+    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (left.shape[0], 2 * left.shape[1]))
 
 
 @triton.jit
@@ -66,10 +66,10 @@ def activated(gate, EPILOGUE: tl.constexpr):
 
 
 @triton.jit
-def gated(acc, EPILOGUE: tl.constexpr, HALVES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def gated(acc, FORM: tl.constexpr):
     """A tile of the product, fp32 [BLOCK_M, BLOCK_N], as C has it: activation(gate) * up, [BLOCK_M, BLOCK_N / 2]."""
-    if HALVES:
-        gate, up = halves_of(acc, BLOCK_M, BLOCK_N)
+    if FORM.HALVES:
+        gate, up = halves_of(acc)
     else:
-        gate, up = tl.split(tl.reshape(acc, (BLOCK_M, BLOCK_N // 2, 2)))
-    return activated(gate, EPILOGUE) * up
+        gate, up = tl.split(tl.reshape(acc, (acc.shape[0], acc.shape[1] // 2, 2)))
+    return activated(gate, FORM.EPILOGUE) * up

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 
 
@@ -28,15 +29,16 @@ def hand_over_kernel(
     is on its way to this memory. No rank goes on, and sends, before all are ``done`` with their zeros. Programs wait
     for nothing but peers' programs 0 before they clear, and for nothing but the last of each peer's afterwards.
     """
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
     if tl.load(holder) != place:
         programs = tl.num_programs(0)
         epoch = read_epoch(epoch_counter)
         if tl.program_id(0) == 0:
-            arrive(ready, rank, heap_bases, WORLD)
-        wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+            arrive(ready, peers, WORLD)
+        wait_for_all(ready, epoch + 1, peers, WORLD)
         _clear(shared, shared_words, BLOCK)
         _clear(own, own_words, BLOCK)
         if finish(epoch_counter, programs):
-            arrive(done, rank, heap_bases, WORLD)
-            wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
+            arrive(done, peers, WORLD)
+            wait_for_all(done, epoch + 1, peers, WORLD)
             tl.store(holder, tl.cast(place, tl.int64))

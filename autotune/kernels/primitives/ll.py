@@ -18,6 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import num_threads
+from triton.runtime.jit import constexpr_function
 
 from autotune.heap import device as heap
 
@@ -35,11 +36,17 @@ def ll_words(data, flag):
     return data | (flag.to(tl.int64) << 32)
 
 
+@constexpr_function
+def per_word(TYPE, LL=True):
+    """The elements of TYPE that an LL word holds; 1 where they travel otherwise."""
+    return 32 // TYPE.primitive_bitwidth if LL else 1
+
+
 @triton.jit
-def ll_data(part, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Elements [ROWS, COLUMNS] as data of words, int64: two of 16 bits in each, [ROWS, COLUMNS // 2], or one of 32."""
+def ll_data(part):
+    """Elements [rows, columns] as data of words, int64: two of 16 bits in each, [rows, columns // 2], or one of 32."""
     if part.dtype.primitive_bitwidth == 16:
-        low, high = tl.split(tl.reshape(part.to(tl.uint16, bitcast=True), (ROWS, COLUMNS // 2, 2)))
+        low, high = tl.split(tl.reshape(part.to(tl.uint16, bitcast=True), (part.shape[0], part.shape[1] // 2, 2)))
         data = low.to(tl.int64) | (high.to(tl.int64) << 16)
     else:
         data = part.to(tl.uint32, bitcast=True).to(tl.int64)
@@ -47,15 +54,24 @@ def ll_data(part, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def ll_sum(words, TYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The sum over the first dimension of words that hold elements of TYPE: fp32 [ROWS, COLUMNS].
+def packed(value, epoch, LL: tl.constexpr = True):
+    """Elements as words of a launch; as they are where they travel otherwise."""
+    if LL:
+        value = ll_words(ll_data(value), ll_flag(epoch))
+    return value
+
+
+@triton.jit
+def ll_sum(words, TYPE: tl.constexpr):
+    """The sum over the first dimension of words [.., rows, words] that hold elements of TYPE: fp32 [rows, columns].
 
     The compiler fixes its order.
     """
     if TYPE.primitive_bitwidth == 16:
         low = (words & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
         high = ((words >> 16) & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
-        acc = tl.reshape(tl.join(tl.sum(low, axis=0), tl.sum(high, axis=0)), (ROWS, COLUMNS))
+        acc = tl.join(tl.sum(low, axis=0), tl.sum(high, axis=0))
+        acc = tl.reshape(acc, (words.shape[1], 2 * words.shape[2]))
     else:
         acc = tl.sum((words & 0xFFFFFFFF).to(tl.uint32).to(TYPE, bitcast=True), axis=0)
     return acc
@@ -78,7 +94,7 @@ def ll_missing(words, flag):
 
 
 @triton.jit
-def ll_wait(place, flag, mask, status, spin_limit):
+def ll_wait(place, flag, mask, peers):
     """Poll words [any shape] in our own heap until all that ``mask`` asks for carry ``flag``; the others' data is 0.
 
     Bounded as ``wait`` in ``heap/device.py`` is; where it times out, the words are what was there. Of fewer words than
@@ -88,12 +104,12 @@ def ll_wait(place, flag, mask, status, spin_limit):
     words = tl.load(place, mask=mask, other=empty, volatile=True)
     missing = ll_missing(words, flag)
     spins = 0
-    while (missing > 0) & (spins < spin_limit):
-        spins = heap.next_spin(spins, status, spin_limit)
+    while (missing > 0) & (spins < peers.spins):
+        spins = heap.next_spin(spins, peers.status, peers.spins)
         words = tl.load(place, mask=mask, other=empty, volatile=True)
         missing = ll_missing(words, flag)
     if missing > 0:
-        heap.time_out(status)
+        heap.time_out(peers.status)
     if heap.compiles_for_cuda():
         if words.numel < num_threads():
             tl.debug_barrier()  # from here on all see what one has seen

@@ -14,7 +14,6 @@ from triton.runtime.jit import constexpr_function
 from autotune.heap import device as heap
 from autotune.kernels.primitives.gated import tile_columns
 
-NO_SCALES = tl.constexpr(0)
 TENSOR = tl.constexpr(1)
 ROW = tl.constexpr(2)
 BLOCK = tl.constexpr(3)
@@ -22,29 +21,27 @@ SIDE = tl.constexpr(128)
 
 
 @triton.jit
-def scaled(
-    acc, scale_a, row, rows, scale_b, column, columns,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SCALES: tl.constexpr, HALVES: tl.constexpr = 0,
-):  # fmt: skip
+def scaled(acc, operands, row, rows, column, FORM: tl.constexpr):
     """A tile's sums times the scales of the whole depth: ``row`` is the tile's first in A's scales, which have
     ``rows``, ``column`` its first in B's, see ``tile_columns``.
     """
-    if SCALES == TENSOR:
-        acc *= tl.load(scale_a) * tl.load(scale_b)
-    if SCALES == ROW:
-        acc *= tl.load(scale_a + tl.minimum(row + tl.arange(0, BLOCK_M), rows - 1))[:, None]
-        acc = scaled_columns(acc, scale_b, column, columns, BLOCK_N, HALVES)
+    if FORM.SCALES == TENSOR:
+        acc *= tl.load(operands.scale_a) * tl.load(operands.scale_b)
+    if FORM.SCALES == ROW:
+        acc *= tl.load(operands.scale_a + tl.minimum(row + tl.arange(0, FORM.BLOCK_M), rows - 1))[:, None]
+        acc = scaled_columns(acc, operands.scale_b, column, operands.columns, FORM)
     return acc
 
 
 @triton.jit
-def scaled_columns(acc, scale_b, column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = 0):
+def scaled_columns(acc, scale_b, column, columns, FORM: tl.constexpr):
     """A tile's sums times the scales of B's columns."""
-    return acc * tl.load(scale_b + tl.minimum(tile_columns(column, columns, BLOCK_N, HALVES), columns - 1))[None, :]
+    places = tl.minimum(tile_columns(column, columns, FORM.BLOCK_N, FORM.HALVES), columns - 1)
+    return acc * tl.load(scale_b + places)[None, :]
 
 
 @triton.jit
-def block_scale_b(scale_b, k, pitch, column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = 0):
+def block_scale_b(scale_b, k, pitch, column, columns, FORM: tl.constexpr):
     """The scales of B's blocks at depth ``k``, for each column of a tile: [1, BLOCK_N].
 
     A tile is as wide as a block, a part of one or two of them: a number or two for all its columns. Only up's half of
@@ -52,14 +49,14 @@ def block_scale_b(scale_b, k, pitch, column, columns, BLOCK_N: tl.constexpr, HAL
     """
     at = scale_b + k // SIDE
     last = (columns - 1) // SIDE
-    places = tl.arange(0, BLOCK_N)
-    if HALVES:
-        half: tl.constexpr = BLOCK_N // 2
+    places = tl.arange(0, FORM.BLOCK_N)
+    if FORM.HALVES:
+        half: tl.constexpr = FORM.BLOCK_N // 2
         up = columns // 2 + column // 2
         of_up = _of_two_blocks(at, pitch, up, last, places - half)
         scales = tl.where(places < half, tl.load(at + column // 2 // SIDE * pitch), of_up)
-    elif BLOCK_N <= SIDE:
-        scales = tl.full((BLOCK_N,), tl.load(at + column // SIDE * pitch), tl.float32)
+    elif FORM.BLOCK_N <= SIDE:
+        scales = tl.full((FORM.BLOCK_N,), tl.load(at + column // SIDE * pitch), tl.float32)
     else:
         scales = _of_two_blocks(at, pitch, column, last, places)
     return scales[None, :]
@@ -148,8 +145,8 @@ def widened(tile):
 
 
 @triton.jit
-def store_scales(of_rows, scales, row, column, rows, columns, BLOCK_M: tl.constexpr):
+def store_scales(of_rows, scales, row, column, rows, columns):
     """Scales of a tile's rows, one block of columns wide, into those of a matrix: fp32 [rows, columns / SIDE]."""
-    rs = row + tl.arange(0, BLOCK_M)
+    rs = row + tl.arange(0, of_rows.shape[0])
     places = scales + rs.to(tl.int64) * (columns // SIDE) + column // SIDE
     tl.store(places, of_rows, mask=(rs < rows) & (column < columns))

@@ -53,7 +53,7 @@ def sentinel_read(place, mask):
 
 
 @triton.jit
-def sentinel_wait(place, mask, status, spin_limit):
+def sentinel_wait(place, mask, peers):
     """Poll words [any shape] in our own heap until none that ``mask`` asks for is empty, and read them.
 
     No fewer words than the program has threads: else threads that hold the same word could see it at different times.
@@ -62,12 +62,12 @@ def sentinel_wait(place, mask, status, spin_limit):
     words = sentinel_read(place, mask)
     missing = tl.sum((words == NO_NUMBER).to(tl.int32))
     spins = 0
-    while (missing > 0) & (spins < spin_limit):
-        spins = heap.next_spin(spins, status, spin_limit)
+    while (missing > 0) & (spins < peers.spins):
+        spins = heap.next_spin(spins, peers.status, peers.spins)
         words = sentinel_read(place, mask)
         missing = tl.sum((words == NO_NUMBER).to(tl.int32))
     if missing > 0:
-        heap.time_out(status)
+        heap.time_out(peers.status)
     return words
 
 
@@ -78,8 +78,8 @@ def sentinel_empty(place, mask):
 
 
 @triton.jit
-def sentinel_take(place, mask, status, spin_limit):
+def sentinel_take(place, mask, peers):
     """``sentinel_wait`` by the only program that reads these words: they are empty afterwards."""
-    data = sentinel_wait(place, mask, status, spin_limit)
+    data = sentinel_wait(place, mask, peers)
     sentinel_empty(place, mask)
     return data

@@ -17,21 +17,19 @@ def split_range(split, depth, SPLITS: tl.constexpr, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
-def join_splits(
-    acc, partials, tickets, tile, split, SPLITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):  # fmt: skip
+def join_splits(acc, partials, tickets, tile, split, SPLITS: tl.constexpr):
     """Leave this split's part of a tile; the split that comes last gets the sum. Returns (sum, whether we are last).
 
-    ``acc`` is [BLOCK_M, BLOCK_N] fp32, ``partials`` fp32 [tiles, SPLITS, BLOCK_M, BLOCK_N], ``tickets`` int32 [tiles],
-    zero before the first launch and after each. The order of the sum does not depend on who comes last: the result is
-    the same every time. What is returned to those who are not last means nothing.
+    ``partials`` is fp32 [tiles, SPLITS, BLOCK_M, BLOCK_N], ``tickets`` int32 [tiles], zero before the first launch and
+    after each. The order of the sum does not depend on who comes last: the result is the same every time. What is
+    returned to those who are not last means nothing.
     """
-    place = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    parts = partials + tl.cast(tile, tl.int64) * (SPLITS * BLOCK_M * BLOCK_N) + place
-    tl.store(parts + split * (BLOCK_M * BLOCK_N), acc)
+    place = tl.arange(0, acc.shape[0])[:, None] * acc.shape[1] + tl.arange(0, acc.shape[1])[None, :]
+    parts = partials + tl.cast(tile, tl.int64) * (SPLITS * acc.numel) + place
+    tl.store(parts + split * acc.numel, acc)
     last = last_of(tickets + tile, SPLITS)
     if last:
         acc = tl.load(parts)
         for other in tl.static_range(1, SPLITS):
-            acc += tl.load(parts + other * (BLOCK_M * BLOCK_N))
+            acc += tl.load(parts + other * acc.numel)
     return acc, last

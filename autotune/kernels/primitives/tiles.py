@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
+from triton.runtime.jit import constexpr_function
 
 from autotune.kernels.primitives.gated import PLAIN, gated, halves_of, tile_columns
 from autotune.kernels.primitives.scales import SIDE, quantised, store_scales
@@ -20,63 +23,66 @@ def swizzle(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     return first_m + local % rows, local // rows
 
 
-@triton.jit
-def add_bias(acc, bias, column, width, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = 0):
-    """Acc [BLOCK_M, BLOCK_N] + bias [width] from ``column`` on, in fp32."""
-    columns = tile_columns(column, width, BLOCK_N, HALVES)
-    return acc + tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
+class Output(NamedTuple):
+    """C, row-major [rows, columns], or half as many columns with an EPILOGUE: a tensor descriptor or a pointer."""
+
+    c: Any
+    rows: Any
+    columns: Any
+    """Of the product."""
+    bias: Any = None
+    residual: Any = None
+    scales: Any = None
+    """C is fp8, and a tile one block wide."""
+
+
+@constexpr_function
+def is_descriptor(c):
+    return hasattr(c, "block_shape")
 
 
 @triton.jit
-def add_residual(
-    acc, residual, row, column, rows, width, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):  # fmt: skip
-    """Acc [BLOCK_M, BLOCK_N] + residual [rows, width] from (``row``, ``column``) on, in fp32."""
-    rs = row + tl.arange(0, BLOCK_M)
-    cs = column + tl.arange(0, BLOCK_N)
-    inside = (rs < rows)[:, None] & (cs < width)[None, :]
-    pointers = residual + rs.to(tl.int64)[:, None] * width + cs[None, :]
-    return acc + tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+def finished(acc, out, row, column, HALVES: tl.constexpr = 0):
+    """A tile's sums + bias [columns] + residual [rows, columns], in fp32."""
+    if out.bias is not None:
+        columns = tile_columns(column, out.columns, acc.shape[1], HALVES)
+        acc = acc + tl.load(out.bias + columns, mask=columns < out.columns, other=0.0).to(tl.float32)[None, :]
+    if out.residual is not None:
+        rs = row + tl.arange(0, acc.shape[0])
+        cs = column + tl.arange(0, acc.shape[1])
+        inside = (rs < out.rows)[:, None] & (cs < out.columns)[None, :]
+        pointers = out.residual + rs.to(tl.int64)[:, None] * out.columns + cs[None, :]
+        acc = acc + tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+    return acc
 
 
 @triton.jit
-def put_tile(
-    tile, c, row, column, rows, width, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr
-):  # fmt: skip
+def put_tile(tile, c, row, column, rows, width):
     """C[row : …, column : …] = tile, rounded to C's type. C is row-major [rows, width]; the edge is masked."""
-    if TMA:
+    if is_descriptor(c):
         c.store([row, column], tile.to(c.dtype))
     else:
-        rs = row + tl.arange(0, BLOCK_M)
-        cs = column + tl.arange(0, BLOCK_N)
+        rs = row + tl.arange(0, tile.shape[0])
+        cs = column + tl.arange(0, tile.shape[1])
         pointers = c + rs.to(tl.int64)[:, None] * width + cs[None, :]
         tl.store(pointers, tile.to(c.dtype.element_ty), mask=(rs < rows)[:, None] & (cs < width)[None, :])
 
 
 @triton.jit
-def store_tile(
-    acc, c, row, column, rows, width, bias,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
-    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = 0, residual=None, c_scales=None,
-):  # fmt: skip
-    """C[row : …, column : …] = acc + bias + residual (None: without), rounded to C's type, or what EPILOGUE makes of
-    it: half as many columns of a C [rows, width / 2]. With ``c_scales`` that is fp8, and a tile one block wide.
-    """
-    if BIAS:
-        acc = add_bias(acc, bias, column, width, BLOCK_N, HALVES)
-    if residual is not None:
-        acc = add_residual(acc, residual, row, column, rows, width, BLOCK_M, BLOCK_N)
-    if EPILOGUE != PLAIN:
-        acc = gated(acc, EPILOGUE, HALVES, BLOCK_M, BLOCK_N)
-        if c_scales is not None:
-            tl.static_assert(BLOCK_N // 2 == SIDE)
-            acc, of_rows = quantised(acc, c.dtype if TMA else c.dtype.element_ty)
-            store_scales(of_rows, c_scales, row, column // 2, rows, width // 2, BLOCK_M)
-        put_tile(acc, c, row, column // 2, rows, width // 2, BLOCK_M, BLOCK_N // 2, TMA)
-    elif TMA and BLOCK_N >= 64:
+def store_tile(acc, out, row, column, FORM: tl.constexpr):
+    """C[row : …, column : …] = acc + bias + residual, rounded to C's type, or what EPILOGUE makes of it."""
+    acc = finished(acc, out, row, column, FORM.HALVES)
+    if FORM.EPILOGUE != PLAIN:
+        acc = gated(acc, FORM)
+        if out.scales is not None:
+            tl.static_assert(FORM.BLOCK_N // 2 == SIDE)
+            acc, of_rows = quantised(acc, out.c.dtype if is_descriptor(out.c) else out.c.dtype.element_ty)
+            store_scales(of_rows, out.scales, row, column // 2, out.rows, out.columns // 2)
+        put_tile(acc, out.c, row, column // 2, out.rows, out.columns // 2)
+    elif is_descriptor(out.c) and FORM.BLOCK_N >= 64:
         # Two halves: the whole 128x256 tile's 64 KiB would not fit beside four stages of operands.
-        left, right = halves_of(acc, BLOCK_M, BLOCK_N)
-        c.store([row, column], left.to(c.dtype))
-        c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
+        left, right = halves_of(acc)
+        out.c.store([row, column], left.to(out.c.dtype))
+        out.c.store([row, column + FORM.BLOCK_N // 2], right.to(out.c.dtype))
     else:
-        put_tile(acc, c, row, column, rows, width, BLOCK_M, BLOCK_N, TMA)
+        put_tile(acc, out.c, row, column, out.rows, out.columns)

@@ -1,0 +1,199 @@
+"""The all-reduce of a block, whoever made its parts: sent, waited for and summed, by signals, LL or sentinel words.
+
+``one_shot``: every rank gets every part and sums. ``two_shot``: the block's owner, rank block % WORLD, sums and sends
+the result to all. Our own part takes the same way as the others', so all ranks add the same numbers in the same order.
+Why launches may follow each other without a barrier: ``gemm_all_reduce/device.py``.
+
+An inbox is a row of blocks, each BLOCK_M rows of ``pitch`` elements: of one_shot [2 slots, WORLD, blocks], of two_shot
+[2, WORLD, owned blocks], its results [2, blocks]; or of as many words as hold them. Counters are [2, blocks].
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from autotune.heap import device as heap
+from autotune.kernels.primitives.counters import wait_in_slot
+from autotune.kernels.primitives.ll import ll_flag, ll_sum, ll_wait, packed, per_word
+from autotune.kernels.primitives.protocols import LL, SENTINEL, SIGNAL
+from autotune.kernels.primitives.scales import quantised, received
+from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_take
+from autotune.kernels.primitives.tiles import finished
+
+ONE_SHOT = tl.constexpr(0)
+TWO_SHOT = tl.constexpr(1)
+
+
+class Exchange(NamedTuple):
+    """What is exchanged: elements of TYPE; BLOCK_M rows, of which a block has BLOCK_N columns."""
+
+    TYPE: Any
+    WORLD: Any
+    MODE: Any
+    PROTOCOL: Any
+    BLOCK_M: Any
+    BLOCK_N: Any
+    SIGNALS: Any = 1
+    """With which each rank sends its part."""
+
+
+class Boxes(NamedTuple):
+    """Inboxes and their counters, in this rank's heap."""
+
+    inbox: Any
+    results: Any
+    arrivals: Any
+    returns: Any
+    scales: Any = None
+    """Of an inbox of fp8: fp32, one for each row of a block."""
+
+
+class Block(NamedTuple):
+    """One of ``blocks``: its rows that exist, and the columns where not all do."""
+
+    number: Any
+    blocks: Any
+    rows: Any
+    pitch: Any
+    columns: Any = None
+
+
+@triton.jit
+def inside_block(block, column, FORM: tl.constexpr, WIDTH: tl.constexpr):
+    """Offsets of WIDTH of a block's columns, from ``column`` on, in an inbox, and which exist: [BLOCK_M, words]."""
+    PER: tl.constexpr = per_word(FORM.TYPE, FORM.PROTOCOL == LL)
+    rows = tl.arange(0, FORM.BLOCK_M)[:, None]
+    columns = column // PER + tl.arange(0, WIDTH // PER)[None, :]
+    exists = rows < block.rows
+    if block.columns is not None:
+        exists = exists & (columns < block.columns // PER)
+    return rows * (block.pitch // PER) + columns, exists
+
+
+@triton.jit
+def place_of(index, block, FORM: tl.constexpr):
+    """The element or word at which block ``index`` of an inbox begins, int64."""
+    PER: tl.constexpr = per_word(FORM.TYPE, FORM.PROTOCOL == LL)
+    return tl.cast(index, tl.int64) * (FORM.BLOCK_M * (block.pitch // PER))
+
+
+@triton.jit
+def deliver(
+    part, inbox, index, counter, first, block, epoch, peers, FORM: tl.constexpr, PEERS: tl.constexpr, scales=None,
+    column=0,
+):  # fmt: skip
+    """Send a part, from ``column`` on, rounded to TYPE or as fp8 with ``scales``, as block ``index`` of the inbox of
+    PEERS ranks from ``first`` on: one, or all.
+    """
+    of_rows = None
+    if FORM.PROTOCOL == LL:
+        value = packed(part.to(FORM.TYPE), epoch)
+    elif FORM.PROTOCOL == SENTINEL:
+        value = sentinel_bits(part.to(FORM.TYPE))
+    elif scales is not None:
+        value, of_rows = quantised(part, inbox.dtype.element_ty, True)
+    else:
+        value = part.to(FORM.TYPE)
+    for turn in tl.static_range(PEERS):
+        peer = (first + turn) % FORM.WORLD
+        if of_rows is not None:
+            places = scales + tl.cast(index, tl.int64) * FORM.BLOCK_M + tl.arange(0, FORM.BLOCK_M)
+            inside = tl.arange(0, FORM.BLOCK_M) < block.rows
+            heap.store(places, of_rows, peers.rank, peer, peers.bases, mask=inside)
+        offsets, exists = inside_block(block, column, FORM, part.shape[1])
+        heap.store(
+            inbox + place_of(index, block, FORM) + offsets,
+            value,
+            peers.rank,
+            peer,
+            peers.bases,
+            mask=exists,
+            hint=(1, 16),
+        )
+    if FORM.PROTOCOL == SIGNAL:
+        if PEERS == 1:
+            heap.signal(counter, first, peers)
+        else:
+            heap.signal_each(counter, peers, FORM.WORLD, 0)
+
+
+@triton.jit
+def collect(
+    inbox, index, apart, counter, block, epoch, peers, FORM: tl.constexpr, SOURCES: tl.constexpr,
+    SIGNALS: tl.constexpr, scales=None,
+):  # fmt: skip
+    """Wait for what SOURCES ranks delivered of a block, with SIGNALS signals in all, and add it up: fp32
+    [BLOCK_M, BLOCK_N]. What source number s sent is block ``index`` + s * ``apart``; all are on their way at once.
+    """
+    offsets, exists = inside_block(block, 0, FORM, FORM.BLOCK_N)
+    if FORM.PROTOCOL != SIGNAL:
+        sources = tl.arange(0, triton.next_power_of_2(SOURCES))
+        pointers = inbox + place_of(index + sources * apart, block, FORM)[:, None, None] + offsets[None, :, :]
+        wanted = (sources < SOURCES)[:, None, None] & exists[None, :, :]
+        if FORM.PROTOCOL == LL:
+            words = ll_wait(pointers, ll_flag(epoch), wanted, peers)
+            acc = ll_sum(words, FORM.TYPE)
+        else:
+            data = sentinel_take(pointers, tl.broadcast_to(wanted, pointers.shape), peers)
+            acc = tl.sum(data.to(FORM.TYPE, bitcast=True).to(tl.float32), axis=0)
+    else:
+        wait_in_slot(counter, epoch, SIGNALS, peers)
+        acc = tl.zeros((FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
+        for source in tl.static_range(SOURCES):
+            at = index + source * apart
+            part = tl.load(inbox + place_of(at, block, FORM) + offsets, mask=exists, other=0.0)
+            if scales is not None:
+                places = scales + tl.cast(at, tl.int64) * FORM.BLOCK_M + tl.arange(0, FORM.BLOCK_M)
+                inside = tl.arange(0, FORM.BLOCK_M) < block.rows
+                part = received(part, tl.load(places, mask=inside, other=0.0))
+            acc += part.to(tl.float32)
+    return acc
+
+
+@triton.jit
+def share_part(part, block, epoch, boxes, peers, FORM: tl.constexpr, column=0):
+    """Send our part of a block, its columns from ``column`` on, to those who sum it."""
+    slot = (epoch & 1).to(tl.int32)
+    counter = boxes.arrivals + slot * block.blocks + block.number
+    box = slot * FORM.WORLD + peers.rank
+    if FORM.MODE == ONE_SHOT:
+        index = box * block.blocks + block.number
+        deliver(
+            part, boxes.inbox, index, counter, peers.rank, block, epoch, peers, FORM, FORM.WORLD, boxes.scales, column
+        )
+    else:
+        index = box * tl.cdiv(block.blocks, FORM.WORLD) + block.number // FORM.WORLD
+        owner = block.number % FORM.WORLD
+        deliver(part, boxes.inbox, index, counter, owner, block, epoch, peers, FORM, 1, boxes.scales, column)
+
+
+@triton.jit
+def summed(block, epoch, boxes, peers, FORM: tl.constexpr, out=None, row=0, column=0):
+    """The sum of all ranks' parts of a block, fp32 [BLOCK_M, BLOCK_N]; in two_shot + bias + residual of ``out`` where
+    that is given, at (``row``, ``column``).
+    """
+    slot = (epoch & 1).to(tl.int32)
+    here = slot * block.blocks + block.number
+    SIGNALS: tl.constexpr = FORM.WORLD * FORM.SIGNALS
+    if FORM.MODE == ONE_SHOT:
+        first = slot * FORM.WORLD * block.blocks + block.number
+        acc = collect(
+            boxes.inbox, first, block.blocks, boxes.arrivals + here, block, epoch, peers, FORM, FORM.WORLD, SIGNALS,
+            boxes.scales,
+        )  # fmt: skip
+    else:
+        if block.number % FORM.WORLD == peers.rank:
+            owned = tl.cdiv(block.blocks, FORM.WORLD)
+            first = slot * FORM.WORLD * owned + block.number // FORM.WORLD
+            total = collect(
+                boxes.inbox, first, owned, boxes.arrivals + here, block, epoch, peers, FORM, FORM.WORLD, SIGNALS,
+                boxes.scales,
+            )  # fmt: skip
+            if out is not None:
+                total = finished(total, out, row, column)
+            deliver(total, boxes.results, here, boxes.returns + here, peers.rank, block, epoch, peers, FORM, FORM.WORLD)
+        acc = collect(boxes.results, here, 0, boxes.returns + here, block, epoch, peers, FORM, 1, 1)
+    return acc
