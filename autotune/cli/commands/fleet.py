@@ -68,7 +68,10 @@ def fleet(
     if not (status or stop):
         try:
             with output.prints_apart():
-                _here(asked, url) if engine == "local" else _on_ray(asked, url, address)
+                if engine == "ray":
+                    _on_ray(asked, url, address)
+                else:
+                    _here(asked, url)
         except KeyboardInterrupt:
             output.say("interrupted; measurements are kept, and the same command resumes")
             raise typer.Exit(exit_code()) from None
