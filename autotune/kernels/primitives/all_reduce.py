@@ -171,9 +171,9 @@ def share_part(part, block, epoch, boxes, peers, FORM: tl.constexpr, column=0):
 
 
 @triton.jit
-def summed(block, epoch, boxes, peers, FORM: tl.constexpr, out=None, row=0, column=0):
-    """The sum of all ranks' parts of a block, fp32 [BLOCK_M, BLOCK_N]; in two_shot + bias + residual of ``out`` where
-    that is given, at (``row``, ``column``).
+def summed(block, epoch, boxes, peers, FORM: tl.constexpr, out=None, row=0, column=0, FINISH: tl.constexpr = False):
+    """The sum of all ranks' parts of a block, fp32 [BLOCK_M, BLOCK_N]; in two_shot + bias + residual of ``out`` with
+    FINISH, at (``row``, ``column``).
     """
     slot = (epoch & 1).to(tl.int32)
     here = slot * block.blocks + block.number
@@ -192,7 +192,7 @@ def summed(block, epoch, boxes, peers, FORM: tl.constexpr, out=None, row=0, colu
                 boxes.inbox, first, owned, boxes.arrivals + here, block, epoch, peers, FORM, FORM.WORLD, SIGNALS,
                 boxes.scales,
             )  # fmt: skip
-            if out is not None:
+            if FINISH:
                 total = finished(total, out, row, column)
             deliver(total, boxes.results, here, boxes.returns + here, peers.rank, block, epoch, peers, FORM, FORM.WORLD)
         acc = collect(boxes.results, here, 0, boxes.returns + here, block, epoch, peers, FORM, 1, 1)
