@@ -26,18 +26,25 @@ from autotune.kernels.primitives.tiles import put_tile
 @triton.jit
 def load_rows(x, row, M, column, N, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr):
     """Rows from ``row`` and columns from ``column`` on of x [M, N], zero beyond its edge: [BLOCK_M, WIDTH]."""
-    rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, WIDTH)
-    inside = (rows < M)[:, None] & (columns < N)[None, :]
-    return tl.load(x + rows.to(tl.int64)[:, None] * N + columns[None, :], mask=inside, other=0.0)
+    rows, columns = tl.arange(0, BLOCK_M), column + tl.arange(0, WIDTH)
+    # Rows are compared as in ``inside_block``: another form of the mask would be computed again, 1 % of a small call.
+    inside = (rows[:, None] < M - row) & (columns[None, :] < N)
+    return tl.load(from_row(x, row, N) + rows[:, None] * N + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def from_row(x, row, N):
+    """Where a row of x [.., N] begins."""
+    return x + tl.cast(row, tl.int64) * N
 
 
 @triton.jit
 def add_and_norm(acc, residual, weight, normed, total, row, M, N, eps, TYPE: tl.constexpr):
     """Store acc + residual (acc fp32 [BLOCK_M, BLOCK_N], zero from column N on), and its RMSNorm."""
     acc = (acc + residual.to(tl.float32)).to(TYPE).to(tl.float32)
-    put_tile(acc, total, row, 0, M, N)
+    put_tile(acc, from_row(total, row, N), 0, 0, M - row, N)
     scale = 1.0 / tl.sqrt(tl.sum(acc * acc, axis=1) / N + eps)
-    put_tile(acc * scale[:, None] * weight.to(tl.float32), normed, row, 0, M, N)
+    put_tile(acc * scale[:, None] * weight.to(tl.float32), from_row(normed, row, N), 0, 0, M - row, N)
 
 
 @triton.jit(do_not_specialize=["M", "rank", "spin_limit"])
