@@ -45,7 +45,7 @@ from listed import selected
 from outside_cases import FAR, Case, Collectives, Way, distances, make
 
 import autotune
-from autotune.machine import versions
+from autotune.machine import Machine, versions
 from autotune.model_runs.clock import TOY, Clock, Plan, Ratio, captured
 from autotune.runtime.lookup import Found
 from autotune.workloads import workload as find
@@ -308,11 +308,11 @@ def start_ranks() -> None:
     dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpus else "gloo")
 
 
-def where(context: autotune.Context) -> dict[str, Any]:
+def where(world_size: int, machine: Machine) -> dict[str, Any]:
     """The machine, and when."""
     return {
-        "world_size": context.heap.world_size, "gpus": torch.cuda.device_count(), "device": context.machine.device,
-        "interconnect": context.machine.interconnect, "versions": versions(),
+        "world_size": world_size, "gpus": torch.cuda.device_count(), "device": machine.device,
+        "interconnect": machine.interconnect, "versions": versions(),
         "date": datetime.now(UTC).date().isoformat(),
     }  # fmt: skip
 
@@ -332,7 +332,7 @@ def measure(given: argparse.Namespace) -> list[Row]:
                 rows.append(row)
                 if first:
                     print(line(row.as_dict()), flush=True)
-                    save(given.json, rows, where(context))
+                    save(given.json, rows, where(dist.get_world_size(), context.machine))
             gc.collect()  # the operands' memory, before the next problem's
             context.release()
     return rows

@@ -18,7 +18,7 @@ from torch.distributed.tensor.placement_types import Placement
 from autotune.errors import InputError
 from autotune.nn.functional import column_parallel, readable, row_parallel
 from autotune.runtime.context import Context
-from autotune.runtime.operators import all_gather_gemm
+from autotune.runtime.operators import all_gather_gemm_with_gathered
 
 Tensor = torch.Tensor
 Style = theirs.ParallelStyle
@@ -89,7 +89,7 @@ class Gathered:
         if self._input is input and self._whole is not None and self._graded >= graded:
             return F.linear(self._whole, weight, bias)
         x, weight, bias = readable(local(input), weight, bias)
-        result, whole = all_gather_gemm(context, x, weight.t(), bias, gather_dim=dim, return_gathered=True)
+        result, whole = all_gather_gemm_with_gathered(context, x, weight.t(), bias, gather_dim=dim)
         self._input, self._whole, self._graded = input, whole, graded
         return result
 

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,20 +25,22 @@ from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 from autotune.runtime.blocks import Blocks
-from autotune.runtime.call import FirstCall, Prepared, dispatched
+from autotune.runtime.call import Prepared, dispatched
 from autotune.runtime.choices import Choices, given
 from autotune.runtime.entries import Entries
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import Found, workload_for
 from autotune.runtime.meeting import CallAgreement, Meeting, Step
-from autotune.runtime.turns import TURNS
-from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
+from autotune.runtime.stream_order import STREAM_ORDER
+from autotune.runtime.workspace import Launches, Operands, Results, Workspace
 from autotune.settings import wait_seconds
 from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
 
 MOST_WORKSPACES = 4096
 """Workspaces that a context remembers, each some 50 KB of the host's memory."""
+
+T = TypeVar("T")
 
 _Key = tuple[LaunchedWorkload, Problem, Config]
 """Key of a workspace: several workloads may share a type of problem."""
@@ -182,7 +184,7 @@ class Context:
             self.heap.close()
             self._leave_group()
             if not _OPEN:
-                TURNS.forget()
+                STREAM_ORDER.forget()
 
     def _leave_group(self) -> None:
         if "_unclosed" in vars(self):
@@ -257,7 +259,7 @@ class Context:
         """True while the current stream is captured into a CUDA graph."""
         return capturing(self.heap.device)
 
-    def enqueue(self, workspace: Workspace, operands: Operands, outs: Results, bindings: Bindings) -> None:
+    def enqueue(self, workspace: Workspace, operands: Operands, outs: Results, launches: Launches) -> None:
         """One call of a workspace on the current stream, after the process's call before, on whatever stream.
 
         Raises GangError where a wait has timed out since the context was opened or released, on whatever rank.
@@ -265,27 +267,27 @@ class Context:
         if self._alarm_words[RAISED]:
             self._raise_alarm()
         if not self._interpreted:  # a turn keeps other threads out; this lock, too, would cost 0.1 µs
-            TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
+            STREAM_ORDER.take(self.heap.device, workspace.run, operands, outs, launches)
             return
         with self._lock:
-            workspace.run(operands, outs, bindings)
+            workspace.run(operands, outs, launches)
             if self._alarm_words[RAISED]:
                 self._raise_alarm()
 
     def workspace(
-        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, first: FirstCall | None = None
-    ) -> Workspace:
-        """The workspace of a problem, with its tuned config or the given one, ready for a form's ``first`` call.
+        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], T]
+    ) -> T:
+        """``use`` of the workspace of a problem, with its tuned config or the given one.
 
-        Collective until it has been bound to tensors: then whatever the making or that call raises on one rank is
-        raised on all, and the heap is as before. Raises what ``choose`` raises, HeapExhausted, and InputError where the
+        Collective until it has been bound to tensors: then whatever the making or ``use`` raises on one rank is raised
+        on all, and the heap is as before. Raises what ``choose`` raises, HeapExhausted, and InputError where the
         context is closed or a CUDA graph is being captured.
         """
         self._demand_open(problem.workload)
         with self._lock, on_device(self.heap.device):
             known = self._known(workload, problem, config)
             if known is not None and known.bound:
-                return _prepared(known, first)
+                return use(known)
             if self.capturing:
                 raise InputError(
                     f"first call of {problem.workload} ({problem}) within a CUDA graph; make one call before capturing"
@@ -293,15 +295,20 @@ class Context:
             call = self._choices.call(workload, problem, config)
             with self._meeting.together():
                 key = workload, problem, self._choices.agree(call, workload, problem, config).config
+
+                def make() -> tuple[Workspace, T]:
+                    made = self._workspaces.get(key) or self._made(key)
+                    return made, use(made)
+
                 mark = self.heap.mark()
                 try:
-                    made = self._agreement.all_or_none(lambda: _prepared(self._made(key), first))
+                    made, found = self._agreement.all_or_none(make)
                 except BaseException:
                     self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
                     raise
                 if key not in self._workspaces:
                     self._add(key, made)
-                return made
+                return found
 
     def _known(self, workload: LaunchedWorkload, problem: Problem, config: Config | None) -> Workspace | None:
         if config is None:
@@ -310,18 +317,11 @@ class Context:
         return self._workspaces.get((workload, problem, config))
 
     def _made(self, key: _Key) -> Workspace:
-        known, (workload, problem, config) = self._workspaces.get(key), key
-        return known or Workspace(
-            workload.kernels,
-            problem,
-            config,
-            self.machine,
-            self.heap,
-            self._blocks,
-            self.spin_limit,
-            self._status,
+        workload, problem, config = key
+        return Workspace(
+            workload.kernels, problem, config, self.machine, self.heap, self._blocks, self.spin_limit, self._status,
             self._alarm.calls,
-        )
+        )  # fmt: skip
 
     def _add(self, key: _Key, made: Workspace) -> None:
         """Remember a workspace, instead of the older ones where there are too many."""
@@ -343,15 +343,6 @@ class Context:
         for form, prepared in list(self.calls.items()):  # other threads may add some meanwhile
             if prepared.workspace in gone:
                 self.calls.pop(form, None)
-
-    def agree_without_rows(self, workload: LaunchedWorkload, problem: Problem, first: FirstCall) -> None:
-        """A form's ``first`` call, whose results have no rows. Collective. Raises what ``agree`` raises."""
-
-        def call() -> str:
-            first.check()
-            return f"{workload.name} without rows: {problem.to_json()}"
-
-        self.agree(workload.name, call)
 
     def agree(self, name: str, call: Callable[[], str]) -> None:
         """Raise RanksDisagree unless all ranks make the same ``call``, which says which one it is, for the first time.
@@ -414,12 +405,6 @@ class Context:
         self._demand_open(name)
         with self._lock, self._meeting.together():
             return self._choices.entries(name)
-
-
-def _prepared(workspace: Workspace, first: FirstCall | None) -> Workspace:
-    if first is not None:
-        first.prepare(workspace)
-    return workspace
 
 
 def _warn_of_unclosed(agreement: Agreement) -> None:

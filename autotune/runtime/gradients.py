@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from autotune.kernels.launching.tensors import TORCH_DTYPES
-from autotune.runtime.call import needs_gradient
+from autotune.runtime.call import OPERATORS, needs_gradient
 from autotune.runtime.context import Context, open_context
-from autotune.runtime.operator import OPERATORS, Forward
 from autotune.runtime.workspace import Operands, Results
 
 Tensor = torch.Tensor
@@ -26,10 +26,23 @@ INDIFFERENT = ("layout", "deterministic", "out_dtype", "fast_accum")
 """Options that a backward knows, or that change nothing without fp8; a call with another one has no backward."""
 
 
+@dataclass(frozen=True)
+class Forward:
+    """An operator's call as its backward sees it; ``needs`` and ``strides`` are those of the operands, in order."""
+
+    handle: int
+    options: Mapping[str, Any]
+    saved: Operands
+    """The tensors of ``GemmBackward.save``."""
+    needs: Sequence[bool]
+    strides: Sequence[tuple[int, ...] | None]
+
+
 class GemmBackward(ABC):
     """The gradients of C = A @ B (+ bias) by that of C."""
 
     collective = True
+    """True if all ranks have to ask for the same gradients."""
 
     def covers(self, operands: Mapping[str, Tensor | None], options: Collection[str]) -> bool:
         """Not fp8, nothing beside A, B and a bias, and no shard that changes under the backward."""

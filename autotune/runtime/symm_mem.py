@@ -21,7 +21,7 @@ from autotune.runtime.call import demand_no_gradient, dispatched, needs_gradient
 from autotune.runtime.context import Context, contexts_of
 from autotune.runtime.folding import dimension, gathered
 from autotune.runtime.groups import process_group
-from autotune.runtime.several import copied, lie_side_by_side, whole_of
+from autotune.runtime.operators.gather import copied, lie_side_by_side, whole_of
 
 _OPENED: list[Context] = []
 """The contexts that calls have opened."""
@@ -180,7 +180,7 @@ def _gather_gemm(
     """The gathered A, if wanted, and the product, by the kernels."""
     if not return_a:
         return None, operators.all_gather_gemm(context, a, b, gather_dim=dim, **options)
-    product, whole = operators.all_gather_gemm(context, a, b, gather_dim=dim, return_gathered=True, **options)
+    product, whole = operators.all_gather_gemm_with_gathered(context, a, b, gather_dim=dim, **options)
     return whole, product
 
 

@@ -98,14 +98,15 @@ def configs(problem: Problem, machine: Any) -> list[autotune.Config]:
 
 
 OPTIONS = {
-    "all_gather_gemm": ("layout", "in_place"), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
+    "all_gather_gemm": ("in_place",), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
     "flash_decode": ("soft_cap", "ragged", "result"),
 }  # fmt: skip
 
 
 def options(problem: Problem) -> dict[str, Any]:
     """An operator's options besides its operands for this problem, in its own order."""
-    return {name: getattr(problem, name) for name in OPTIONS[problem.workload]}
+    along_k = {"gather_dim": -1} if getattr(problem, "layout", "rows") == "k" else {}
+    return {name: getattr(problem, name) for name in OPTIONS[problem.workload]} | along_k
 
 
 def call(context: autotune.Context, problem: Any, operands: Operands, **more: Any) -> torch.Tensor:

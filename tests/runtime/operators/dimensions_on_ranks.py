@@ -62,9 +62,9 @@ def dimensions(context: autotune.Context) -> dict[str, float]:
         found[name] = max(error(out, reference), error(given, reference))
 
     bias = normal(context, 5, COLUMNS)
-    for dim in (0, 1, 2, -1, -3, None):
+    for dim in (0, 1, 2, -1, -3):
         a, b = parts(context, 1, 2, 4, DEPTH), normal(context, 2, DEPTH * (world if dim in (2, -1) else 1), COLUMNS)
-        reference = product(torch.cat(a, dim or 0), b) + bias.float()
+        reference = product(torch.cat(a, dim), b) + bias.float()
         keep(f"gather {dim}", reference, lambda out, dim=dim, a=a, b=b: autotune.all_gather_gemm(
             context, a[rank], b, bias, gather_dim=dim, out=out))  # fmt: skip
     b = parts(context, 4, DEPTH, COLUMNS)
@@ -264,7 +264,6 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "gather_dim": said(lambda: gather(context, a, b, gather_dim=3)),
         "scatter_dim": said(lambda: scatter(context, a, b, scatter_dim=-4)),
         "vector": said(lambda: gather(context, a[0, 0], b, gather_dim=0)),
-        "layout": said(lambda: gather(context, a, b, layout="k", gather_dim=1)),
         "parts": said(lambda: scatter(context, a[:, :3], b, scatter_dim=1)),
         "columns of a vector": said(lambda: scatter(context, a, b[:, 0], scatter_dim=2)),
         "bias of columns": said(lambda: scatter(context, a, b, b[0, :world], scatter_dim=2)),

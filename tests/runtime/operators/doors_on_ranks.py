@@ -12,7 +12,7 @@ from autotune.heap import open_heap
 from autotune.kernels.launching.plan import Launch
 from autotune.machine import machine
 from autotune.problem import Problem
-from autotune.runtime.door import door
+from autotune.runtime.host_overhead import warm_call
 from autotune.workloads import workload
 
 HEAP = 8 << 20
@@ -52,7 +52,7 @@ def doors(names: list[str]) -> dict[str, Any]:
             mark = heap.mark()
             operation = plugin.operation(problem, heap, here, 1 << 10)
             left = heap.left
-            call = door(plugin, problem, operation, heap, here)
+            call = warm_call(plugin, problem, operation, heap, here)
             assert call is not None
             result = call()
             made = result if isinstance(result, tuple | list) else (result,)

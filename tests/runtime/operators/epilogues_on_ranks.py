@@ -71,23 +71,23 @@ def quantised(context: autotune.Context, sample: bool) -> dict[str, bool]:
     """By mode: C of fp8 times its scales is right, also where C is next to zero; and torch's own checks pass."""
     problem = gated_problem(n=512 * dist.get_world_size(), quantised=True)
     operands, expected = gated_operands(context, problem)
-    answers = {}
+    answers, quantising = {}, autotune.all_gather_gemm_quantised
     chosen = [config for config in configs(problem, context.machine) if not sample or config["mode"] in FEW]
     for config in (None, *chosen):
-        c, scales = autotune.all_gather_gemm(context, *operands, epilogue="swiglu", quantise=True, config=config)
+        c, scales = quantising(context, *operands, epilogue="swiglu", config=config)
         assert c.dtype == torch.float8_e4m3fn and scales.shape == (problem.m, 2) and scales.dtype == torch.float32
         mode = "looked up" if config is None else str(config["mode"])
         answers[mode] = error(c.float() * scales.repeat_interleave(128, 1), expected) < IN_FP8
     a, b, bias = operands
     shard = autotune.all_gather_shard(context, dataclasses.replace(problem, in_place=True)).copy_(a)
-    c, scales = autotune.all_gather_gemm(context, shard, b, bias, epilogue="swiglu", quantise=True, in_place=True)
+    c, scales = quantising(context, shard, b, bias, epilogue="swiglu", in_place=True)
     answers["in place"] = error(c.float() * scales.repeat_interleave(128, 1), expected) < IN_FP8
-    c, scales = autotune.all_gather_gemm(context, a * 2.0**-74, b, bias * 0, epilogue="swiglu", quantise=True)
+    c, scales = quantising(context, a * 2.0**-74, b, bias * 0, epilogue="swiglu")
     answers["next to zero"] = bool((scales > 0).all() and (c.float() == 0).all())
     special = bias.clone()
     special[256 : 256 + len(SPECIAL)] = torch.tensor(SPECIAL)
     for config in chosen:
-        c, scales = autotune.all_gather_gemm(context, a, b, special, epilogue="swiglu", quantise=True, config=config)
+        c, scales = quantising(context, a, b, special, epilogue="swiglu", config=config)
         wide = c.float() * scales.repeat_interleave(128, 1)
         beside = error(wide[:, len(SPECIAL) :], expected[:, len(SPECIAL) :]) < IN_FP8
         answers[f"special {config['mode']}"] = beside and bool(wide[:, : len(SPECIAL)].isnan().all())
@@ -119,8 +119,7 @@ def refused(context: autotune.Context) -> dict[str, str]:
     return {
         "word": said(lambda: call(context, a, b, bias, epilogue="relu")),
         "odd": said(lambda: call(context, a, b[:, :47], bias[:47], epilogue="swiglu")),
-        "quantise": said(lambda: call(context, a, b, bias, epilogue="swiglu", quantise=True)),
-        "quantise out": said(lambda: call(context, a, b, bias, epilogue="swiglu", quantise=True, out=a)),
+        "quantise": said(lambda: autotune.all_gather_gemm_quantised(context, a, b, bias, epilogue="swiglu")),
         "layout": said(lambda: call(context, a, b, bias, gate_up="interleaved")),
         "out": said(lambda: call(context, a, b, bias, epilogue="swiglu", out=a.new_empty(a.shape[0], b.shape[1]))),
     }
@@ -209,54 +208,54 @@ def several(context: autotune.Context) -> dict[str, Any]:
         assert [each.stride() for each in again] == [each.stride() for each in bs]
 
         def call(a: Any, bs: Any, bias: Any) -> list[torch.Tensor]:
-            return autotune.all_gather_gemm(context, a, bs, bias)
+            return autotune.all_gather_gemm_several(context, a, bs, bias)
 
         results = [call(a, bs, bias), call(a, again, bias)]
-        results.append([each[0] for each in autotune.all_gather_gemm(context, a[None], bs, bias, gather_dim=1)])
+        results.append([each[0] for each in autotune.all_gather_gemm_several(context, a[None], bs, bias, gather_dim=1)])
         results.append(torch.compile(call, backend="aot_eager", fullgraph=True)(a, apart, bias))
         errors = [error(mine, right) for each in results for mine, right in zip(each, expected, strict=True)]
         found[order] = max(errors) < WORST and len(errors) == 12
         found[f"{order} is one problem"] = len(context._choices._known) == 1
         context.release()
-    call = autotune.all_gather_gemm
+    call = autotune.all_gather_gemm_several
     found["refused"] = {
         "apart": said(lambda: call(context, a, apart, bias)),
         "order": said(lambda: call(context, a, bs[::-1], bias)),
         "depth": said(lambda: call(context, a, [bs[0], bs[1][:32]], bias)),
         "none": said(lambda: call(context, a, [], bias)),
-        "gated": said(lambda: call(context, a, bs, bias, epilogue="swiglu")),
     }
     return found
 
 
 def gathered(context: autotune.Context) -> dict[str, Any]:
-    """The gathered A beside C: by layout and mode, of fp8, of several Bs, folded, compiled; a tensor of its own."""
+    """The gathered A beside C: by layout and mode, of fp8, compiled; a tensor of its own."""
     ranks, found = dist.get_world_size(), {}
     context.release()
-    for layout in ("rows", "k"):
+    gathering = autotune.all_gather_gemm_with_gathered
+    for layout, dim in (("rows", 0), ("k", -1)):
         problem = autotune.AllGatherGemm(
             m=16 * ranks, n=32 * ranks, k=32 * ranks, layout=layout, b_order="nk", gathered=True, world_size=ranks
         )
         (a, b, _), product = drawn(problem, 6, context.heap.device)
         shards = [torch.empty_like(a) for _ in range(ranks)]
         dist.all_gather(shards, a)
-        whole = torch.cat(shards, 0 if layout == "rows" else 1)
+        whole = torch.cat(shards, dim)
         kept = []
         for config in (None, *configs(problem, context.machine)):
-            options = {"layout": layout, "config": config, "return_gathered": True}
-            c, mine = autotune.all_gather_gemm(context, a, b, **options)
-            twice, again = autotune.all_gather_gemm(context, a * 2, b, **options, out=torch.empty_like(c))
+            options = {"gather_dim": dim, "config": config}
+            c, mine = gathering(context, a, b, **options)
+            twice, again = gathering(context, a * 2, b, **options, out=(torch.empty_like(c), torch.empty_like(mine)))
             right = error(c, product) < WORST and error(twice, product * 2) < WORST
             kept.append((mine, whole, again))
             mode = "looked up" if config is None else str(config["mode"])
             found[f"{layout} {mode}"] = right and torch.equal(mine, whole) and torch.equal(again, whole * 2)
         shard = autotune.all_gather_shard(context, dataclasses.replace(problem, in_place=True)).copy_(a)
-        c, mine = autotune.all_gather_gemm(context, shard, b, layout=layout, in_place=True, return_gathered=True)
+        c, mine = gathering(context, shard, b, gather_dim=dim, in_place=True)
         found[f"{layout} in place"] = error(c, product) < WORST and torch.equal(mine, whole)
         found[f"{layout} stays"] = all(torch.equal(mine, right) for mine, right, _ in kept)
 
-        def call(a: Any, b: Any, layout: Any = layout) -> Any:
-            return autotune.all_gather_gemm(context, a, b, layout=layout, return_gathered=True)
+        def call(a: Any, b: Any, dim: int = dim) -> Any:
+            return gathering(context, a, b, gather_dim=dim)
 
         if layout == "rows":  # the check of the other one's operator, below, does the same
             c, mine = torch.compile(call, backend="aot_eager", fullgraph=True)(a, b)
@@ -265,21 +264,14 @@ def gathered(context: autotune.Context) -> dict[str, Any]:
     with torch.no_grad():
         checked = torch.library.opcheck(torch.ops.iris_autotune.all_gather_gemm_gathered.default, arguments)
     found["opcheck"] = set(map(str, checked.values())) == {"SUCCESS"}
-    (left, right), mine = autotune.all_gather_gemm(
-        context, a[None], list(b.split(16, 1)), gather_dim=-1, return_gathered=True
-    )
-    found["several"] = error(torch.cat([left, right], 2)[0], product) < WORST and torch.equal(mine[0], whole)
     small, scales = a.to(torch.float8_e4m3fn), torch.ones(1, device=a.device)
-    _, mine = autotune.all_gather_gemm(
-        context, small, b.t().to(small.dtype).t(), scale_a=scales, scale_b=scales, layout="k", return_gathered=True
-    )
+    _, mine = gathering(context, small, b.t().to(small.dtype).t(), scale_a=scales, scale_b=scales, gather_dim=-1)
     found["fp8"] = mine.dtype == small.dtype and torch.equal(mine.float(), whole.to(small.dtype).float())
     pull = autotune.Config({
         "mode": "pull", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2,
         "loads": "pointer", "schedule": "tile",
     })  # fmt: skip
-    more = {"layout": "k", "return_gathered": True, "config": pull}
-    refusal = said(lambda: autotune.all_gather_gemm(context, a, b, **more))
+    refusal = said(lambda: gathering(context, a, b, gather_dim=-1, config=pull))
     found["pull refused"] = "there is no gathered A to return" in refusal
     return found
 
@@ -296,7 +288,7 @@ def gathered_bits(context: autotune.Context) -> dict[str, bool]:
     for config in workload(problem.workload).first_configs(problem, context.machine):
         way = f"{config['mode']} {config.get('protocol')}"
         if way not in found:
-            _, mine = autotune.all_gather_gemm(context, a, b, return_gathered=True, config=config)
+            _, mine = autotune.all_gather_gemm_with_gathered(context, a, b, config=config)
             everyones = torch.empty(ranks, *bits.shape, dtype=mine.dtype, device=mine.device)
             dist.all_gather(list(everyones), mine)
             same = (everyones.view(torch.int16) == mine.view(torch.int16)).all()

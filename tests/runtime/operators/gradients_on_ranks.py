@@ -73,10 +73,11 @@ def gathered(context: autotune.Context) -> Iterator[tuple[str, float]]:
         for chosen in itertools.product(("C", "A", "CA"), repeat=len(ranks)):
             everyone = drawn(context, problem)
             own = everyone[rank]
-            results = autotune.all_gather_gemm(context, *own, layout=problem.layout, return_gathered=True)  # type: ignore[arg-type]
+            dim = 0 if problem.rows_layout else -1
+            results = autotune.all_gather_gemm_with_gathered(context, *own, gather_dim=dim)  # type: ignore[arg-type]
             total(results, chosen[rank], rank).backward()
             wide = [in_fp64(each) for each in everyone]
-            whole = torch.cat([a for a, *_ in wide if a is not None], dim=0 if problem.rows_layout else 1)
+            whole = torch.cat([a for a, *_ in wide if a is not None], dim)
             products = [whole @ b if bias is None else whole @ b + bias for _, b, bias in wide]
             losses = [total((c, whole), of, each) for each, of, c in zip(ranks, chosen, products, strict=True)]  # type: ignore[arg-type]
             torch.stack(losses).sum().backward()

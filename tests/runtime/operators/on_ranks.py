@@ -102,7 +102,6 @@ def bad_operands(url: str) -> dict[str, str]:
         odd, single = torch.ones(2, 3, 64, dtype=bf16), torch.ones(4, 16, 1, 64, dtype=bf16)
         attempts = {
             "depth": lambda: gather(context, a, b[:-1]),
-            "layout": lambda: gather(context, a, b, layout="columns"),
             "not in place": lambda: gather(context, a, b, in_place=True),
             "no place": lambda: autotune.all_gather_shard(
                 context, autotune.AllGatherGemm(m=8 * ranks, n=16 * ranks, k=32, world_size=ranks)

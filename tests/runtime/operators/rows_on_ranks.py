@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -87,9 +88,8 @@ def calls_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call]]:
         return lambda *outs: call(context, *operands, out=outs or None, **options)
 
     yield "all_gather_gemm", one(autotune.all_gather_gemm, a, b)
-    gathered = one(autotune.all_gather_gemm, a, b, return_gathered=True)
-    yield "all_gather_gemm_gathered", lambda out=None, whole=None: gathered(out)
-    quantised = one(autotune.all_gather_gemm, a, b, epilogue="swiglu", quantise=True)
+    yield "all_gather_gemm_gathered", several(autotune.all_gather_gemm_with_gathered, a, b)
+    quantised = functools.partial(autotune.all_gather_gemm_quantised, context, a, b, epilogue="swiglu")
     yield "all_gather_gemm_quantised", lambda *outs: quantised()
     yield "gemm_reduce_scatter", one(autotune.gemm_reduce_scatter, a, b, residual=none)
     yield "gemm_all_reduce", one(autotune.gemm_all_reduce, a, b)
@@ -127,7 +127,7 @@ def gradients_without_rows(context: autotune.Context) -> list[Any]:
     found = []
     for call in (
         lambda: autotune.all_gather_gemm(context, a, b),
-        lambda: autotune.all_gather_gemm(context, a, b, return_gathered=True)[1],
+        lambda: autotune.all_gather_gemm_with_gathered(context, a, b)[1],
         lambda: autotune.all_gather_gemm(context, a, b, keep_gathered=True),
         lambda: autotune.gemm_reduce_scatter(context, a, b),
         lambda: autotune.gemm_all_reduce(context, a, b),

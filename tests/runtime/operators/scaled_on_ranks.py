@@ -37,8 +37,8 @@ def problems() -> list[Any]:
 def call(context: autotune.Context, problem: Any, operands: tuple[Any, ...], **more: Any) -> torch.Tensor:
     """The operator of a problem."""
     a, b, bias, scale_a, scale_b = operands[:5]
-    if hasattr(problem, "layout"):
-        more["layout"] = problem.layout
+    if getattr(problem, "layout", "rows") == "k":
+        more["gather_dim"] = -1
     asked = None if problem.out_dtype == "auto" else TORCH_DTYPES[problem.out_dtype]
     operator = getattr(autotune, problem.workload)
     out: torch.Tensor = operator(context, a, b, bias, scale_a=scale_a, scale_b=scale_b, out_dtype=asked, **more)

@@ -19,7 +19,6 @@ REFUSED = {
     "word": "epilogue='relu': allowed: none, swiglu, geglu, geglu_tanh",
     "odd": "n=94 on 2 ranks: .* use 96",
     "quantise": "24 columns on each rank and a scale for each 128 of them",
-    "quantise out": "quantise takes a matrix a, and neither gather_dim, rows, return_gathered nor out",
     "layout": "gate_up=interleaved: B has gate and up only with an epilogue",
     "out": r"out is \[16, 48\].*\[32, 24\]",
 }
@@ -30,7 +29,6 @@ SEVERAL = {
     "order": "do not lie side by side in memory",
     "depth": "all need the same depth, type and device",
     "none": "Bs: none; expected at least one matrix",
-    "gated": "epilogue=swiglu takes gate and up in one b, not 3 Bs",
 }
 
 

@@ -52,7 +52,6 @@ def test_it_does_not_matter_where_a_shard_lies(pair: Pair) -> None:
 def test_operands_that_cannot_be_are_refused_on_every_rank(pair: Pair) -> None:
     expected = {
         "depth": "InvalidProblem: b is [31, 16], bias None; with a [8, 32] on 2 ranks, b [32, 16]",
-        "layout": "InvalidProblem: layout='columns'",
         "not in place": "InvalidProblem: in_place=True: a must be the tensor of all_gather_shard",
         "no place": "InvalidProblem: m=16 n=32 k=32 world_size=2:",
         "bias": "InvalidProblem: b is [32, 16], bias [15]",
