@@ -7,7 +7,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -84,12 +83,11 @@ class Context:
     ) -> None:  # fmt: skip
         """Collective over the default process group, which has to be initialised (``cpu:gloo,cuda:nccl`` or ``gloo``).
 
-        ``group`` is a process group or a one-dimensional ``DeviceMesh`` with this rank in it: the ranks that share the
-        context, by default all. On GPUs all ranks then open their contexts at the same time, each for its own group,
-        for Iris maps the heaps of all.
-        ``heap_bytes`` is the symmetric heap of each rank; an operator's workspace on it is about twice what is
-        gathered or exchanged. ``url`` names the database of tuned configs, by default the user's; ``regime`` is how the
-        calls are made, see ``lookup``: ``graph`` for a program that captures them. Raises InputError for another word.
+        ``group``: a process group or a one-dimensional ``DeviceMesh`` with this rank in it, by default all ranks. On
+        GPUs all ranks open their contexts at the same time, each for its own group: Iris maps the heaps of all.
+        ``heap_bytes``: the symmetric heap of each rank; an operator's workspace on it is about twice what is gathered
+        or exchanged. ``url``: the database of tuned configs, by default the user's. ``regime``: how the calls are made,
+        see ``lookup``; ``graph`` for a program that captures them. Raises InputError for another word.
         """
         group = process_group(group)
         self.ranks = ranks_of(group)
@@ -137,9 +135,7 @@ class Context:
     def __enter__(self) -> Context:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         else:
@@ -217,16 +213,14 @@ class Context:
 
     def check(self) -> None:
         """Raise GangError where a wait in a kernel has timed out, on whatever rank, InvalidProblem where a routing gave
-        this rank more rows than there is room for. Waits for the device, all streams of it.
+        this rank more rows than there is room for. Waits for all streams of the device.
 
         On a GPU a call returns before it is known whether all ranks came. If one does not, results are NaN, and the
         next call of any operator raises what this does. (Under the interpreter every call checks itself.) While a graph
         is captured it raises InputError.
         """
         if self.capturing:
-            raise InputError(
-                "check() waits for the device, which a captured graph cannot do; call it outside the graph"
-            )
+            raise InputError("check() waits for the device: call it outside the captured graph")
         with self._lock:
             if self.heap.device.type == "cuda":
                 torch.cuda.synchronize(self.heap.device)  # calls may be on any stream, and a status word waits for none
@@ -234,7 +228,7 @@ class Context:
                 self._raise_alarm()
 
     def _raise_alarm(self) -> None:
-        """Raise InvalidProblem for a fault of this rank's, else GangError for what happened since, on any rank."""
+        """Raise InvalidProblem for a fault of this rank, else GangError."""
         if not self.capturing and self._status[1].item():  # first: the wrong input would be there after a release
             told = (
                 "tokens name an expert more than once, and so gave this rank more rows than there is room for "
@@ -378,9 +372,8 @@ class Context:
     def choose(self, problem: Problem, config: Config | None = None, workload: Workload | None = None) -> Found:
         """The config for a problem, the same on every rank: rank 0 looks it up, the others take its word.
 
-        Collective at a problem's first call, a dictionary look-up afterwards. A ``config`` given by the caller is
-        checked against the space and has to be the same on all ranks: raises InvalidConfig, RanksDisagree. ``workload``
-        is found by the problem's name where it is not given.
+        Collective at a problem's first call, a dictionary look-up afterwards. A given ``config`` is checked against the
+        space, and has to be the same on all ranks: raises InvalidConfig, RanksDisagree.
         """
         self._demand_open(problem.workload)
         try:

@@ -50,26 +50,6 @@ def compiled(url: str) -> dict[str, Any]:
     return found
 
 
-def registered(url: str) -> dict[str, list[str]]:
-    """Results of torch's own checks of our custom operators: schema, shapes, and way into a graph; with gradients
-    where there are any.
-    """
-    found = {}
-    with autotune.Context(HEAP, url=url) as context:
-        for problem in problems(context.heap.device)[:4]:
-            operands, reference = drawn(problem, 1, context.heap.device)
-            call(context, problem, operands)
-            out = torch.empty_like(reference, dtype=torch.bfloat16)
-            operator = getattr(torch.ops.iris_autotune, problem.workload)
-            needy = tuple(None if x is None else x.detach().requires_grad_() for x in operands[:3])
-            given = operands if problem.workload == "flash_decode" else needy
-            for overload, tensors, more in ((operator.default, given, {}), (operator.out, operands, {"out": out})):
-                arguments = schema_arguments(context, problem, tensors)
-                said = torch.library.opcheck(overload, arguments, more, raise_exception=False)
-                found[str(overload)] = sorted({f"{name}: {verdict}" for name, verdict in said.items()})
-    return found
-
-
 def grown(url: str) -> list[float]:
     """Errors of a compiled function whose sizes change, after which they are symbols in its graph; and its context."""
     function = torch.compile(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from calls import HEAP, configs, said
+from calls import HEAP, configs
 
 import autotune
 from autotune.kernels.moe.histogram import histogram_text, shares_of
@@ -96,9 +96,7 @@ def calls(url: str) -> dict[str, Any]:
             "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn[:2]),
             "compiled": grown(layer.mixed, layer.wrong_mixed, drawn[0]),
             "gathered, compiled": grown(layer.gathered, layer.wrong_gathered, drawn[0]),
-            "refused": refused(layer, drawn[0]),
             "asked": asked(layer, drawn[0]),
-            "scaled": scaled(layer, drawn[0]),
             "beyond": beyond(layer, drawn[0]),
             "too many rows": too_many_rows(context),
             "rows left out": rows_left_out(context),
@@ -229,47 +227,6 @@ def asked(layer: Layer, operands: Operands) -> list[Any]:
     told = [[*(getattr(p, name, None) for name in names), len(shares_of(p.histogram))] for p in problems]  # type: ignore[attr-defined]
     same = [each is one for each, one in zip(made, outs, strict=True)]
     return [told, all(same) and summed is out and also is out]
-
-
-def scaled(layer: Layer, operands: Operands) -> float:
-    """The error of a product of fp8 with scales, against the same numbers without; another one is 9."""
-    x, ids, gates = operands
-    rows, *plan = autotune.moe_dispatch(layer.context, x, ids, gates, experts=layer.problem.experts)
-    a, b = rows[:, : layer.fused.width].to(torch.float8_e4m3fn), layer.own_down.mT.to(torch.float8_e4m3fn).mT
-    scale_a = torch.full((len(a), 1), 2.0, device=x.device)
-    scale_b = torch.full((len(b), 1, b.shape[2]), 0.25, device=x.device)
-    with autotune.collect() as problems:
-        out = autotune.moe_gemm_combine(
-            layer.context, a, b, *plan, ids, scale_a=scale_a, scale_b=scale_b, fast_accum=True
-        )  # fmt: skip
-        x8, up = x.to(torch.float8_e4m3fn), layer.own_up.mT.to(torch.float8_e4m3fn).mT
-        scales = {
-            "scale_x": scale_a[: len(x)],
-            "scale_b": scale_b[:, :, :1].expand(-1, -1, up.shape[2]).mT.contiguous().mT,
-        }
-        autotune.moe_dispatch_gemm(
-            layer.context, x8, ids, gates, up, experts=layer.problem.experts, fast_accum=True, **scales
-        )  # fmt: skip
-    right = autotune.moe_gemm_combine(layer.context, a.bfloat16(), b.bfloat16(), *plan, ids) * 0.5
-    fast = [each.fast_accum for each in problems]  # type: ignore[attr-defined]
-    return _distance(out, right.double()) if fast == [True, True] else 9.0
-
-
-def refused(layer: Layer, operands: Operands) -> dict[str, str]:
-    x, ids, gates = operands
-    rows, *plan = autotune.moe_dispatch(layer.context, x, ids, gates, experts=layer.problem.experts)
-
-    def call(*operands: torch.Tensor, **options: Any) -> str:
-        return said(lambda: autotune.moe_combine(layer.context, *operands, **options))
-
-    a = rows[:, : layer.fused.width].contiguous()
-    return {
-        "rows": call(rows[:-1], *plan, ids), "ids": call(rows, *plan, ids.float()),
-        "tokens": call(rows, *plan, ids[1:]), "stride": call(rows.t().contiguous().t(), *plan, ids),
-        "routing": call(rows, *plan, ids, exponent=1.0),
-        "b": said(lambda: autotune.moe_gemm_combine(layer.context, a, layer.own_down[:-1], *plan, ids)),
-        "depth": said(lambda: autotune.moe_gemm_combine(layer.context, rows, layer.own_down, *plan, ids)),
-    }  # fmt: skip
 
 
 def replays(url: str) -> dict[str, int]:

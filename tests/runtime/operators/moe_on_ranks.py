@@ -75,58 +75,13 @@ class Multiplied(Tokens):
         return near and super().same(found[1:], expected[1:])
 
 
-def scaled(context: autotune.Context) -> bool:
-    """True if a call with fp8 operands is right: those of exact numbers, so that only C is rounded."""
-    tokens = Multiplied(context)
-    (x, ids, gates, b), expected = tokens.drawn(0)
-    every = tokens.every.to(FP8)
-    tokens.every, tokens.b = every.bfloat16() * 2, b.to(FP8).bfloat16() * 0.5
-    _, expected = tokens.drawn(0)
-    scale_x = torch.full((len(x), 1), 2.0, device=x.device)
-    scale_b = torch.full((len(b), 1, b.shape[2]), 0.5, device=x.device)
-    found = autotune.moe_dispatch_gemm(
-        context, every[tokens.rank], ids, gates, b.transpose(1, 2).to(FP8).transpose(1, 2),
-        experts=tokens.problem.experts, scale_x=scale_x, scale_b=scale_b,
-    )  # fmt: skip
-    return found.rows.dtype is torch.bfloat16 and tokens.same(found, expected)
-
-
-def scaled_dispatch(context: autotune.Context) -> bool:
-    """True if rows of fp8 are their tokens to the bit, with their tokens' scales, into given tensors, too."""
-    tokens = Tokens(context)
-    (x, ids, gates), (rows, *plan) = tokens.drawn(0)
-    scale_x = torch.arange(len(x), device=x.device)[:, None] + 100.0 * tokens.rank + 1.0
-    every = torch.cat([scale_x + 100.0 * (rank - tokens.rank) for rank in range(tokens.problem.world_size)])
-    scales = every[plan[1] // tokens.problem.top_k]
-    experts = tokens.problem.experts
-    found = autotune.moe_dispatch(context, x.to(FP8), ids, gates, experts=experts, scale_x=scale_x)
-    expected = [rows.to(FP8).bfloat16(), *plan, scales]
-    right = [found.rows.dtype is FP8, tokens.same([found.rows.bfloat16(), *found[1:]], expected)]
-    outs = tuple(torch.empty_like(each) for each in found)
-    again = autotune.moe_dispatch(context, x.to(FP8), ids, gates, experts=experts, scale_x=scale_x, out=outs)
-    right.append(again.scales is outs[-1] and tokens.same([outs[0].bfloat16(), *outs[1:]], expected))
-
-    def plan(*operands: torch.Tensor, scale_x: torch.Tensor) -> Any:
-        return autotune.moe_dispatch(context, *operands, experts=experts, scale_x=scale_x)[1:]
-
-    compiled = torch.compile(plan, backend="aot_eager", fullgraph=True)
-    for count in (len(x), len(x) // 2, len(x) - 1):  # a symbol in the graph from the second on
-        some, scales = [each[:count] for each in (x.to(FP8), ids, gates)], scale_x[:count]
-        found, wanted = compiled(*some, scale_x=scales), plan(*some, scale_x=scales)
-        end = int(wanted[0][-1])
-        right.append(all(torch.equal(one[:end], other[:end]) for one, other in zip(found, wanted, strict=True)))
-    return all(right)
-
-
 def calls(url: str) -> dict[str, Any]:
     """Whether eager, compiled and later calls are right, by mode; and what is refused."""
     with autotune.Context(HEAP, url=url) as context:
         tokens = Tokens(context)
         return {
-            "eager": eager(context, tokens), "compiled": compiled(context, tokens), "modes": modes(context, tokens),
-            "gemm modes": modes(context, Multiplied(context)), "scaled": scaled(context),
-            "scaled dispatch": scaled_dispatch(context), "registered": registered(context, tokens),
-            "refused": refused(context, tokens), "too many rows": too_many(context),
+            "eager": eager(context, tokens), "modes": modes(context, tokens),
+            "gemm modes": modes(context, Multiplied(context)), "too many rows": too_many(context),
         }  # fmt: skip
 
 
@@ -139,19 +94,6 @@ def eager(context: autotune.Context, tokens: Tokens) -> bool:
         outs = tuple(torch.empty_like(each) for each in found)
         again = autotune.moe_dispatch(context, *operands, experts=tokens.problem.experts, out=outs)
         right.append(all(a is b for a, b in zip(again, outs, strict=True)) and tokens.same(outs, expected))
-    return all(right)
-
-
-def compiled(context: autotune.Context, tokens: Tokens) -> bool:
-    def layer(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> Any:
-        found = autotune.moe_dispatch(context, x, ids, gates, experts=tokens.problem.experts)
-        return found.rows * 2, found.offsets, found.pairs, found.gates
-
-    function = torch.compile(layer, backend="inductor" if torch.cuda.is_available() else "aot_eager", fullgraph=True)
-    right = []
-    for seed in (20, 21):
-        operands, (rows, *plan) = tokens.drawn(seed)
-        right.append(tokens.same(function(*operands), [rows * 2, *plan]))
     return all(right)
 
 
@@ -177,31 +119,6 @@ def modes(context: autotune.Context, tokens: Tokens) -> dict[str, bool]:
         right = [tokens.same(call(*operands), expected) for operands, expected in routings]  # all ranks call both
         found[mode] = all(right)
     return found
-
-
-def registered(context: autotune.Context, tokens: Tokens) -> list[str]:
-    """Verdicts of torch's own checks; not of those that compare what is undefined."""
-    operands, _ = tokens.drawn(1)
-    arguments = (context.handle, *operands, tokens.problem.experts, "uniform", 0.0, "", "")
-    checks = "test_schema", "test_faketensor", "test_autograd_registration"
-    operator = torch.ops.iris_autotune.moe_dispatch.default
-    return sorted({str(each) for each in torch.library.opcheck(operator, arguments, test_utils=checks).values()})
-
-
-def refused(context: autotune.Context, tokens: Tokens) -> dict[str, str]:
-    (x, ids, gates), _ = tokens.drawn(2)
-    experts = tokens.problem.experts
-
-    def call(*operands: torch.Tensor, **options: Any) -> str:
-        return said(lambda: autotune.moe_dispatch(context, *operands, **{"experts": experts, **options}))
-
-    return {
-        "rows": call(x[:4], ids, gates), "type": call(x, ids.float(), gates), "gates": call(x, ids, gates.bfloat16()),
-        "stride": call(x.t().contiguous().t(), ids, gates), "experts": call(x, ids, gates, experts=experts + 1),
-        "routing": call(x, ids, gates, routing="hot"), "exponent": call(x, ids, gates, exponent=1.0),
-        "scales": call(x.to(FP8), ids, gates, scale_x=x[:, :2].float()), "no scales": call(x.to(FP8), ids, gates),
-        "gradient": call(x.clone().requires_grad_(), ids, gates),
-    }  # fmt: skip
 
 
 def too_many(context: autotune.Context) -> dict[str, list[Any]]:

@@ -27,7 +27,7 @@ INTEGERS = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16)
 
 def everything(url: str) -> dict[str, Any]:
     with autotune.Context(HEAP, url=url) as context:
-        return {"without rows": without_rows(context), "uneven": uneven(context), **more_of_uneven(Layer(context))}
+        return {"without rows": without_rows(context), "uneven": uneven(context), "compiled": compiled(Layer(context))}
 
 
 def uneven_alone(url: str) -> dict[str, float]:
@@ -158,10 +158,6 @@ def uneven(context: autotune.Context) -> dict[str, float]:
     return errors
 
 
-def more_of_uneven(layer: Layer) -> dict[str, Any]:
-    return {"compiled": compiled(layer), "refused": refused(layer)}
-
-
 def most(layer: Layer) -> int:
     return layer.problem.tokens
 
@@ -250,17 +246,3 @@ def compiled(layer: Layer) -> float:
         operands = layer_operands(layer, turn)
         worst = max(worst, layer.wrong_mixed(function(*operands), as_int32(operands)))
     return worst
-
-
-def refused(layer: Layer) -> dict[str, str]:
-    x, ids, gates = layer.drawn(0)
-    by: dict[str, Any] = {"experts": layer.problem.experts, "tokens": most(layer)}
-    found = autotune.moe_dispatch(layer.context, x[:2], ids[:2], gates[:2], **by)
-    like, own = x[:3].clone(), {"tokens": most(layer)}
-    return {
-        "more": said(lambda: autotune.moe_dispatch(layer.context, x, ids, gates, **{**by, "tokens": 3})),
-        "more home": said(lambda: autotune.moe_combine(layer.context, *found, ids, tokens=3)),
-        "fewer ids": said(lambda: autotune.moe_dispatch(layer.context, x[:3], ids[:2], gates[:3], **by)),
-        "fp32 ids": said(lambda: autotune.moe_dispatch(layer.context, x, ids.float(), gates, **by)),
-        "out": said(lambda: autotune.moe_combine(layer.context, *found, ids[:2], out=like, **own)),
-    }

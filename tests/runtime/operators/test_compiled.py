@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from calls import MODES, WORST, url
+from calls import WORST, url
 from ranks_of_functions import run_ranks
 
 ON_RANKS = str(Path(__file__).with_name("compiled_on_ranks.py"))
@@ -20,11 +19,3 @@ def test_compiled_functions_are_right_and_sizes_and_contexts_may_change(tmp_path
         assert max(found.values()) < WORST, found
         assert len(answers["grown"]) == 6
         assert max(answers["grown"]) < WORST
-
-
-@pytest.mark.parametrize("gpu", [pytest.param(False, id="interpreter"), pytest.param(True, marks=pytest.mark.gpu)])
-def test_operators_are_registered_as_torch_wants_them(tmp_path: Path, gpu: bool) -> None:
-    (said,) = run_ranks(ON_RANKS, "registered", 1, tmp_path, gpu=gpu, argument=url(tmp_path))
-    checks = ("aot_dispatch_dynamic", "autograd_registration", "faketensor", "schema")
-    wanted = [f"test_{name}: SUCCESS" for name in checks]
-    assert said == {f"iris_autotune.{name}.{overload}": wanted for name in MODES for overload in ("default", "out")}

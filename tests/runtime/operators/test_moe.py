@@ -11,26 +11,13 @@ from ranks_of_functions import run_ranks
 from two_ranks import EVERYWHERE
 
 ON_RANKS = str(Path(__file__).with_name("moe_on_ranks.py"))
-OPERANDS = "expected ids and gates \\[tokens, top_k\\], integers and float32, contiguous"
-REFUSED = {
-    "rows": f"x is \\[4, .*{OPERANDS}",
-    "type": f"torch.float32, .*{OPERANDS}",
-    "gates": f"torch.bfloat16: {OPERANDS}",
-    "stride": "expected \\[tokens, hidden\\], contiguous",
-    "experts": "experts=9 is sharded over world_size=2",
-    "routing": "routing='hot': allowed: uniform, zipf",
-    "exponent": "zipf needs an exponent above 0, the others have none",
-    "scales": "scale_x is \\[.*, 2\\].*expected \\[.*, 1\\]",
-    "no scales": "scales=none: with dtype=fp8 allowed: row, block",
-    "gradient": "requires a gradient",
-}
 
 
 @pytest.mark.parametrize("gpu", EVERYWHERE)
 def test_a_dispatch_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> None:
     for rank, found in enumerate(run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path))):
-        assert found["eager"] and found["compiled"] and all(found["modes"].values()), found
-        assert all(found["gemm modes"].values()) and found["scaled"] and found["scaled dispatch"], found
+        assert found["eager"] and all(found["modes"].values()), found
+        assert all(found["gemm modes"].values()), found
         assert found["modes"].keys() - {"bsp"} == {"push", "pull"}
         assert found["gemm modes"].keys() - {"bsp"} == {"push", "pull", "own_collective", "unfused"}
         for way, (first, checked, again, sealed) in found["too many rows"].items():
@@ -39,10 +26,6 @@ def test_a_dispatch_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> N
             assert again is None or re.match(everywhere if rank else alone, again), (way, again)
             assert rank or sealed, way
             assert re.match(f"no error|{alone}|{everywhere}", first), (way, first)
-        assert found["registered"] == ["SUCCESS"]
-        for name, said in found["refused"].items():
-            assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)
-        assert found["refused"].keys() == REFUSED.keys()
 
 
 @pytest.mark.gpu(2)

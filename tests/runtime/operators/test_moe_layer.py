@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from two_ranks import EVERYWHERE
 ON_RANKS = str(Path(__file__).with_name("moe_layer_on_ranks.py"))
 COMBINE = {"push", "pull", "one_shot"}
 MODES = {"moe_combine": COMBINE, "moe_gemm_combine": COMBINE | {"own_collective", "unfused"}}
-PLAN = "contiguous, as a dispatch gives them: capacity is ranks"
-REFUSED = {
-    "rows": PLAN, "ids": f"torch.float32: .*{PLAN}", "tokens": PLAN, "stride": "expected \\[capacity, hidden\\]",
-    "routing": "zipf needs an exponent above 0", "b": "b is \\[2, .*columns\\] expected",
-    "depth": "b is \\[3, .*columns\\] expected",
-}  # fmt: skip
 WORST = 2e-2
 """Relative error of a right result in bf16, which the interpreter cuts off."""
 
@@ -27,7 +20,7 @@ WORST = 2e-2
 def test_a_mixture_of_experts_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> None:
     for found in run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert max(found[way] for way in ("gathered", "mixed", "compiled", "gathered, compiled")) < WORST, found
-        assert max(found["scaled"], found["beyond"]) < WORST
+        assert found["beyond"] < WORST
         ways = found["too many rows"]
         assert all(ways.values()), ways
         assert len(ways) in (0, 2 * (5 + 7)), "the library's two ways to dispatch, and each to combine"
@@ -46,9 +39,6 @@ def test_a_mixture_of_experts_is_right_however_it_is_called(tmp_path: Path, gpu:
             assert found[name].keys() - {"bsp"} == modes
             for mode, (error, same) in found[name].items():
                 assert error < WORST and (same or mode == "bsp"), (name, mode, error, same)
-        for name, said in found["refused"].items():
-            assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)
-        assert found["refused"].keys() == REFUSED.keys()
 
 
 @pytest.mark.gpu(2)
