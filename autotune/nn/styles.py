@@ -39,16 +39,16 @@ class Layouts:
 
     def returned(self, local: Tensor, layout: Placement) -> Tensor:
         """A result with this layout, in the layout and of the kind that is asked for."""
-        wanted = self.output
-        if isinstance(wanted, Shard):
-            wanted = Shard(wanted.dim % local.dim())
+        output = self.output
+        if isinstance(output, Shard):
+            output = Shard(output.dim % local.dim())
         if isinstance(layout, Shard):
             layout = Shard(layout.dim % local.dim())
-        if layout == wanted and self.use_local_output:
+        if layout == output and self.use_local_output:
             return local
         made = DTensor.from_local(local, self.mesh, (layout,), run_check=False)
-        if layout != wanted:
-            made = made.redistribute(placements=(wanted,))
+        if layout != output:
+            made = made.redistribute(placements=(output,))
         return made.to_local() if self.use_local_output else made
 
     def distributed(self, x: Tensor) -> DTensor:

@@ -230,12 +230,9 @@ class Context:
     def _raise_alarm(self) -> None:
         """Raise InvalidProblem for a fault of this rank, else GangError."""
         if not self.capturing and self._status[1].item():  # first: the wrong input would be there after a release
-            told = (
-                "tokens name an expert more than once, and so gave this rank more rows than there is room for "
-                "(docs/kernels/moe.md); results since then are NaN. Mend the routing, then call context.release() on "
-                "every rank"
-            )
-            raise settled(InvalidProblem(told))  # all ranks have made the call
+            told = "tokens name an expert more than once, and so gave this rank more rows than there is room for "
+            told += "(docs/kernels/moe.md); results since then are NaN. Mend the routing, then call context.release() "
+            raise settled(InvalidProblem(f"{told}on every rank"))  # all ranks have made the call
         raise GangError(
             self._alarm.reason
             or "a wait in a kernel timed out: some rank died, did not make this call, came more than "
@@ -339,9 +336,8 @@ class Context:
                 self.calls.pop(form, None)
 
     def agree(self, name: str, call: Callable[[], str]) -> None:
-        """Raise RanksDisagree unless all ranks make the same ``call``, which says which one it is, for the first time.
-
-        Collective. Raises what ``call`` raises on any rank, and InputError where the context is closed.
+        """Raise RanksDisagree unless all ranks make the same ``call``, which says which one it is. Collective. Raises
+        what ``call`` raises on any rank.
         """
         self._demand_open(name)
         with self._lock, self._meeting.together():
@@ -391,10 +387,7 @@ class Context:
             raise
 
     def tuned(self, name: str) -> Entries:
-        """A workload's entries on this device, as rank 0 reads them, the same on every rank. Collective.
-
-        Raises what ``lookup`` raises, and InputError where the context is closed.
-        """
+        """A workload's entries on this device, as rank 0 reads them. Collective. Raises what ``lookup`` raises."""
         self._demand_open(name)
         with self._lock, self._meeting.together():
             return self._choices.entries(name)

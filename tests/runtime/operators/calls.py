@@ -115,13 +115,6 @@ def call(context: autotune.Context, problem: Any, operands: Operands, **more: An
     return out
 
 
-def schema_arguments(context: autotune.Context, problem: Problem, operands: Operands) -> tuple[Any, ...]:
-    """The same call's arguments in ``torch.ops.iris_autotune``."""
-    kernels, names = workload(problem.workload).kernels, workload(problem.workload).options
-    missing = (None,) * (len(kernels.operands) - len(operands))
-    return (context.handle, *operands, *missing, *[getattr(problem, name) for name in names], "")
-
-
 def drawn(problem: Any, seed: int, device: torch.device) -> tuple[Operands, torch.Tensor]:
     """This rank's operands, and the reference for its result; every rank draws everybody's, to need no exchange."""
     generator = torch.Generator().manual_seed(seed)

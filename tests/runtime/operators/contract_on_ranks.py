@@ -118,8 +118,14 @@ def in_graphs(url: str) -> dict[str, str]:
                 given["a"] = operands["a"] = autotune.all_gather_shard(context, problem).copy_(given["a"])
             function = functools.partial(public_of(plugin, problem), context)  # type: ignore[arg-type]
             config = context.choose(problem, workload=operator_of(problem).workload).config
-            results = listed(torch.compile(function, backend="aot_eager", fullgraph=True)(**given))
+            backend = "inductor" if context.heap.device.type == "cuda" else "aot_eager"
+            results = listed(torch.compile(function, backend=backend, fullgraph=True)(**given))
             wrong = ["wrong"] * (not near(plugin, problem, config, context, operation, results))
+            if "out" in inspect.signature(function).parameters:
+                outs: Any = [torch.zeros_like(x) for x in results]
+                given["out"] = outs[0] if len(outs) == 1 else tuple(outs)
+                torch.compile(function, backend=backend, fullgraph=True)(**given)
+                wrong += ["wrong in given ones"] * (not near(plugin, problem, config, context, operation, outs))
             options = [getattr(problem, option) for option in plugin.options]
             checks = ("test_schema", "test_faketensor", "test_autograd_registration")
             few = slice(3, 3) if getattr(problem, "in_place", False) else slice(any(map(is_fp8, operands.values())), 3)

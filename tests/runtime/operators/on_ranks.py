@@ -285,22 +285,6 @@ def rows_of_a_matrix(url: str) -> list[float]:
     return errors
 
 
-def parameters(url: str) -> dict[str, float]:
-    """Errors where the operands require gradients, as a layer's weights do: by one mode or another of each problem."""
-    errors = {}
-    with autotune.Context(HEAP, url=url) as context:
-        for number, problem in enumerate(problems(context.heap.device)):
-            each = configs(problem, context.machine)
-            operands, reference = drawn(problem, 7, context.heap.device)
-            for tensor in operands:
-                if tensor is not None and tensor.is_floating_point():
-                    tensor.requires_grad_()
-            with torch.no_grad():
-                out = call(context, problem, operands, config=each[number % len(each)])
-            errors[f"{problem.workload} {number}"] = error(out, reference)
-    return errors
-
-
 def replayed(arguments: tuple[str, str]) -> dict[str, float]:
     """The worst error of each mode of an operator over a thousand replays of a captured call with changing inputs."""
     url, name = arguments

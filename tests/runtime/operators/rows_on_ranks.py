@@ -167,6 +167,8 @@ def layer_operands(layer: Layer, turn: int) -> tuple[Tensor, ...]:
     number of no expert. One rank or another has no tokens.
     """
     x, ids, gates = layer.drawn(3 * turn)
+    if turn % 2:
+        ids[:, -1] = ids[:, 0]  # an expert twice: its gates add up
     counts = most(layer), 0, most(layer) - 2, 0, most(layer) // 2, 0
     count, dtype = counts[(turn + layer.rank) % len(counts)], INTEGERS[turn % len(INTEGERS)]
     limits = torch.iinfo(dtype)

@@ -26,8 +26,9 @@ def test_every_problem_is_right_in_every_mode(gpu: str, tmp_path: Path) -> None:
             assert seen | {"bsp"} == {*workload(name).space.modes, "bsp"}, name
 
 
-def test_every_problem_is_right_in_a_compiled_graph(tmp_path: Path) -> None:
-    for found in run_ranks(ON_RANKS, "in_graphs", 2, tmp_path, argument=url(tmp_path)):
+@pytest.mark.parametrize("gpu", EVERYWHERE)
+def test_every_problem_is_right_in_a_compiled_graph(gpu: str, tmp_path: Path) -> None:
+    for found in run_ranks(ON_RANKS, "in_graphs", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert not any(found.values()), found
 
 

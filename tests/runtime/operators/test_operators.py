@@ -27,7 +27,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
     names = [
         "every_mode", "shards_anywhere", "disagreements", "missed", "missed_backward", "released",
-        "threads_in_turns", "parameters", "whole_caps",
+        "threads_in_turns", "whole_caps",
     ]  # fmt: skip
     answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names))
     return {name: [answer[name] for answer in answers] for name in names}
@@ -100,9 +100,3 @@ def test_a_row_of_a_matrix_is_a_matrix(alone: dict[str, Any]) -> None:
     errors = alone["rows_of_a_matrix"]
     assert len(errors) == len(MODES["gemm_all_reduce"] - {"bsp", "own_collective"})  # a single rank has no collective
     assert max(errors) < WORST, errors
-
-
-def test_operands_may_require_gradients(pair: Pair) -> None:
-    for errors in pair["parameters"]:
-        assert {name.split()[0] for name in errors} == set(MODES)
-        assert max(errors.values()) < WORST, errors
