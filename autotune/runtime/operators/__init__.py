@@ -1,4 +1,8 @@
-"""Operators: one call runs a tuned kernel; the caller needs no knowledge of modes."""
+"""Operators: one call runs a tuned kernel; the caller needs no knowledge of modes.
+
+All raise InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too small,
+and on the first call of a problem what ``lookup`` raises.
+"""
 
 from __future__ import annotations
 

@@ -31,9 +31,6 @@ def flash_decode(
     Returns [batch, q_heads, head_dim] on every rank, ``out`` where one is given; zeros for a sequence without tokens.
     With ``result`` ``heads`` rank r gets the r-th equal share of the query heads alone, [batch, q_heads / world_size,
     head_dim], as decode context parallelism wants it: another problem, with a fraction of the exchange.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     if isinstance(soft_cap, float) and soft_cap.is_integer():
         soft_cap = int(soft_cap)  # as graphs have it

@@ -89,9 +89,6 @@ def moe_dispatch(
 
     Of fp8 x has fp32 scales, ``scale_x`` [tokens, 1] or [tokens, hidden / 128], which travel with their tokens: rows
     are fp8, and what is returned has their scales, too.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     options = experts, routing, exponent, histogram
     try:
@@ -125,9 +122,6 @@ def moe_dispatch_gemm(
     ``scale_b`` [local experts, 1, columns]; or, by blocks, [tokens, hidden / 128] and [local experts, hidden / 128,
     columns / 128]. ``b`` and ``scale_b`` are then transposes of contiguous tensors. ``fast_accum``: as in
     ``all_gather_gemm``.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     try:
         if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
@@ -156,9 +150,6 @@ def moe_combine(
     without experts; ``out`` where one is given. The host reads nothing. ``deterministic`` demands the same bits in
     every call with the same inputs, which our kernels give in any case. ``routing``, ``exponent`` and ``histogram`` are
     as in ``moe_dispatch``.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     try:
         more = 0
@@ -187,9 +178,6 @@ def moe_gemm_combine(
     ``moe_dispatch_gemm`` has, and then the result is bf16. A's rows lie by expert, by the plan ``offsets``,
     ``pairs``, ``gates``. That, ``ids``, ``tokens``, ``deterministic``, ``routing``, ``exponent``, ``histogram`` and
     what is returned are as in ``moe_combine``.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     try:
         more = 0

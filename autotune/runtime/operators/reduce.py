@@ -87,9 +87,6 @@ def gemm_all_reduce(
     in every call with the same inputs. ``reduce_op`` is as in ``gemm_reduce_scatter``. Returns C [m, n] or [..., n],
     ``out`` where one is given. ``residual``, the same on all ranks, has that shape and type, contiguous; our kernels
     add bias and residual in fp32 and round once. ``wire`` is as in ``gemm_reduce_scatter``, of what is to be summed.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     try:
         options: tuple[Any, ...] = deterministic, word_of(out_dtype), fast_accum, wire
@@ -119,9 +116,6 @@ def all_reduce_norm(
     In the library's modes its all-reduce overwrites its operand, so ``x`` is copied first. With ``in_place`` it is not:
     the contents of ``x`` are undefined afterwards. That is another problem, with a tuned config of its own. Under
     ``torch.compile`` ``x`` is copied in any case.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     # A graph must not hold a call that overwrites what its schema calls an input.
     in_place = in_place and not torch.compiler.is_compiling()
@@ -145,9 +139,6 @@ def gemm_all_reduce_norm(
     ``gemm_all_reduce``, ``residual`` [m, n], ``weight`` [n] and ``eps`` as in ``all_reduce_norm``, of the result's
     type. Returns normed and total, [m, n] each; they are ``out`` where that is given, and share no memory with an
     operand.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     operands = a, b, bias, scale_a, scale_b, residual, weight
     try:
