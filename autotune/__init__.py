@@ -16,116 +16,81 @@ from autotune.gate import FORKS_WAIT as _FORKS_WAIT
 
 if TYPE_CHECKING:
     from autotune import nn as nn
-    from autotune.compiled.collecting import collect
-    from autotune.compiled.fusing import explain, fusing
-    from autotune.config import Config
-    from autotune.decorator import autotune
-    from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-    from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
-    from autotune.kernels.flash_decode.problem import FlashDecode
-    from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
-    from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
-    from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-    from autotune.kernels.moe.histogram import recorded_histogram
-    from autotune.kernels.moe_combine.problem import MoeCombine
-    from autotune.kernels.moe_dispatch.problem import MoeDispatch
-    from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
-    from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
-    from autotune.runtime import symm_mem
-    from autotune.runtime.context import Context
-    from autotune.runtime.experts import moe_combine, moe_dispatch, moe_dispatch_gemm, moe_gemm_combine
-    from autotune.runtime.in_program import tune
-    from autotune.runtime.lookup import Found, forget_lookups, lookup
-    from autotune.runtime.operators import (
-        all_gather_gemm,
-        all_gather_shard,
-        all_reduce_norm,
-        flash_decode,
-        gemm_all_reduce,
-        gemm_all_reduce_norm,
-        gemm_reduce_scatter,
-    )
-    from autotune.runtime.several import side_by_side
-    from autotune.sharing.by_size import configs_by_size
-
-__all__ = [
-    "AllGatherGemm",
-    "AllReduceNorm",
-    "Config",
-    "Context",
-    "FlashDecode",
-    "Found",
-    "GemmAllReduce",
-    "GemmAllReduceNorm",
-    "GemmReduceScatter",
-    "MoeCombine",
-    "MoeDispatch",
-    "MoeDispatchGemm",
-    "MoeGemmCombine",
-    "all_gather_gemm",
-    "all_gather_shard",
-    "all_reduce_norm",
-    "autotune",
-    "collect",
-    "configs_by_size",
-    "explain",
-    "flash_decode",
-    "forget_lookups",
-    "fusing",
-    "gemm_all_reduce",
-    "gemm_all_reduce_norm",
-    "gemm_reduce_scatter",
-    "lookup",
-    "moe_combine",
-    "moe_dispatch",
-    "moe_dispatch_gemm",
-    "moe_gemm_combine",
-    "recorded_histogram",
-    "side_by_side",
-    "symm_mem",
-    "tune",
-]
+    from autotune.compiled.collecting import collect as collect
+    from autotune.compiled.fusing import explain as explain
+    from autotune.compiled.fusing import fusing as fusing
+    from autotune.config import Config as Config
+    from autotune.decorator import autotune as autotune
+    from autotune.kernels.all_gather_gemm.problem import AllGatherGemm as AllGatherGemm
+    from autotune.kernels.all_reduce_norm.problem import AllReduceNorm as AllReduceNorm
+    from autotune.kernels.flash_decode.problem import FlashDecode as FlashDecode
+    from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce as GemmAllReduce
+    from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm as GemmAllReduceNorm
+    from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter as GemmReduceScatter
+    from autotune.kernels.moe.histogram import recorded_histogram as recorded_histogram
+    from autotune.kernels.moe_combine.problem import MoeCombine as MoeCombine
+    from autotune.kernels.moe_dispatch.problem import MoeDispatch as MoeDispatch
+    from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm as MoeDispatchGemm
+    from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine as MoeGemmCombine
+    from autotune.runtime import symm_mem as symm_mem
+    from autotune.runtime.context import Context as Context
+    from autotune.runtime.in_program import tune as tune
+    from autotune.runtime.lookup import Found as Found
+    from autotune.runtime.lookup import forget_lookups as forget_lookups
+    from autotune.runtime.lookup import lookup as lookup
+    from autotune.runtime.operators import all_gather_gemm as all_gather_gemm
+    from autotune.runtime.operators import all_gather_gemm_quantised as all_gather_gemm_quantised
+    from autotune.runtime.operators import all_gather_gemm_several as all_gather_gemm_several
+    from autotune.runtime.operators import all_gather_gemm_with_gathered as all_gather_gemm_with_gathered
+    from autotune.runtime.operators import all_gather_shard as all_gather_shard
+    from autotune.runtime.operators import all_reduce_norm as all_reduce_norm
+    from autotune.runtime.operators import flash_decode as flash_decode
+    from autotune.runtime.operators import gemm_all_reduce as gemm_all_reduce
+    from autotune.runtime.operators import gemm_all_reduce_norm as gemm_all_reduce_norm
+    from autotune.runtime.operators import gemm_reduce_scatter as gemm_reduce_scatter
+    from autotune.runtime.operators import moe_combine as moe_combine
+    from autotune.runtime.operators import moe_dispatch as moe_dispatch
+    from autotune.runtime.operators import moe_dispatch_gemm as moe_dispatch_gemm
+    from autotune.runtime.operators import moe_gemm_combine as moe_gemm_combine
+    from autotune.runtime.operators import side_by_side as side_by_side
+    from autotune.sharing.by_size import configs_by_size as configs_by_size
 
 _HOMES = {
-    "AllGatherGemm": "autotune.kernels.all_gather_gemm.problem",
-    "AllReduceNorm": "autotune.kernels.all_reduce_norm.problem",
-    "Config": "autotune.config",
-    "Context": "autotune.runtime.context",
-    "FlashDecode": "autotune.kernels.flash_decode.problem",
-    "Found": "autotune.runtime.lookup",
-    "GemmAllReduce": "autotune.kernels.gemm_all_reduce.problem",
-    "GemmAllReduceNorm": "autotune.kernels.gemm_all_reduce_norm.problem",
-    "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
-    "MoeCombine": "autotune.kernels.moe_combine.problem",
-    "MoeDispatch": "autotune.kernels.moe_dispatch.problem",
-    "MoeDispatchGemm": "autotune.kernels.moe_dispatch_gemm.problem",
-    "MoeGemmCombine": "autotune.kernels.moe_gemm_combine.problem",
-    "all_gather_gemm": "autotune.runtime.operators",
-    "all_gather_shard": "autotune.runtime.operators",
-    "all_reduce_norm": "autotune.runtime.operators",
-    "autotune": "autotune.decorator",
-    "collect": "autotune.compiled.collecting",
-    "configs_by_size": "autotune.sharing.by_size",
-    "explain": "autotune.compiled.fusing",
-    "flash_decode": "autotune.runtime.operators",
-    "forget_lookups": "autotune.runtime.lookup",
-    "fusing": "autotune.compiled.fusing",
-    "gemm_all_reduce": "autotune.runtime.operators",
-    "gemm_all_reduce_norm": "autotune.runtime.operators",
-    "gemm_reduce_scatter": "autotune.runtime.operators",
-    "lookup": "autotune.runtime.lookup",
-    "moe_combine": "autotune.runtime.experts",
-    "moe_dispatch": "autotune.runtime.experts",
-    "moe_dispatch_gemm": "autotune.runtime.experts",
-    "moe_gemm_combine": "autotune.runtime.experts",
-    "recorded_histogram": "autotune.kernels.moe.histogram",
-    "side_by_side": "autotune.runtime.several",
-    "symm_mem": "autotune.runtime",
-    "tune": "autotune.runtime.in_program",
+    name: home
+    for home, names in {
+        "autotune.compiled.collecting": "collect",
+        "autotune.compiled.fusing": "explain fusing",
+        "autotune.config": "Config",
+        "autotune.decorator": "autotune",
+        "autotune.kernels.all_gather_gemm.problem": "AllGatherGemm",
+        "autotune.kernels.all_reduce_norm.problem": "AllReduceNorm",
+        "autotune.kernels.flash_decode.problem": "FlashDecode",
+        "autotune.kernels.gemm_all_reduce.problem": "GemmAllReduce",
+        "autotune.kernels.gemm_all_reduce_norm.problem": "GemmAllReduceNorm",
+        "autotune.kernels.gemm_reduce_scatter.problem": "GemmReduceScatter",
+        "autotune.kernels.moe.histogram": "recorded_histogram",
+        "autotune.kernels.moe_combine.problem": "MoeCombine",
+        "autotune.kernels.moe_dispatch.problem": "MoeDispatch",
+        "autotune.kernels.moe_dispatch_gemm.problem": "MoeDispatchGemm",
+        "autotune.kernels.moe_gemm_combine.problem": "MoeGemmCombine",
+        "autotune.runtime.context": "Context",
+        "autotune.runtime.in_program": "tune",
+        "autotune.runtime.lookup": "Found forget_lookups lookup",
+        "autotune.runtime.operators": (
+            "all_gather_gemm all_gather_gemm_quantised all_gather_gemm_several all_gather_gemm_with_gathered "
+            "all_gather_shard all_reduce_norm flash_decode gemm_all_reduce gemm_all_reduce_norm "
+            "gemm_reduce_scatter moe_combine moe_dispatch moe_dispatch_gemm moe_gemm_combine side_by_side"
+        ),
+        "autotune.sharing.by_size": "configs_by_size",
+    }.items()
+    for name in names.split()
 }
+"""The modules of public names."""
 
-_MODULES = ("symm_mem",)
-"""Public names that are modules of their own."""
+_MODULES = {"nn": "autotune.nn", "symm_mem": "autotune.runtime.symm_mem"}
+"""Public names that are modules themselves."""
+
+__all__ = sorted([*_HOMES, "symm_mem"])
 
 
 def __getattr__(name: str) -> Any:
@@ -133,14 +98,14 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     with _FORKS_WAIT:
-        if name == "nn":
-            return importlib.import_module("autotune.nn")
         if name == "__version__":
             return importlib.import_module("importlib.metadata").version("iris-autotune")
-        if name not in _HOMES:
+        if name in _MODULES:
+            found = importlib.import_module(_MODULES[name])
+        elif name in _HOMES:
+            found = getattr(importlib.import_module(_HOMES[name]), name)
+        else:
             raise AttributeError(f"module 'autotune' has no attribute {name!r}; it has {', '.join(__all__)}")
-        home = importlib.import_module(f"{_HOMES[name]}.{name}" if name in _MODULES else _HOMES[name])
-        found = home if name in _MODULES else getattr(home, name)
         globals()[name] = found  # from now on without us: this is on the way of every call
         return found
 

@@ -16,6 +16,7 @@ def loading(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(homes)}")
         with FORKS_WAIT:
-            return getattr(importlib.import_module(homes[name]), name)
+            home = importlib.import_module(homes[name])
+            return home if home.__name__ == f"{package}.{name}" else getattr(home, name)
 
     return load

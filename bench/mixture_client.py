@@ -8,7 +8,6 @@ rank runs its experts on all of them, and the sums are reduce-scattered; "styles
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from torch.distributed._functional_collectives import all_gather_tensor, reduce_
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import autotune
-from autotune.models.forward import Call
 
 Tensor = torch.Tensor
 
@@ -93,13 +91,3 @@ def _gathering() -> str:
 
     EPImplementationInterface.register("gathered", Gathered)
     return "gathered"
-
-
-def calls(sizes: Sizes, tokens: int, ranks: int, dtype: str) -> Iterator[Call]:
-    """What a forward calls with so many tokens per rank."""
-    common: dict[str, Any] = {
-        "tokens": tokens, "hidden": sizes.hidden, "experts": sizes.experts, "top_k": sizes.top_k, "width": sizes.ffn,
-        "world_size": ranks, "dtype": dtype,
-    }  # fmt: skip
-    yield Call("experts in", autotune.MoeDispatchGemm(**common), sizes.layers)
-    yield Call("experts out", autotune.MoeGemmCombine(**common), sizes.layers)

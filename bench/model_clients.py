@@ -1,4 +1,4 @@
-"""The models of bench/model_layers.py, shared out over ranks by others' plans or ours, and the problems that they call.
+"""The models of bench/model_layers.py, shared out over ranks by others' plans or ours.
 
 Two clients, both with random weights: ``pytorch`` is a Llama written like PyTorch's tutorial on tensor parallelism,
 under the tutorial's plan; ``transformers`` is that of Hugging Face, under its own.
@@ -6,7 +6,7 @@ under the tutorial's plan; ``transformers`` is that of Hugging Face, under its o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 import autotune
 from autotune.model_runs.layers import Decoder, decoder_plan
 from autotune.models.architecture import Architecture, Biases
-from autotune.models.forward import Call
 
 Tensor = torch.Tensor
 
@@ -127,39 +126,3 @@ def transformers(
     if context is not None:
         return Logits(autotune.nn.transformers.parallelize(model, mesh, context))
     return Logits(autotune.nn.transformers.shared_out(model, mesh))
-
-
-def calls(phase: Phase, sizes: Sizes, tokens: int, ranks: int, dtype: str) -> Iterator[Call]:
-    """What our styles call in this phase, or the pass looks for: of one forward, or of a training step."""
-    common: dict[str, Any] = {"m": tokens, "n": sizes.hidden, "world_size": ranks, "dtype": dtype}
-    for name, k in (("attention out", sizes.hidden), ("down", sizes.ffn)):
-        if phase.sequence_parallel:
-            yield Call(name, autotune.GemmReduceScatter(**common, k=k, b_order="nk"), sizes.layers)
-        else:
-            yield Call(name, autotune.GemmAllReduce(**common, k=k, b_order="nk"), sizes.layers)
-    if phase.sequence_parallel:
-        yield from _gathered(sizes, common, phase.training)
-    elif phase.training:
-        widths = {"k": sizes.kv_heads * sizes.hidden // sizes.heads, "q": sizes.hidden, "up": sizes.ffn}
-        for name, width in widths.items():
-            times = (1 if name == "q" else 2) * sizes.layers
-            yield Call(f"gradient of {name}'s input", autotune.GemmAllReduce(**common, k=width, b_order="kn"), times)
-        head = autotune.GemmAllReduce(**common, k=sizes.vocabulary, b_order="kn")
-        yield Call("gradient of the head's input", head, 1)
-
-
-def _gathered(sizes: Sizes, common: dict[str, Any], training: bool) -> Iterator[Call]:
-    """The first layer behind each gather gives back what it has gathered, for the others, and for a backward. That
-    gathers for the layers that scattered in the forward, and scatters for the head.
-    """
-    rows = {**common, "k": sizes.hidden}
-    for name, width in (("q", sizes.hidden), ("gate", sizes.ffn)):
-        problem = autotune.AllGatherGemm(**{**rows, "n": width}, b_order="nk", gathered=True)
-        yield Call(name, problem, sizes.layers)
-    head = autotune.AllGatherGemm(**{**rows, "n": sizes.vocabulary}, b_order="nk", gathered=training)
-    yield Call("head", head, 1)
-    if training:
-        yield Call("head: input", autotune.GemmReduceScatter(**common, k=sizes.vocabulary, b_order="kn"), 1)
-        for name, k in (("attention out", sizes.hidden), ("down", sizes.ffn)):
-            problem = autotune.AllGatherGemm(**{**rows, "n": k}, b_order="kn", gathered=True)
-            yield Call(f"{name}: input", problem, sizes.layers)

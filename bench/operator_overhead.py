@@ -119,20 +119,20 @@ def mixtures(device: torch.device, ranks: int) -> Iterator[Case]:
     multiplying = moe_gemm_combine.WORKLOAD.problem_type(**sizes, width=128)
     routing = drawn_routing(multiplying, device, 1)
     rank = dist.get_rank()
-    plan = vars(planned(multiplying, routing, rank))
-    plan["row_gates"] = plan.pop("gates")
+    found = planned(multiplying, routing, rank)
+    plan = {"offsets": found.offsets, "pairs": found.pairs, "row_gates": found.gates}
     ids, gates = routing.ids[rank].contiguous(), routing.gates[rank].contiguous()
     tokens = {"x": zeros(8, 256), "ids": ids, "gates": gates}
     options = {"experts": 2 * ranks}
     up, down = zeros(2, 2 * 128, 256).transpose(1, 2), zeros(2, 256, 128).transpose(1, 2)
-    for found, given, named in (
+    for workload, given, named in (
         (moe_dispatch.WORKLOAD, tokens, options),
         (moe_dispatch_gemm.WORKLOAD, {**tokens, "b": up}, options),
         (moe_combine.WORKLOAD, {"rows": zeros(multiplying.capacity, 256), **plan, "ids": ids}, {}),
         (moe_gemm_combine.WORKLOAD, {"a": zeros(multiplying.capacity, 128), "b": down, **plan, "ids": ids}, {}),
     ):
         width = {"width": 128} if "b" in given else {}
-        yield Case(found, found.problem_type(**sizes, **width), given, options=named)
+        yield Case(workload, workload.problem_type(**sizes, **width), given, options=named)
 
 
 def plain(case: Case) -> Callable[[], object]:

@@ -31,6 +31,7 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +47,7 @@ from listed import selected
 from outside_cases import FAR, Case, Collectives, Way, distances, make
 
 import autotune
-from autotune.machine import versions
+from autotune.machine import Machine, versions
 from autotune.model_runs.clock import TOY, Clock, Plan, Ratio, captured
 from autotune.runtime.lookup import Found
 from autotune.workloads import workload as find
@@ -54,7 +55,7 @@ from autotune.workloads import workload as find
 ALLOWED = 0.03
 """By which a ratio may differ from the tuner's."""
 BOUND = "isolated, bound"
-"""A row beside ``isolated``: what the tuner's stopwatch times, before it adds the operator's door."""
+"""A row beside ``isolated``: what the tuner's stopwatch times, before it adds the operator's host overhead."""
 
 BELOW = 0.995
 """A ratio under this reads as less than 1.00."""
@@ -143,7 +144,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 class OfTheLibrary(autotune.Context):
-    """Its operators call the library eagerly, whatever is tuned: against plain torch, the price of their door."""
+    """Its operators call the library eagerly, whatever is tuned: against plain torch, their host overhead."""
 
     def choose(self, problem: Any, config: Any = None, workload: Any = None) -> Found:
         ways = (workload or find(problem.workload)).baselines(problem, self.machine)
@@ -189,27 +190,18 @@ class Outside:
 
     def _graph(self, case: Case, expected: list[torch.Tensor]) -> dict[str, list[float]]:
         """All sets in one graph, which counts as that many calls. Ranks that share a GPU call plain torch eagerly."""
-        with captured(case.ours, case.sets) as (replay, results):
+        with ExitStack() as graphs:  # all of them alive until the last has been measured
+            replay, results = graphs.enter_context(captured(case.ours, case.sets))
             case.restore()
             replay(0)
             self._compare(case, lambda number: results[number], expected)
-            if self._shared:
-                every = range(case.sets)
-                return self._clock.busy(
-                    {"ours": replay, **{name: lambda _, way=way: [way(number) for number in every]
-                                        for name, way in case.plain.items()}}, 1, case.sets,
-                )  # fmt: skip
-            return self._with_plain_graphs(case, {"ours": replay}, list(case.plain.items()))
-
-    def _with_plain_graphs(
-        self, case: Case, replays: dict[str, Callable[[int], object]], left: list[tuple[str, Way]]
-    ) -> dict[str, list[float]]:
-        """One graph for each plain way, all alive until the last has been measured."""
-        if not left:
-            return self._clock.busy(replays, 1, case.sets)
-        (name, way), *others = left
-        with captured(way, case.sets) as (replay, _):
-            return self._with_plain_graphs(case, {**replays, name: replay}, others)
+            ways: dict[str, Way] = {"ours": replay}
+            for name, way in case.plain.items():
+                if self._shared:
+                    ways[name] = lambda _, way=way: [way(number) for number in range(case.sets)]  # type: ignore[misc]
+                else:
+                    ways[name], _ = graphs.enter_context(captured(way, case.sets))
+            return self._clock.busy(ways, 1, case.sets)
 
     def _compare(self, case: Case, way: Way, expected: list[torch.Tensor]) -> None:
         """Exit on every rank where any rank's results are not plain torch's."""
@@ -310,11 +302,11 @@ def start_ranks() -> None:
     dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpus else "gloo")
 
 
-def where(context: autotune.Context) -> dict[str, Any]:
+def where(world_size: int, machine: Machine) -> dict[str, Any]:
     """The machine, and when."""
     return {
-        "world_size": context.heap.world_size, "gpus": torch.cuda.device_count(), "device": context.machine.device,
-        "interconnect": context.machine.interconnect, "versions": versions(),
+        "world_size": world_size, "gpus": torch.cuda.device_count(), "device": machine.device,
+        "interconnect": machine.interconnect, "versions": versions(),
         "date": datetime.now(UTC).date().isoformat(),
     }  # fmt: skip
 
@@ -334,7 +326,7 @@ def measure(given: argparse.Namespace) -> list[Row]:
                 rows.append(row)
                 if first:
                     print(line(row.as_dict()), flush=True)
-                    save(given.json, rows, where(context))
+                    save(given.json, rows, where(dist.get_world_size(), context.machine))
             gc.collect()  # the operands' memory, before the next problem's
             context.release()
     return rows

@@ -189,7 +189,13 @@ def all_gather_gemm(problem: Any, context: autotune.Context, collectives: Collec
     def tuned(number: int, **options: Any) -> Tensor:
         pair = drawn[number % len(drawn)]
         return autotune.all_gather_gemm(
-            context, pair.a, pair.b, layout=problem.layout, fast_accum=problem.fast_accum, **pair.scales, **options
+            context,
+            pair.a,
+            pair.b,
+            gather_dim=0 if rows else -1,
+            fast_accum=problem.fast_accum,
+            **pair.scales,
+            **options,
         )
 
     plain: dict[str, Way] = {"plain": by_rows} if rows else {"transposed": transposed, "put together": put_together}

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def spy(found: Any, problem: Any, operation: Any, heap: Any, here: Any) -> Callable[[], object]:
-    """As ``runtime.door.door``."""
+    """As ``runtime.host_overhead.warm_call``."""
     marks = Path(os.environ["DOOR_MARKS"], f"rank {heap.rank}")
 
     def call() -> None:

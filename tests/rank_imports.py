@@ -12,7 +12,7 @@ import torch._inductor.compile_fx
 from triton.runtime.interpreter import InterpretedFunction
 
 import autotune.db
-import autotune.model_runs.rank
+import autotune.model_runs.ranks
 import autotune.ranks.gang
 import autotune.ranks.imports
 import autotune.ranks.measure

@@ -16,7 +16,7 @@ from autotune.workloads import Workload
 
 if TYPE_CHECKING:
     from autotune.db import Store
-    from autotune.model_runs.measuring import Order
+    from autotune.model_runs.ranks import Measurement
     from autotune.tuning import Evaluator
     from autotune.tuning.screening import Screen
 
@@ -62,9 +62,9 @@ def open_store(db: str | None, *, create: bool = True) -> Store:
 def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> Evaluator:
     """The ranks, not yet started, each with a heap of at least ``heap_bytes``. Tests replace this function."""
     from autotune.ranks.gang import Gang
-    from autotune.runtime import DOOR
+    from autotune.runtime import WARM_CALL
 
-    return Gang(workload, problem, machine, heap_bytes, door=DOOR)
+    return Gang(workload, problem, machine, heap_bytes, door=WARM_CALL)
 
 
 def make_screen(workload: Workload, problem: Problem, machine: Machine) -> Screen:
@@ -74,11 +74,11 @@ def make_screen(workload: Workload, problem: Problem, machine: Machine) -> Scree
     return Screen(workload, problem, machine)
 
 
-def measured_rows(order: Order, machine: Machine) -> Iterator[Any]:
+def measured_rows(measurement: Measurement, machine: Machine) -> Iterator[Any]:
     """The forwards of a model as ranks measure them. Tests replace this function."""
     from autotune.model_runs.ranks import rows_of
 
-    return rows_of(order, machine)
+    return rows_of(measurement, machine)
 
 
 def devices_text(problem: Problem, machine: Machine) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from autotune.files import write_whole
 from autotune.models.forward import Call
-from autotune.models.listed import write_list
+from autotune.models.problem_lists import write_list
 from autotune.problem import Problem
-from autotune.runtime.listeners import LISTENERS
+from autotune.runtime.call import LISTENERS
 
 
 class Collected(Counter[Problem]):

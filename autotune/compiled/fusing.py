@@ -21,8 +21,8 @@ from autotune.compiled.graphs import NoMatch
 from autotune.compiled.patterns import Candidate, Option, candidates
 from autotune.compiled.report import Explanation, Line
 from autotune.compiled.rewriting import check_form, rewrite
+from autotune.runtime.call import tell
 from autotune.runtime.context import Context
-from autotune.runtime.listeners import tell
 
 LOG = logging.getLogger("autotune")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from autotune.runtime.context import Context
 
 Tensor = torch.Tensor
 Row = dict[str, Any]
+M = TypeVar("M", bound=nn.Module)
 
 PLAIN = "plain"
 """The way that others are compared with."""
@@ -47,32 +48,33 @@ class Comparison:
         self.context, self.device = context, context.heap.device
         self.on_gpu = self.device.type == "cuda"
         self.mesh = init_device_mesh(self.device.type, (context.heap.world_size,))
+        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 512
         self.clock = Clock(self.device, context.group, clock or (CLOCK if self.on_gpu else TOY))
 
     def ways(self) -> tuple[str, ...]:
         """Ways that run here: the pass needs the code that inductor generates for GPUs."""
         return WAYS if self.on_gpu else WAYS[:2]
 
-    @contextmanager
-    def built(self, dtype: torch.dtype) -> Iterator[None]:
-        """Modules made within it lie on this rank's device, with the same random weights of this type each time."""
+    def model(self, way: str, dtype: torch.dtype, build: Callable[[], M], whole: bool = False) -> M:
+        """A way's module on this rank's device, with the same random weights of this type each time; compiled for every
+        shape anew, as a ``whole``, else by its ``layers``: one's code serves all. Collective.
+        """
         torch.manual_seed(17)
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
             with self.device:
-                yield
+                made = build()
         finally:
             torch.set_default_dtype(before)
-
-    def compiled(self, way: str, *modules: nn.Module) -> None:
-        """Compile these in place, each for every shape anew. Collective for ``fusing``."""
         how: dict[str, Any] = {"backend": "inductor" if self.on_gpu else "aot_eager"}
         if way == "fusing":
             # Residuals are the same on all ranks, or shared out.
             how = {"options": fusing(self.context, replicated=True)}
-        for each in modules:
+        layers: Any = [made] if whole else made.layers
+        for each in layers:
             each.compile(dynamic=False, **how)
+        return made
 
     def forwards(
         self, models: Mapping[str, nn.Module], x: Tensor, allowed: float = TOLERANCE, eager: Collection[str] = ()

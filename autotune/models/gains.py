@@ -69,12 +69,12 @@ def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Proble
     return found
 
 
-def shares(gains: Mapping[Problem, float], wanted: Collection[Problem], seconds: float) -> dict[Problem, float]:
-    """Seconds for each wanted problem in proportion to its gain; those whose share is too short get none.
+def shares(gains: Mapping[Problem, float], problems: Collection[Problem], seconds: float) -> dict[Problem, float]:
+    """Seconds for each problem in proportion to its gain; those whose share is too short get none.
 
     What these would have got goes to the others; the most promising one always gets its share.
     """
-    chosen = sorted(wanted, key=lambda problem: gains[problem], reverse=True)
+    chosen = sorted(problems, key=lambda problem: gains[problem], reverse=True)
     while len(chosen) > 1:
         whole = sum(gains[problem] for problem in chosen)
         if gains[chosen[-1]] / whole * seconds >= LEAST_SECONDS:

@@ -8,26 +8,20 @@ experts = autotune.nn.ExpertParallel.from_experts(experts, context)    the exper
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from autotune.lazily import loading
 
 if TYPE_CHECKING:
-    from autotune.nn import transformers
-    from autotune.nn.experts import ExpertParallel, expert_parallel, routed
-    from autotune.nn.linear import ColumnParallelLinear, RowParallelLinear
-    from autotune.nn.styles import ColwiseParallel, RowwiseParallel, tuned
-
-__all__ = [
-    "ColumnParallelLinear",
-    "ColwiseParallel",
-    "ExpertParallel",
-    "RowParallelLinear",
-    "RowwiseParallel",
-    "expert_parallel",
-    "routed",
-    "transformers",
-    "tuned",
-]
+    from autotune.nn import transformers as transformers
+    from autotune.nn.experts import ExpertParallel as ExpertParallel
+    from autotune.nn.experts import expert_parallel as expert_parallel
+    from autotune.nn.experts import routed as routed
+    from autotune.nn.linear import ColumnParallelLinear as ColumnParallelLinear
+    from autotune.nn.linear import RowParallelLinear as RowParallelLinear
+    from autotune.nn.styles import ColwiseParallel as ColwiseParallel
+    from autotune.nn.styles import RowwiseParallel as RowwiseParallel
+    from autotune.nn.styles import tuned as tuned
 
 _HOMES = {
     "ColumnParallelLinear": "autotune.nn.linear",
@@ -37,14 +31,11 @@ _HOMES = {
     "RowwiseParallel": "autotune.nn.styles",
     "expert_parallel": "autotune.nn.experts",
     "routed": "autotune.nn.experts",
+    "transformers": "autotune.nn.transformers",
     "tuned": "autotune.nn.styles",
 }
 
+__all__ = sorted(_HOMES)
 
-def __getattr__(name: str) -> Any:
-    """Load a public name's module on first use: DTensor and transformers take seconds."""
-    if name == "transformers":
-        return importlib.import_module("autotune.nn.transformers")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'autotune.nn' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = loading(__name__, _HOMES)
+"""DTensor and transformers take seconds to load."""

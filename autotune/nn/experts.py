@@ -12,8 +12,8 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.moe.problem import MOST_CHOICES
 from autotune.nn.functional import readable
 from autotune.runtime.context import Context, check_context
-from autotune.runtime.experts import moe_dispatch_gemm, moe_gemm_combine
 from autotune.runtime.gradients import autocast
+from autotune.runtime.operators import moe_dispatch_gemm, moe_gemm_combine
 from autotune.runtime.tokens import expert_ids, lacking, longer
 from autotune.workloads.dispatched import check_routing
 

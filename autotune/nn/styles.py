@@ -18,7 +18,7 @@ from torch.distributed.tensor.placement_types import Placement
 from autotune.errors import InputError
 from autotune.nn.functional import column_parallel, readable, row_parallel
 from autotune.runtime.context import Context
-from autotune.runtime.operators import all_gather_gemm
+from autotune.runtime.operators import all_gather_gemm_with_gathered
 
 Tensor = torch.Tensor
 Style = theirs.ParallelStyle
@@ -39,16 +39,16 @@ class Layouts:
 
     def returned(self, local: Tensor, layout: Placement) -> Tensor:
         """A result with this layout, in the layout and of the kind that is asked for."""
-        wanted = self.output
-        if isinstance(wanted, Shard):
-            wanted = Shard(wanted.dim % local.dim())
+        output = self.output
+        if isinstance(output, Shard):
+            output = Shard(output.dim % local.dim())
         if isinstance(layout, Shard):
             layout = Shard(layout.dim % local.dim())
-        if layout == wanted and self.use_local_output:
+        if layout == output and self.use_local_output:
             return local
         made = DTensor.from_local(local, self.mesh, (layout,), run_check=False)
-        if layout != wanted:
-            made = made.redistribute(placements=(wanted,))
+        if layout != output:
+            made = made.redistribute(placements=(output,))
         return made.to_local() if self.use_local_output else made
 
     def distributed(self, x: Tensor) -> DTensor:
@@ -89,7 +89,7 @@ class Gathered:
         if self._input is input and self._whole is not None and self._graded >= graded:
             return F.linear(self._whole, weight, bias)
         x, weight, bias = readable(local(input), weight, bias)
-        result, whole = all_gather_gemm(context, x, weight.t(), bias, gather_dim=dim, return_gathered=True)
+        result, whole = all_gather_gemm_with_gathered(context, x, weight.t(), bias, gather_dim=dim)
         self._input, self._whole, self._graded = input, whole, graded
         return result
 

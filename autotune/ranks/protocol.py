@@ -83,7 +83,7 @@ class MeasureDoor:
     """
 
     door: str
-    """``MODULE:FUNCTION``, see ``runtime.door``: a name, as ranks import nothing from above them."""
+    """``MODULE:FUNCTION``, see ``runtime.host_overhead``: a name, as ranks import nothing from above them."""
     calls: int
 
 

@@ -1,4 +1,4 @@
 """Run time: the cached look-up, and the operators that use it."""
 
-DOOR = "autotune.runtime.door:door"
-"""The name by which the ranks of a tuning run find ``door``: they are below, and import nothing from here."""
+WARM_CALL = "autotune.runtime.host_overhead:warm_call"
+"""The name by which the ranks of a tuning run find ``warm_call``: they are below, and import nothing from here."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from autotune.errors import InvalidProblem
-from autotune.runtime.workspace import ALIGNMENT, Bindings, Operands, Results, Workspace
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
+from autotune.problem import Problem
+from autotune.runtime.workspace import ALIGNMENT, Operands, Results, Workspace
 
 NO_BACKWARD = (
     "a tensor requires a gradient, and this call has no backward (all_gather_gemm, gemm_reduce_scatter and "
@@ -21,6 +24,14 @@ NO_TANGENT = (
     "torch.autograd.forward_ad.unpack_dual(tensor).primal"
 )
 
+
+_WORDS: dict[torch.dtype | None, str] = {None: "auto", **{dtype: name for name, dtype in TORCH_DTYPES.items()}}
+
+OPERATORS: dict[str, Any] = {}
+"""Every ``Operator`` of this process, by the name of its workload."""
+
+LISTENERS: list[Callable[[Problem], None]] = []
+"""Listeners to the operators' calls: none, but for ``autotune.collect``."""
 
 _MODES, _TRANSFORM = torch._C._len_torch_dispatch_stack, torch._C._functorch.maybe_current_level
 """The number of modes around a call, and the level of ``torch.func``."""
@@ -48,42 +59,34 @@ class Form:
         return given
 
 
-class FirstCall:
-    """The part of a form's first call that can fail on one rank while the others wait for it."""
-
-    def __init__(self, operands: Operands, forms: Sequence[Form], outs: Results | None) -> None:
-        """``forms`` are those of its results, ``outs`` the tensors that are given for them."""
-        self._operands, self._forms, self._outs = operands, forms, outs
-        self.results: Results = ()
-        """The results that the call is bound to, once it has been made ready."""
-        self.copies = False
-        self.bindings: Bindings = {}
-
-    def check(self) -> None:
-        """Raises InvalidProblem where no such call can be made; allocates its results."""
-        demand_no_gradient(self._operands)
-        self.results = fitting(self._forms, self._outs)
-
-    def prepare(self, workspace: Workspace) -> None:
-        """Check, then prepare all but the launches."""
-        self.check()
-        readable = workspace.readable(self._operands)
-        self.copies = any(mine is not given for mine, given in zip(readable, self._operands, strict=True))
-        self.bindings = workspace.bindings(readable)
-        workspace.prepare(readable, self.results)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Prepared:
-    """A form of call that has been checked: where it runs, and what it returns."""
+    """A form of call: what its first call checks and sets up, and what every later one finds."""
 
-    workspace: Workspace | None
+    results: tuple[Form, ...]
+    workspace: Workspace | None = None
     """None where the results have no rows, and nothing runs."""
-    outs: tuple[Form, ...]
-    copies: bool
+    copies: bool = False
     """True if the launches cannot read some operand as it lies, so that each call copies it."""
-    bindings: Bindings
-    """Launches by addresses."""
+    launches: dict[tuple[int, ...], Run] = field(default_factory=dict)
+    """By the addresses of results and operands."""
+
+    def check(self, operands: Operands, outs: Results | None) -> list[torch.Tensor]:
+        """The results of a first call: allocated, unless ``outs`` are given. Raises InvalidProblem where no such call
+        can be made.
+        """
+        demand_no_gradient(operands)
+        return fitting(self.results, outs)
+
+    def bind(self, operands: Operands, outs: Results | None, workspace: Workspace) -> list[torch.Tensor]:
+        """``check``, then bind to a workspace: all of a first call that can fail while other ranks wait for it."""
+        results = self.check(operands, outs)
+        readable = workspace.readable(operands)
+        self.copies = any(mine is not given for mine, given in zip(readable, operands, strict=True))
+        self.launches = workspace.launches(readable)
+        workspace.prepare(readable, results)
+        self.workspace = workspace
+        return results
 
 
 def fitting(forms: Sequence[Form], given: Results | None) -> list[torch.Tensor]:
@@ -94,6 +97,20 @@ def fitting(forms: Sequence[Form], given: Results | None) -> list[torch.Tensor]:
     if len(given) != len(forms):
         raise InvalidProblem(f"out holds {len(given)} tensors; one for each of {len(forms)} results is needed")
     return [form.fitting(out) for form, out in zip(forms, given, strict=True)]
+
+
+def word_of(out_dtype: torch.dtype | None) -> str:
+    """The problem's word for a result's element type. Raises InvalidProblem for a type that no result has."""
+    word = _WORDS.get(out_dtype)
+    if word is None:
+        raise InvalidProblem(f"out_dtype={out_dtype}: allowed: None, {', '.join(map(str, TORCH_DTYPES.values()))}")
+    return word
+
+
+def tell(problem: Problem) -> None:
+    """A problem was called, or found in a graph."""
+    for listener in LISTENERS:
+        listener(problem)
 
 
 def needs_gradient(tensors: Sequence[torch.Tensor | None]) -> bool:

@@ -7,8 +7,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,20 +24,22 @@ from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 from autotune.runtime.blocks import Blocks
-from autotune.runtime.call import FirstCall, Prepared, dispatched
+from autotune.runtime.call import Prepared, dispatched
 from autotune.runtime.choices import Choices, given
 from autotune.runtime.entries import Entries
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import Found, workload_for
 from autotune.runtime.meeting import CallAgreement, Meeting, Step
-from autotune.runtime.turns import TURNS
-from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
+from autotune.runtime.stream_order import STREAM_ORDER
+from autotune.runtime.workspace import Launches, Operands, Results, Workspace
 from autotune.settings import wait_seconds
 from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
 
 MOST_WORKSPACES = 4096
 """Workspaces that a context remembers, each some 50 KB of the host's memory."""
+
+T = TypeVar("T")
 
 _Key = tuple[LaunchedWorkload, Problem, Config]
 """Key of a workspace: several workloads may share a type of problem."""
@@ -82,12 +83,11 @@ class Context:
     ) -> None:  # fmt: skip
         """Collective over the default process group, which has to be initialised (``cpu:gloo,cuda:nccl`` or ``gloo``).
 
-        ``group`` is a process group or a one-dimensional ``DeviceMesh`` with this rank in it: the ranks that share the
-        context, by default all. On GPUs all ranks then open their contexts at the same time, each for its own group,
-        for Iris maps the heaps of all.
-        ``heap_bytes`` is the symmetric heap of each rank; an operator's workspace on it is about twice what is
-        gathered or exchanged. ``url`` names the database of tuned configs, by default the user's; ``regime`` is how the
-        calls are made, see ``lookup``: ``graph`` for a program that captures them. Raises InputError for another word.
+        ``group``: a process group or a one-dimensional ``DeviceMesh`` with this rank in it, by default all ranks. On
+        GPUs all ranks open their contexts at the same time, each for its own group: Iris maps the heaps of all.
+        ``heap_bytes``: the symmetric heap of each rank; an operator's workspace on it is about twice what is gathered
+        or exchanged. ``url``: the database of tuned configs, by default the user's. ``regime``: how the calls are made,
+        see ``lookup``; ``graph`` for a program that captures them. Raises InputError for another word.
         """
         group = process_group(group)
         self.ranks = ranks_of(group)
@@ -135,9 +135,7 @@ class Context:
     def __enter__(self) -> Context:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         else:
@@ -182,7 +180,7 @@ class Context:
             self.heap.close()
             self._leave_group()
             if not _OPEN:
-                TURNS.forget()
+                STREAM_ORDER.forget()
 
     def _leave_group(self) -> None:
         if "_unclosed" in vars(self):
@@ -215,16 +213,14 @@ class Context:
 
     def check(self) -> None:
         """Raise GangError where a wait in a kernel has timed out, on whatever rank, InvalidProblem where a routing gave
-        this rank more rows than there is room for. Waits for the device, all streams of it.
+        this rank more rows than there is room for. Waits for all streams of the device.
 
         On a GPU a call returns before it is known whether all ranks came. If one does not, results are NaN, and the
         next call of any operator raises what this does. (Under the interpreter every call checks itself.) While a graph
         is captured it raises InputError.
         """
         if self.capturing:
-            raise InputError(
-                "check() waits for the device, which a captured graph cannot do; call it outside the graph"
-            )
+            raise InputError("check() waits for the device: call it outside the captured graph")
         with self._lock:
             if self.heap.device.type == "cuda":
                 torch.cuda.synchronize(self.heap.device)  # calls may be on any stream, and a status word waits for none
@@ -232,14 +228,11 @@ class Context:
                 self._raise_alarm()
 
     def _raise_alarm(self) -> None:
-        """Raise InvalidProblem for a fault of this rank's, else GangError for what happened since, on any rank."""
+        """Raise InvalidProblem for a fault of this rank, else GangError."""
         if not self.capturing and self._status[1].item():  # first: the wrong input would be there after a release
-            told = (
-                "tokens name an expert more than once, and so gave this rank more rows than there is room for "
-                "(docs/kernels/moe.md); results since then are NaN. Mend the routing, then call context.release() on "
-                "every rank"
-            )
-            raise settled(InvalidProblem(told))  # all ranks have made the call
+            told = "tokens name an expert more than once, and so gave this rank more rows than there is room for "
+            told += "(docs/kernels/moe.md); results since then are NaN. Mend the routing, then call context.release() "
+            raise settled(InvalidProblem(f"{told}on every rank"))  # all ranks have made the call
         raise GangError(
             self._alarm.reason
             or "a wait in a kernel timed out: some rank died, did not make this call, came more than "
@@ -257,7 +250,7 @@ class Context:
         """True while the current stream is captured into a CUDA graph."""
         return capturing(self.heap.device)
 
-    def enqueue(self, workspace: Workspace, operands: Operands, outs: Results, bindings: Bindings) -> None:
+    def enqueue(self, workspace: Workspace, operands: Operands, outs: Results, launches: Launches) -> None:
         """One call of a workspace on the current stream, after the process's call before, on whatever stream.
 
         Raises GangError where a wait has timed out since the context was opened or released, on whatever rank.
@@ -265,27 +258,27 @@ class Context:
         if self._alarm_words[RAISED]:
             self._raise_alarm()
         if not self._interpreted:  # a turn keeps other threads out; this lock, too, would cost 0.1 µs
-            TURNS.take(self.heap.device, workspace.run, operands, outs, bindings)
+            STREAM_ORDER.take(self.heap.device, workspace.run, operands, outs, launches)
             return
         with self._lock:
-            workspace.run(operands, outs, bindings)
+            workspace.run(operands, outs, launches)
             if self._alarm_words[RAISED]:
                 self._raise_alarm()
 
     def workspace(
-        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, first: FirstCall | None = None
-    ) -> Workspace:
-        """The workspace of a problem, with its tuned config or the given one, ready for a form's ``first`` call.
+        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], T]
+    ) -> T:
+        """``use`` of the workspace of a problem, with its tuned config or the given one.
 
-        Collective until it has been bound to tensors: then whatever the making or that call raises on one rank is
-        raised on all, and the heap is as before. Raises what ``choose`` raises, HeapExhausted, and InputError where the
+        Collective until it has been bound to tensors: then whatever the making or ``use`` raises on one rank is raised
+        on all, and the heap is as before. Raises what ``choose`` raises, HeapExhausted, and InputError where the
         context is closed or a CUDA graph is being captured.
         """
         self._demand_open(problem.workload)
         with self._lock, on_device(self.heap.device):
             known = self._known(workload, problem, config)
             if known is not None and known.bound:
-                return _prepared(known, first)
+                return use(known)
             if self.capturing:
                 raise InputError(
                     f"first call of {problem.workload} ({problem}) within a CUDA graph; make one call before capturing"
@@ -293,15 +286,20 @@ class Context:
             call = self._choices.call(workload, problem, config)
             with self._meeting.together():
                 key = workload, problem, self._choices.agree(call, workload, problem, config).config
+
+                def make() -> tuple[Workspace, T]:
+                    made = self._workspaces.get(key) or self._made(key)
+                    return made, use(made)
+
                 mark = self.heap.mark()
                 try:
-                    made = self._agreement.all_or_none(lambda: _prepared(self._made(key), first))
+                    made, found = self._agreement.all_or_none(make)
                 except BaseException:
                     self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
                     raise
                 if key not in self._workspaces:
                     self._add(key, made)
-                return made
+                return found
 
     def _known(self, workload: LaunchedWorkload, problem: Problem, config: Config | None) -> Workspace | None:
         if config is None:
@@ -310,18 +308,11 @@ class Context:
         return self._workspaces.get((workload, problem, config))
 
     def _made(self, key: _Key) -> Workspace:
-        known, (workload, problem, config) = self._workspaces.get(key), key
-        return known or Workspace(
-            workload.kernels,
-            problem,
-            config,
-            self.machine,
-            self.heap,
-            self._blocks,
-            self.spin_limit,
-            self._status,
+        workload, problem, config = key
+        return Workspace(
+            workload.kernels, problem, config, self.machine, self.heap, self._blocks, self.spin_limit, self._status,
             self._alarm.calls,
-        )
+        )  # fmt: skip
 
     def _add(self, key: _Key, made: Workspace) -> None:
         """Remember a workspace, instead of the older ones where there are too many."""
@@ -344,19 +335,9 @@ class Context:
             if prepared.workspace in gone:
                 self.calls.pop(form, None)
 
-    def agree_without_rows(self, workload: LaunchedWorkload, problem: Problem, first: FirstCall) -> None:
-        """A form's ``first`` call, whose results have no rows. Collective. Raises what ``agree`` raises."""
-
-        def call() -> str:
-            first.check()
-            return f"{workload.name} without rows: {problem.to_json()}"
-
-        self.agree(workload.name, call)
-
     def agree(self, name: str, call: Callable[[], str]) -> None:
-        """Raise RanksDisagree unless all ranks make the same ``call``, which says which one it is, for the first time.
-
-        Collective. Raises what ``call`` raises on any rank, and InputError where the context is closed.
+        """Raise RanksDisagree unless all ranks make the same ``call``, which says which one it is. Collective. Raises
+        what ``call`` raises on any rank.
         """
         self._demand_open(name)
         with self._lock, self._meeting.together():
@@ -387,9 +368,8 @@ class Context:
     def choose(self, problem: Problem, config: Config | None = None, workload: Workload | None = None) -> Found:
         """The config for a problem, the same on every rank: rank 0 looks it up, the others take its word.
 
-        Collective at a problem's first call, a dictionary look-up afterwards. A ``config`` given by the caller is
-        checked against the space and has to be the same on all ranks: raises InvalidConfig, RanksDisagree. ``workload``
-        is found by the problem's name where it is not given.
+        Collective at a problem's first call, a dictionary look-up afterwards. A given ``config`` is checked against the
+        space, and has to be the same on all ranks: raises InvalidConfig, RanksDisagree.
         """
         self._demand_open(problem.workload)
         try:
@@ -407,19 +387,10 @@ class Context:
             raise
 
     def tuned(self, name: str) -> Entries:
-        """A workload's entries on this device, as rank 0 reads them, the same on every rank. Collective.
-
-        Raises what ``lookup`` raises, and InputError where the context is closed.
-        """
+        """A workload's entries on this device, as rank 0 reads them. Collective. Raises what ``lookup`` raises."""
         self._demand_open(name)
         with self._lock, self._meeting.together():
             return self._choices.entries(name)
-
-
-def _prepared(workspace: Workspace, first: FirstCall | None) -> Workspace:
-    if first is not None:
-        first.prepare(workspace)
-    return workspace
 
 
 def _warn_of_unclosed(agreement: Agreement) -> None:

@@ -1,4 +1,4 @@
-"""Tensors of any number of dimensions as the matrices that kernels take, and matrices as such results.
+"""Tensors of any number of dimensions, and shards of unequal length, as the matrices that kernels take.
 
 All rows of A are one dimension of a GEMM. Where ranks share rows out, the dimension that they share comes first, so
 that each rank's rows lie together.
@@ -7,25 +7,20 @@ that each rank's rows lie together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.kernels.launching.gemm import order_of
-from autotune.runtime.call import demand_no_gradient
-from autotune.runtime.context import Context
-from autotune.runtime.gradients import autocast, own_part
-from autotune.runtime.operator import Operator
+from autotune.heap.arena import SymmetricHeap
 from autotune.runtime.workspace import Operands
+from autotune.sizes import round_up
 
-REDUCTIONS = ("sum", "avg")
-
-Call = Callable[[Context, Operands, tuple[Any, ...], torch.Tensor | None, Config | None], torch.Tensor]
-"""An operator, or what takes its place."""
+LARGEST_STEP = 128
+"""Rows of unequal shards are rounded up to a power of two, from here on to a multiple of this: few problems, each with
+a workspace and a tuned config, serve all of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,6 +31,15 @@ class Folding:
     shape: tuple[int, ...]
     """The dimensions of a result but the last, in the caller's order."""
 
+    def operands(self, operands: Operands) -> Operands:
+        """A, B, bias, scales and maybe a residual as matrices. Raises InvalidProblem."""
+        a, b, bias, scale_a, scale_b, *residual = operands
+        assert a is not None
+        scale_a = unlisted(a, scale_a)
+        if scale_a is not None and scale_a.dim() == a.dim():
+            scale_a = self.matrix(scale_a)
+        return self.matrix(a), b, bias, scale_a, scale_b, *(self.residual(each) for each in residual)
+
     def matrix(self, tensor: torch.Tensor) -> torch.Tensor:
         """The rows of a tensor in the order of ``dim``: a view where its strides allow one, else a copy."""
         return tensor.movedim(self.dim, 0).flatten(0, -2)
@@ -45,10 +49,8 @@ class Folding:
         unfolded: torch.Tensor = result.unflatten(0, self._moved)
         return unfolded.movedim(0, self.dim)
 
-    def place(self, out: torch.Tensor | None) -> torch.Tensor | None:
-        """The matrix in the memory of a given ``out``. Raises InvalidProblem where there is none."""
-        if out is None:
-            return None
+    def place(self, out: torch.Tensor) -> torch.Tensor:
+        """The matrix in the memory of ``out``. Raises InvalidProblem where there is none."""
         moved = out.movedim(self.dim, 0) if out.dim() == len(self.shape) + 1 else out
         if moved.shape[:-1] != self._moved or not moved.is_contiguous():
             raise InvalidProblem(
@@ -107,21 +109,6 @@ def scattered(a: torch.Tensor, dim: int, world_size: int) -> Folding:
     return Folding(dim, tuple(shape))
 
 
-def folded(
-    operator: Call, context: Context, folding: Folding, operands: Operands, options: tuple[Any, ...],
-    out: torch.Tensor | None, config: Config | None,
-) -> torch.Tensor:  # fmt: skip
-    """A call whose first operand, its scales and result have the dimensions of ``folding``."""
-    a, b, bias, scale_a, scale_b, *residual = operands
-    assert a is not None
-    scale_a = unlisted(a, scale_a)
-    if scale_a is not None and scale_a.dim() == a.dim():
-        scale_a = folding.matrix(scale_a)
-    matrices = folding.matrix(a), b, bias, scale_a, scale_b, *(folding.residual(each) for each in residual)
-    result = operator(context, matrices, options, folding.place(out), config)
-    return folding.unfolded(result) if out is None else out
-
-
 def unlisted(a: torch.Tensor, scale_a: torch.Tensor | None) -> torch.Tensor | None:
     """Scales that list A's rows in their order, which may become another one, in A's dimensions; others as they are."""
     if scale_a is not None and scale_a.dim() == 2 and len(scale_a) == math.prod(a.shape[:-1]):
@@ -129,117 +116,58 @@ def unlisted(a: torch.Tensor, scale_a: torch.Tensor | None) -> torch.Tensor | No
     return scale_a
 
 
-def folded_with_a(
-    operator: Operator, context: Context, folding: Folding, operands: Operands, options: tuple[Any, ...],
-    out: torch.Tensor | None, config: Config | None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """``folded`` for the operator whose second result is the gathered A, in the dimensions of C."""
-    made: list[torch.Tensor] = []
-
-    def both(
-        context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None, config: Config | None
-    ) -> torch.Tensor:
-        a, b = operands[:2]
-        assert a is not None and b is not None
-        outs = None
-        if out is not None:
-            outs = out, a.new_empty((out.shape[0], b.shape[0]))
-        c, whole = operator.all_of(context, operands, options, outs, config)
-        made[:] = [whole]
-        return c
-
-    c = folded(both, context, folding, operands, options, out, config)
-    return c, folding.unfolded(made[0])
+def capacity(rows: Sequence[int]) -> int:
+    """The rows of each shard that serve all of these."""
+    most = max(rows)
+    return min(round_up(most), -(-most // LARGEST_STEP) * LARGEST_STEP)
 
 
-def columns_scattered(
-    operator: Operator, context: Context, operands: Operands, options: tuple[Any, ...], parts: int,
-    out: torch.Tensor | None, config: Config | None,
-) -> torch.Tensor:  # fmt: skip
-    """This rank's columns of C: rows of its transpose, B' @ A'. Bias and residual are added afterwards."""
-    a, b, bias, scale_a, scale_b, residual = operands
-    assert a is not None and b is not None
-    if b.dim() != 2 or (bias is not None and bias.shape != b.shape[1:]):
-        said = None if bias is None else list(bias.shape)
-        raise InvalidProblem(f"b is {list(b.shape)}, bias {said}; b [depth, columns] and bias [columns] are needed")
-    if out is not None:
-        demand_no_gradient((*operands, out))
-    shape = (*a.shape[:-1], b.shape[1] // context.heap.world_size)
-    if out is not None and out.shape != shape:
-        raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} expected")
-    rows = a.flatten(0, -2)
-    if rows.shape[0] == 0:  # no columns of the transpose, either
-        empty = operator(context, (rows, b, None, scale_a, scale_b, None), options, None, config).reshape(shape)
-        return completed(empty, parts, own_part(context, bias), residual) if out is None else out
-    if scale_a is not None and scale_b is not None:
-        scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
-        rows = rows if order_of(rows.t()) == "nk" else rows.contiguous()  # as a B of fp8 lies
-    if residual is not None and (residual.shape != shape or residual.device != a.device):
-        raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} expected")
-    swapped = b.t(), rows.t(), None, scale_a, scale_b, None
-    if out is not None:
-        (dtype,) = operator.workload.out_dtypes(swapped, options)
-        if (out.dtype, out.device) != (dtype, a.device):  # a copy into it would convert in silence
-            raise InvalidProblem(f"out is {out.dtype} on {out.device}; {dtype} on {a.device} expected")
-    transposed = None if out is None else out.movedim(-1, 0)
-    place = None
-    if transposed is not None and transposed.is_contiguous() and residual is None:  # which may be ``out`` itself
-        place = transposed.view(shape[-1], -1)
-    result = operator(context, swapped, options, place, config).view(shape[-1], *shape[:-1]).movedim(0, -1)
-    result = completed(result, parts, own_part(context, bias), residual)
-    return result if out is None else out if place is not None else out.copy_(result)
-
-
-def _exchanged(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scales of B' and A'. Raises InvalidProblem where these are no operands."""
-    if scale_a.dim() == a.dim():
-        scale_a = scale_a.flatten(0, -2)
-    if scale_a.numel() > 1 and scale_a.shape[-1] != 1 or a.dtype != b.dtype:
+def is_ragged(rows: Sequence[int], heap: SymmetricHeap, a: torch.Tensor, dim: int, in_place: bool) -> bool:
+    """True if shards with these rows along ``dim``, ``a`` being ours, need padding. Raises InvalidProblem."""
+    if len(rows) != heap.world_size or min(rows) < 0 or a.shape[dim] != rows[heap.rank] or dim == a.dim() - 1:
         raise InvalidProblem(
-            "the columns of C are scattered, for which A and B change places: they must be of one type, with scales by "
-            f"tensors or rows; a is {a.dtype}, b {b.dtype}, scale_a {list(scale_a.shape)}"
+            f"rows={list(rows)}, a {list(a.shape)} on rank {heap.rank}: a number for each of {heap.world_size} ranks "
+            f"is needed, ours being the size of a in gather_dim={dim}, which must not be the last dimension"
         )
-    return scale_b.t().contiguous(), scale_a.t().contiguous()
+    if in_place:
+        raise InvalidProblem("rows with in_place: shards of unequal length are copied")
+    return set(rows) != {capacity(rows)}
 
 
-def divisor(reduce_op: str, world_size: int) -> int:
-    """The number by which a reduction divides the sum. Raises InvalidProblem for one that there is not."""
-    if reduce_op not in REDUCTIONS:
-        raise InvalidProblem(f"reduce_op={reduce_op!r}: allowed: {', '.join(REDUCTIONS)}")
-    return world_size if reduce_op == "avg" else 1
+def padded(operands: Operands, rows: Sequence[int], dim: int) -> Operands:
+    """The operands with A's shard, and its scales, as long as ``rows`` of every rank need."""
+    a, b, bias, scale_a, scale_b = operands
+    assert a is not None
+    length, scale_a = capacity(rows), unlisted(a, scale_a)
+    if scale_a is not None and scale_a.dim() == a.dim():
+        scale_a = _padded(scale_a, dim, length)
+    return _padded(a, dim, length), b, bias, scale_a, scale_b
 
 
-def averaged(
-    operator: Operator, context: Context, folding: Folding, operands: Operands, options: tuple[Any, ...], parts: int,
-    out: torch.Tensor | None, config: Config | None,
+def unpadded(
+    whole: torch.Tensor, rows: Sequence[int], dim: int, out: torch.Tensor | None
 ) -> torch.Tensor:  # fmt: skip
-    """``folded`` for a sum over ranks that is divided by ``parts``. Bias and residual are added afterwards: fp16 may
-    have no room for so many times their values.
+    """A copy of the result of ``padded`` operands without the padding: rank by rank, each with its ``rows``. Raises
+    InvalidProblem.
     """
-    a, b, bias, scale_a, scale_b, residual = operands
-    if out is not None:
-        demand_no_gradient((*operands, out))
-        residual = None if residual is None else residual.clone()  # it may be ``out`` itself
-    total = folded(operator, context, folding, (a, b, None, scale_a, scale_b, None), options, out, config)
-    return completed(total, parts, bias, residual)
+    shape, length = [*whole.shape], whole.shape[dim] // len(rows)
+    shape[dim] = sum(rows)
+    if out is not None and (list(out.shape) != shape or out.dtype != whole.dtype):
+        raise InvalidProblem(f"out is {list(out.shape)} {out.dtype}; {shape} {whole.dtype} expected")
+    parts = [whole.narrow(dim, owner * length, count) for owner, count in enumerate(rows)]
+    return torch.cat(parts, dim) if out is None else torch.cat(parts, dim, out=out)
 
 
-def completed(
-    total: torch.Tensor, parts: int, bias: torch.Tensor | None, residual: torch.Tensor | None
-) -> torch.Tensor:  # fmt: skip
-    """A rank's ``total / parts (+ bias) (+ residual)``, in place. Raises InvalidProblem where they do not fit."""
-    if parts > 1:
-        total.div_(parts)
-    _, bias, residual = autocast((total, bias, residual), total.device.type)
-    for name, added, shape in (("bias", bias, total.shape[-1:]), ("residual", residual, total.shape)):
-        if added is None:
-            continue
-        if (added.shape, added.dtype, added.device) != (shape, total.dtype, total.device):
-            raise InvalidProblem(
-                f"{name} is {list(added.shape)} {added.dtype} on {added.device}; {list(shape)} {total.dtype} on "
-                f"{total.device} expected"
-            )
-        total.add_(added)
-    return total
+def _padded(shard: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+    """A shard of that length, filled up with zeros. Each row of a product is by itself, but B's gradient is a sum over
+    rows, in which nothing times what memory held before may be no number.
+    """
+    count = shard.shape[dim]
+    if count == length:
+        return shard
+    shape = [*shard.shape]
+    shape[dim] = length
+    longer = shard.new_empty(shape)
+    longer.narrow(dim, 0, count).copy_(shard)
+    longer.narrow(dim, count, length - count).zero_()
+    return longer

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from autotune.kernels.launching.tensors import TORCH_DTYPES
-from autotune.runtime.call import needs_gradient
+from autotune.runtime.call import OPERATORS, needs_gradient
 from autotune.runtime.context import Context, open_context
-from autotune.runtime.operator import OPERATORS, Forward
 from autotune.runtime.workspace import Operands, Results
 
 Tensor = torch.Tensor
@@ -26,10 +26,23 @@ INDIFFERENT = ("layout", "deterministic", "out_dtype", "fast_accum")
 """Options that a backward knows, or that change nothing without fp8; a call with another one has no backward."""
 
 
+@dataclass(frozen=True)
+class Forward:
+    """An operator's call as its backward sees it; ``needs`` and ``strides`` are those of the operands, in order."""
+
+    handle: int
+    options: Mapping[str, Any]
+    saved: Operands
+    """The tensors of ``GemmBackward.save``."""
+    needs: Sequence[bool]
+    strides: Sequence[tuple[int, ...] | None]
+
+
 class GemmBackward(ABC):
     """The gradients of C = A @ B (+ bias) by that of C."""
 
     collective = True
+    """True if all ranks have to ask for the same gradients."""
 
     def covers(self, operands: Mapping[str, Tensor | None], options: Collection[str]) -> bool:
         """Not fp8, nothing beside A, B and a bias, and no shard that changes under the backward."""
@@ -178,77 +191,15 @@ def reduced(context: int, a: Tensor, b: Tensor) -> Tensor:
 
 def reduce_scattered(context: int, parts: Tensor) -> Tensor:
     """This rank's rows of the sum of all ranks' ``parts``, by the library. In a backward that has one itself, too."""
-    if needs_gradient((parts,)):
-        differentiable: Tensor = _OwnRows.apply(context, parts)  # type: ignore[no-untyped-call]
-        return differentiable
-    opened, collectives = open_context(context), torch.ops._c10d_functional
-    started = collectives.reduce_scatter_tensor(parts, "sum", opened.heap.world_size, opened.group_name)
-    made: Tensor = collectives.wait_tensor(started)
-    return made
-
-
-class _OwnRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, context: int, parts: Tensor) -> Tensor:
-        ctx.context = context
-        return reduce_scattered(context, parts)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, _AllRows.apply(ctx.context, grad)  # type: ignore[no-untyped-call]
-
-
-class _AllRows(torch.autograd.Function):
-    """The reverse: a rank's rows are a part of every rank's sum."""
-
-    @staticmethod
-    def forward(ctx: Any, context: int, rows: Tensor) -> Tensor:
-        ctx.context = context
-        opened, collectives = open_context(context), torch.ops._c10d_functional
-        started = collectives.all_gather_into_tensor(rows.contiguous(), opened.heap.world_size, opened.group_name)
-        made: Tensor = collectives.wait_tensor(started)
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, reduce_scattered(ctx.context, grad.contiguous())
+    opened = open_context(context)
+    return _exchanged("rows", opened.group_name, opened.heap.world_size, opened.heap.rank, parts)
 
 
 def taken_by_all(group: str, tensor: Tensor) -> Tensor:
     """A tensor that all ranks have, where each computes its own part from it: its gradient is the sum of theirs. In a
     backward this is one of second order.
     """
-    if not needs_gradient((tensor,)):
-        return tensor
-    made: Tensor = _TakenByAll.apply(group, tensor)  # type: ignore[no-untyped-call]
-    return made
-
-
-class _TakenByAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, group: str, tensor: Tensor) -> Tensor:
-        ctx.group = group
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, _Summed.apply(ctx.group, grad)  # type: ignore[no-untyped-call]
-
-
-class _Summed(torch.autograd.Function):
-    """The reverse: the sum is what all ranks have."""
-
-    @staticmethod
-    def forward(ctx: Any, group: str, part: Tensor) -> Tensor:
-        ctx.group = group
-        collectives = torch.ops._c10d_functional
-        started = collectives.all_reduce(part.contiguous(), "sum", group)
-        made: Tensor = collectives.wait_tensor(started)
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, taken_by_all(ctx.group, grad)
+    return _exchanged("whole", group, 0, 0, tensor) if needs_gradient((tensor,)) else tensor
 
 
 def for_own_rows(context: Context, bias: Tensor | None) -> Tensor | None:
@@ -269,35 +220,46 @@ def own_part(context: Context, vector: Tensor | None) -> Tensor | None:
         return vector.chunk(ranks)[rank]
     if not torch.compiler.is_compiling():
         context.agree_once("gemm_reduce_scatter", "by columns, with a gradient of the bias", *vector.shape)
-    made: Tensor = _OwnPart.apply(vector, ranks, rank, context.group_name)  # type: ignore[no-untyped-call]
+    return _exchanged("part", context.group_name, ranks, rank, vector)
+
+
+def _collective(name: str, group: str, ranks: int, rank: int, tensor: Tensor) -> Tensor:
+    """An exchange by its name, or what leads its gradient back, by the name behind ``back of``."""
+    collectives = torch.ops._c10d_functional
+    if name == "whole":
+        return tensor.view_as(tensor)
+    if name == "part":
+        return tensor.chunk(ranks)[rank].clone()
+    tensor = tensor.contiguous()
+    if name == "rows":
+        started = collectives.reduce_scatter_tensor(tensor, "sum", ranks, group)
+    elif name == "back of whole":
+        started = collectives.all_reduce(tensor, "sum", group)
+    else:
+        started = collectives.all_gather_into_tensor(tensor, ranks, group)
+    made: Tensor = collectives.wait_tensor(started)
     return made
 
 
-class _OwnPart(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, vector: Tensor, ranks: int, rank: int, group: str) -> Tensor:
-        ctx.place = ranks, rank, group
-        return vector.chunk(ranks)[rank].clone()
+def _exchanged(name: str, group: str, ranks: int, rank: int, tensor: Tensor) -> Tensor:
+    if not needs_gradient((tensor,)):
+        return _collective(name, group, ranks, rank, tensor)
+    made: Tensor = _Exchange.apply(name, group, ranks, rank, tensor)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _Exchange(torch.autograd.Function):
+    """A collective whose gradient takes the reverse one, whose own gradient takes the first."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _AllParts.apply(grad, *ctx.place), None, None, None  # type: ignore[no-untyped-call]
-
-
-class _AllParts(torch.autograd.Function):
-    """The reverse: all ranks have the whole, so a rank's part has its own part of the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, ranks: int, rank: int, group: str) -> Tensor:
-        ctx.place = ranks, rank, group
-        collectives = torch.ops._c10d_functional
-        started = collectives.all_gather_into_tensor(part.contiguous(), ranks, group)
-        made: Tensor = collectives.wait_tensor(started)
-        return made
+    def forward(ctx: Any, name: str, group: str, ranks: int, rank: int, tensor: Tensor) -> Tensor:
+        ctx.name, ctx.place = name, (group, ranks, rank)
+        return _collective(name, group, ranks, rank, tensor)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _OwnPart.apply(grad, *ctx.place), None, None, None  # type: ignore[no-untyped-call]
+        reverse = ctx.name.removeprefix("back of ") if ctx.name.startswith("back of ") else f"back of {ctx.name}"
+        return None, None, None, None, _exchanged(reverse, *ctx.place, grad)
 
 
 def turned(matrix: Tensor) -> Tensor:

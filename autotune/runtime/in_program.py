@@ -21,7 +21,7 @@ from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.ranks.crew import Crew
-from autotune.runtime import DOOR
+from autotune.runtime import WARM_CALL
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
 from autotune.settings import wait_seconds
 from autotune.tuning import EFFORTS, Budget, Progress, limits_of
@@ -62,7 +62,7 @@ def tune(
             lambda: _Terms.of(name, problem, effort, trials, budget, seed, force, regime, world_size=world_size)
         )
         workload = workload_for(name, problem)
-        crew = Crew(workload, problem, terms.machine, agreement, heap_group, DOOR)
+        crew = Crew(workload, problem, terms.machine, agreement, heap_group, WARM_CALL)
         whole = False
         try:
             answer: Found

@@ -16,7 +16,7 @@ from autotune.errors import GangError, InputError, RanksDisagree
 from autotune.heap.alarm import RAISED, Alarm
 from autotune.kernels.launching.streams import capturing
 from autotune.runtime.lookup import Found
-from autotune.runtime.turns import TURNS
+from autotune.runtime.stream_order import STREAM_ORDER
 from autotune.settings import wait_seconds
 
 REFUSAL_SECONDS = 10.0
@@ -144,7 +144,7 @@ class Meeting:
         if self._device.type == "cpu" or capturing(self._device):
             return True
         done, deadline = torch.cuda.Event(), time.monotonic() + REFUSAL_SECONDS
-        TURNS.take(self._device, done.record)
+        STREAM_ORDER.take(self._device, done.record)
         while not done.query():
             if time.monotonic() > deadline:
                 return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -15,8 +15,9 @@ from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, InvalidConfig, InvalidProblem
 from autotune.problem import Problem
 from autotune.runtime.call import (
+    LISTENERS,
     NO_BACKWARD,
-    FirstCall,
+    OPERATORS,
     Form,
     Prepared,
     aligned,
@@ -25,9 +26,11 @@ from autotune.runtime.call import (
     dispatched,
     fitting,
     needs_gradient,
+    tell,
 )
 from autotune.runtime.context import Context, check_context, open_context
-from autotune.runtime.listeners import LISTENERS, tell
+from autotune.runtime.folding import Folding
+from autotune.runtime.gradients import Forward, GemmBackward
 from autotune.runtime.workspace import Operands, Results
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -46,43 +49,6 @@ SCHEMA_TYPES = {
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Forward:
-    """An operator's call as its backward sees it; ``needs`` and ``strides`` are those of the operands, in order."""
-
-    handle: int
-    options: Mapping[str, Any]
-    saved: Operands
-    """The tensors of ``Backward.save``."""
-    needs: Sequence[bool]
-    strides: Sequence[tuple[int, ...] | None]
-
-
-class Backward(Protocol):
-    """The gradients of a workload's operands."""
-
-    collective: bool
-    """True if all ranks have to ask for the same gradients."""
-
-    def covers(self, operands: Mapping[str, torch.Tensor | None], options: Collection[str]) -> bool:
-        """True if a call with these has gradients; ``options`` are those that are not at their defaults."""
-
-    def autocast(self, operands: Operands, device: str) -> Operands:
-        """The operands as ``torch.autocast`` hands them over."""
-
-    def save(self, operands: Operands, results: Results, needs: Sequence[bool]) -> Operands:
-        """The tensors that the gradients of the operands in ``needs`` take."""
-
-    def all_of(self, call: Forward, grad: torch.Tensor, *others: torch.Tensor | None) -> Operands:
-        """The gradients of all operands, None where none is needed, by that of the first result and those of others,
-        None where none has come.
-        """
-
-
-OPERATORS: dict[str, Operator] = {}
-"""Operators by workload name."""
-
-
 class Operator:
     """One workload as a function of tensors: what its launches take, then what its problem leaves to the caller.
 
@@ -90,7 +56,7 @@ class Operator:
     ``out``. There a context is its ``handle``, an absent config the empty text, and a given one its canonical JSON.
     """
 
-    def __init__(self, workload: LaunchedWorkload, backward: Backward | None = None, *, name: str = "") -> None:
+    def __init__(self, workload: LaunchedWorkload, backward: GemmBackward | None = None, *, name: str = "") -> None:
         """Registers the operator with torch, and with ``OPERATORS``, by the workload's name unless one is given.
 
         Raises InputError for a name that there is already: torch takes none twice.
@@ -131,17 +97,22 @@ class Operator:
 
     def __call__(
         self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
-        config: Config | None,
+        config: Config | None, folding: Folding | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """Enqueue one call with one result, or, under ``torch.compile``, put one into the graph."""
-        (result,) = self.all_of(context, operands, options, None if out is None else (out,), config)
-        return result
+        """``all_of`` with the first result alone."""
+        return self.all_of(context, operands, options, None if out is None else (out,), config, folding)[0]
 
     def all_of(
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
-        config: Config | None,
+        config: Config | None, folding: Folding | None = None,
     ) -> Results:  # fmt: skip
-        """A call that returns all results, in the order of the kernels' ``results``."""
+        """Enqueue one call, or, under ``torch.compile``, put one into the graph: all results, in the order of the
+        kernels' ``results``. With ``folding`` the first operand, its scales and the results have its dimensions.
+        """
+        if folding is not None:
+            places = None if outs is None else [folding.place(out) for out in outs]
+            made = self.all_of(context, folding.operands(operands), options, places, config)
+            return [folding.unfolded(each) for each in made] if outs is None else outs
         if torch.compiler.is_compiling():
             return self._into_graph(context, operands, options, outs, config)
         try:
@@ -222,7 +193,7 @@ class Operator:
             prepared, results = self._prepare(context, operands, options, outs, config)
             context.calls[key] = prepared
         else:
-            results = fitting(prepared.outs, outs)
+            results = fitting(prepared.results, outs)
         if prepared.workspace is None:
             for each in results:
                 if each.numel():  # the offsets of a dispatch: no expert has rows
@@ -232,7 +203,7 @@ class Operator:
             operands = prepared.workspace.readable(operands)
         if LISTENERS:
             tell(prepared.workspace.problem)
-        context.enqueue(prepared.workspace, operands, results, prepared.bindings)
+        context.enqueue(prepared.workspace, operands, results, prepared.launches)
         if outs is not None:
             torch.autograd.graph.increment_version(outs)
         return results
@@ -247,13 +218,17 @@ class Operator:
         shapes = workload.out_shapes(heap.world_size, operands, options)
         dtypes = workload.out_dtypes(operands, options)
         forms = tuple(Form(shape, dtype, heap.device) for shape, dtype in zip(shapes, dtypes, strict=True))
-        first = FirstCall(operands, forms, outs)
-        workspace = None
+        prepared, results = Prepared(forms), list[torch.Tensor]()
         if runs:
-            workspace = context.workspace(workload, problem, config, first)
+            results = context.workspace(workload, problem, config, functools.partial(prepared.bind, operands, outs))
         else:
-            context.agree_without_rows(workload, problem, first)
-        return Prepared(workspace, forms, first.copies, first.bindings), first.results
+
+            def check() -> str:
+                results.extend(prepared.check(operands, outs))
+                return f"{workload.name} without rows: {problem.to_json()}"
+
+            context.agree(workload.name, check)
+        return prepared, results
 
     def _problem(self, context: Context, operands: Operands, options: tuple[Any, ...]) -> tuple[Problem, bool]:
         """The problem of a call, and whether it runs: not if its results have no rows. Raises InvalidProblem."""

@@ -21,7 +21,7 @@ from autotune.runtime.call import demand_no_gradient, dispatched, needs_gradient
 from autotune.runtime.context import Context, contexts_of
 from autotune.runtime.folding import dimension, gathered
 from autotune.runtime.groups import process_group
-from autotune.runtime.several import copied, lie_side_by_side, whole_of
+from autotune.runtime.operators.gather import copied, lie_side_by_side, whole_of
 
 _OPENED: list[Context] = []
 """The contexts that calls have opened."""
@@ -47,7 +47,7 @@ def close() -> None:
 def fused_all_gather_matmul(
     A: torch.Tensor, Bs: Sequence[torch.Tensor], gather_dim: int, group_name: Any, *, return_A: bool = True
 ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
-    """``A`` gathered along ``gather_dim``, if wanted, and its products with all ``Bs``. Collective.
+    """``A`` gathered along ``gather_dim``, with ``return_A``, and its products with all ``Bs``. Collective.
 
     One B is ``all_gather_gemm``, and so are several that lie ``side_by_side``, whose products are then views of one
     result. So are others where a gradient is needed: they are copied side by side in each call. Otherwise the library
@@ -177,10 +177,10 @@ def _as_one(A: torch.Tensor, Bs: Sequence[torch.Tensor]) -> torch.Tensor | None:
 def _gather_gemm(
     context: Context, a: torch.Tensor, b: torch.Tensor, dim: int, return_a: bool, **options: Any
 ) -> tuple[torch.Tensor | None, torch.Tensor]:  # fmt: skip
-    """The gathered A, if wanted, and the product, by the kernels."""
+    """The gathered A, with ``return_a``, and the product, by the kernels."""
     if not return_a:
         return None, operators.all_gather_gemm(context, a, b, gather_dim=dim, **options)
-    product, whole = operators.all_gather_gemm(context, a, b, gather_dim=dim, return_gathered=True, **options)
+    product, whole = operators.all_gather_gemm_with_gathered(context, a, b, gather_dim=dim, **options)
     return whole, product
 
 

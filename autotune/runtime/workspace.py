@@ -21,10 +21,10 @@ from autotune.runtime.blocks import Blocks
 Operands = Sequence[torch.Tensor | None]
 Results = Sequence[torch.Tensor]
 
-Bindings = dict[tuple[int, ...], Run]
-"""A workspace's launches by the addresses of results and operands."""
+Launches = dict[tuple[int, ...], Run]
+"""A workspace's bound launches by the addresses of results and operands."""
 
-MOST_BINDINGS = 1024
+MOST_BOUND = 1024
 """Sets of addresses that are remembered; a caller with more of them pays for binding them anew."""
 
 ALIGNMENT = 16
@@ -44,7 +44,7 @@ class Workspace:
         # A graph would be bound to fixed addresses; callers who capture graphs capture the eager calls.
         config = config.replace(launch="eager") if "launch" in config else config
         self._kernels, self._heap, self._calls, self.problem = kernels, heap, calls, problem
-        self._bindings: dict[tuple[Any, ...], Bindings] = {}
+        self._launches: dict[tuple[Any, ...], Launches] = {}
         self.bound = False
         """True once it is compiled, and bound to tensors, on every rank."""
         try:
@@ -68,10 +68,10 @@ class Workspace:
             for name, each in named
         ]
 
-    def bindings(self, operands: Operands) -> Bindings:
-        """Bindings by the operands' shapes and strides: memory that was freed comes back as another tensor."""
+    def launches(self, operands: Operands) -> Launches:
+        """Bound launches by the operands' shapes and strides: memory that was freed comes back as another tensor."""
         forms = tuple([None if tensor is None else (tensor.shape, tensor.stride()) for tensor in operands])
-        return self._bindings.setdefault(forms, {})
+        return self._launches.setdefault(forms, {})
 
     def prepare(self, operands: Operands, outs: Results) -> None:
         """The parts of a first call that can fail, without the launches. Every rank is here, unless it is ``bound``
@@ -81,14 +81,14 @@ class Workspace:
         """
         if self.bound:
             return
-        self._bound(operands, outs, self.bindings(operands), _addresses(operands, outs))
+        self._bound(operands, outs, self.launches(operands), _addresses(operands, outs))
         self.bound = True
 
-    def run(self, operands: Operands, outs: Results, bindings: Bindings) -> None:
-        """Enqueue one call on the current stream; ``bindings`` are those of its operands."""
+    def run(self, operands: Operands, outs: Results, launches: Launches) -> None:
+        """Enqueue one call on the current stream; ``launches`` are those of its operands."""
         # As ``_addresses`` does, in place: this is every call's way.
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
-        run = bindings.get(addresses) or self._bound(operands, outs, bindings, addresses)
+        run = launches.get(addresses) or self._bound(operands, outs, launches, addresses)
         if self._turn.place != self._number:
             self.place.take()
         self._calls[0] += 1  # nothing refuses it any more; and an interpreted call waits for the others in there
@@ -100,7 +100,7 @@ class Workspace:
         return self._setup.shard
 
     @torch.inference_mode(False)
-    def _bound(self, operands: Operands, outs: Results, bindings: Bindings, addresses: tuple[int, ...]) -> Run:
+    def _bound(self, operands: Operands, outs: Results, launches: Launches, addresses: tuple[int, ...]) -> Run:
         """The launches on these addresses. They own none of the memory: what callers free is free. Out of a caller's
         inference mode: a later call outside of it could not write tensors that are made in it.
         """
@@ -111,9 +111,9 @@ class Workspace:
         borrowed = [None if tensor is None else self._heap.borrow(tensor) for tensor in operands]
         tensors = self._kernels.bound(borrowed, [self._heap.borrow(out) for out in outs])
         run = self._watched(self._setup.bind(tensors, ahead=not self.bound))
-        if len(bindings) >= MOST_BINDINGS:
-            bindings.clear()
-        bindings[addresses] = run
+        if len(launches) >= MOST_BOUND:
+            launches.clear()
+        launches[addresses] = run
         return run
 
     def _watched(self, run: Run) -> Run:

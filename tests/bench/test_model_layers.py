@@ -6,17 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from mixture_client import TINY_MIXTURE
-from mixture_client import calls as calls_of_mixture
-from model_clients import PHASES, TINY, calls
+from model_clients import PHASES, TINY
 from scripts import run_script
-
-from autotune.fleet.problem_list import read_list
-from autotune.problem import Problem
 
 BENCH = str(Path(__file__).parents[2] / "bench" / "model_layers.py")
 NAMES = [phase.name for phase in PHASES["pytorch"]]
@@ -28,30 +22,15 @@ NAMES = [phase.name for phase in PHASES["pytorch"]]
 )
 def test_every_phase_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
     out, database = tmp_path / "rows.json", f"sqlite:///{tmp_path / 'none.db'}"
-    done = run_script(BENCH, "--tiny", "--json", str(out), "--db", database, ranks=2, interpreted=interpreted)
+    done = run_script(BENCH, "--tiny", "--json", str(out), "--db", database, interpreted=interpreted)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
     assert [row["phase"] for row in found["rows"]] == NAMES
     for row in found["rows"]:
         assert set(row["ratios"]) == ({"styles"} if interpreted else {"styles", "fusing"})
     assert len(found["rows"][-1]["losses"]["styles"]) == TINY.steps
-    done = run_script(BENCH, "--tiny", "--json", str(out), "--db", database, ranks=2, interpreted=interpreted)
+    done = run_script(BENCH, "--tiny", "--json", str(out), "--db", database, interpreted=interpreted)
     assert json.loads(out.read_text()) == found, "rows that were there have been measured again"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("phase", PHASES["pytorch"], ids=NAMES)
-def test_what_is_tuned_is_what_the_styles_call(phase, tmp_path: Path) -> None:
-    file, database = tmp_path / "called.yaml", f"sqlite:///{tmp_path / 'none.db'}"
-    done = run_script(
-        BENCH, "--tiny", "--phases", phase.name, "--collect", str(file), "--db", database, ranks=2
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    (tokens,) = phase.tokens(TINY)
-    wanted = Counter[Problem]()
-    for call in calls(phase, TINY, tokens, 2, "fp32"):
-        wanted[call.problem] += call.count
-    assert {each.problem: each.calls for each in read_list(file)} == dict(wanted)
 
 
 @pytest.mark.parametrize(
@@ -61,23 +40,11 @@ def test_what_is_tuned_is_what_the_styles_call(phase, tmp_path: Path) -> None:
 def test_a_mixture_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
     pytest.importorskip("transformers", minversion="5.23")
     out, words = tmp_path / "rows.json", ["--client", "mixture", "--tiny", "--db", f"sqlite:///{tmp_path / 'none.db'}"]
-    done = run_script(BENCH, *words, "--json", str(out), ranks=2, interpreted=interpreted)
+    done = run_script(BENCH, *words, "--json", str(out), interpreted=interpreted)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(out.read_text())["rows"]
     assert [(row["phase"], set(row["ratios"])) for row in rows] == [("prefill", {"styles"}), ("decode", {"styles"})]
     assert all({"plain eager", "gathered eager"} < set(row["us"]) for row in rows)
-
-
-@pytest.mark.slow
-def test_what_is_tuned_is_what_a_mixture_calls(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", minversion="5.23")
-    file, words = tmp_path / "called.yaml", ["--client", "mixture", "--phases", "decode", "--tiny"]
-    database = f"sqlite:///{tmp_path / 'none.db'}"
-    done = run_script(BENCH, *words, "--collect", str(file), "--db", database, ranks=2)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert {each.problem for each in read_list(file)} == {
-        call.problem for call in calls_of_mixture(TINY_MIXTURE, 2, 2, "fp32")
-    }
 
 
 def test_a_mixture_without_expert_parallelism_is_refused(tmp_path: Path) -> None:

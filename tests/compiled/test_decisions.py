@@ -26,8 +26,8 @@ from autotune.db import CacheKey, Entry, Winner
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.machine import INTERPRETED
 from autotune.outcome import Latency, Regime
+from autotune.runtime.call import LISTENERS
 from autotune.runtime.entries import Entries
-from autotune.runtime.listeners import LISTENERS
 from autotune.workloads import provenance_of, workload
 
 Tensor = torch.Tensor

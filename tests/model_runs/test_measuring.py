@@ -11,7 +11,7 @@ from scripts import run_script
 
 from autotune.errors import GangError, InputError, WrongResult
 from autotune.machine import machine
-from autotune.model_runs.measuring import Order, order_of
+from autotune.model_runs.dense import DenseLayers
 from autotune.model_runs.ranks import SILENCE, rows_of
 from autotune.models.architecture import Architecture, Biases
 from autotune.models.forward import Plan
@@ -21,18 +21,18 @@ MODEL = Architecture("llama", 3, 32, 4, 2, 8, 48, 100, Biases(qkv=True, out=True
 PLAN = Plan(ranks=2, dtype="fp32", sequence_parallel_from=8)
 
 
-def order(folder: Path, tokens: tuple[int, ...], plan: Plan = PLAN, layers: int = 1) -> Order:
-    return order_of(MODEL, plan, tokens, layers, f"sqlite:///{folder / 'none.db'}", DEFAULT_REGIME)
+def measurement(folder: Path, tokens: tuple[int, ...], plan: Plan = PLAN, layers: int = 1) -> DenseLayers:
+    return DenseLayers.of(MODEL, plan, tokens, layers, f"sqlite:///{folder / 'none.db'}", DEFAULT_REGIME)
 
 
 def interpreted() -> None:
     if not machine().is_interpreter:
-        pytest.skip("the order is for Triton's interpreter")
+        pytest.skip("this is for Triton's interpreter")
 
 
 def test_a_forward_by_our_styles_is_plains(tmp_path: Path) -> None:
     interpreted()
-    (row,) = rows_of(order(tmp_path, (8,)), machine())
+    (row,) = rows_of(measurement(tmp_path, (8,)), machine())
     assert row["tokens"] == 8 and set(row["us"]) == {"plain eager", "styles eager"}
     assert row["error"] < 1e-5 and set(row["ratios"]) == {"styles"}
 
@@ -42,7 +42,7 @@ def test_a_forward_by_our_styles_is_plains(tmp_path: Path) -> None:
 def test_decode_and_prefill_of_several_layers(separate: bool, tmp_path: Path) -> None:
     interpreted()
     plan = dataclasses.replace(PLAN, separate=separate)
-    rows = list(rows_of(order(tmp_path, (16, 2, 3), plan, layers=2), machine()))
+    rows = list(rows_of(measurement(tmp_path, (16, 2, 3), plan, layers=2), machine()))
     assert [row["tokens"] for row in rows] == [2, 3, 16]
     assert max(row["error"] for row in rows) < 1e-5
 
@@ -50,7 +50,7 @@ def test_decode_and_prefill_of_several_layers(separate: bool, tmp_path: Path) ->
 @pytest.mark.gpu(2, each=True)
 def test_a_forward_on_gpus(tmp_path: Path) -> None:
     model = dataclasses.replace(MODEL, hidden=256, head_dim=64, intermediate=512)
-    asked = order_of(model, Plan(2, "bf16"), (16, 256), 2, f"sqlite:///{tmp_path / 'none.db'}", DEFAULT_REGIME)
+    asked = DenseLayers.of(model, Plan(2, "bf16"), (16, 256), 2, f"sqlite:///{tmp_path / 'none.db'}", DEFAULT_REGIME)
     for row in rows_of(asked, machine()):
         assert {name.split()[0] for name in row["us"]} == {"plain", "styles", "fusing"} and not row["not_captured"]
 
@@ -58,14 +58,14 @@ def test_a_forward_on_gpus(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_difference_is_an_error_and_nothing_is_claimed(tmp_path: Path) -> None:
     interpreted()
-    strict = dataclasses.replace(order(tmp_path, (2,)), tolerance=-1.0)
+    strict = dataclasses.replace(measurement(tmp_path, (2,)), tolerance=-1.0)
     with pytest.raises(WrongResult, match="results differ from plain's by .* nothing is claimed"):
         list(rows_of(strict, machine()))
 
 
 def test_a_failing_rank_ends_all_with_its_error(tmp_path: Path) -> None:
     interpreted()
-    broken = dataclasses.replace(order(tmp_path, (2,)), plan=dataclasses.replace(PLAN, dtype="none"))
+    broken = dataclasses.replace(measurement(tmp_path, (2,)), plan=dataclasses.replace(PLAN, dtype="none"))
     begun = time.monotonic()
     with pytest.raises(GangError, match=r"rank \d ended: (.|\n)*none"):
         list(rows_of(broken, machine()))
@@ -99,4 +99,4 @@ def test_what_is_not_measured_is_refused_before_anything_is_tuned(
     plan: Plan, layers: int, told: str, tmp_path: Path
 ) -> None:  # fmt: skip
     with pytest.raises(InputError, match=told):
-        order(tmp_path, (8,), plan, layers)
+        measurement(tmp_path, (8,), plan, layers)

@@ -29,7 +29,7 @@ def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
     url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
         return {"modules": modules(context), "styles": styles(context, sample), "corners": corners(context),
-            "under way": under_way(context), "second order": second_order(context),
+            "under way": under_way(context),
             "made": made(context), "keeping": keeping(context), "handed on": handed_on(context)}  # fmt: skip
 
 
@@ -77,37 +77,6 @@ def modules(context: autotune.Context) -> dict[str, float]:
         found[f"{dim} x"] = difference(mine.grad, x.grad if dim is None else part(x.grad, dim))
         with torch.no_grad():
             found[f"{dim} without gradients"] = difference(copy.deepcopy(ours)(mine), result)
-    return found
-
-
-def second_order(context: autotune.Context) -> dict[str, float]:
-    """Differences from the whole MLP in the gradients of a sum over its gradients, each with a weight of its own: of
-    our modules, where all ranks have the input, or a part of it, and where they share out the columns of the result.
-    """
-    torch.manual_seed(6)
-    plain = Mlp().to(context.heap.device)
-    x = torch.randn(BATCH, TOKENS, HIDDEN, device=context.heap.device)
-    weights = [torch.randn_like(each) for each in (x, *plain.parameters())]
-    found = {}
-
-    def twice(model: nn.Module, x: Tensor, dims: list[int | None]) -> list[Tensor]:
-        taken = [x.requires_grad_(), *model.parameters()]
-        first = torch.autograd.grad(model(x).sin().sum(), taken, create_graph=True)
-        mine = [each if dim is None else part(each, dim) for each, dim in zip(weights, dims, strict=True)]
-        total = sum((one * other).sum() for one, other in zip(first, mine, strict=True))
-        return list(torch.autograd.grad(total, taken))  # type: ignore[arg-type]
-
-    right = twice(plain, x.clone(), [None] * 7)
-    for gathered, scattered in ((None, None), (1, 1), (None, 2)):
-        options: list[dict[str, Any]] = [{"sequence_dim": each} for each in (gathered, scattered)]
-        ours = Mlp()
-        ours.gate = autotune.nn.ColumnParallelLinear.from_linear(plain.gate, context, **options[0])  # type: ignore[assignment]
-        ours.up = autotune.nn.ColumnParallelLinear.from_linear(plain.up, context, **options[0])  # type: ignore[assignment]
-        ours.down = autotune.nn.RowParallelLinear.from_linear(plain.down, context, **options[1])  # type: ignore[assignment]
-        dims = [gathered, 0, 0, 0, 0, 1, None]
-        made = twice(ours, x.clone() if gathered is None else part(x, gathered), dims)
-        for place, (one, other, dim) in enumerate(zip(made, right, dims, strict=True)):
-            found[f"{gathered} {scattered} {place}"] = difference(one, other if dim is None else part(other, dim))
     return found
 
 

@@ -13,7 +13,7 @@ from autotune.ranks.evaluation import measure_door
 from autotune.ranks.gang import Gang
 from autotune.ranks.measure import HOST_CALLS, WARM_CALLS, Stopwatch
 from autotune.ranks.protocol import Done, Failed, MeasureDoor, Request
-from autotune.runtime import DOOR
+from autotune.runtime import WARM_CALL
 from autotune.workloads import workload
 
 
@@ -27,7 +27,7 @@ def test_ranks_call_the_door_that_they_are_told(tmp_path: Path, monkeypatch: pyt
         assert {file.name: len(file.read_text()) for file in tmp_path.iterdir()} == {
             "rank 0": WARM_CALLS, "rank 1": WARM_CALLS,
         }  # fmt: skip
-        assert measure_door(gang._everyone, DOOR) is None and measure_door(gang._everyone, "") is None
+        assert measure_door(gang._everyone, WARM_CALL) is None and measure_door(gang._everyone, "") is None
 
 
 class Simulated(Stopwatch):
@@ -77,5 +77,5 @@ def test_the_slowest_rank_s_door_counts(answers: list[Done] | Failed, price: Doo
         asked.append(request)
         return answers
 
-    assert measure_door(everyone, DOOR) == price
-    assert [each.door for each in asked if isinstance(each, MeasureDoor)] == [DOOR]
+    assert measure_door(everyone, WARM_CALL) == price
+    assert [each.door for each in asked if isinstance(each, MeasureDoor)] == [WARM_CALL]

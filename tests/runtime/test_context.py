@@ -111,6 +111,10 @@ def test_a_regime_that_there_is_not_is_refused_before_anything_is_opened(alone: 
         autotune.Context(regime="eager")
 
 
+def workspace_of(context: Any, *arguments: Any) -> Any:
+    return context.workspace(*arguments, lambda made: made)
+
+
 def test_workloads_with_one_type_of_problem_have_workspaces_and_configs_of_their_own(alone: None) -> None:
     """Such as a class and its variant; they were set up with the kernels and the config of the first one called."""
     plain: Any = workload("gemm_all_reduce")
@@ -125,17 +129,17 @@ def test_workloads_with_one_type_of_problem_have_workspaces_and_configs_of_their
     variant = Variant()
     with autotune.Context(1 << 20, url="sqlite:///there/is/none.db") as context:
         left = context.heap.left
-        made = [context.workspace(each, problem, None) for each in (plain, variant)]
-        assert made[0] is not made[1] is context.workspace(variant, problem, None)
+        made = [workspace_of(context, each, problem, None) for each in (plain, variant)]
+        assert made[0] is not made[1] is workspace_of(context, variant, problem, None)
         assert context.choose(problem, workload=variant).config == other != context.choose(problem).config
-        given = [context.workspace(each, problem, other) for each in (plain, variant)]
+        given = [workspace_of(context, each, problem, other) for each in (plain, variant)]
         assert given[0] is not given[1] is made[1]
         assert context.heap.left < left
         context.release()
         assert context.heap.left == left
-        assert context.workspace(plain, problem, None) is not made[0]
+        assert workspace_of(context, plain, problem, None) is not made[0]
     with pytest.raises(InputError, match="gemm_all_reduce: the context is closed"):
-        context.workspace(plain, problem, None)
+        workspace_of(context, plain, problem, None)
 
 
 LENGTHS = 40
@@ -157,11 +161,11 @@ def test_any_number_of_lengths_takes_the_memory_of_few(alone: None, found: Any) 
             fitting = [each for each in problems if found.space.violation(config, each, INTERPRETED) is None]
             context.release()
             left = context.heap.left
-            context.workspace(found, max(fitting, key=lambda each: int(getattr(each, varying[0]))), config)
+            workspace_of(context, found, max(fitting, key=lambda each: int(getattr(each, varying[0]))), config)
             largest = left - context.heap.left
             context.release()
             for problem in fitting:
-                context.workspace(found, problem, config)
+                workspace_of(context, found, problem, config)
             used = left - context.heap.left
             assert used <= 5 * largest + (32 << 10), f"{config}: {used} bytes for {len(fitting)} lengths"
 
@@ -171,10 +175,10 @@ def test_lengths_beyond_those_remembered_take_no_more_memory(alone: None, monkey
     found: Any = workload("gemm_all_reduce")
     problems = [autotune.GemmAllReduce(m=m, n=32, k=32, dtype="fp32", world_size=1) for m in range(48, 64)]
     with autotune.Context(1 << 20, url="sqlite:///there/is/none.db") as context:
-        made = [context.workspace(found, problem, None) for problem in problems]
+        made = [workspace_of(context, found, problem, None) for problem in problems]
         left = context.heap.left
-        assert context.workspace(found, problems[-1], None) is made[-1]
-        assert context.workspace(found, problems[0], None) is not made[0]
+        assert workspace_of(context, found, problems[-1], None) is made[-1]
+        assert workspace_of(context, found, problems[0], None) is not made[0]
         assert context.heap.left == left and len(context._workspaces) <= 4
 
 

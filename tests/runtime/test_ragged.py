@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autotune.errors import InvalidProblem
-from autotune.runtime.ragged import capacity, gather_ragged, is_ragged
+from autotune.runtime.folding import capacity, is_ragged, unpadded
 
 SECOND: Any = SimpleNamespace(world_size=3, rank=1)
 """The heap of the second of three ranks."""
@@ -53,11 +53,9 @@ def test_rows_that_cannot_be_are_refused(rows: list[int], dim: int, in_place: bo
     ],
 )
 def test_a_given_tensor_fits_the_rows_without_padding(out: torch.Tensor, said: str) -> None:
-    def gather(shard: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
-        return torch.cat([shard, shard + 1, shard + 2])
-
+    whole = torch.cat([torch.full((8, 4, 8), float(rank)) for rank in range(3)])
     with pytest.raises(InvalidProblem, match=said):
-        gather_ragged(gather, [6, 5, 2], 0, A, None, out)
+        unpadded(whole, [6, 5, 2], 0, out)
     right = torch.empty(13, 4, 8)
-    assert gather_ragged(gather, [6, 5, 2], 0, A, None, right) is right
+    assert unpadded(whole, [6, 5, 2], 0, right) is right
     assert right[:, 0, 0].tolist() == [*[0.0] * 6, *[1.0] * 5, *[2.0] * 2]

@@ -301,9 +301,8 @@ def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Proble
 @functools.cache
 def operator_of(found: LaunchedWorkload) -> Any:
     """The one that the package has for a workload of ours, a new one for a user's."""
-    from autotune.runtime import experts, operators
     from autotune.runtime.operator import Operator
+    from autotune.runtime.operators import OPERATORS
 
-    known = {**vars(operators), **vars(experts)}
-    ours = {each.workload: each for each in known.values() if isinstance(each, Operator)}
+    ours = {each.workload: each for each in OPERATORS.values()}
     return ours.get(found) or Operator(found)

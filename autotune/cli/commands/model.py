@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,9 +22,11 @@ from autotune.dtypes import COMBINATIONS, FP8, SCALES
 from autotune.errors import InputError
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
+from autotune.report.figures import dashed
 from autotune.sizes import parse_sizes
 
 if TYPE_CHECKING:
+    from autotune.model_runs.dense import DenseLayers
     from autotune.models.architecture import Architecture
     from autotune.models.forward import Forward, Plan
     from autotune.problem import Problem
@@ -82,6 +86,79 @@ OwnSeed = Annotated[
 Listed = Annotated[bool, typer.Option("--list", help="Write the list of problems for tune fleet; tune nothing.")]
 
 
+@dataclass(frozen=True)
+class ModelPlan:
+    """The model and the ranks' shares of it, or a list of problems: the options by their names."""
+
+    config: Path
+    tp: int | None = None
+    tokens: str = TOKENS
+    dtype: str | None = None
+    scales: str | None = None
+    separate: bool = False
+    sequence_parallel_from: str = SHARDED_FROM
+    context: str | None = None
+    zipf: float = 0.0
+    experts_by_width: bool = False
+
+    @property
+    def given(self) -> dict[str, bool]:
+        """By option: True if it is not at its default."""
+        options = [field for field in dataclasses.fields(self) if field.name != "config"]
+        return {f"--{dashed(each.name)}": getattr(self, each.name) != each.default for each in options}
+
+    @property
+    def is_list(self) -> bool:
+        from autotune.models.problem_lists import LISTS
+
+        return self.config.suffix in LISTS
+
+    @property
+    def options(self) -> dict[Problem, dict[str, Any]]:
+        """The options that the entries of a list of problems have themselves."""
+        from autotune.models.problem_lists import options_of
+
+        return options_of(self.config) if self.is_list else {}
+
+    def forwards(self, machine: Machine, regime: Regime) -> list[Forward]:
+        from autotune.models.forward import forwards
+        from autotune.models.problem_lists import forward_of
+
+        if self.is_list:
+            return [forward_of(self.config, regime, machine)]
+        found, plan = self.read(machine)
+        _tell_left_out(found, plan, self.dtype)
+        return forwards(found, plan, parse_sizes(self.tokens, "--tokens"))
+
+    def layers(self, machine: Machine, layers: int | None, url: str | None, regime: Regime) -> DenseLayers:
+        """What ``--measure`` builds. Raises InputError for what it does not."""
+        from autotune.model_runs.dense import DenseLayers
+
+        return DenseLayers.of(*self.read(machine), tuple(parse_sizes(self.tokens, "--tokens")), layers, url, regime)
+
+    def read(self, machine: Machine) -> tuple[Architecture, Plan]:
+        """The model of a ``config.json``, and how the ranks run it."""
+        from autotune.models.architecture import read_architecture
+        from autotune.models.forward import Plan
+
+        found = read_architecture(self.config)
+        element, sharded = self.dtype or found.dtype or "bf16", self.sequence_parallel_from
+        if element not in COMBINATIONS:
+            raise InputError(f"--dtype {element}: allowed: {', '.join(COMBINATIONS)}")
+        if sharded != NEVER and not re.fullmatch(r"\d{1,18}", sharded):
+            raise InputError(f"--sequence-parallel-from {sharded}: write a number of tokens, or {NEVER}")
+        return found, Plan(
+            ranks=self.tp if self.tp is not None else machine.gpus or DEFAULT_RANKS,
+            dtype=element,
+            scales=self.scales or ("row" if element in FP8 else "none"),
+            sequence_parallel_from=None if sharded == NEVER else int(sharded),
+            separate=self.separate,
+            contexts=parse_sizes(self.context, "--context") if self.context is not None else (),
+            zipf=self.zipf,
+            experts_by_width=self.experts_by_width,
+        )
+
+
 def model(
     config: Config, tp: Ranks = None, tokens: Tokens = TOKENS, dtype: Dtype = None, scales: Scales = None,
     separate: Separate = False, sequence_parallel_from: Sharded = SHARDED_FROM, context: Contexts = None,
@@ -99,77 +176,33 @@ def model(
 
     Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
     """
-    from autotune.models.listed import LISTS, check_plain, is_list
-
-    wanted = regime_of(regime)
-    _check_together(config, measure, layers, list_only, json)
-    if is_list(config):
-        of_a_model = {
-            "--tp": tp is not None, "--tokens": tokens != TOKENS, "--dtype": dtype, "--scales": scales,
-            "--separate": separate, "--sequence-parallel-from": sequence_parallel_from != SHARDED_FROM,
-            "--context": context, "--zipf": zipf, "--experts-by-width": experts_by_width,
-        }  # fmt: skip
-        refuse(of_a_model, f"for a model's config.json, and {config.name} is a list of problems")
-        if list_only:
-            check_plain(config, budget is not None)
+    chosen = regime_of(regime)
+    plan = ModelPlan(
+        config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width
+    )
+    _check_together(plan, measure, layers, list_only, json)
     if list_only:
         tuning = {"--trials": trials, "--effort": effort, "--seed": seed, "--force": force}
         refuse(tuning, "for tuning, and --list tunes nothing")
-        output.check_ending(file, LISTS)
-    from autotune.models.gains import expected_gains, shares
-
-    if list_only:
-        from autotune.models.listed import write_list
-        from autotune.tuning.effort import parse_duration
-
-        machine = session.machine()
-        found = _forwards(
-            config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width,
-            machine, wanted,
-        )  # fmt: skip
-        gains = expected_gains(found, machine)
-        seconds = shares(gains, gains, parse_duration(budget)) if budget is not None else None
-        output.write(write_list([call for each in found for call in each.calls], wanted, seconds), file, "the problems")
+        _write_list(plan, chosen, budget, file)
         return
     if file is not None:
         raise InputError("--output is for --list; results are in the database, and --json prints them")
+    from autotune.models.gains import expected_gains
     from autotune.tuning import limits_of
 
     machine = session.machine_to_measure_on()
     _, limits = limits_of(machine, effort, trials, budget, seed or 0)
-    found = _forwards(
-        config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine,
-        wanted,
-    )  # fmt: skip
-    order = None
-    if measure:
-        from autotune.model_runs.measuring import order_of
-
-        architecture, plan = _read(
-            config, tp, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine
-        )  # fmt: skip
-        order = order_of(architecture, plan, tuple(parse_sizes(tokens, "--tokens")), layers, db, wanted)
-    problems = list(dict.fromkeys(call.problem for each in found for call in each.calls))
-    for problem in problems:
-        session.check_ranks(problem.world_size, machine)
-        session.check_work(problem, machine)
-    searches = _searches(problems, _listed(config), machine, budget, trials, effort, seed)
+    found = plan.forwards(machine, chosen)
+    run = plan.layers(machine, layers, db, chosen) if measure else None
+    problems = _checked(found, machine)
+    searches = _searches(problems, plan.options, machine, budget, trials, effort, seed)
     say_where(problems[0], machine)
     with session.open_store(db) as store:
-        result = ModelResult(found, machine, wanted)
-        job = Job(machine, store, searches, limits.seconds, force, wanted)
+        result = ModelResult(found, machine, chosen)
+        job = Job(machine, store, searches, limits.seconds, force, chosen)
         interrupted = job.tune(problems, expected_gains(found, machine), result)
-    measured = MeasuredModel(order, result) if order is not None and not interrupted else None
-    if not json:
-        output.data(output.columns(HEADER, result.rows()))
-        for line in result.lines():
-            output.data(line)
-    if measured is not None:
-        measured.measure()
-        if not json:
-            measured.show()
-    if json:
-        output.data_json({**result.as_dict(), **(measured.as_dict() if measured is not None else {})})
+    _show(result, MeasuredModel(run, result) if run is not None and not interrupted else None, json)
     if interrupted:
         output.say("interrupted; the same command continues the run")
         raise typer.Exit(exit_code())
@@ -177,54 +210,7 @@ def model(
         raise typer.Exit(1)
 
 
-def _check_together(config: Path, measure: bool, layers: int | None, list_only: bool, json: bool) -> None:
-    """Raise InputError for options that do not go together."""
-    from autotune.models.listed import is_list
-
-    if layers is not None and not measure:
-        raise InputError("--layers is for --measure")
-    if measure and list_only:
-        raise InputError("--measure tunes first, and --list tunes nothing: choose one")
-    if json and list_only:
-        raise InputError("--json prints results, and --list, which is YAML, has none: choose one")
-    if measure and is_list(config):
-        raise InputError(f"--measure builds a model by its config.json; {config.name} is a list of problems")
-
-
-def _listed(config: Path) -> dict[Problem, dict[str, Any]]:
-    """The options that the entries of a list of problems have themselves."""
-    from autotune.models.listed import is_list, options_of
-
-    return options_of(config) if is_list(config) else {}
-
-
-def _searches(
-    problems: Sequence[Problem], listed: Mapping[Problem, Mapping[str, Any]], machine: Machine,
-    budget: str | None, trials: int | None, effort: str | None, seed: int | None,
-) -> dict[Problem, Search]:  # fmt: skip
-    """The options of each problem's search: the command's, else its entry's."""
-    from autotune.tuning import limits_of
-
-    found = {}
-    for problem in problems:
-        own = listed.get(problem, {})
-        given = budget is not None or trials is not None
-        tries, seconds = (trials, budget) if given else (own.get("trials"), own.get("budget"))
-        start = own.get("seed", 0) if seed is None else seed
-        found[problem] = Search(*limits_of(machine, effort or own.get("effort"), tries, seconds, start), start)
-    return found
-
-
-def _forwards(
-    config: Path, tp: int | None, tokens: str, dtype: str | None, scales: str | None, separate: bool, sharded: str,
-    context: str | None, zipf: float, by_width: bool, machine: Machine, regime: Regime,
-) -> list[Forward]:  # fmt: skip
-    from autotune.models.forward import forwards
-    from autotune.models.listed import forward_of, is_list
-
-    if is_list(config):
-        return [forward_of(config, regime, machine)]
-    found, plan = _read(config, tp, dtype, scales, separate, sharded, context, zipf, by_width, machine)
+def _tell_left_out(found: Architecture, plan: Plan, dtype: str | None) -> None:
     if not found.attention:
         output.say(f"model_type {found.kind}: its attention (MLA) is left out, since none of our operators computes it")
     if found.window is not None and any(each > found.window.tokens for each in plan.contexts):
@@ -237,31 +223,72 @@ def _forwards(
             f"quantization_config is not read: GEMMs are tuned in {plan.dtype}; for a model in fp8 give --dtype fp8 "
             f"and --scales {', '.join(COMBINATIONS['fp8'].scales[:-1])} or {COMBINATIONS['fp8'].scales[-1]}"
         )
-    return forwards(found, plan, parse_sizes(tokens, "--tokens"))
 
 
-def _read(
-    config: Path, tp: int | None, dtype: str | None, scales: str | None, separate: bool, sharded: str,
-    context: str | None, zipf: float, by_width: bool, machine: Machine,
-) -> tuple[Architecture, Plan]:  # fmt: skip
-    """The model of a ``config.json``, and how the ranks run it."""
-    from autotune.models.architecture import read_architecture
-    from autotune.models.forward import Plan
+def _check_together(plan: ModelPlan, measure: bool, layers: int | None, list_only: bool, json: bool) -> None:
+    """Raise InputError for options that do not go together."""
+    if layers is not None and not measure:
+        raise InputError("--layers is for --measure")
+    if measure and list_only:
+        raise InputError("--measure tunes first, and --list tunes nothing: choose one")
+    if json and list_only:
+        raise InputError("--json prints results, and --list, which is YAML, has none: choose one")
+    if plan.is_list:
+        if measure:
+            raise InputError(f"--measure builds a model by its config.json; {plan.config.name} is a list of problems")
+        refuse(plan.given, f"for a model's config.json, and {plan.config.name} is a list of problems")
 
-    found = read_architecture(config)
-    element = dtype or found.dtype or "bf16"
-    if element not in COMBINATIONS:
-        raise InputError(f"--dtype {element}: allowed: {', '.join(COMBINATIONS)}")
-    if sharded != NEVER and not re.fullmatch(r"\d{1,18}", sharded):
-        raise InputError(f"--sequence-parallel-from {sharded}: write a number of tokens, or {NEVER}")
-    plan = Plan(
-        ranks=tp if tp is not None else machine.gpus or DEFAULT_RANKS,
-        dtype=element,
-        scales=scales or ("row" if element in FP8 else "none"),
-        sequence_parallel_from=None if sharded == NEVER else int(sharded),
-        separate=separate,
-        contexts=parse_sizes(context, "--context") if context is not None else (),
-        zipf=zipf,
-        experts_by_width=by_width,
-    )
-    return found, plan
+
+def _write_list(plan: ModelPlan, regime: Regime, budget: str | None, file: Path | None) -> None:
+    from autotune.models.gains import expected_gains, shares
+    from autotune.models.problem_lists import LISTS, check_plain, write_list
+    from autotune.tuning.effort import parse_duration
+
+    if plan.is_list:
+        check_plain(plan.config, budget is not None)
+    output.check_ending(file, LISTS)
+    machine = session.machine()
+    found = plan.forwards(machine, regime)
+    gains = expected_gains(found, machine)
+    seconds = shares(gains, gains, parse_duration(budget)) if budget is not None else None
+    output.write(write_list([call for each in found for call in each.calls], regime, seconds), file, "the problems")
+
+
+def _checked(found: Sequence[Forward], machine: Machine) -> list[Problem]:
+    """The forwards' problems. Raises InputError for what does not run here."""
+    problems = list(dict.fromkeys(call.problem for each in found for call in each.calls))
+    for problem in problems:
+        session.check_ranks(problem.world_size, machine)
+        session.check_work(problem, machine)
+    return problems
+
+
+def _show(result: ModelResult, measured: MeasuredModel | None, json: bool) -> None:
+    """Print the result, then measure and print that."""
+    if not json:
+        output.data(output.columns(HEADER, result.rows()))
+        for line in result.lines():
+            output.data(line)
+    if measured is not None:
+        measured.measure()
+    if json:
+        output.data_json({**result.as_dict(), **(measured.as_dict() if measured is not None else {})})
+    elif measured is not None:
+        measured.show()
+
+
+def _searches(
+    problems: Sequence[Problem], options: Mapping[Problem, Mapping[str, Any]], machine: Machine,
+    budget: str | None, trials: int | None, effort: str | None, seed: int | None,
+) -> dict[Problem, Search]:  # fmt: skip
+    """The options of each problem's search: the command's, else its entry's."""
+    from autotune.tuning import limits_of
+
+    found = {}
+    for problem in problems:
+        own = options.get(problem, {})
+        given = budget is not None or trials is not None
+        tries, seconds = (trials, budget) if given else (own.get("trials"), own.get("budget"))
+        start = own.get("seed", 0) if seed is None else seed
+        found[problem] = Search(*limits_of(machine, effort or own.get("effort"), tries, seconds, start), start)
+    return found

@@ -11,7 +11,7 @@ from autotune.report.figures import microseconds
 from autotune.text import counted
 
 if TYPE_CHECKING:
-    from autotune.model_runs.measuring import Order
+    from autotune.model_runs.dense import DenseLayers
     from autotune.models.forward import Forward
 
 HEADER = (
@@ -21,28 +21,28 @@ HEADER = (
 
 
 class MeasuredModel:
-    """The rows of an order, beside what the tuning of the same operators predicts for as many layers, called as the
+    """The rows of some layers, beside what the tuning of the same operators predicts for as many layers, called as the
     fastest plain forward calls them: in a graph where it was captured.
     """
 
-    def __init__(self, order: Order, result: ModelResult) -> None:
-        self.order, self.result = order, result
+    def __init__(self, run: DenseLayers, result: ModelResult) -> None:
+        self.run, self.result = run, result
         self._rows: dict[int, dict[str, Any]] = {}
 
     def measure(self) -> None:
         """Raises WrongResult where outputs differ, GangError where a rank fails."""
-        layers = counted(self.order.model.layers, "layer")
+        layers = counted(self.run.model.layers, "layer")
         output.say(f"measuring {layers}: plain tensor parallelism and ours, compiled")
-        for row in session.measured_rows(self.order, self.result.machine):
+        for row in session.measured_rows(self.run, self.result.machine):
             self._rows[row["tokens"]] = row
             output.say(f"measured {counted(row['tokens'], 'token')}")
 
     def show(self) -> None:
         """The table, then what was measured."""
         output.data(output.columns(HEADER, [self._cells(each) for each in self._forward_dicts()], names=True))
-        order = self.order
+        run = self.run
         output.data(
-            f"measured: {order.model.layers} of {order.of_layers} layers with random weights, without embedding and "
+            f"measured: {run.model.layers} of {run.of_layers} layers with random weights, without embedding and "
             "head, norms and attention as in Llama; wall clock of the slowest rank; outputs compared with plain's"
         )
         if self.result.machine.is_interpreter:
@@ -52,7 +52,7 @@ class MeasuredModel:
         return {"measured": list(self._forward_dicts())}
 
     def _forward_dicts(self) -> list[dict[str, Any]]:
-        by_tokens = zip(self.order.tokens, self.order.forwards, strict=True)
+        by_tokens = zip(self.run.tokens, self.run.forwards, strict=True)
         return [self._forward_dict(tokens, forward) for tokens, forward in by_tokens]
 
     def _forward_dict(self, tokens: int, forward: Forward) -> dict[str, Any]:
@@ -65,8 +65,8 @@ class MeasuredModel:
         before, after, alone = alike.predicted(forward)
         return {
             "forward": forward.title,
-            "layers": self.order.model.layers,
-            "of_layers": self.order.of_layers,
+            "layers": self.run.model.layers,
+            "of_layers": self.run.of_layers,
             "plain": row["us"][row["fastest"][PLAIN]],
             "ours": row["us"][row["fastest"][way]],
             "speedup": dataclasses.asdict(ratio),

@@ -16,7 +16,7 @@ from autotune.errors import WrongResult
 from autotune.fleet.problem_list import parse_list
 from autotune.machine import Machine, machine
 from autotune.model_runs.comparison import row
-from autotune.model_runs.measuring import Order
+from autotune.model_runs.dense import DenseLayers
 from autotune.text import microseconds
 
 
@@ -246,7 +246,7 @@ def test_measured_forwards_stand_beside_their_prediction(
     """The prediction is of eager calls only where plain was not faster in a graph."""
     orders = []
 
-    def rows(order: Order, machine: Machine) -> Iterator[dict[str, Any]]:
+    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
         orders.append(order)
         for tokens in sorted(order.tokens):
             times = {"plain eager": [600.0, 600.0], "styles eager": [500.0, 500.0]}
@@ -291,7 +291,7 @@ def test_measured_forwards_stand_beside_their_prediction(
 def test_a_measured_difference_ends_with_an_error(
     gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    def rows(order: Order, machine: Machine) -> Iterator[dict[str, Any]]:
+    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
         raise WrongResult("results differ from plain's by {}, allowed is 3e-02; nothing is claimed")
         yield {}
 

@@ -14,7 +14,7 @@ from autotune.cli import session
 from autotune.db import Store
 from autotune.machine import Machine
 from autotune.model_runs.comparison import row
-from autotune.model_runs.measuring import Order
+from autotune.model_runs.dense import DenseLayers
 
 
 def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
@@ -23,7 +23,7 @@ def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
     """Of the database and the regime; nothing where the tuning was interrupted."""
     orders, file = [], f"{tmp_path / 'other.db'}"
 
-    def rows(order: Order, machine: Machine) -> Iterator[dict[str, Any]]:
+    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
         orders.append((order.url, order.regime.value, all(gang.closed for gang in gpus.gangs)))
         yield {"tokens": 4, **row({"plain eager": [6.0, 6.0], "styles eager": [5.0, 5.0]}, 1e-3), "not_captured": ""}
 

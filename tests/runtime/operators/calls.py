@@ -98,27 +98,21 @@ def configs(problem: Problem, machine: Any) -> list[autotune.Config]:
 
 
 OPTIONS = {
-    "all_gather_gemm": ("layout", "in_place"), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
+    "all_gather_gemm": ("in_place",), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
     "flash_decode": ("soft_cap", "ragged", "result"),
 }  # fmt: skip
 
 
 def options(problem: Problem) -> dict[str, Any]:
     """An operator's options besides its operands for this problem, in its own order."""
-    return {name: getattr(problem, name) for name in OPTIONS[problem.workload]}
+    along_k = {"gather_dim": -1} if getattr(problem, "layout", "rows") == "k" else {}
+    return {name: getattr(problem, name) for name in OPTIONS[problem.workload]} | along_k
 
 
 def call(context: autotune.Context, problem: Any, operands: Operands, **more: Any) -> torch.Tensor:
     """The operator of a problem."""
     out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options(problem), **more)
     return out
-
-
-def schema_arguments(context: autotune.Context, problem: Problem, operands: Operands) -> tuple[Any, ...]:
-    """The same call's arguments in ``torch.ops.iris_autotune``."""
-    kernels, names = workload(problem.workload).kernels, workload(problem.workload).options
-    missing = (None,) * (len(kernels.operands) - len(operands))
-    return (context.handle, *operands, *missing, *[getattr(problem, name) for name in names], "")
 
 
 def drawn(problem: Any, seed: int, device: torch.device) -> tuple[Operands, torch.Tensor]:

@@ -2,76 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from calls import HEAP, call, configs, drawn, error, problems, said, schema_arguments
+from calls import HEAP, drawn, error, said
 
 import autotune
 
 
-def compiled_and_grown(url: str) -> dict[str, Any]:
-    """Both, on the same ranks."""
-    return {"compiled": compiled(url), "grown": grown(url)}
-
-
-def compiled(url: str) -> dict[str, Any]:
-    """Errors of compiled functions that call every operator, with and without outputs given; and after a close."""
-    backend = "inductor" if torch.cuda.is_available() else "aot_eager"
-    found: dict[str, Any] = {}
-    with autotune.Context(HEAP, url=url) as context:
-        device = context.heap.device
-        here = problems(device)[:4]
-        given = configs(here[0], context.machine)[0]
-
-        def everything(inputs: Any, outs: Any) -> Any:
-            results = []
-            for problem, operands, out in zip(here, inputs, outs, strict=True):
-                results.append(call(context, problem, operands) * 2)
-                call(context, problem, operands, out=out)
-            halved = (inputs[0][0] / 2, *inputs[0][1:2], None)
-            return [*results, call(context, problem_without_bias, halved, config=given) * 2]
-
-        problem_without_bias = dataclasses.replace(here[0], bias=False)
-        function = torch.compile(everything, backend=backend, fullgraph=True)
-        for seed in (1, 2):
-            pairs = [drawn(problem, seed, device) for problem in here]
-            outs = [torch.empty_like(reference, dtype=torch.bfloat16) for _, reference in pairs]
-            *results, last = function([operands for operands, _ in pairs], outs)
-            for problem, result, out, (_, reference) in zip(here, results, outs, pairs, strict=True):
-                worst = max(error(result / 2, reference), error(out, reference))
-                found[problem.workload] = max(found.get(problem.workload, 0.0), worst)
-            (a, b, bias), reference = pairs[0][0], pairs[0][1]
-            found["config"] = error(last, reference - bias.float())
-    closed = schema_arguments(context, here[3], (a, b, None))
-    found["closed"] = said(lambda: torch.ops.iris_autotune.gemm_all_reduce(*closed))
-    return found
-
-
-def registered(url: str) -> dict[str, list[str]]:
-    """Results of torch's own checks of our custom operators: schema, shapes, and way into a graph; with gradients
-    where there are any.
+def grown(url: str) -> dict[str, Any]:
+    """Errors of a compiled function whose sizes change, after which they are symbols in its graph, and its context; the
+    error of a graph whose context is closed.
     """
-    found = {}
-    with autotune.Context(HEAP, url=url) as context:
-        for problem in problems(context.heap.device)[:4]:
-            operands, reference = drawn(problem, 1, context.heap.device)
-            call(context, problem, operands)
-            out = torch.empty_like(reference, dtype=torch.bfloat16)
-            operator = getattr(torch.ops.iris_autotune, problem.workload)
-            needy = tuple(None if x is None else x.detach().requires_grad_() for x in operands[:3])
-            given = operands if problem.workload == "flash_decode" else needy
-            for overload, tensors, more in ((operator.default, given, {}), (operator.out, operands, {"out": out})):
-                arguments = schema_arguments(context, problem, tensors)
-                said = torch.library.opcheck(overload, arguments, more, raise_exception=False)
-                found[str(overload)] = sorted({f"{name}: {verdict}" for name, verdict in said.items()})
-    return found
-
-
-def grown(url: str) -> list[float]:
-    """Errors of a compiled function whose sizes change, after which they are symbols in its graph; and its context."""
     function = torch.compile(
         lambda context, a, b: autotune.gemm_reduce_scatter(context, a + 0, b), backend="aot_eager", fullgraph=True
     )
@@ -83,4 +26,6 @@ def grown(url: str) -> list[float]:
                 problem = autotune.GemmReduceScatter(m=8 * factor * ranks, n=32, k=32 * ranks, world_size=ranks)
                 (a, b, _), reference = drawn(problem, factor, context.heap.device)
                 errors.append(error(function(context, a, b), reference))
-    return errors
+    operator = torch.ops.iris_autotune.gemm_all_reduce.default
+    closed = said(lambda: operator(context.handle, a, b, None, None, None, None, False, "auto", False, "auto", ""))
+    return {"errors": errors, "closed": closed}

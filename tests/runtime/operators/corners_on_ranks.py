@@ -11,13 +11,12 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from calls import HEAP, call, configs, drawn, error, problems, said, schema_arguments
+from calls import HEAP, call, configs, drawn, error, problems, said
 from ranks_of_functions import held
 from triton.runtime.errors import OutOfResources
 
@@ -96,24 +95,12 @@ def words_after_release(url: str) -> dict[str, float]:
 
 
 def one_ranks_errors(url: str) -> dict[str, str]:
-    """Every rank's error for an error on the last one alone, at a first call; then the call is right."""
+    """By mode: every rank's error where the last one has no memory for a first call; then the call is right."""
     bf16, last = torch.bfloat16, dist.get_rank() == dist.get_world_size() - 1
     found = {}
     with autotune.Context(HEAP, url=url) as context:
-        device, left = context.heap.device, context.heap.left
+        device = context.heap.device
         a, b = torch.ones(8, 32, dtype=bf16, device=device), torch.ones(32, 16, dtype=bf16, device=device)
-        out = torch.empty(8, 16, dtype=bf16, device=device)
-        askew = torch.ones(8 * 32 + 1, dtype=bf16, device=device)[1:].view(8, 32) if last else a
-        wider = torch.empty(8, 17, dtype=bf16, device=device) if last else out
-        attempts: dict[str, Callable[..., torch.Tensor]] = {
-            "address": lambda: autotune.gemm_all_reduce(context, askew, b),
-            "device": lambda: autotune.gemm_all_reduce(context, a.to("meta") if last else a, b),
-            "out": lambda: autotune.gemm_all_reduce(context, a, b, out=wider),
-            "gradient": lambda: autotune.all_reduce_norm(context, a, a.clone().requires_grad_(last), a[0].clone()),
-        }
-        for name, attempt in attempts.items():
-            found[name] = said(attempt)
-            assert context.heap.left == left, name
         for problem in problems(device)[:4]:
             operands, reference = drawn(problem, 1, device)
             for config in configs(problem, context.machine):
@@ -177,33 +164,11 @@ class out_of_memory:
         raise self._kind(f"out of memory: planted for {list(shape)}")
 
 
-def gradients(url: str) -> dict[str, Any]:
-    """The errors if autograd would have to go through a call; and autograd's view of a written ``out``."""
+def written(url: str) -> dict[str, Any]:
+    """Autograd's view of a written ``out``."""
     found: dict[str, Any] = {}
     with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
-        for problem in problems(device)[2:3]:
-            operands, reference = drawn(problem, 3, device)
-            needing = tuple(
-                x.clone().requires_grad_() if x is not None and x.is_floating_point() else x for x in operands
-            )
-            backend = "inductor" if device.type == "cuda" else "aot_eager"
-
-            def doubled(*operands: Any, problem: Any = problem) -> torch.Tensor:
-                return call(context, problem, operands) * 2
-
-            compiled = torch.compile(doubled, backend=backend, fullgraph=True)
-            arguments = schema_arguments(context, problem, needing)
-            name = problem.workload
-            found[f"{name} eager"] = said(lambda problem=problem, x=needing: call(context, problem, x))
-            found[f"{name} compiled"] = said(lambda compiled=compiled, x=needing: compiled(*x))
-            op = getattr(torch.ops.iris_autotune, name)
-            found[f"{name} op"] = said(lambda op=op, arguments=arguments: op(*arguments))
-            with torch.no_grad():
-                assert error(call(context, problem, needing), reference) < 1.2e-2
-                assert error(compiled(*needing) / 2, reference) < 1.2e-2
-            with torch.inference_mode():
-                assert error(call(context, problem, needing), reference) < 1.2e-2
         a, b = torch.ones(8, 32, device=device), torch.ones(32, 16, device=device)
         factor = torch.ones(a.shape[0], b.shape[1], dtype=a.dtype, device=device)
         x = torch.ones_like(factor, requires_grad=True)

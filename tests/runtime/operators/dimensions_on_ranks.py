@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 from calls import HEAP, configs, error, said
 
 import autotune
@@ -25,7 +23,7 @@ WAYS: dict[str, tuple[Any, Any]] = {
 def everything(url: str) -> dict[str, Any]:
     """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
-        functions = (dimensions, averages, scaled, strides, one_place, ragged, empty, refused, compiled)
+        functions = (dimensions, averages, scaled, strides, one_place, ragged, empty)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         context.check()
     return found
@@ -62,9 +60,9 @@ def dimensions(context: autotune.Context) -> dict[str, float]:
         found[name] = max(error(out, reference), error(given, reference))
 
     bias = normal(context, 5, COLUMNS)
-    for dim in (0, 1, 2, -1, -3, None):
+    for dim in (0, 1, 2, -1, -3):
         a, b = parts(context, 1, 2, 4, DEPTH), normal(context, 2, DEPTH * (world if dim in (2, -1) else 1), COLUMNS)
-        reference = product(torch.cat(a, dim or 0), b) + bias.float()
+        reference = product(torch.cat(a, dim), b) + bias.float()
         keep(f"gather {dim}", reference, lambda out, dim=dim, a=a, b=b: autotune.all_gather_gemm(
             context, a[rank], b, bias, gather_dim=dim, out=out))  # fmt: skip
     b = parts(context, 4, DEPTH, COLUMNS)
@@ -254,63 +252,3 @@ def empty(context: autotune.Context) -> dict[str, Any]:
         "depth": said(lambda: autotune.gemm_all_reduce(context, a, b[:-1])),
         "out": said(lambda: autotune.gemm_all_reduce(context, a, b, out=b)),
     }
-
-
-def refused(context: autotune.Context) -> dict[str, str]:
-    a, b = normal(context, 1, 2, 4, DEPTH), normal(context, 2, DEPTH, COLUMNS)
-    gather, scatter, world = autotune.all_gather_gemm, autotune.gemm_reduce_scatter, dist.get_world_size()
-    like = torch.empty(2, 4 * world, COLUMNS, dtype=a.dtype)
-    return {
-        "gather_dim": said(lambda: gather(context, a, b, gather_dim=3)),
-        "scatter_dim": said(lambda: scatter(context, a, b, scatter_dim=-4)),
-        "vector": said(lambda: gather(context, a[0, 0], b, gather_dim=0)),
-        "layout": said(lambda: gather(context, a, b, layout="k", gather_dim=1)),
-        "parts": said(lambda: scatter(context, a[:, :3], b, scatter_dim=1)),
-        "columns of a vector": said(lambda: scatter(context, a, b[:, 0], scatter_dim=2)),
-        "bias of columns": said(lambda: scatter(context, a, b, b[0, :world], scatter_dim=2)),
-        "rows": said(lambda: gather(context, a, b, rows=[2] * (world + 1))),
-        "under way": said(lambda: scatter(context, functional.all_reduce(a, "sum", dist.group.WORLD), b)),
-        "own rows": said(lambda: gather(context, a, b, rows=[3] * world)),
-        "reduce_op": said(lambda: scatter(context, a, b, reduce_op="max")),
-        "out": said(lambda: gather(context, a, b, gather_dim=1, out=like)),
-        "another out": said(lambda: gather(context, a, b, gather_dim=1, out=like.view(1, -1, COLUMNS))),
-        "columns of another out": said(lambda: scatter(context, a, b, scatter_dim=2, out=like)),
-        "columns of a residual": said(lambda: scatter(context, a, b, scatter_dim=2, residual=like)),
-        "two types": said(lambda: scatter(
-            context, torch.ones(128, 128).to(torch.float8_e4m3fn), torch.ones(128, 128).to(torch.float8_e5m2).t(),
-            scale_a=torch.ones(()), scale_b=torch.ones(()), scatter_dim=1,
-        )),
-        "out of columns": said(lambda: scatter(context, a, b, scatter_dim=2, out=like[:, :4, ::world].float())),
-        "blocks": said(lambda: scatter(
-            context, torch.ones(128, 128).to(torch.float8_e4m3fn), torch.ones(128, 128).to(torch.float8_e4m3fn).t(),
-            scale_a=torch.ones(128, 1)[:, :1].expand(128, 2), scale_b=torch.ones(1, 1), scatter_dim=1,
-        )),
-    }  # fmt: skip
-
-
-def compiled(context: autotune.Context) -> dict[str, float]:
-    """Errors of a compiled function with every dimension, whose graph is whole."""
-    rank, world = context.heap.rank, context.heap.world_size
-    b = parts(context, 21, DEPTH, COLUMNS)
-
-    def calls(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor) -> list[torch.Tensor]:
-        return [
-            *[autotune.all_gather_gemm(context, a, b, gather_dim=dim) * 2 for dim in (0, 1)],
-            *[autotune.gemm_reduce_scatter(context, a, b, scatter_dim=dim, reduce_op="avg") * 2 for dim in (0, 1, 2)],
-            autotune.gemm_all_reduce(context, a[:, ::2], wide[:, :COLUMNS]) * 2,
-        ]
-
-    function = torch.compile(calls, backend="inductor" if torch.cuda.is_available() else "aot_eager", fullgraph=True)
-    found: dict[str, float] = {}
-    for seed in (22, 23):
-        a, wide = parts(context, seed, 2 * world, 4 * world, DEPTH), parts(context, seed + 9, DEPTH, 2 * COLUMNS)
-        mean = total(a, b) / world
-        references = [
-            *[product(torch.cat(a, dim), b[rank]) for dim in (0, 1)],
-            *[mean.chunk(world, dim)[rank] for dim in (0, 1, 2)],
-            total([x[:, ::2] for x in a], [x[:, :COLUMNS] for x in wide]),
-        ]
-        for number, (out, reference) in enumerate(zip(function(a[rank], b[rank], wide[rank]), references, strict=True)):
-            assert out.shape == reference.shape
-            found[str(number)] = max(found.get(str(number), 0.0), error(out / 2, reference))
-    return found

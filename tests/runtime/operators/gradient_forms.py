@@ -83,7 +83,7 @@ def _gathers() -> Iterator[tuple[str, Form]]:
         yield (
             f"gather {dim} with A",
             Form(
-                lambda *x, dim=dim: gather(*x, gather_dim=dim, return_gathered=True),
+                lambda *x, dim=dim: autotune.all_gather_gemm_with_gathered(*x, gather_dim=dim),
                 truth(dim, 1, whole=True),
                 shapes(dim),
             ),
@@ -95,7 +95,7 @@ def _gathers() -> Iterator[tuple[str, Form]]:
     def several(context: autotune.Context, a: Tensor, *bs: Tensor) -> list[Tensor]:
         if not torch.compiler.is_compiling() and not any(b.requires_grad for b in bs):
             bs = tuple(autotune.side_by_side(bs))
-        return gather(context, a, list(bs), gather_dim=1)
+        return autotune.all_gather_gemm_several(context, a, bs, gather_dim=1)
 
     yield "gather several", Form(several, truth(1, 2), shapes(1, 2))
     for dim in range(3):

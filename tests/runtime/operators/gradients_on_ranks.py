@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,26 +26,14 @@ def gradients(arguments: tuple[str, bool]) -> dict[str, Any]:
     url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
         return {
-            "errors": dict(errors(context)),
             "every": every(context, sample),
             "wider": wider(context),
             "gathered": dict(gathered(context)),
             "stored": stored(context),
-            "checked": checked(context, sample),
             **ways(context, sample),
             "autocast": autocast(context),
             "refused": refused(context),
         }
-
-
-def errors(context: autotune.Context) -> Iterator[tuple[str, float]]:
-    """Of each problem's gradients, against autograd through the same without ranks."""
-    for dtype in ("fp32", "bf16"):
-        for number, problem in enumerate(kinds(dtype) if dtype == "fp32" else few(dtype)):
-            everyone = drawn(context, problem)
-            own = everyone[dist.get_rank()]
-            own_loss(problem, call(context, problem, own)).backward()
-            yield f"{dtype} {number} {problem.workload}", worst(own, expected(problem, everyone))
 
 
 def wider(context: autotune.Context) -> float:
@@ -73,10 +60,11 @@ def gathered(context: autotune.Context) -> Iterator[tuple[str, float]]:
         for chosen in itertools.product(("C", "A", "CA"), repeat=len(ranks)):
             everyone = drawn(context, problem)
             own = everyone[rank]
-            results = autotune.all_gather_gemm(context, *own, layout=problem.layout, return_gathered=True)  # type: ignore[arg-type]
+            dim = 0 if problem.rows_layout else -1
+            results = autotune.all_gather_gemm_with_gathered(context, *own, gather_dim=dim)  # type: ignore[arg-type]
             total(results, chosen[rank], rank).backward()
             wide = [in_fp64(each) for each in everyone]
-            whole = torch.cat([a for a, *_ in wide if a is not None], dim=0 if problem.rows_layout else 1)
+            whole = torch.cat([a for a, *_ in wide if a is not None], dim)
             products = [whole @ b if bias is None else whole @ b + bias for _, b, bias in wide]
             losses = [total((c, whole), of, each) for each, of, c in zip(ranks, chosen, products, strict=True)]  # type: ignore[arg-type]
             torch.stack(losses).sum().backward()
@@ -95,66 +83,6 @@ def stored(context: autotune.Context) -> list[str]:
         (grad,) = torch.autograd.grad(own_loss(problem, call(context, problem, own, **kept)), [b])
         if grad.stride() != b.stride():
             found.append(f"{problem}: {grad.stride()}, B {b.stride()}")
-    return found
-
-
-class _Shard(torch.autograd.Function):
-    """A rank's part of what all have, whose gradient all have, too."""
-
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor) -> Tensor:
-        return whole.chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-        return torch.cat(_everyones(grad))
-
-
-class _Joined(torch.autograd.Function):
-    """What the ranks have, on all of them."""
-
-    @staticmethod
-    def forward(ctx: Any, own: Tensor) -> Tensor:
-        return torch.cat(_everyones(own))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-        return grad.chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-
-def _everyones(own: Tensor) -> list[Tensor]:
-    found = [torch.empty_like(own, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, own.contiguous())
-    return found
-
-
-def checked(context: autotune.Context, sample: bool) -> dict[str, bool]:
-    """Verdicts of ``gradcheck`` on the function of all ranks' operands that the ranks compute together."""
-    found = {}
-    ranks = dist.get_world_size()
-    problems: list[Any] = [
-        autotune.AllGatherGemm(m=4 * ranks, n=4 * ranks, k=8, world_size=ranks, dtype="fp32", bias=True),
-        autotune.GemmReduceScatter(m=4 * ranks, n=4, k=8 * ranks, world_size=ranks, dtype="fp32", bias=True),
-        autotune.GemmAllReduce(m=4, n=4, k=8 * ranks, world_size=ranks, dtype="fp32", bias=True),
-    ]
-    for problem in problems[: 1 if sample else None]:
-        everyone = drawn(context, problem)
-        shared = problem.workload != "all_gather_gemm"
-        a, b = (
-            torch.cat([x.detach() for x in each]).requires_grad_() for each in list(zip(*everyone, strict=True))[:2]
-        )
-        bias = everyone[0][2]
-
-        def whole(a: Tensor, b: Tensor, bias: Tensor, problem: Any = problem, shared: bool = shared) -> Tensor:
-            own = bias if shared else _Shard.apply(torch.cat([bias] * ranks))
-            result = call(context, problem, (_Shard.apply(a), _Shard.apply(b), own))
-            return result if problem.workload == "gemm_all_reduce" else _Joined.apply(result)
-
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Input #. requires gradient and is not a double precision")
-            found[problem.workload] = torch.autograd.gradcheck(
-                whole, (a, b, bias), eps=0.25, atol=1e-3, rtol=1e-3, fast_mode=True
-            )
     return found
 
 
@@ -258,13 +186,10 @@ def refused(context: autotune.Context) -> dict[str, str]:
         double = said(lambda: autotune.gemm_all_reduce(context, a, b, torch.ones(16, device=device).double()))
     found = {
         "autocast of fp64": double,
-        "fp8": said(lambda: autotune.gemm_all_reduce(*fp8, **scaled)),
         "fp8 op": said(lambda: _dispatched(*fp8, **scaled)),
         "in place": said(lambda: autotune.all_gather_gemm(context, shard, b.clone().requires_grad_(), in_place=True)),
-        "out": said(lambda: autotune.gemm_all_reduce(context, needy, b, out=torch.empty(8, 16, device=device))),
         "out of rows": said(lambda: autotune.all_gather_gemm(context, needy[rank:], b, rows=rows, out=whole)),
         "out of columns": said(lambda: autotune.gemm_reduce_scatter(context, needy, b, scatter_dim=1, out=part)),
-        "wire": said(lambda: autotune.gemm_reduce_scatter(context, needy, b, wire="fp8")),
         "invalid": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b[1:])),
         "ranks": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b)),
         "a alone": said(lambda: autotune.gemm_all_reduce(context, needy if last else a, b)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from calls import HEAP
 
 import autotune
-from autotune.runtime.call import FirstCall, Form
+from autotune.runtime.call import Form, Prepared
 from autotune.workloads import names, workload
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
 
@@ -32,15 +33,18 @@ class Calls:
         self.refresh(0)
         self._operands, self._outs = list(self._operation.operands.values()), list(self._operation.outputs())
         forms = [Form(tuple(out.shape), out.dtype, out.device) for out in self._outs]
-        self._workspace = context.workspace(found, problem, config, FirstCall(self._operands, forms, self._outs))
+        self._call = Prepared(tuple(forms))
+        context.workspace(found, problem, config, functools.partial(self._call.bind, self._operands, self._outs))
 
     def refresh(self, seed: int) -> None:
         """Other inputs in the same tensors."""
         self._operation.refresh(seed)
 
     def __call__(self) -> None:
-        operands = self._workspace.readable(self._operands)
-        self._context.enqueue(self._workspace, operands, self._outs, self._workspace.bindings(operands))
+        workspace = self._call.workspace
+        assert workspace is not None
+        operands = workspace.readable(self._operands)
+        self._context.enqueue(workspace, operands, self._outs, workspace.launches(operands))
 
     @property
     def right(self) -> bool:

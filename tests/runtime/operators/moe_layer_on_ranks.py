@@ -55,10 +55,13 @@ class Layer:
         found = autotune.moe_dispatch(self.context, x, ids, gates, experts=self.problem.experts)
         return autotune.moe_combine(self.context, *found, ids)
 
-    def mixed(self, operands: Operands, config: autotune.Config | None = None) -> torch.Tensor:
+    def mixed(
+        self, operands: Operands, config: autotune.Config | None = None, there: autotune.Config | None = None
+    ) -> torch.Tensor:
         """The mixture, by the fused operators."""
         x, ids, gates = operands
-        found = autotune.moe_dispatch_gemm(self.context, x, ids, gates, self.own_up, experts=self.problem.experts)
+        by: dict[str, Any] = {"experts": self.problem.experts, "config": there}
+        found = autotune.moe_dispatch_gemm(self.context, x, ids, gates, self.own_up, **by)
         a, *plan = found
         return autotune.moe_gemm_combine(self.context, a, self.own_down, *plan, ids, config=config)
 
@@ -96,10 +99,9 @@ def calls(url: str) -> dict[str, Any]:
             "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn[:2]),
             "compiled": grown(layer.mixed, layer.wrong_mixed, drawn[0]),
             "gathered, compiled": grown(layer.gathered, layer.wrong_gathered, drawn[0]),
-            "refused": refused(layer, drawn[0]),
             "asked": asked(layer, drawn[0]),
-            "scaled": scaled(layer, drawn[0]),
             "beyond": beyond(layer, drawn[0]),
+            "too many": too_many(context),
             "too many rows": too_many_rows(context),
             "rows left out": rows_left_out(context),
         }
@@ -183,6 +185,35 @@ def too_many_rows(context: autotune.Context) -> dict[str, bool]:
     return found
 
 
+def too_many(context: autotune.Context) -> dict[str, list[Any]]:
+    """By the ways to dispatch: the error where every token names the first rank's only expert twice, what the next call
+    says of it, and whether this rank's rows, or their gates, are NaN.
+    """
+    world, device, found = context.heap.world_size, context.heap.device, {}
+    x, ids, gates = (torch.ones(4, width, device=device) for width in (64, 2, 2))
+    problem = autotune.MoeDispatch(tokens=4, hidden=64, experts=world, top_k=2, world_size=world)
+    outs = [torch.zeros(problem.capacity, 64, device=device).bfloat16()]
+    outs += [torch.zeros(size, dtype=torch.int32, device=device) for size in (2, problem.capacity)]
+    outs += [torch.zeros(problem.capacity, device=device)]
+    for config in configs(problem, context.machine):
+
+        def call(config: Any = config) -> None:
+            given = context, x.bfloat16(), ids.int() * 0, gates
+            autotune.moe_dispatch(*given, experts=world, config=config, out=outs)
+
+        first = said(call)  # under the interpreter a call of ours checks itself
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        context.heap.barrier()
+        checked = said(context.check)
+        again = said(call) if config["mode"] != "bsp" else None
+        found[f"{config['mode']} {config.get('exchange', '')}".strip()] = [
+            first, checked, again, any(bool(each.isnan().all()) for each in (outs[0], outs[-1])),
+        ]  # fmt: skip
+        context.release()
+    return found
+
+
 def rows_left_out(context: autotune.Context) -> bool | None:
     """True if an all-to-all ends, and tokens without rows are NaN, where a plan has rows for the first rank's alone."""
     world, device = context.heap.world_size, context.heap.device
@@ -231,65 +262,29 @@ def asked(layer: Layer, operands: Operands) -> list[Any]:
     return [told, all(same) and summed is out and also is out]
 
 
-def scaled(layer: Layer, operands: Operands) -> float:
-    """The error of a product of fp8 with scales, against the same numbers without; another one is 9."""
-    x, ids, gates = operands
-    rows, *plan = autotune.moe_dispatch(layer.context, x, ids, gates, experts=layer.problem.experts)
-    a, b = rows[:, : layer.fused.width].to(torch.float8_e4m3fn), layer.own_down.mT.to(torch.float8_e4m3fn).mT
-    scale_a = torch.full((len(a), 1), 2.0, device=x.device)
-    scale_b = torch.full((len(b), 1, b.shape[2]), 0.25, device=x.device)
-    with autotune.collect() as problems:
-        out = autotune.moe_gemm_combine(
-            layer.context, a, b, *plan, ids, scale_a=scale_a, scale_b=scale_b, fast_accum=True
-        )  # fmt: skip
-        x8, up = x.to(torch.float8_e4m3fn), layer.own_up.mT.to(torch.float8_e4m3fn).mT
-        scales = {
-            "scale_x": scale_a[: len(x)],
-            "scale_b": scale_b[:, :, :1].expand(-1, -1, up.shape[2]).mT.contiguous().mT,
-        }
-        autotune.moe_dispatch_gemm(
-            layer.context, x8, ids, gates, up, experts=layer.problem.experts, fast_accum=True, **scales
-        )  # fmt: skip
-    right = autotune.moe_gemm_combine(layer.context, a.bfloat16(), b.bfloat16(), *plan, ids) * 0.5
-    fast = [each.fast_accum for each in problems]  # type: ignore[attr-defined]
-    return _distance(out, right.double()) if fast == [True, True] else 9.0
-
-
-def refused(layer: Layer, operands: Operands) -> dict[str, str]:
-    x, ids, gates = operands
-    rows, *plan = autotune.moe_dispatch(layer.context, x, ids, gates, experts=layer.problem.experts)
-
-    def call(*operands: torch.Tensor, **options: Any) -> str:
-        return said(lambda: autotune.moe_combine(layer.context, *operands, **options))
-
-    a = rows[:, : layer.fused.width].contiguous()
-    return {
-        "rows": call(rows[:-1], *plan, ids), "ids": call(rows, *plan, ids.float()),
-        "tokens": call(rows, *plan, ids[1:]), "stride": call(rows.t().contiguous().t(), *plan, ids),
-        "routing": call(rows, *plan, ids, exponent=1.0),
-        "b": said(lambda: autotune.moe_gemm_combine(layer.context, a, layer.own_down[:-1], *plan, ids)),
-        "depth": said(lambda: autotune.moe_gemm_combine(layer.context, rows, layer.own_down, *plan, ids)),
-    }  # fmt: skip
-
-
 def replays(url: str) -> dict[str, int]:
-    """By mode: how many replays of the whole layer, captured once, each with other routing, were right."""
+    """By modes: how many replays of the whole layer, captured once, each with other routing, were right."""
     with autotune.Context(HEAP, url=url) as context:
-        layer = Layer(context)
-        modes = [config for config in configs(layer.fused, context.machine) if config["mode"] != "bsp"]
-        return {str(config["mode"]): _replayed(layer, config) for config in modes}
+        layer, found = Layer(context), {}
+        sizes: dict[str, Any] = {**layer.sizes, "width": layer.fused.width, "world_size": context.heap.world_size}
+        pairs = [[c for c in configs(each, context.machine) if c["mode"] != "bsp"]
+                 for each in (autotune.MoeDispatchGemm(**sizes), layer.fused)]  # fmt: skip
+        for number in range(max(map(len, pairs))):
+            there, back = (each[number % len(each)] for each in pairs)
+            found[f"{there['mode']} {back['mode']}"] = _replayed(layer, there, back)
+        return found
 
 
-def _replayed(layer: Layer, config: autotune.Config) -> int:
+def _replayed(layer: Layer, there: autotune.Config, back: autotune.Config) -> int:
     operands = layer.drawn(0)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        layer.mixed(operands, config)
+        layer.mixed(operands, back, there)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = layer.mixed(operands, config)
+        out = layer.mixed(operands, back, there)
     right = 0
     for seed in range(REPLAYS):
         for place, value in zip(operands, layer.drawn(100 + seed), strict=True):

@@ -89,54 +89,6 @@ def shards_anywhere(url: str) -> dict[str, float]:
     return errors
 
 
-def bad_operands(url: str) -> dict[str, str]:
-    """Every rank's errors for impossible operands."""
-    bf16 = torch.bfloat16
-    with autotune.Context(HEAP, url=url) as context:
-        ranks = dist.get_world_size()
-        a, b, bias = torch.ones(8, 32, dtype=bf16), torch.ones(32, 16, dtype=bf16), torch.ones(16, dtype=bf16)
-        q, cache = torch.ones(2, 4, 64, dtype=bf16), torch.ones(4, 16, 2, 64, dtype=bf16)
-        table, lengths = torch.zeros(2, 2, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
-        gather, scatter, reduce = autotune.all_gather_gemm, autotune.gemm_reduce_scatter, autotune.gemm_all_reduce
-        decode = autotune.flash_decode
-        odd, single = torch.ones(2, 3, 64, dtype=bf16), torch.ones(4, 16, 1, 64, dtype=bf16)
-        attempts = {
-            "depth": lambda: gather(context, a, b[:-1]),
-            "layout": lambda: gather(context, a, b, layout="columns"),
-            "not in place": lambda: gather(context, a, b, in_place=True),
-            "no place": lambda: autotune.all_gather_shard(
-                context, autotune.AllGatherGemm(m=8 * ranks, n=16 * ranks, k=32, world_size=ranks)
-            ),
-            "bias": lambda: gather(context, a, b, bias[:-1]),
-            "type": lambda: scatter(context, a.double(), b.double()),
-            "types": lambda: reduce(context, a, b.half()),
-            "rows": lambda: scatter(context, a[: ranks + 1], b),
-            "address": lambda: reduce(context, torch.ones(8 * 32 + 1, dtype=bf16)[1:].view(8, 32), b),
-            "vectors": lambda: reduce(context, a[0], b),
-            "device": lambda: reduce(context, a.to("meta"), b),
-            "out": lambda: reduce(context, a, b, out=torch.empty(8, 16)),
-            "shape of out": lambda: scatter(context, a, b, out=torch.empty(8 // ranks, 17, dtype=bf16)),
-            "table": lambda: decode(context, q, cache, cache, table.long(), lengths),
-            "lengths": lambda: decode(context, q, cache, cache, table, lengths[:1]),
-            "caches": lambda: decode(context, q, cache, cache[:-1], table, lengths),
-            "fp32": lambda: decode(context, q.float(), cache.float(), cache.float(), table, lengths),
-            "heads": lambda: decode(context, torch.ones(2, 3, 64, dtype=bf16), cache, cache, table, lengths),
-            "shares": lambda: decode(context, odd, single, single, table, lengths, result="heads"),
-            "result": lambda: decode(context, q, cache, cache, table, lengths, result="head"),
-            "cap": lambda: decode(context, q, cache, cache, table, lengths, soft_cap=-1),
-            "part of a cap": lambda: decode(context, q, cache, cache, table, lengths, soft_cap=30.5),
-            "config": lambda: reduce(context, a, b, config={"mode": "bsp"}),
-            "context": lambda: reduce(None, a, b),
-            "sparse": lambda: gather(context, a, b.to_sparse()),
-            "rows by rows": lambda: reduce(context, a.to_sparse_csr(), b),
-            "nothing": lambda: scatter(context, a, None),
-            "strides": lambda: decode(context, q.transpose(0, 1), cache, cache, table, lengths),
-        }
-        found = {name: said(attempt) for name, attempt in attempts.items()}
-        right = reduce(context, a, b)
-        return found | {"right": str(bool((right == 32 * ranks).all()))}
-
-
 def whole_caps(url: str) -> list[bool]:
     """True if a soft cap gives the same written with a point, as models' configs have it, and so in a graph."""
     with autotune.Context(HEAP, url=url) as context:
@@ -330,22 +282,6 @@ def rows_of_a_matrix(url: str) -> list[float]:
             row = torch.zeros(2, 33, dtype=a.dtype)[:1, :32].copy_(a)
             assert row.stride() == (33, 1)
             errors.append(error(call(context, problem, (row, b, None), config=config), reference))
-    return errors
-
-
-def parameters(url: str) -> dict[str, float]:
-    """Errors where the operands require gradients, as a layer's weights do: by one mode or another of each problem."""
-    errors = {}
-    with autotune.Context(HEAP, url=url) as context:
-        for number, problem in enumerate(problems(context.heap.device)):
-            each = configs(problem, context.machine)
-            operands, reference = drawn(problem, 7, context.heap.device)
-            for tensor in operands:
-                if tensor is not None and tensor.is_floating_point():
-                    tensor.requires_grad_()
-            with torch.no_grad():
-                out = call(context, problem, operands, config=each[number % len(each)])
-            errors[f"{problem.workload} {number}"] = error(out, reference)
     return errors
 
 

@@ -13,7 +13,7 @@ from calls import HEAP
 import autotune
 from autotune.machine import INTERPRETED
 from autotune.runtime import meeting
-from autotune.runtime.door import PUBLIC, _arguments
+from autotune.runtime.host_overhead import PUBLIC, arguments_of
 from autotune.workloads import workload
 
 WRONG = {
@@ -37,7 +37,7 @@ class Refused:
         operands = {name: None if x is None else x.clone() for name, x in operation.operands.items()}
         context.heap.release(mark)
         dist.barrier()
-        self._named = _arguments(plugin, problem, operands)
+        self._named = arguments_of(plugin, problem, operands)
         self._tensors = [name for name, x in self._named.items() if isinstance(x, torch.Tensor)]
         self.call = partial(PUBLIC[name], context)
         self.last = dist.get_rank() == dist.get_world_size() - 1

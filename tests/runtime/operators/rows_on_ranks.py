@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +27,7 @@ INTEGERS = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16)
 
 def everything(url: str) -> dict[str, Any]:
     with autotune.Context(HEAP, url=url) as context:
-        return {"without rows": without_rows(context), "uneven": uneven(context), **more_of_uneven(Layer(context))}
+        return {"without rows": without_rows(context), "uneven": uneven(context), "compiled": compiled(Layer(context))}
 
 
 def uneven_alone(url: str) -> dict[str, float]:
@@ -87,9 +88,8 @@ def calls_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call]]:
         return lambda *outs: call(context, *operands, out=outs or None, **options)
 
     yield "all_gather_gemm", one(autotune.all_gather_gemm, a, b)
-    gathered = one(autotune.all_gather_gemm, a, b, return_gathered=True)
-    yield "all_gather_gemm_gathered", lambda out=None, whole=None: gathered(out)
-    quantised = one(autotune.all_gather_gemm, a, b, epilogue="swiglu", quantise=True)
+    yield "all_gather_gemm_gathered", several(autotune.all_gather_gemm_with_gathered, a, b)
+    quantised = functools.partial(autotune.all_gather_gemm_quantised, context, a, b, epilogue="swiglu")
     yield "all_gather_gemm_quantised", lambda *outs: quantised()
     yield "gemm_reduce_scatter", one(autotune.gemm_reduce_scatter, a, b, residual=none)
     yield "gemm_all_reduce", one(autotune.gemm_all_reduce, a, b)
@@ -127,7 +127,7 @@ def gradients_without_rows(context: autotune.Context) -> list[Any]:
     found = []
     for call in (
         lambda: autotune.all_gather_gemm(context, a, b),
-        lambda: autotune.all_gather_gemm(context, a, b, return_gathered=True)[1],
+        lambda: autotune.all_gather_gemm_with_gathered(context, a, b)[1],
         lambda: autotune.all_gather_gemm(context, a, b, keep_gathered=True),
         lambda: autotune.gemm_reduce_scatter(context, a, b),
         lambda: autotune.gemm_all_reduce(context, a, b),
@@ -158,10 +158,6 @@ def uneven(context: autotune.Context) -> dict[str, float]:
     return errors
 
 
-def more_of_uneven(layer: Layer) -> dict[str, Any]:
-    return {"compiled": compiled(layer), "refused": refused(layer)}
-
-
 def most(layer: Layer) -> int:
     return layer.problem.tokens
 
@@ -171,6 +167,8 @@ def layer_operands(layer: Layer, turn: int) -> tuple[Tensor, ...]:
     number of no expert. One rank or another has no tokens.
     """
     x, ids, gates = layer.drawn(3 * turn)
+    if turn % 2:
+        ids[:, -1] = ids[:, 0]  # an expert twice: its gates add up
     counts = most(layer), 0, most(layer) - 2, 0, most(layer) // 2, 0
     count, dtype = counts[(turn + layer.rank) % len(counts)], INTEGERS[turn % len(INTEGERS)]
     limits = torch.iinfo(dtype)
@@ -250,17 +248,3 @@ def compiled(layer: Layer) -> float:
         operands = layer_operands(layer, turn)
         worst = max(worst, layer.wrong_mixed(function(*operands), as_int32(operands)))
     return worst
-
-
-def refused(layer: Layer) -> dict[str, str]:
-    x, ids, gates = layer.drawn(0)
-    by: dict[str, Any] = {"experts": layer.problem.experts, "tokens": most(layer)}
-    found = autotune.moe_dispatch(layer.context, x[:2], ids[:2], gates[:2], **by)
-    like, own = x[:3].clone(), {"tokens": most(layer)}
-    return {
-        "more": said(lambda: autotune.moe_dispatch(layer.context, x, ids, gates, **{**by, "tokens": 3})),
-        "more home": said(lambda: autotune.moe_combine(layer.context, *found, ids, tokens=3)),
-        "fewer ids": said(lambda: autotune.moe_dispatch(layer.context, x[:3], ids[:2], gates[:3], **by)),
-        "fp32 ids": said(lambda: autotune.moe_dispatch(layer.context, x, ids.float(), gates, **by)),
-        "out": said(lambda: autotune.moe_combine(layer.context, *found, ids[:2], out=like, **own)),
-    }

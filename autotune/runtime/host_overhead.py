@@ -1,4 +1,4 @@
-"""An operator's door: what its callers pay beside the bound call, which is what the tuner times (decision 12)."""
+"""Host overhead: what an operator's callers pay beside the bound call that the tuner times (decision 12)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import threading
 from array import array
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,30 +15,28 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
 from autotune.machine import Machine
 from autotune.problem import Problem
-from autotune.runtime import experts, operators
+from autotune.runtime import operators
 from autotune.runtime.blocks import NOBODY, Turn
-from autotune.runtime.call import FirstCall, Prepared
+from autotune.runtime.call import OPERATORS, Prepared
 from autotune.runtime.context import Context
-from autotune.runtime.operator import OPERATORS
-from autotune.runtime.workspace import Bindings, Operands, Results, Workspace
+from autotune.runtime.workspace import Launches, Operands, Results, Workspace
 from autotune.workloads import Workload
 from autotune.workloads.interface import Operation
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
 from autotune.workloads.user_files import BUILT_IN
 
-PUBLIC: dict[str, Callable[..., Any]] = {
-    name: function for module in (operators, experts) for name, function in vars(module).items() if name in BUILT_IN
-}
-"""The public functions: each has the name of its workload, one of ours."""
+T = TypeVar("T")
 
-RETURNED = "gathered", "quantised"
-"""Fields of a problem that ask for a second result; they are no options of its workload."""
+PUBLIC: dict[str, Callable[..., Any]] = {name: vars(operators)[name] for name in BUILT_IN if name in vars(operators)}
+"""The public functions by the name of their workload; those with a further result are named by its field, too."""
 
-ARGUMENTS = {"gathered": "return_gathered", "quantised": "quantise", "row_gates": "gates"}
-"""The names that callers know, where they are others than a problem's fields and the kernels' operands."""
+FURTHER = {
+    "gathered": operators.all_gather_gemm_with_gathered, "quantised": operators.all_gather_gemm_quantised,
+}  # fmt: skip
+"""The functions with a second result, by the field of the problem that asks for it."""
 
 
-def door(
+def warm_call(
     workload: Workload, problem: Problem, operation: Operation, heap: SymmetricHeap, machine: Machine
 ) -> Callable[[], object] | None:
     """A warm operator call that stops before the launch; used to time host overhead.
@@ -49,27 +47,39 @@ def door(
     operator = OPERATORS.get(workload.name)
     if operator is None or not isinstance(workload, LaunchedWorkload) or not isinstance(operation, LaunchedOperation):
         return None
-    context, public = _Doorway(heap, machine), PUBLIC.get(workload.name)
+    context, public = _OnNothing(heap, machine), public_of(workload, problem)
     if public is None:
         options = tuple(getattr(problem, name) for name in workload.options)
         return functools.partial(operator.all_of, context, tuple(operation.operands.values()), options, None, None)
-    return functools.partial(public, context, **_arguments(workload, problem, operation.operands))
+    return functools.partial(public, context, **arguments_of(workload, problem, operation.operands))
 
 
-def _arguments(
+def public_of(workload: Workload, problem: Problem) -> Callable[..., Any] | None:
+    """The public function whose calls are instances of the problem; None for a user's workload."""
+    further = (function for field, function in FURTHER.items() if getattr(problem, field, False))
+    return next(further, PUBLIC.get(workload.name))
+
+
+def arguments_of(
     workload: LaunchedWorkload, problem: Problem, operands: Mapping[str, torch.Tensor | None]
 ) -> dict[str, Any]:
     """Arguments as a caller writes them: tensors that are given, and options that are not at their defaults."""
-    found: dict[str, Any] = {ARGUMENTS.get(name, name): each for name, each in operands.items() if each is not None}
+    found: dict[str, Any] = {
+        "gates" if name == "row_gates" else name: each for name, each in operands.items() if each is not None
+    }
     defaults = type(problem).__dataclass_fields__
-    for name in (*workload.options, *RETURNED):
-        value: Any = getattr(problem, name, False)
-        if name in defaults and value != defaults[name].default:
-            found[ARGUMENTS.get(name, name)] = TORCH_DTYPES[value] if name == "out_dtype" else value
+    for name in workload.options:
+        value: Any = getattr(problem, name)
+        if value == defaults[name].default:
+            continue
+        if name == "layout":
+            found["gather_dim"] = -1
+        else:
+            found[name] = TORCH_DTYPES[value] if name == "out_dtype" else value
     return found
 
 
-class _Doorway(Context):
+class _OnNothing(Context):
     """A context on a heap that others use: all that a warm call meets of one."""
 
     def __init__(self, heap: SymmetricHeap, machine: Machine) -> None:
@@ -84,13 +94,10 @@ class _Doorway(Context):
         """No other rank is here."""
 
     def workspace(
-        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, first: FirstCall | None = None
-    ) -> Workspace:
-        """A workspace without launches."""
-        made = _NothingBound(problem)
-        if first is not None:
-            first.prepare(made)
-        return made
+        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], T]
+    ) -> T:
+        """``use`` of a workspace without launches."""
+        return use(_NothingBound(problem))
 
 
 class _NothingBound(Workspace):
@@ -98,14 +105,14 @@ class _NothingBound(Workspace):
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.bound = problem, False
-        self._bindings: dict[tuple[Any, ...], Bindings] = {}
+        self._launches: dict[tuple[Any, ...], Launches] = {}
         self._turn, self._number, self._calls = Turn(), NOBODY, memoryview(array("q", [0]))
 
     def readable(self, operands: Operands) -> Operands:
         return operands
 
-    def _bound(self, operands: Operands, outs: Results, bindings: Bindings, addresses: tuple[int, ...]) -> Run:
-        bindings[addresses] = _nothing
+    def _bound(self, operands: Operands, outs: Results, launches: Launches, addresses: tuple[int, ...]) -> Run:
+        launches[addresses] = _nothing
         return _nothing
 
 

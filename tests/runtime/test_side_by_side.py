@@ -7,7 +7,7 @@ import torch
 
 import autotune
 from autotune.errors import InvalidProblem
-from autotune.runtime.several import lie_side_by_side, whole_of
+from autotune.runtime.operators.gather import lie_side_by_side, whole_of
 
 
 def columns(order: str) -> tuple[torch.Tensor, list[torch.Tensor]]:

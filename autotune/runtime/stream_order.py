@@ -1,4 +1,4 @@
-"""The calls of a process take turns on its GPU, whichever contexts and streams they are on.
+"""The calls of a process follow each other on its GPU, whichever contexts and streams they are on.
 
 Two calls at once could each hold the multiprocessors that the other one's peers wait for, and calls that replay share
 a pool of temporaries.
@@ -18,7 +18,7 @@ from autotune.kernels.launching.streams import on_device
 Arguments = TypeVarTuple("Arguments")
 
 
-class Turns:
+class StreamOrder:
     """The stream of the call before, on this process's device."""
 
     def __init__(self) -> None:
@@ -48,4 +48,4 @@ class Turns:
             self._stream = self._raw_stream = None
 
 
-TURNS = Turns()
+STREAM_ORDER = StreamOrder()

@@ -21,10 +21,6 @@ from autotune.report.figures import dashed
 LISTS = (".yaml", ".yml")
 
 
-def is_list(path: Path) -> bool:
-    return path.suffix in LISTS
-
-
 def write_list(
     calls: Iterable[Call], regime: Regime = DEFAULT_REGIME, seconds: Mapping[Problem, float] | None = None
 ) -> str:  # fmt: skip

@@ -15,6 +15,8 @@ from autotune.workloads.built_in import moe_dispatch as dispatching
 from autotune.workloads.built_in import moe_dispatch_gemm as dispatching_multiplying
 from autotune.workloads.built_in import moe_gemm_combine as multiplying
 
+Tensor = torch.Tensor
+
 _MOE_DISPATCH = Operator(dispatching.WORKLOAD)
 _SCALED_MOE_DISPATCH = Operator(dispatching.WITH_SCALES, name="moe_dispatch_scaled")
 _MOE_DISPATCH_GEMM = Operator(dispatching_multiplying.WORKLOAD)
@@ -27,48 +29,48 @@ class Dispatched(NamedTuple):
     offsets[-1] on all is undefined.
     """
 
-    rows: torch.Tensor
+    rows: Tensor
     """[capacity, hidden]: the tokens; [capacity, width]: the experts' products."""
-    offsets: torch.Tensor
+    offsets: Tensor
     """int32 [local experts + 1]: local expert e has rows offsets[e] to offsets[e + 1] - 1."""
-    pairs: torch.Tensor
+    pairs: Tensor
     """int32 [capacity]: (source rank * tokens + token) * top_k + place among the token's ids, for each row."""
-    gates: torch.Tensor
+    gates: Tensor
     """fp32 [capacity]: each row's gate."""
 
 
 class ScaledDispatched(NamedTuple):
     """The result of ``moe_dispatch`` for fp8 tokens: that of ``Dispatched``, and the rows' scales."""
 
-    rows: torch.Tensor
+    rows: Tensor
     """fp8 [capacity, hidden], by expert."""
-    offsets: torch.Tensor
-    pairs: torch.Tensor
-    gates: torch.Tensor
-    scales: torch.Tensor
+    offsets: Tensor
+    pairs: Tensor
+    gates: Tensor
+    scales: Tensor
     """fp32 [capacity, 1] or [capacity, hidden / 128]: those of each row's token."""
 
 
 @overload
 def moe_dispatch(
-    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
+    context: Context, x: Tensor, ids: Tensor, gates: Tensor,
     *, experts: int, tokens: int | None = None, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
-    scale_x: None = None, out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
+    scale_x: None = None, out: tuple[Tensor, ...] | None = None, config: Config | None = None,
 ) -> Dispatched: ...  # fmt: skip
 
 
 @overload
 def moe_dispatch(
-    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
+    context: Context, x: Tensor, ids: Tensor, gates: Tensor,
     *, experts: int, tokens: int | None = None, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
-    scale_x: torch.Tensor, out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
+    scale_x: Tensor, out: tuple[Tensor, ...] | None = None, config: Config | None = None,
 ) -> ScaledDispatched: ...  # fmt: skip
 
 
 def moe_dispatch(
-    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
+    context: Context, x: Tensor, ids: Tensor, gates: Tensor,
     *, experts: int, tokens: int | None = None, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
-    scale_x: torch.Tensor | None = None, out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
+    scale_x: Tensor | None = None, out: tuple[Tensor, ...] | None = None, config: Config | None = None,
 ) -> Dispatched | ScaledDispatched:  # fmt: skip
     """Every token to the ranks of its experts, laid out there by expert, by the tuned config, on the current stream.
 
@@ -87,9 +89,6 @@ def moe_dispatch(
 
     Of fp8 x has fp32 scales, ``scale_x`` [tokens, 1] or [tokens, hidden / 128], which travel with their tokens: rows
     are fp8, and what is returned has their scales, too.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     options = experts, routing, exponent, histogram
     try:
@@ -105,11 +104,11 @@ def moe_dispatch(
 
 
 def moe_dispatch_gemm(
-    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor, b: torch.Tensor,
+    context: Context, x: Tensor, ids: Tensor, gates: Tensor, b: Tensor,
     *, experts: int, tokens: int | None = None, epilogue: str = "swiglu", gate_up: str = "halves",
-    routing: str = "uniform", exponent: float = 0.0, histogram: str = "", scale_x: torch.Tensor | None = None,
-    scale_b: torch.Tensor | None = None, fast_accum: bool = False,
-    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
+    routing: str = "uniform", exponent: float = 0.0, histogram: str = "", scale_x: Tensor | None = None,
+    scale_b: Tensor | None = None, fast_accum: bool = False,
+    out: tuple[Tensor, Tensor, Tensor, Tensor] | None = None, config: Config | None = None,
 ) -> Dispatched:  # fmt: skip
     """``moe_dispatch``, and each row times its expert's B, by the tuned config, on the current stream. Collective.
 
@@ -123,9 +122,6 @@ def moe_dispatch_gemm(
     ``scale_b`` [local experts, 1, columns]; or, by blocks, [tokens, hidden / 128] and [local experts, hidden / 128,
     columns / 128]. ``b`` and ``scale_b`` are then transposes of contiguous tensors. ``fast_accum``: as in
     ``all_gather_gemm``.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     try:
         if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
@@ -141,10 +137,10 @@ def moe_dispatch_gemm(
 
 
 def moe_combine(
-    context: Context, rows: torch.Tensor, offsets: torch.Tensor, pairs: torch.Tensor, gates: torch.Tensor,
-    ids: torch.Tensor, *, tokens: int | None = None, routing: str = "uniform", exponent: float = 0.0,
-    histogram: str = "", deterministic: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
-) -> torch.Tensor:  # fmt: skip
+    context: Context, rows: Tensor, offsets: Tensor, pairs: Tensor, gates: Tensor,
+    ids: Tensor, *, tokens: int | None = None, routing: str = "uniform", exponent: float = 0.0,
+    histogram: str = "", deterministic: bool = False, out: Tensor | None = None, config: Config | None = None,
+) -> Tensor:  # fmt: skip
     """Each token's sum of gate * row over its experts' rows, at the token's rank, by the tuned config, on the current
     stream.
 
@@ -154,9 +150,6 @@ def moe_combine(
     without experts; ``out`` where one is given. The host reads nothing. ``deterministic`` demands the same bits in
     every call with the same inputs, which our kernels give in any case. ``routing``, ``exponent`` and ``histogram`` are
     as in ``moe_dispatch``.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     try:
         more = 0
@@ -171,12 +164,12 @@ def moe_combine(
 
 
 def moe_gemm_combine(
-    context: Context, a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, pairs: torch.Tensor,
-    gates: torch.Tensor, ids: torch.Tensor, *, tokens: int | None = None, routing: str = "uniform",
-    exponent: float = 0.0, histogram: str = "", deterministic: bool = False, scale_a: torch.Tensor | None = None,
-    scale_b: torch.Tensor | None = None, fast_accum: bool = False, out: torch.Tensor | None = None,
+    context: Context, a: Tensor, b: Tensor, offsets: Tensor, pairs: Tensor,
+    gates: Tensor, ids: Tensor, *, tokens: int | None = None, routing: str = "uniform",
+    exponent: float = 0.0, histogram: str = "", deterministic: bool = False, scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None, fast_accum: bool = False, out: Tensor | None = None,
     config: Config | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Each token's sum of gate * (row of A @ its expert's B), at the token's rank, by the tuned config, on the current
     stream.
 
@@ -185,9 +178,6 @@ def moe_gemm_combine(
     ``moe_dispatch_gemm`` has, and then the result is bf16. A's rows lie by expert, by the plan ``offsets``,
     ``pairs``, ``gates``. That, ``ids``, ``tokens``, ``deterministic``, ``routing``, ``exponent``, ``histogram`` and
     what is returned are as in ``moe_combine``.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
     """
     try:
         more = 0

@@ -1,4 +1,4 @@
-"""The turns of a process's calls, with a stand-in for the GPUs' driver."""
+"""The order of a process's calls, with a stand-in for the GPUs' driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from autotune.runtime import turns
+from autotune.runtime import stream_order
 
 
 class Current(threading.local):
@@ -35,12 +35,12 @@ def current(monkeypatch: pytest.MonkeyPatch) -> Current:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda of: SimpleNamespace(wait_stream=lambda other: None))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     driver = SimpleNamespace(active=SimpleNamespace(get_current_stream=lambda index: 100 + index))
-    monkeypatch.setattr(turns, "driver", driver)
+    monkeypatch.setattr(stream_order, "driver", driver)
     return found
 
 
 def test_a_call_is_made_on_its_device_by_any_thread(current: Current) -> None:
-    own, seen = turns.Turns(), []
+    own, seen = stream_order.StreamOrder(), []
 
     def calls() -> None:
         for _ in range(2):
@@ -68,10 +68,10 @@ class Stream:
 
 
 def test_a_call_waits_for_the_one_before_on_another_stream(current: Current, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, streams, capturing = turns.Turns(), [Stream(0), Stream(1), Stream(2)], False
+    own, streams, capturing = stream_order.StreamOrder(), [Stream(0), Stream(1), Stream(2)], False
     now = streams[0]
     active = SimpleNamespace(get_current_stream=lambda index: now.number)
-    monkeypatch.setattr(turns, "driver", SimpleNamespace(active=active))
+    monkeypatch.setattr(stream_order, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda of: now)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
 

@@ -1,0 +1,191 @@
+"""Functions that the tests of every public function run on a rank: problems of every kind, by their own operations."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from calls import HEAP, configs
+from python_calls import python_calls
+
+import autotune
+from autotune.heap import open_heap
+from autotune.kernels.launching.plan import Launch
+from autotune.machine import INTERPRETED, machine
+from autotune.problem import Problem
+from autotune.runtime.call import OPERATORS
+from autotune.runtime.host_overhead import PUBLIC, arguments_of, public_of, warm_call
+from autotune.workloads import workload
+
+FP8 = {"dtype": "fp8", "b_order": "nk"}
+KINDS: dict[str, list[dict[str, Any]]] = {
+    "all_gather_gemm": [
+        {"in_place": True}, {"gathered": True}, {"gathered": True, "layout": "k", "b_order": "nk"},
+        {"layout": "k", "bias": True}, {"epilogue": "swiglu", "b_order": "nk", "bias": True},
+        {"epilogue": "geglu", "gate_up": "interleaved"}, {"n": 512, "epilogue": "swiglu", "quantised": True},
+        {**FP8, "scales": "row", "out_dtype": "fp16", "bias": True}, {**FP8, "scales": "row", "in_place": True},
+        {**FP8, "k": 256, "scales": "block", "epilogue": "swiglu"}, {**FP8, "k": 256, "scales": "block", "layout": "k"},
+        {"out_dtype": "fp32", "bias": True},
+    ],
+    "gemm_reduce_scatter": [
+        {"wire": "fp8"}, {"bias": True, "residual": True}, {**FP8, "k": 256, "scales": "block", "out_dtype": "fp32"},
+        {"dtype": "fp16", "out_dtype": "fp32", "bias": True},
+    ],
+    "gemm_all_reduce": [
+        {"deterministic": True, "bias": True, "residual": True}, {"wire": "fp8"},
+        {**FP8, "scales": "tensor", "out_dtype": "fp16"}, {**FP8, "dtype": "fp8_e5m2", "scales": "row"},
+    ],
+    "all_reduce_norm": [{"in_place": True}],
+    "gemm_all_reduce_norm": [{"eps": 1e-5, "bias": True}],
+    "flash_decode": [{"result": "heads", "soft_cap": 30, "ragged": True}, {"kv_dtype": "fp8", "kv_scales": "head"}],
+    "moe_dispatch": [{"routing": "zipf", "exponent": 1.0}, {"dtype": "fp8", "scales": "row"}],
+    "moe_dispatch_gemm": [{"epilogue": "none"}, {"dtype": "fp8", "scales": "row"}],
+    "moe_combine": [{"deterministic": True}],
+    "moe_gemm_combine": [{"dtype": "fp8", "scales": "row"}],
+}  # fmt: skip
+"""Beside the default problem of every workload."""
+
+
+def problems() -> Iterator[tuple[Any, Problem, str]]:
+    """Workload, problem, and its name."""
+    for name in sorted(PUBLIC):
+        plugin = workload(name)
+        first = plugin.default_problem(INTERPRETED, dist.get_world_size())
+        for fields in ({}, *KINDS.get(name, [])):
+            yield plugin, replace(first, **fields), f"{name} {fields}"
+
+
+def every_mode(url: str) -> dict[str, list[str]]:
+    """By problem: the modes, with a word where a call is not as near to the reference as the workload says, where it
+    does not return the tensors that it is given, or changes what it only reads.
+    """
+    found: dict[str, list[str]] = {}
+    with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
+        for seed, (plugin, problem, name) in enumerate(problems()):
+            found[name] = []
+            for config in configs(problem, context.machine):
+                wrong = wrong_with(context, plugin, problem, config, seed)
+                found[name].append(" ".join([str(config["mode"]), *wrong]))
+                context.release()
+        context.check()
+    return found
+
+
+def wrong_with(context: autotune.Context, plugin: Any, problem: Any, config: Any, seed: int) -> list[str]:
+    operation = plugin.operation(problem, context.heap, context.machine, context.spin_limit)
+    operation.refresh(seed)
+    dist.barrier()  # some rank may draw what another one's operands are
+    operands = {name: None if x is None else x.clone() for name, x in operation.operands.items()}
+    given = arguments_of(plugin, problem, operands) | {"config": config}
+    if getattr(problem, "in_place", False) and "a" in given:
+        given["a"] = autotune.all_gather_shard(context, problem, config=config).copy_(given["a"])
+    function: Any = public_of(plugin, problem)
+    results = listed(function(context, **given))
+    wrong = ["wrong"] * (not near(plugin, problem, config, context, operation, results))
+    overwritten = {"x"} & operands.keys() if getattr(problem, "in_place", False) else set()
+    kept = [same(x, operands[name]) for name, x in operation.operands.items() if name not in overwritten]
+    wrong += ["changes an operand"] * (not all(kept))
+    if "out" in inspect.signature(function).parameters and not overwritten:
+        operation.refresh(seed + 1)
+        dist.barrier()
+        for (name, x), argument in zip(operation.operands.items(), operands.values(), strict=True):
+            if x is not None and argument is not None:
+                given.get(name, argument).copy_(x)  # other inputs at the same addresses
+        outs = [torch.full_like(x.float(), -1).to(x.dtype) for x in results]
+        again = listed(function(context, **given, out=outs[0] if len(outs) == 1 else tuple(outs)))
+        wrong += ["other tensors"] * (not all(x is y for x, y in zip(again, outs, strict=True)))
+        wrong += ["wrong in given ones"] * (not near(plugin, problem, config, context, operation, outs))
+    return wrong
+
+
+def in_graphs(url: str) -> dict[str, str]:
+    """By problem: what is wrong with a compiled call, whose graph is whole; torch's own verdicts on the operator."""
+    found: dict[str, str] = {}
+    with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
+        for seed, (plugin, problem, name) in enumerate(problems()):
+            torch._dynamo.reset()  # the calls share a code object
+            operation = plugin.operation(problem, context.heap, context.machine, context.spin_limit)
+            operation.refresh(seed)
+            dist.barrier()
+            operands = {name: None if x is None else x.clone() for name, x in operation.operands.items()}
+            given = arguments_of(plugin, problem, operands)
+            if getattr(problem, "in_place", False) and "a" in given:
+                given["a"] = operands["a"] = autotune.all_gather_shard(context, problem).copy_(given["a"])
+            function = functools.partial(public_of(plugin, problem), context)  # type: ignore[arg-type]
+            config = context.choose(problem, workload=operator_of(problem).workload).config
+            backend = "inductor" if context.heap.device.type == "cuda" else "aot_eager"
+            results = listed(torch.compile(function, backend=backend, fullgraph=True)(**given))
+            wrong = ["wrong"] * (not near(plugin, problem, config, context, operation, results))
+            if "out" in inspect.signature(function).parameters:
+                outs: Any = [torch.zeros_like(x) for x in results]
+                given["out"] = outs[0] if len(outs) == 1 else tuple(outs)
+                torch.compile(function, backend=backend, fullgraph=True)(**given)
+                wrong += ["wrong in given ones"] * (not near(plugin, problem, config, context, operation, outs))
+            options = [getattr(problem, option) for option in plugin.options]
+            checks = ("test_schema", "test_faketensor", "test_autograd_registration")
+            few = slice(3, 3) if getattr(problem, "in_place", False) else slice(any(map(is_fp8, operands.values())), 3)
+            arguments = (context.handle, *operands.values(), *options, "")
+            verdicts = torch.library.opcheck(
+                operator_of(problem).in_graphs, arguments, test_utils=checks[few], raise_exception=False
+            )  # the first one computes with what it gets, as nothing does with fp8, and elsewhere, as no A in place is
+            wrong += [f"{check}: {verdict}" for check, verdict in verdicts.items() if verdict != "SUCCESS"]
+            found[name] = "; ".join(wrong)
+            context.release()
+    return found
+
+
+def is_fp8(tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and tensor.is_floating_point() and tensor.element_size() == 1
+
+
+def operator_of(problem: Any) -> Any:
+    """The operator of torch that the problem's calls end in."""
+    scaled = problem.workload == "moe_dispatch" and problem.scales != "none"
+    further = {"_gathered": "gathered", "_quantised": "quantised"}
+    endings = [ending for ending, field in further.items() if getattr(problem, field, False)]
+    return OPERATORS[problem.workload + "".join(endings) + "_scaled" * scaled]
+
+
+def listed(results: Any) -> list[torch.Tensor]:
+    return [results] if isinstance(results, torch.Tensor) else list(results)
+
+
+def same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    return one is None or other is None or torch.equal(one.float().nan_to_num(), other.float().nan_to_num())
+
+
+def near(plugin: Any, problem: Any, config: Any, context: Any, operation: Any, results: list[torch.Tensor]) -> bool:
+    error = operation.error_of(results, operation._number)
+    allowed = plugin.tolerance_of(problem, config, context.machine)
+    return bool(error.overall <= allowed.overall and error.element <= allowed.element)
+
+
+def host_overheads(_: None) -> dict[str, Any]:
+    """By problem: shapes of what its warm call returns, Python functions that it enters, bytes taken of the heap."""
+    here, found = machine(), {}
+
+    def launched(launch: Launch) -> None:
+        raise AssertionError(f"{launch.kernel} was launched")
+
+    Launch.run = launched  # type: ignore[method-assign]
+    heap = open_heap(HEAP, dist.new_group(backend="gloo"))
+    for plugin, problem, name in problems():
+        mark = heap.mark()
+        operation = plugin.operation(problem, heap, here, 1 << 10)
+        left = heap.left
+        call: Any = warm_call(plugin, problem, operation, heap, here)
+        made = listed(call())
+        # A result at an address that none had before is bound, which is one function more.
+        calls = min(python_calls(call) for _ in range(30))
+        found[name] = {
+            "made": [[*each.shape, str(each.dtype)] for each in made], "calls": calls, "taken": left - heap.left,
+            "called": str(next(iter(call.args[0].calls.values())).workspace.problem), "problem": str(problem),
+            "wanted": [[*each.shape, str(each.dtype)] for each in operation.outputs()],
+        }  # fmt: skip
+        heap.release(mark)
+    return found
