@@ -20,7 +20,7 @@ core is another rank's.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -46,14 +46,10 @@ SEALED_AT_ONCE = tl.constexpr(1024)
 """Elements that a program fills with NaN at once."""
 
 
-class Peers(NamedTuple):
-    """What a kernel knows of the ranks. Made inside it: as an argument it would be specialised for each rank."""
-
-    rank: Any
-    bases: Any
-    status: Any = None
-    spins: Any = None
-    """The polls after which a wait times out."""
+Peers = namedtuple("Peers", "rank bases status spins", defaults=(None, None))
+"""What a kernel knows of the ranks, and the polls after which a wait times out. Made inside it: as an argument it would
+be specialised for each rank.
+"""
 
 
 @triton.jit

@@ -16,7 +16,7 @@ DELIVERY_SIGNAL = """    if FORM.PROTOCOL == SIGNAL:
 """
 SIGNALLED_FIRST = (DELIVERY_SIGNAL, ""), (DELIVERED, DELIVERY_SIGNAL + DELIVERED)
 ONE_SLOT = ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)
-OWNER_ADDS = ("                total = finished(total, out, row, column)\n", "                pass\n")
+OWNER_ADDS = ("            total = finished(total, out, row, column)\n", "")
 ALL_ADD = (
     "    if FORM.MODE == ONE_SHOT:\n        acc = finished",
     "    if FORM.MODE >= ONE_SHOT:\n        acc = finished",

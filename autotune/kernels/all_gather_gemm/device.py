@@ -14,7 +14,7 @@ nothing but signals that other ranks send before they wait themselves.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -43,41 +43,18 @@ PUSH = tl.constexpr(1)
 FETCH = tl.constexpr(2)
 
 
-class Layout(NamedTuple):
-    """How A is shared out, and awaited in CHUNKS ranges of K."""
-
-    WORLD: Any
-    CHUNKS: Any
-    ROWS: Any
-    GATHERED: Any
-    PRELOAD: Any
-    PROXY_FENCE: Any
+Layout = namedtuple("Layout", "WORLD CHUNKS ROWS GATHERED PRELOAD PROXY_FENCE")
+"""How A is shared out, and awaited in CHUNKS ranges of K."""
 
 
-class Crew(NamedTuple):
-    """This program among all. In the first ``head_start`` turns only the ``workers`` take tiles, up to tile ``early``,
-    and the others communicate; then all programs do.
-    """
-
-    worker: Any
-    pid: Any
-    early: Any
-    head_start: Any
-    workers: Any
-    programs: Any
+Crew = namedtuple("Crew", "worker pid early head_start workers programs")
+"""This program among all. In the first ``head_start`` turns only the ``workers`` take tiles, up to tile ``early``, and
+the others communicate; then all programs do.
+"""
 
 
-class Tile(NamedTuple):
-    """A tile of the product whose rows arrive: all of one shard unless they are GATHERED."""
-
-    row: Any
-    column: Any
-    first_k: Any
-    end_k: Any
-    turn: Any
-    number: Any
-    source: Any = 0
-    row_in_shard: Any = 0
+Tile = namedtuple("Tile", "row column first_k end_k turn number source row_in_shard", defaults=(0, 0))
+"""A tile of the product whose rows arrive: all of one shard unless they are GATHERED."""
 
 
 @triton.jit

@@ -20,7 +20,7 @@ from autotune.kernels.primitives.all_reduce import TWO_SHOT as TWO_SHOT
 from autotune.kernels.primitives.all_reduce import Block, Boxes, Exchange, share_part, summed
 from autotune.kernels.primitives.counters import finish_unordered, read_epoch
 from autotune.kernels.primitives.known import known
-from autotune.kernels.primitives.tiles import put_tile
+from autotune.kernels.primitives.tiles import Output, put_tile
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def all_reduce_norm_kernel(
             share_part(load_rows(x, row, M, 0, N, BLOCK_M, BLOCK_N), block, epoch, boxes, peers, EXCHANGE)
         # Fetched before the wait, for they hang on no peer.
         own, scale = load_rows(residual, row, M, 0, N, BLOCK_M, BLOCK_N), load_rows(weight, 0, 1, 0, N, 1, BLOCK_N)
-        acc = summed(block, epoch, boxes, peers, EXCHANGE)
+        acc = summed(Output(None, M, N), row, 0, block, epoch, boxes, peers, EXCHANGE)
         in_vain = heap.timed_out(status)
         add_and_norm(acc, own, scale, normed, total, row, M, N, eps, TYPE)
         finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)

@@ -8,7 +8,7 @@ may follow each other without a barrier, and why no wait can starve its producer
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -76,30 +76,16 @@ def capped(logits, CAP: tl.constexpr):
     return value
 
 
-class Attention(NamedTuple):
-    """HEADS rows attend to BLOCK_N tokens at once. AHEAD: the block table is read a step before its pages, so that it
-    is off the way to them.
-    """
-
-    D: Any
-    HEADS: Any
-    BLOCK_N: Any
-    PAGE: Any
-    CAP: Any
-    AHEAD: Any
+Attention = namedtuple("Attention", "D HEADS BLOCK_N PAGE CAP AHEAD")
+"""HEADS rows attend to BLOCK_N tokens at once. AHEAD: the block table is read a step before its pages, so that it is
+off the way to them.
+"""
 
 
-class Cache(NamedTuple):
-    """Keys and values of a sequence, by its block table. Of fp8 they are multiplied in the queries' type, and by the
-    numbers behind ``key_scale`` and ``value_scale``.
-    """
-
-    k: Any
-    v: Any
-    table: Any
-    kv_heads: Any
-    key_scale: Any
-    value_scale: Any
+Cache = namedtuple("Cache", "k v table kv_heads key_scale value_scale")
+"""Keys and values of a sequence, by its block table. Of fp8 they are multiplied in the queries' type, and by the
+numbers behind ``key_scale`` and ``value_scale``.
+"""
 
 
 @triton.jit

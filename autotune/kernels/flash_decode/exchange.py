@@ -23,7 +23,7 @@ they deliver before they wait. The interpreter, one program after another, goes 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -48,39 +48,19 @@ TWO_SHOT = tl.constexpr(3)
 ONE_SHOT_SENTINEL = tl.constexpr(4)
 
 
-class Units(NamedTuple):
-    """How rows are cut into units, and who has them."""
-
-    D: Any
-    UNITS: Any
-    BLOCKS: Any
-    HPP: Any
-    TRANSFER_HEADS: Any
-    TILE: Any
-    WORLD: Any
-    OWNED: Any
-    PART_CHUNK: Any = None
-    """Splits that are merged at once; CHUNK: ranks."""
-    CHUNK: Any = None
+Units = namedtuple(
+    "Units", "D UNITS BLOCKS HPP TRANSFER_HEADS TILE WORLD OWNED PART_CHUNK CHUNK", defaults=(None, None)
+)  # fmt: skip
+"""How rows are cut into units, and who has them. PART_CHUNK splits are merged at once, and CHUNK ranks."""
 
 
-class Records(NamedTuple):
-    """Partial results of ``units`` units, values and LSEs: this rank's own, and those of all ranks in the inbox; and
-    what says that they are there.
-    """
-
-    units: Any
-    total_rows: Any
-    heads_of_group: Any
-    mine: Any
-    mine_lse: Any
-    inbox: Any
-    inbox_lse: Any
-    value_stride: Any
-    lse_stride: Any
-    arrivals: Any
-    outbox: Any = None
-    returns: Any = None
+Records = namedtuple(
+    "Records", "units total_rows heads_of_group mine mine_lse inbox inbox_lse value_stride lse_stride "
+    "arrivals outbox returns", defaults=(None, None)
+)  # fmt: skip
+"""Partial results of ``units`` units, values and LSEs: this rank's own, and those of all ranks in the inbox; and what
+says that they are there.
+"""
 
 
 @triton.jit

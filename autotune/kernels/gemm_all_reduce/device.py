@@ -43,7 +43,7 @@ def combine(out, m, n, block, epoch, boxes, peers, FORM: tl.constexpr):
     C is stored through pointers even where operands come by TMA: the launch ends sooner after a small tile.
     """
     row, column = m * FORM.BLOCK_M, n * FORM.BLOCK_N
-    acc = summed(block, epoch, boxes, peers, FORM, out, row, column, FINISH=True)
+    acc = summed(out, row, column, block, epoch, boxes, peers, FORM)
     in_vain = heap.timed_out(peers.status)
     if FORM.MODE == ONE_SHOT:
         acc = finished(acc, out, row, column)

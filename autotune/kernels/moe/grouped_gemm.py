@@ -12,7 +12,7 @@ had better be the columns.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -23,19 +23,10 @@ from autotune.kernels.primitives.products import add_now, add_product, apart, to
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled_columns
 from autotune.kernels.primitives.tiles import Output, put_tile, store_tile, swizzle
 
-
-class Experts(NamedTuple):
-    """B [experts, K, columns], a tensor descriptor with TMA, and its scales: of all experts, one for each column or
-    block, as B is stored.
-    """
-
-    b: Any
-    K: Any
-    columns: Any
-    stride_be: Any
-    stride_bk: Any
-    stride_bn: Any
-    scale_b: Any = None
+Experts = namedtuple("Experts", "b K columns stride_be stride_bk stride_bn scale_b", defaults=(None,))
+"""B [experts, K, columns], a tensor descriptor with TMA, and its scales: of all experts, one for each column or block,
+as B is stored.
+"""
 
 
 @triton.jit

@@ -13,7 +13,7 @@ sends a token or none. Programs that send wait for nothing and come before those
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -27,40 +27,23 @@ ROWS_LOST = tl.constexpr(1)
 """Bit of the faults in a status: more rows than there is room for, as some tokens name an expert more than once."""
 
 
-class Moves(NamedTuple):
-    """How routing and tokens travel."""
-
-    WORLD: Any
-    STEP: Any
-    ROUTING_LL: Any
-    LL: Any = False
-    PULL: Any = False
-    TOKENS: Any = None
-    COLUMNS: Any = None
-    SPLIT: Any = None
-    CHOICES: Any = None
+Moves = namedtuple(
+    "Moves", "WORLD STEP ROUTING_LL LL PULL TOKENS COLUMNS SPLIT CHOICES",
+    defaults=(None, None, None, None, None, None),
+)  # fmt: skip
+"""How routing and tokens travel."""
 
 
-class Routing(NamedTuple):
-    """The inbox of routing, of ``pairs`` from each rank, sent by ``parts`` programs."""
-
-    inbox: Any
-    arrivals: Any
-    """int32 [2, WORLD]: parts that have arrived. None by LL words."""
-    parts: Any
-    pairs: Any
+Routing = namedtuple("Routing", "inbox arrivals parts pairs")
+"""The inbox of routing, of ``pairs`` from each rank, sent by ``parts`` programs. ``arrivals``, int32 [2, WORLD], counts
+these; none do by LL words.
+"""
 
 
-class Plan(NamedTuple):
-    """The rows of this rank's ``local`` experts, see ``routing.Plan``."""
-
-    offsets: Any
-    pairs: Any
-    gates: Any
-    own_rows: Any
-    """int32 [local, 2]: the first of an expert's rows that is a token of this rank, and the one behind the last."""
-    local: Any
-    capacity: Any
+Plan = namedtuple("Plan", "offsets pairs gates own_rows local capacity")
+"""The rows of this rank's ``local`` experts, see ``routing.Plan``. ``own_rows``, int32 [local, 2]: the first of an
+expert's rows that is a token of this rank, and the one behind the last.
+"""
 
 
 @triton.jit

@@ -15,7 +15,7 @@ or, to be pulled, by the rank that wants it, in its own. Of rows it is [2, T * K
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -26,43 +26,20 @@ from autotune.kernels.primitives.counters import wait_in_slot
 from autotune.kernels.primitives.ll import ll_flag, ll_sum, ll_wait, ll_words, packed, per_word
 from autotune.kernels.primitives.tiles import put_tile
 
-
-class Rows(NamedTuple):
-    """Rows [capacity, H] of this rank's experts, and what a plan says of them; ``data`` is None where they are a tile's
-    products. ``places``: see above, None in ``one_shot``.
-    """
-
-    data: Any
-    offsets: Any
-    pairs: Any
-    gates: Any
-    places: Any
+Rows = namedtuple("Rows", "data offsets pairs gates places")
+"""Rows [capacity, H] of this rank's experts, and what a plan says of them; ``data`` is None where they are a tile's
+products. ``places``: see above, None in ``one_shot``.
+"""
 
 
-class Sums(NamedTuple):
-    """The sums of this rank's tokens: out [T, H] by ``ids`` [T, K] of the ranks' ``local`` experts each."""
-
-    out: Any
-    ids: Any
-    T: Any
-    H: Any
-    K: Any
-    local: Any
+Sums = namedtuple("Sums", "out ids T H K local")
+"""The sums of this rank's tokens: out [T, H] by ``ids`` [T, K] of the ranks' ``local`` experts each."""
 
 
-class Moves(NamedTuple):
-    """How rows or their sums travel, by blocks of TOKENS, SPLIT programs each."""
-
-    TYPE: Any
-    WORLD: Any
-    PULL: Any
-    LL: Any
-    ROTATE: Any
-    """One peer after the other; otherwise block by block, to all of them."""
-    TOKENS: Any
-    COLUMNS: Any
-    SPLIT: Any
-    CHOICES: Any
+Moves = namedtuple("Moves", "TYPE WORLD PULL LL ROTATE TOKENS COLUMNS SPLIT CHOICES")
+"""How rows or their sums travel, by blocks of TOKENS, SPLIT programs each. ROTATE: one peer after the other; otherwise
+block by block, to all of them.
+"""
 
 
 @triton.jit

@@ -13,7 +13,7 @@ gets its signal, too: counters count launches.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -25,28 +25,14 @@ SCALE_STEP = tl.constexpr(32)
 """Scales of a token that a program moves at once."""
 
 
-class Tokens(NamedTuple):
-    """This rank's tokens x [T, H], of K ids each, for ranks of ``local`` experts; scales are fp32 [T, per_row]."""
-
-    x: Any
-    ids: Any
-    gates: Any
-    T: Any
-    H: Any
-    K: Any
-    local: Any
-    scales: Any = None
-    per_row: Any = 1
+Tokens = namedtuple("Tokens", "x ids gates T H K local scales per_row", defaults=(None, 1))
+"""This rank's tokens x [T, H], of K ids each, for ranks of ``local`` experts; scales are fp32 [T, per_row]."""
 
 
-class Inbox(NamedTuple):
-    """Where tokens arrive, and their scales; and what says so."""
-
-    data: Any
-    arrivals: Any
-    done: Any
-    """int32 [WORLD]: programs of each rank that have read all that they will, of tokens that are fetched."""
-    scales: Any = None
+Inbox = namedtuple("Inbox", "data arrivals done scales", defaults=(None,))
+"""Where tokens arrive, and their scales. ``done``, int32 [WORLD]: programs of each rank that have read all that they
+will.
+"""
 
 
 @triton.jit

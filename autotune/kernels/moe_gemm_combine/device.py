@@ -14,7 +14,7 @@ Launch after launch: as in the combine alone (``moe_combine/device.py``); the GE
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -34,13 +34,8 @@ from autotune.kernels.moe_combine.device import ONE_SHOT, PULL
 from autotune.kernels.primitives.counters import arrive, finish, last_of, read_epoch, wait_for_all, wait_in_slot
 from autotune.kernels.primitives.known import Gemm, known
 
-
-class Said(NamedTuple):
-    """Tiles of each group that are finished, and what says that all are: to this rank, or in ``one_shot`` to all."""
-
-    tickets: Any
-    ready: Any
-    arrivals: Any
+Said = namedtuple("Said", "tickets ready arrivals")
+"""Tiles of each group that are finished, and what says that all are: to this rank, or in ``one_shot`` to all."""
 
 
 @triton.jit

@@ -10,7 +10,7 @@ An inbox is a row of blocks, each BLOCK_M rows of ``pitch`` elements: of one_sho
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -27,38 +27,19 @@ ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)
 
 
-class Exchange(NamedTuple):
-    """What is exchanged: elements of TYPE; BLOCK_M rows, of which a block has BLOCK_N columns."""
-
-    TYPE: Any
-    WORLD: Any
-    MODE: Any
-    PROTOCOL: Any
-    BLOCK_M: Any
-    BLOCK_N: Any
-    SIGNALS: Any = 1
-    """With which each rank sends its part."""
+Exchange = namedtuple("Exchange", "TYPE WORLD MODE PROTOCOL BLOCK_M BLOCK_N SIGNALS", defaults=(1,))
+"""What is exchanged: elements of TYPE; BLOCK_M rows, of which a block has BLOCK_N columns. Each rank sends its part
+with SIGNALS signals.
+"""
 
 
-class Boxes(NamedTuple):
-    """Inboxes and their counters, in this rank's heap."""
-
-    inbox: Any
-    results: Any
-    arrivals: Any
-    returns: Any
-    scales: Any = None
-    """Of an inbox of fp8: fp32, one for each row of a block."""
+Boxes = namedtuple("Boxes", "inbox results arrivals returns scales", defaults=(None,))
+"""Inboxes and their counters, in this rank's heap. ``scales``, of an inbox of fp8: fp32, one for each row of a block.
+"""
 
 
-class Block(NamedTuple):
-    """One of ``blocks``: its rows that exist, and the columns where not all do."""
-
-    number: Any
-    blocks: Any
-    rows: Any
-    pitch: Any
-    columns: Any = None
+Block = namedtuple("Block", "number blocks rows pitch columns", defaults=(None,))
+"""One of ``blocks``: its rows that exist, and the columns where not all do."""
 
 
 @triton.jit
@@ -171,9 +152,9 @@ def share_part(part, block, epoch, boxes, peers, FORM: tl.constexpr, column=0):
 
 
 @triton.jit
-def summed(block, epoch, boxes, peers, FORM: tl.constexpr, out=None, row=0, column=0, FINISH: tl.constexpr = False):
-    """The sum of all ranks' parts of a block, fp32 [BLOCK_M, BLOCK_N]; in two_shot + bias + residual of ``out`` with
-    FINISH, at (``row``, ``column``).
+def summed(out, row, column, block, epoch, boxes, peers, FORM: tl.constexpr):
+    """The sum of all ranks' parts of a block, fp32 [BLOCK_M, BLOCK_N]; in two_shot + bias + residual, if ``out`` has
+    any.
     """
     slot = (epoch & 1).to(tl.int32)
     here = slot * block.blocks + block.number
@@ -192,8 +173,7 @@ def summed(block, epoch, boxes, peers, FORM: tl.constexpr, out=None, row=0, colu
                 boxes.inbox, first, owned, boxes.arrivals + here, block, epoch, peers, FORM, FORM.WORLD, SIGNALS,
                 boxes.scales,
             )  # fmt: skip
-            if FINISH:
-                total = finished(total, out, row, column)
+            total = finished(total, out, row, column)
             deliver(total, boxes.results, here, boxes.returns + here, peers.rank, block, epoch, peers, FORM, FORM.WORLD)
         acc = collect(boxes.results, here, 0, boxes.returns + here, block, epoch, peers, FORM, 1, 1)
     return acc

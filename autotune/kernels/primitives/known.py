@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton.language as tl
 from triton import knobs
@@ -20,26 +20,11 @@ def known(kind, *values, **named):
     return kind(*values, **named)
 
 
-class Gemm(NamedTuple):
-    """The tiles of a GEMM."""
-
-    BLOCK_M: Any
-    BLOCK_N: Any
-    BLOCK_K: Any
-    TMA: Any
-    """``b``, and ``a`` unless said otherwise, are tensor descriptors."""
-    B_TRANSPOSED: Any
-    """B's storage is [N, K]."""
-    EVEN_K: Any
-    """Every step of K is a whole one."""
-    SCALES: Any = 0
-    """See ``scales.py``."""
-    PROMOTE: Any = None
-    """See ``products.add_product``."""
-    EPILOGUE: Any = 0
-    HALVES: Any = 0
-    """See ``gated.py``."""
-    SWAP: Any = False
-    """See ``moe/grouped_gemm.py``, and there alone, as the last two."""
-    PARTS: Any = False
-    A_TMA: Any = False
+Gemm = namedtuple(
+    "Gemm", "BLOCK_M BLOCK_N BLOCK_K TMA B_TRANSPOSED EVEN_K SCALES PROMOTE EPILOGUE HALVES SWAP PARTS A_TMA",
+    defaults=(0, None, 0, 0, False, False, False),
+)  # fmt: skip
+"""The tiles of a GEMM: TMA where ``b``, and ``a`` unless A_TMA says otherwise, are tensor descriptors, B_TRANSPOSED
+where B's storage is [N, K], EVEN_K where every step of K is a whole one. SCALES: ``scales.py``; PROMOTE:
+``products.add_product``; EPILOGUE and HALVES: ``gated.py``; SWAP and PARTS: ``moe/grouped_gemm.py``.
+"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -16,21 +16,10 @@ from autotune.kernels.primitives.splits import join_splits, split_range
 WGMMA_ROWS = tl.constexpr(dtypes.WGMMA_ROWS)
 
 
-class Operands(NamedTuple):
-    """A, row-major, and B of any strides: tensor descriptors with TMA, pointers without. A's has a tile's rows, or half
-    of them (``GemmKnobs.in_two_parts``).
-    """
-
-    a: Any
-    rows: Any
-    """Of A, those beyond which are clamped or zero; ``columns``: those of B."""
-    K: Any
-    b: Any
-    columns: Any
-    stride_bk: Any
-    stride_bn: Any
-    scale_a: Any = None
-    scale_b: Any = None
+Operands = namedtuple("Operands", "a rows K b columns stride_bk stride_bn scale_a scale_b", defaults=(None, None))
+"""A [rows, K], row-major, and B [K, columns] of any strides: tensor descriptors with TMA, pointers without. A's has a
+tile's rows, or half of them (``GemmKnobs.in_two_parts``). What is beyond the edge is clamped or zero.
+"""
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -23,17 +23,10 @@ def swizzle(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     return first_m + local % rows, local // rows
 
 
-class Output(NamedTuple):
-    """C, row-major [rows, columns], or half as many columns with an EPILOGUE: a tensor descriptor or a pointer."""
-
-    c: Any
-    rows: Any
-    columns: Any
-    """Of the product."""
-    bias: Any = None
-    residual: Any = None
-    scales: Any = None
-    """C is fp8, and a tile one block wide."""
+Output = namedtuple("Output", "c rows columns bias residual scales", defaults=(None, None, None))
+"""C, row-major, a tensor descriptor or a pointer, by the rows and columns of the product: with an EPILOGUE it has half
+as many columns. With ``scales`` it is fp8, and a tile one block wide.
+"""
 
 
 @constexpr_function

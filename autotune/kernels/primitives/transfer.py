@@ -15,7 +15,7 @@ there is one large enough, so that a step's rows are whole.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -27,47 +27,21 @@ SCALE_STEP = tl.constexpr(256)
 """Scales that a program moves at once."""
 
 
-class Shard(NamedTuple):
-    """Data [rows, width], and scales of its rows: fp32 [rows, scale_columns], or None."""
-
-    data: Any
-    rows: Any
-    width: Any
-    scales: Any = None
-    scale_columns: Any = 1
+Shard = namedtuple("Shard", "data rows width scales scale_columns", defaults=(None, 1))
+"""Data [rows, width], and scales of its rows: fp32 [rows, scale_columns], or None."""
 
 
-class Inbox(NamedTuple):
-    """Where shards arrive: slots of a whole matrix [rows, pitch], and of its scales."""
-
-    data: Any
-    slot: Any
-    rows: Any
-    pitch: Any
-    arrivals: Any
-    """int32 [CHUNKS, WORLD, units]."""
-    transfer_rows: Any
-    scales: Any = None
-    scale_pitch: Any = 1
+Inbox = namedtuple("Inbox", "data slot rows pitch arrivals transfer_rows scales scale_pitch", defaults=(None, 1))
+"""Where shards arrive: slots of a whole matrix [rows, pitch], and of its scales. ``arrivals`` is int32 [CHUNKS, WORLD,
+units].
+"""
 
 
-class Steps(NamedTuple):
-    """How a shard moves."""
-
-    WORLD: Any
-    ROWS: Any
-    """Shards are rows of the matrix, else columns."""
-    CHUNKS: Any
-    STEP_ROWS: Any
-    STEP_COLUMNS: Any
-    VECTOR: Any
-    """Elements at whose multiples every row begins."""
-    HINT: Any
-    """The same in bytes."""
-    ROTATE: Any
-    """One peer after the other, no two ranks at one peer; else all peers at once, step by step or unit by unit."""
-    FIRST: Any
-    """1 to leave our own inbox out, else 0."""
+Steps = namedtuple("Steps", "WORLD ROWS CHUNKS STEP_ROWS STEP_COLUMNS VECTOR HINT ROTATE FIRST")
+"""How a shard, ROWS of the matrix or else columns, moves. All rows begin at multiples of VECTOR elements, HINT bytes.
+ROTATE: one peer after the other, no two ranks at one peer; else all peers at once, step by step or unit by unit. FIRST
+is 1 to leave our own inbox out, else 0.
+"""
 
 
 @triton.jit
