@@ -12,9 +12,9 @@ import pytest
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
-from autotune.report.copies import copies
-from autotune.report.figures import ratio
-from autotune.report.model import Limit, Report, Speedup
+from autotune.results.copies import copies
+from autotune.results.figures import ratio
+from autotune.results.model import Limit, Report, Speedup
 from autotune.runtime.lookup import Found
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b\u202e\"'"

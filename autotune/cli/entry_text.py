@@ -8,8 +8,8 @@ from typing import Any
 
 from autotune.db import CacheKey, Entry, Winner
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
-from autotune.report.copies import copies
-from autotune.report.figures import (
+from autotune.results.copies import copies
+from autotune.results.figures import (
     BEYOND_LIMIT,
     BEYOND_ROOFLINE,
     INTERPRETER_NOTE,
@@ -29,11 +29,11 @@ from autotune.report.figures import (
     share_text,
     slowest,
 )
-from autotune.report.order import config_in_order, fields_in_order, problem_type
-from autotune.report.regimes import TITLES, conclusion, door_text, in_regimes, title_of, verdicts
-from autotune.report.routings import line, under_routings
-from autotune.report.staleness import why_stale
-from autotune.report.words import has_words, in_words
+from autotune.results.order import config_in_order, fields_in_order, problem_type
+from autotune.results.regimes import TITLES, conclusion, door_text, in_regimes, title_of, verdicts
+from autotune.results.routings import line, under_routings
+from autotune.results.staleness import why_stale
+from autotune.results.words import has_words, in_words
 from autotune.workloads import Workload
 
 Lines = list[tuple[str, str]]

@@ -13,7 +13,7 @@ from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
 from autotune.outcome import Outcome, Regime
 from autotune.problem import Problem
-from autotune.report.figures import (
+from autotune.results.figures import (
     INTERPRETER_NOTE,
     config_text,
     device_text,
@@ -22,7 +22,7 @@ from autotune.report.figures import (
     outcomes_text,
     regime_options,
 )
-from autotune.report.order import config_in_order, fields_in_order
+from autotune.results.order import config_in_order, fields_in_order
 from autotune.text import counted
 from autotune.tuning import Result
 from autotune.tuning.finals import PROOF, drift, last_finals, of_search

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from autotune.cli.options import Request
 from autotune.db import CacheKey, Entry
 from autotune.errors import AutotuneError, InputError
-from autotune.report.figures import dashed, options_text, plain
+from autotune.results.figures import dashed, options_text, plain
 from autotune.sizes import size_ranges
 from autotune.workloads import Workload
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from autotune.config import Config
 from autotune.outcome import Latency
 from autotune.problem import Problem
-from autotune.report.figures import (
+from autotune.results.figures import (
     config_text,
     dashed,
     fastest,

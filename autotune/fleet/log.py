@@ -6,7 +6,7 @@ import json
 
 from autotune.db.fleet import Fleet
 from autotune.db.fleet_records import Attempt, Listed
-from autotune.report.figures import dashed, problem_text, regime_options
+from autotune.results.figures import dashed, problem_text, regime_options
 
 
 class Log:

@@ -23,7 +23,7 @@ from autotune.fleet.attempt import attempt
 from autotune.fleet.engine import Ended
 from autotune.fleet.hosts import examined
 from autotune.fleet.tuning import PATIENCE, ChildTuning
-from autotune.report.figures import dashed, problem_text
+from autotune.results.figures import dashed, problem_text
 
 LOG = logging.getLogger("autotune")
 

@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 from autotune.db.fleet_records import AttemptState, Wanted
 from autotune.errors import AutotuneError
 from autotune.processes.bound import start_bound
-from autotune.report.figures import dashed, options_text
+from autotune.results.figures import dashed, options_text
 from autotune.settings import DATABASE
 from autotune.workloads import installed_workload, provenance_of
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from autotune.lazily import loading
 
 if TYPE_CHECKING:
-    from autotune.report.builder import build
     from autotune.report.document import overview, to_dict, to_json, to_markdown
-    from autotune.report.model import Report
+    from autotune.results.builder import build
+    from autotune.results.model import Report
 
 __all__ = ["Report", "build", "overview", "to_dict", "to_json", "to_markdown"]
 
@@ -15,8 +15,8 @@ __all__ = ["Report", "build", "overview", "to_dict", "to_json", "to_markdown"]
 __getattr__ = loading(
     __name__,
     {
-        "Report": "autotune.report.model",
-        "build": "autotune.report.builder",
+        "Report": "autotune.results.model",
+        "build": "autotune.results.builder",
         "overview": "autotune.report.document",
         "to_dict": "autotune.report.document",
         "to_json": "autotune.report.document",

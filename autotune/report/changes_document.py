@@ -12,9 +12,9 @@ from typing import Any
 
 from autotune.db import Entry
 from autotune.outcome import Regime
-from autotune.report.changes import Change, Changes, Side, Verdict
 from autotune.report.document import table as markdown_table
-from autotune.report.figures import (
+from autotune.results.changes import Change, Changes, Side, Verdict
+from autotune.results.figures import (
     INTERPRETER_NOTE,
     NOT_TOLD_APART,
     dashed,
@@ -24,8 +24,8 @@ from autotune.report.figures import (
     problem_text,
     relative_error,
 )
-from autotune.report.order import fields_in_order
-from autotune.report.regimes import tuned_for
+from autotune.results.order import fields_in_order
+from autotune.results.regimes import tuned_for
 from autotune.text import counted, markdown, visible
 
 Tables = Callable[[Sequence[str], Sequence[Sequence[str]], str], str]

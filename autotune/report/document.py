@@ -11,7 +11,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.outcome import Regime
 from autotune.report import waterfall
-from autotune.report.figures import (
+from autotune.results.figures import (
     BEYOND_LIMIT,
     NOT_TOLD_APART,
     asked_text,
@@ -28,10 +28,10 @@ from autotune.report.figures import (
     problem_text,
     resource_text,
 )
-from autotune.report.model import Knob, Report
-from autotune.report.regimes import TITLES, conclusion, door_text, title_of, tuned_for
-from autotune.report.routings import EXPLAINED, HEADER, NOT_MEASURED, cells
-from autotune.report.words import has_words, in_words
+from autotune.results.model import Knob, Report
+from autotune.results.regimes import TITLES, conclusion, door_text, title_of, tuned_for
+from autotune.results.routings import EXPLAINED, HEADER, NOT_MEASURED, cells
+from autotune.results.words import has_words, in_words
 from autotune.taxes.result import Taxes, summary
 from autotune.text import counted, json_text, markdown, markdown_code
 

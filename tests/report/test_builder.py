@@ -15,7 +15,7 @@ from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.report import Report, build, to_markdown
-from autotune.report.builder import rank_correlation
+from autotune.results.builder import rank_correlation
 from autotune.workloads import provenance_of, workload
 
 Tuned = Callable[..., Entry]

@@ -8,7 +8,7 @@ import pytest
 from autotune.outcome import Latency
 from autotune.report import Report, to_dict, to_json, to_markdown
 from autotune.report.document import table
-from autotune.report.figures import change_text, latency_text, microseconds, options_text, ratio
+from autotune.results.figures import change_text, latency_text, microseconds, options_text, ratio
 
 
 def test_markdown_says_the_verdict_first_with_device_date_and_versions(report: Report) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fakes import latency_of
 
 from autotune.outcome import Door, Latency, Regime, alike
-from autotune.report.figures import (
+from autotune.results.figures import (
     BEYOND_LIMIT,
     NOT_TOLD_APART,
     Ratio,

@@ -7,7 +7,7 @@ from fakes import latency_of
 from autotune.config import Config
 from autotune.db import Winner
 from autotune.outcome import Regime
-from autotune.report.regimes import CAPTURE, called_alike, conclusion, verdicts
+from autotune.results.regimes import CAPTURE, called_alike, conclusion, verdicts
 
 BASELINES = {
     "bsp graph": latency_of(90.0, host=95.0, isolated=300.0),

@@ -9,7 +9,7 @@ import pytest
 from fakes import EIGHT_GPUS
 
 from autotune.config import Config
-from autotune.report.words import MODES, PHRASES, in_words
+from autotune.results.words import MODES, PHRASES, in_words
 from autotune.workloads import workload
 
 

@@ -19,7 +19,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
 from autotune.errors import GangError
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome
-from autotune.report.figures import Ratio, ratio
+from autotune.results.figures import Ratio, ratio
 from autotune.runtime.lookup import lookup
 from autotune.tuning import Progress
 from autotune.tuning.cached import cached

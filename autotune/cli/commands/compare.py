@@ -18,7 +18,7 @@ from autotune.files import is_database, text_of
 from autotune.settings import default_database_url
 
 if TYPE_CHECKING:
-    from autotune.report.changes import Side
+    from autotune.results.changes import Side
 
 OF_A_SIDE = "Only results of A that match: until or since (a date), device, workload, triton, torch, … ; repeatable."
 
@@ -40,9 +40,9 @@ def compare(
     Exit code 0 if nothing is slower, 1 if something is, 2 for bad input. Both may be the same database:
     tune compare cache.db cache.db --a until=2026-11-01 --b since=2026-11-02.
     """
-    from autotune.report.changes import Verdict
-    from autotune.report.changes import compare as compared
     from autotune.report.changes_document import to_dict, to_markdown, to_text
+    from autotune.results.changes import Verdict
+    from autotune.results.changes import compare as compared
     from autotune.text import json_text
 
     if json and markdown:
@@ -71,7 +71,7 @@ def _fitted(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) ->
 
 
 def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
-    from autotune.report.changes import Side, chosen
+    from autotune.results.changes import Side, chosen
 
     pairs = [_pair(each) for each in conditions]
     if "://" not in place and not is_database(Path(place)):

@@ -15,7 +15,7 @@ from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import (
+from autotune.results.figures import (
     config_text,
     evaluated,
     microseconds,
@@ -23,7 +23,7 @@ from autotune.report.figures import (
     problem_text,
     regime_options,
 )
-from autotune.report.order import config_in_order
+from autotune.results.order import config_in_order
 from autotune.settings import default_database_url
 from autotune.text import counted
 from autotune.workloads import provenance_of

@@ -21,7 +21,7 @@ from autotune.db import Entry
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.report.figures import Ratio, microseconds, options_text
+from autotune.results.figures import Ratio, microseconds, options_text
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:

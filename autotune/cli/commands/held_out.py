@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.config import Config
 from autotune.db import Entry
 from autotune.outcome import Regime
-from autotune.report.figures import NOT_TOLD_APART, Ratio, ratio
+from autotune.results.figures import NOT_TOLD_APART, Ratio, ratio
 
 if TYPE_CHECKING:
     from autotune.db import Store

@@ -18,9 +18,9 @@ from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry, StudyRecord, TrialRecord
 from autotune.errors import NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
-from autotune.report.figures import dashed, evaluated, microseconds, options_text, regime_options
-from autotune.report.repeat import command_of
-from autotune.report.staleness import why_stale
+from autotune.results.figures import dashed, evaluated, microseconds, options_text, regime_options
+from autotune.results.repeat import command_of
+from autotune.results.staleness import why_stale
 from autotune.suggestion import did_you_mean
 from autotune.text import counted, visible
 from autotune.workloads import is_reference, names, workload

@@ -12,7 +12,7 @@ from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.figures import dashed, microseconds, plain
+from autotune.results.figures import dashed, microseconds, plain
 from autotune.text import shortened
 
 if TYPE_CHECKING:

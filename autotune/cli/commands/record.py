@@ -18,7 +18,7 @@ from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, Request
 from autotune.config import Value
 from autotune.errors import InputError, NotTuned
-from autotune.report.figures import config_text, device_text, latency_text, plain
+from autotune.results.figures import config_text, device_text, latency_text, plain
 
 if TYPE_CHECKING:
     from autotune.search_spaces import Space

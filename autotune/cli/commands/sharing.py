@@ -17,8 +17,8 @@ from autotune.db import CacheKey, Entry, Provenance
 from autotune.errors import InputError, NoDatabase
 from autotune.files import text_of
 from autotune.outcome import Regime, regime_of
-from autotune.report.figures import dashed, microseconds, problem_text
-from autotune.report.order import fields_in_order
+from autotune.results.figures import dashed, microseconds, problem_text
+from autotune.results.order import fields_in_order
 from autotune.suggestion import did_you_mean
 from autotune.text import counted
 from autotune.workloads import Workload
@@ -146,8 +146,8 @@ def _say_left_out(count: int) -> None:
 
 
 def _thresholds(store: Store, entries: Sequence[Entry], wanted: Wanted) -> str:
-    from autotune.report.order import known_workload
     from autotune.report.page import finished, sizes_of, thresholds
+    from autotune.results.order import known_workload
 
     def workload_of(key: CacheKey) -> Workload | None:
         return wanted.workload or (None if key.is_kernel else known_workload(key.workload))

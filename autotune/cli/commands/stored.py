@@ -17,8 +17,8 @@ from autotune.cli.wanted import Wanted
 from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
-from autotune.report.figures import asked_text, config_text, dashed, latency_text
-from autotune.report.order import config_in_order
+from autotune.results.figures import asked_text, config_text, dashed, latency_text
+from autotune.results.order import config_in_order
 from autotune.suggestion import did_you_mean
 from autotune.workloads import Workload, names
 

@@ -21,7 +21,7 @@ from autotune.errors import AutotuneError, NoDatabase
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.report.figures import config_text, dashed, device_text, problem_text, regime_options, resource_text
+from autotune.results.figures import config_text, dashed, device_text, problem_text, regime_options, resource_text
 from autotune.settings import default_database_url
 
 if TYPE_CHECKING:

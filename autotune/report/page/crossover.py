@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from autotune.db import CacheKey
-from autotune.report.figures import Ratio
-from autotune.report.model import Report
-from autotune.report.order import problem_type
 from autotune.report.page.study import Study, mode_of
+from autotune.results.figures import Ratio
+from autotune.results.model import Report
+from autotune.results.order import problem_type
 from autotune.text import json_text
 
 FORMAT: Final = "iris-autotune/thresholds"

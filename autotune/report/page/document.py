@@ -16,13 +16,13 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from autotune.report.figures import BEYOND_LIMIT, asked_text, dashed, device_text, latency_text
 from autotune.report.page import origin
 from autotune.report.page.layout import laid_out
 from autotune.report.page.study import Study
 from autotune.report.page.view import Chart, Table, View
 from autotune.report.page.views import finals, headline, importance, parallel, routings, search, slices, taxes, timeline
-from autotune.report.words import in_words
+from autotune.results.figures import BEYOND_LIMIT, asked_text, dashed, device_text, latency_text
+from autotune.results.words import in_words
 from autotune.text import counted, visible
 
 VIEWS = (

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from html import escape
 
 from autotune.db import StudyRecord
-from autotune.report.figures import INTERPRETER_NOTE, asked_text, dashed, device_text, latency_text
 from autotune.report.page.document import page
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.views import crossover, gaps, many
+from autotune.results.figures import INTERPRETER_NOTE, asked_text, dashed, device_text, latency_text
 from autotune.text import counted, visible
 
 HEADER = ("workload", "problem", "mode", "latency", "times as fast", "as", "device", "tuned")

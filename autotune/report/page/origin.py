@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from autotune.report.figures import device_text
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.view import Table
-from autotune.report.regimes import tuned_for
+from autotune.results.figures import device_text
+from autotune.results.regimes import tuned_for
 from autotune.text import counted, visible
 
 

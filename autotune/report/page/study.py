@@ -11,13 +11,13 @@ from functools import cached_property
 from autotune.config import Config, Value
 from autotune.db import Entry, Store, StudyRecord, TrialRecord
 from autotune.outcome import Latency, Regime
-from autotune.report.builder import build, endings_of, space_of
-from autotune.report.copies import copies
-from autotune.report.figures import INTERPRETER_NOTE, dashed, evaluated
-from autotune.report.knobs import knobs_of
-from autotune.report.model import Ending, Knob, Report
-from autotune.report.order import fields_in_order
-from autotune.report.repeat import command_of, repeat_of
+from autotune.results.builder import build, endings_of, space_of
+from autotune.results.copies import copies
+from autotune.results.figures import INTERPRETER_NOTE, dashed, evaluated
+from autotune.results.knobs import knobs_of
+from autotune.results.model import Ending, Knob, Report
+from autotune.results.order import fields_in_order
+from autotune.results.repeat import command_of, repeat_of
 from autotune.search_spaces import Space
 from autotune.tuning.finals import disqualified, of_search
 from autotune.workloads import Workload

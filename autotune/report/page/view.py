@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune.config import Config, Value
 from autotune.outcome import Outcome
-from autotune.report.figures import microseconds, plain
+from autotune.results.figures import microseconds, plain
 from autotune.text import visible
 
 Option = dict[str, Any]

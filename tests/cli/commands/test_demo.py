@@ -19,7 +19,7 @@ from autotune.cli import session
 from autotune.db import CacheKey, Store
 from autotune.outcome import Evaluation, Outcome
 from autotune.recordings import Replay, read, tables
-from autotune.report.figures import outcomes_text
+from autotune.results.figures import outcomes_text
 from autotune.runtime.lookup import lookup
 from autotune.tuning.finals import FINAL
 from autotune.workloads import provenance_of, workload

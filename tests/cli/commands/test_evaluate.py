@@ -11,7 +11,7 @@ from autotune.config import Config
 from autotune.db import Store
 from autotune.machine import H100
 from autotune.outcome import Evaluation
-from autotune.report.figures import config_text, microseconds
+from autotune.results.figures import config_text, microseconds
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")

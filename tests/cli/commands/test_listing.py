@@ -13,7 +13,7 @@ from autotune.cli import output, session
 from autotune.config import Config
 from autotune.db import Store, Winner
 from autotune.outcome import Evaluation, Latency, Regime
-from autotune.report.figures import microseconds
+from autotune.results.figures import microseconds
 
 SMALL = ("all-gather-gemm", "--trials", "8", "--effort", "quick")
 

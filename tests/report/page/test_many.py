@@ -9,9 +9,9 @@ import re
 import pytest
 from sized_studies import named, of_size
 
-from autotune.report.figures import problem_text
 from autotune.report.page import Study, to_html, to_index
 from autotune.report.page.views import crossover, gaps, many
+from autotune.results.figures import problem_text
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, TrialRecord
 from autotune.machine import INTERPRETER
 from autotune.outcome import Door, Evaluation, Latency, Outcome, Regime
-from autotune.report.figures import INTERPRETER_NOTE, Ratio, relative_error
 from autotune.report.page import Study, to_index
 from autotune.report.page.study import last_moment, unfinished
 from autotune.report.page.view import WINNER
 from autotune.report.page.views import headline, slices
+from autotune.results.figures import INTERPRETER_NOTE, Ratio, relative_error
 
 WON = Config({"mode": "pull", "block_m": 32})
 ISOLATED = {

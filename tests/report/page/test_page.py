@@ -13,8 +13,8 @@ from importlib import resources
 
 import pytest
 
-from autotune.report.figures import config_text
 from autotune.report.page import Study, file_name, to_html, to_index
+from autotune.results.figures import config_text
 from autotune.text import HIDDEN
 
 KINDS = ("study", "one_trial", "only_failed", "interrupted", "hostile", "without_modes")

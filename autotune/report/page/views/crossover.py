@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from autotune.report.figures import device_text, latency_text, problem_text
-from autotune.report.order import known_workload
 from autotune.report.page.crossover import Point, families, point, speedup_of
 from autotune.report.page.study import Study
 from autotune.report.page.view import (
@@ -22,7 +20,9 @@ from autotune.report.page.view import (
     shown,
     whiskers,
 )
-from autotune.report.regimes import title_of
+from autotune.results.figures import device_text, latency_text, problem_text
+from autotune.results.order import known_workload
+from autotune.results.regimes import title_of
 
 
 def views(studies: Iterable[Study]) -> list[View]:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from autotune.config import Config
 from autotune.outcome import Latency
-from autotune.report.figures import Ratio, change_text, latency_text, microseconds, ratio
-from autotune.report.model import Report
 from autotune.report.page.study import Study
 from autotune.report.page.view import (
     GREY,
@@ -23,6 +21,8 @@ from autotune.report.page.view import (
     shown,
     time_axis,
 )
+from autotune.results.figures import Ratio, change_text, latency_text, microseconds, ratio
+from autotune.results.model import Report
 from autotune.text import counted
 from autotune.tuning.finals import last_finals, merge
 

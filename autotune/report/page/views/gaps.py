@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.db import StudyRecord
-from autotune.report.figures import asked_text, dashed, options_text, regime_options
-from autotune.report.order import fields_in_order
 from autotune.report.page.study import Study
 from autotune.report.page.view import Table, View
 from autotune.report.page.views.many import Field, fields_of
-from autotune.report.staleness import why_stale
+from autotune.results.figures import asked_text, dashed, options_text, regime_options
+from autotune.results.order import fields_in_order
+from autotune.results.staleness import why_stale
 
 TEXT = "Seen from the machine and the versions that made this page."
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.outcome import Latency, Regime
-from autotune.report.figures import has_rounds, latency_text, microseconds, ratio, relative_error, resource_text
-from autotune.report.model import Report
 from autotune.report.page.study import Study
 from autotune.report.page.view import (
     COLOURS,
@@ -27,7 +25,9 @@ from autotune.report.page.view import (
     time_axis,
     whiskers,
 )
-from autotune.report.regimes import conclusion, door_text, title_of
+from autotune.results.figures import has_rounds, latency_text, microseconds, ratio, relative_error, resource_text
+from autotune.results.model import Report
+from autotune.results.regimes import conclusion, door_text, title_of
 from autotune.text import counted
 
 EXPLAINED = "Median over the rounds of the finals, in which all took turns; the whiskers are 95 % intervals."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autotune.report.figures import microseconds
-from autotune.report.model import Knob
 from autotune.report.page.study import Study
 from autotune.report.page.view import COLOURS, Chart, Option, Table, View, base, names_axis, shown
+from autotune.results.figures import microseconds
+from autotune.results.model import Knob
 
 EXPLAINED = (
     "Importance is Optuna's PED-ANOVA: how much a dimension separates the best tenth from the rest; shares of 1. "

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.report.figures import device_text, problem_text
 from autotune.report.page.crossover import Point, point, sizes_of, speedup_of
 from autotune.report.page.study import Study
 from autotune.report.page.view import (
@@ -25,7 +24,8 @@ from autotune.report.page.view import (
     shown,
 )
 from autotune.report.page.views.crossover import colours_of, margin_text
-from autotune.report.regimes import title_of
+from autotune.results.figures import device_text, problem_text
+from autotune.results.regimes import title_of
 
 EXPLAINED = (
     "The colour is the mode that wins. The number is how much longer the next mode takes; hatched where that is within "

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from autotune.config import Config
-from autotune.report.figures import microseconds
 from autotune.report.page.study import Study
 from autotune.report.page.view import NARROW, WINNER, Chart, Option, View, base, ceiling, config_lines, shown, up_to
+from autotune.results.figures import microseconds
 
 ABSENT = "–"
 """The value of a dimension that the config's mode does not have."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from autotune.report.model import Report
 from autotune.report.page.study import Study
 from autotune.report.page.view import (
     COLOURS,
@@ -19,7 +18,8 @@ from autotune.report.page.view import (
     whiskers,
 )
 from autotune.report.page.views.headline import interval
-from autotune.report.routings import EXPLAINED, HEADER, NOT_MEASURED, cells
+from autotune.results.model import Report
+from autotune.results.routings import EXPLAINED, HEADER, NOT_MEASURED, cells
 from autotune.text import microseconds
 
 SERIES = {"winner": WINNER, "fastest baseline": COLOURS[0]}

@@ -9,7 +9,6 @@ from itertools import groupby
 from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import Outcome
-from autotune.report.figures import fastest, latency_text, outcomes_text
 from autotune.report.page.study import Study, mode_of
 from autotune.report.page.view import (
     FAILED,
@@ -30,6 +29,7 @@ from autotune.report.page.view import (
     shown,
     time_axis,
 )
+from autotune.results.figures import fastest, latency_text, outcomes_text
 from autotune.tuning.finals import BASELINE, FINAL, PROOF
 
 PAUSE = 60.0

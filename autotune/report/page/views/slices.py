@@ -7,7 +7,6 @@ import statistics
 from dataclasses import dataclass
 
 from autotune.config import Config, Value
-from autotune.report.figures import latency_text, microseconds
 from autotune.report.page.study import Study, mode_of
 from autotune.report.page.view import (
     COLOURS,
@@ -26,6 +25,7 @@ from autotune.report.page.view import (
     time_axis,
     whiskers,
 )
+from autotune.results.figures import latency_text, microseconds
 from autotune.text import counted
 
 FEWEST_IN_A_BOX = 5

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.db import CacheKey, Entry
-from autotune.report.figures import dashed, options_text, plain, regime_options
-from autotune.report.order import fields_in_order
+from autotune.results.figures import dashed, options_text, plain, regime_options
+from autotune.results.order import fields_in_order
 from autotune.text import visible
 from autotune.workloads import Workload, is_reference, names, reference_of
 

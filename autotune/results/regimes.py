@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.db import CacheKey, Winner
 from autotune.outcome import Latency, Regime
-from autotune.report.figures import Ratio, fastest, microseconds, ratio, regime_options
+from autotune.results.figures import Ratio, fastest, microseconds, ratio, regime_options
 
 WINNER = "winner"
 

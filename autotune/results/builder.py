@@ -14,8 +14,8 @@ from autotune.db import Entry, Provenance, Store, TrialRecord, Winner
 from autotune.errors import InputError
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
-from autotune.report.copies import copies
-from autotune.report.figures import (
+from autotune.results.copies import copies
+from autotune.results.figures import (
     INTERPRETER_NOTE,
     drift_text,
     evaluated,
@@ -24,12 +24,12 @@ from autotune.report.figures import (
     ratio,
     slowest,
 )
-from autotune.report.knobs import knobs_of
-from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
-from autotune.report.order import config_in_order, fields_in_order
-from autotune.report.regimes import in_regimes, is_captured, verdicts
-from autotune.report.repeat import repeat_text
-from autotune.report.routings import under_routings
+from autotune.results.knobs import knobs_of
+from autotune.results.model import Ending, Limit, Ranked, Report, Speedup, Tax
+from autotune.results.order import config_in_order, fields_in_order
+from autotune.results.regimes import in_regimes, is_captured, verdicts
+from autotune.results.repeat import repeat_text
+from autotune.results.routings import under_routings
 from autotune.rounds import mean_and_error
 from autotune.search_spaces import Space
 from autotune.taxes.result import Taxes

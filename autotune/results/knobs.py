@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from autotune.config import Config, Value
 from autotune.db import TrialRecord
 from autotune.outcome import DEFAULT_REGIME, Regime
-from autotune.report.model import Knob, Reached
+from autotune.results.model import Knob, Reached
 from autotune.search_spaces import Space
 
 FEWEST = 20

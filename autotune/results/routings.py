@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from autotune.db import CacheKey, Winner
 from autotune.errors import InputError
 from autotune.outcome import Latency, Regime
-from autotune.report.figures import Ratio, fastest, latency_text, ratio
-from autotune.report.order import problem_type
+from autotune.results.figures import Ratio, fastest, latency_text, ratio
+from autotune.results.order import problem_type
 
 EXPLAINED = (
     "Winner and its fastest baseline, checked and measured in turns, with tokens of other routings than the one tuned "

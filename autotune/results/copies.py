@@ -8,9 +8,9 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.db import CacheKey
-from autotune.report.figures import config_text, options_text
-from autotune.report.order import config_in_order, fields_in_order
-from autotune.report.repeat import command_of
+from autotune.results.figures import config_text, options_text
+from autotune.results.order import config_in_order, fields_in_order
+from autotune.results.repeat import command_of
 from autotune.text import json_text, visible
 from autotune.workloads import Workload
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.config import Config, Value
 from autotune.db import CacheKey
-from autotune.report.figures import plain
+from autotune.results.figures import plain
 from autotune.text import counted
 
 

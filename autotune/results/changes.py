@@ -15,7 +15,7 @@ from autotune.config import Config
 from autotune.db import Entry, TrialRecord
 from autotune.errors import InputError
 from autotune.outcome import Latency, Regime, alike
-from autotune.report.figures import Ratio, ratio, relative_error
+from autotune.results.figures import Ratio, ratio, relative_error
 from autotune.text import counted
 
 THRESHOLD = 0.02

@@ -10,7 +10,7 @@ from autotune.config import Config, Value
 from autotune.db.records import CacheKey, Provenance, Roofline
 from autotune.notebook import html_table
 from autotune.outcome import Latency, Outcome, Regime
-from autotune.report.figures import (
+from autotune.results.figures import (
     BEYOND_LIMIT,
     Ratio,
     config_text,
@@ -20,9 +20,9 @@ from autotune.report.figures import (
     problem_text,
     share_text,
 )
-from autotune.report.regimes import Verdict
-from autotune.report.routings import UnderRouting
-from autotune.report.words import has_words, in_words
+from autotune.results.regimes import Verdict
+from autotune.results.routings import UnderRouting
+from autotune.results.words import has_words, in_words
 from autotune.taxes.result import Taxes
 
 
