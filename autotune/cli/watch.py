@@ -18,12 +18,11 @@ from autotune.outcome import Latency
 from autotune.problem import Problem
 from autotune.results.figures import (
     config_text,
-    dashed,
     fastest,
     latency_text,
     microseconds,
     outcomes_text,
-    problem_text,
+    title,
 )
 from autotune.text import counted as plural
 from autotune.text import visible
@@ -51,7 +50,7 @@ def watching(
     if not is_live(console):
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True), ratios=ratios)
         return
-    view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}", where, ratios=ratios)
+    view = LiveView(title(problem.workload, problem.as_dict()), where, ratios=ratios)
     render = (lambda: Narrow(view.render())) if above is None else (lambda: Narrow(Group(above(), view.render())))
     with Live(get_renderable=render, console=console, transient=True, refresh_per_second=4):
         yield view

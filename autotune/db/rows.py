@@ -5,28 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, get_args
 
 from sqlalchemy import Row
 
+from autotune import schema
 from autotune.config import Config
 from autotune.db.models import KEY, PROVENANCE, Keyed, Study, Trial
 from autotune.db.records import (
-    LONGEST,
     CacheKey,
     Entry,
     Provenance,
-    Roofline,
-    Routed,
     State,
     StudyRecord,
     TrialRecord,
     Winner,
-    plausible,
 )
 from autotune.outcome import Evaluation, Latency, Outcome
+
+LATENCY = ("median", "low", "high", "skew", "iterations", "host", "isolated", "by_rank")
+"""Columns of a trial's latency."""
+
+WINNER = tuple(each.name for each in dataclasses.fields(Winner))
 
 
 def now() -> str:
@@ -56,10 +57,9 @@ def trial_row(study_id: int, record: TrialRecord, record_key: str) -> Trial:
         record_key=record_key,
     )
     if latency is not None:
-        values = _latency_values(latency)
-        row.median, row.low, row.high, row.skew = (values[name] for name in ("median", "low", "high", "skew"))
-        row.iterations, row.host, row.isolated = (values[name] for name in ("iterations", "host", "isolated"))
-        row.by_rank = json.dumps(values["by_rank"])
+        values = schema.write(latency)
+        for name in LATENCY:
+            setattr(row, name, json.dumps(values[name]) if name == "by_rank" else values[name])
     return row
 
 
@@ -67,8 +67,8 @@ def trial_record(row: Row[Any]) -> TrialRecord:
     outcome = Outcome(row.outcome)
     latency = None
     if outcome is Outcome.MEASURED:
-        names = ("median", "low", "high", "skew", "iterations", "host", "isolated")
-        latency = _latency({**{name: getattr(row, name) for name in names}, "by_rank": json.loads(row.by_rank or "")})
+        values = {name: getattr(row, name) for name in LATENCY} | {"by_rank": json.loads(row.by_rank or "")}
+        latency = schema.read(Latency, values)
     evaluation = Evaluation(
         outcome=outcome,
         reason=words(row.reason),
@@ -95,16 +95,10 @@ def study_row(key: CacheKey, provenance: Provenance, *, seed: int, space_size: i
 
 
 def write_winner(row: Study, winner: Winner) -> None:
-    row.winner_config = winner.config.to_json()
-    row.winner_latency = json.dumps(_latency_values(winner.latency))
-    row.winner_baselines = json.dumps(_values_by_name(winner.baselines))
-    row.winner_limits = json.dumps(_values_by_name(winner.limits))
-    row.winner_roofline = None if winner.roofline is None else json.dumps(dataclasses.asdict(winner.roofline))
-    routings = {
-        name: {"latency": _latency_values(routed.latency), "baselines": _values_by_name(routed.baselines)}
-        for name, routed in winner.routings.items()
-    }
-    row.winner_routings = json.dumps(routings) if routings else None
+    """Each field of the winner in a column; NULL for nothing."""
+    for name, value in schema.write(winner).items():
+        text = winner.config.to_json() if name == "config" else json.dumps(value)
+        setattr(row, f"winner_{name}", None if value is None or (name == "routings" and not value) else text)
     row.finished_at, row.imported_at = now(), None
 
 
@@ -160,25 +154,8 @@ def provenance_of(row: Keyed | Row[Any]) -> Provenance:
 
 
 def _winner(row: Study | Row[Any]) -> Winner:
-    return Winner(
-        config=_config(row.winner_config),
-        latency=_latency(json_object(row.winner_latency)),
-        baselines=_latencies(json_object(row.winner_baselines)),
-        limits=_latencies(json_object(row.winner_limits)),
-        roofline=None if row.winner_roofline is None else _roofline(json_object(row.winner_roofline)),
-        routings={
-            name: Routed(_latency(values["latency"]), _latencies(values["baselines"]))
-            for name, values in json_object(row.winner_routings or "{}").items()
-        },
-    )
-
-
-def _roofline(values: dict[str, Any]) -> Roofline:
-    rates, times = ({name: float(each) for name, each in values[part].items()} for part in ("rates", "times"))
-    fit = all(0 < each <= LONGEST for each in rates.values()) and all(0 <= each <= LONGEST for each in times.values())
-    if not (times and fit):
-        raise ValueError(f"roofline {rates}, {times}")
-    return Roofline(rates, times)
+    columns = {name: getattr(row, f"winner_{name}") for name in WINNER}
+    return schema.read(Winner, {name: json_object(text) for name, text in columns.items() if text is not None})
 
 
 def _check(row: Study | Row[Any]) -> None:
@@ -198,50 +175,11 @@ def _config(text: str | None) -> Config:
     return Config.from_json(words(text))
 
 
-def _values_by_name(latencies: Mapping[str, Latency]) -> dict[str, Any]:
-    return {name: _latency_values(latency) for name, latency in latencies.items()}
-
-
-def _latencies(values: Mapping[str, Any]) -> dict[str, Latency]:
-    return {name: _latency(each) for name, each in values.items()}
-
-
-def _latency_values(latency: Latency) -> dict[str, Any]:
-    values = dataclasses.asdict(latency)
-    known = (number for number in (latency.host, latency.isolated) if number is not None)
-    for number in (latency.median, latency.low, latency.high, latency.skew, *known):
-        _number(number)
-    return values
-
-
 def _number(value: float) -> float:
     """SQLite would store a NaN as NULL."""
     if math.isnan(value):
         raise ValueError(f"{value} microseconds is not a number")
     return value
-
-
-def _latency(values: dict[str, Any]) -> Latency:
-    latency = Latency(
-        median=float(values["median"]),
-        low=float(values["low"]),
-        high=float(values["high"]),
-        skew=float(values["skew"]),
-        iterations=whole_number(values["iterations"]),
-        by_rank=_numbers(values["by_rank"]),
-        host=None if (host := values.get("host")) is None else float(host),
-        isolated=None if (isolated := values.get("isolated")) is None else float(isolated),
-        rounds=_numbers(values.get("rounds", ())),
-        host_rounds=_numbers(values.get("host_rounds", ())),
-        isolated_rounds=_numbers(values.get("isolated_rounds", ())),
-        host_door=None if (host_door := values.get("host_door")) is None else float(host_door),
-        isolated_door=None if (isolated_door := values.get("isolated_door")) is None else float(isolated_door),
-    )
-    return plausible(latency)
-
-
-def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
-    return tuple(map(float, values))
 
 
 def json_object(text: str | None) -> dict[str, Any]:

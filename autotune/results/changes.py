@@ -16,6 +16,7 @@ from autotune.db import Entry, TrialRecord
 from autotune.errors import InputError
 from autotune.outcome import Latency, Regime, alike
 from autotune.results.figures import Ratio, ratio, relative_error
+from autotune.results.result import Result
 from autotune.text import counted
 
 THRESHOLD = 0.02
@@ -65,6 +66,17 @@ class Change:
     without_door: bool = False
     """True if a side's own result says more, since it has a door."""
 
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "a": Result.of(self.then).to_dict(),
+            "b": Result.of(self.now).to_dict(),
+            "ratio": None if self.now.key.is_interpreted else dataclasses.asdict(self.ratio),
+            "verdict": self.verdict.value,
+            "without_door": self.without_door,
+            "beside": dataclasses.asdict(self.beside) if self.beside is not None else None,
+            "provenance_differences": self.then.provenance.differences(self.now.provenance),
+        }
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -80,11 +92,23 @@ class Changes:
         return Counter(change.verdict for change in self.changes)
 
     @property
-    def machines(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-        """Both machines, if results of one are compared with those of another."""
-        if not self.changes or not _across(self.a, self.b):
-            return None
-        return _machine(self.changes[0].then), _machine(self.changes[0].now)
+    def counted(self) -> dict[str, int]:
+        """Counts by verdict, and of problems that a side lacks."""
+        counts: dict[str, int] = {verdict.value: self.counts[verdict] for verdict in Verdict}
+        return {**counts, "new": len(self.new), "missing": len(self.missing)}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **{
+                name: {"place": side.place, "problems": side.problems, "results": len(side.entries)}
+                for name, side in (("a", self.a), ("b", self.b))
+            },
+            "threshold": self.threshold,
+            "counts": self.counted,
+            "changes": [change.to_dict() for change in self.changes],
+            "new": [Result.of(entry).to_dict() for entry in self.new],
+            "missing": [Result.of(entry).to_dict() for entry in self.missing],
+        }
 
 
 def compare(a: Side, b: Side, threshold: float = THRESHOLD) -> Changes:

@@ -186,6 +186,10 @@ def problem_text(problem: Mapping[str, Any]) -> str:
     return " ".join(f"{plain(name)}={shortened(plain(problem[name]))}" for name in names)
 
 
+def title(workload: str, problem: Mapping[str, Any]) -> str:
+    return f"{dashed(workload)}  {problem_text(problem)}"
+
+
 def config_text(config: Config) -> str:
     """A config in one line, as name=value pairs, its mode first."""
     names = sorted(config, key=lambda name: name != "mode")

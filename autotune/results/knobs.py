@@ -5,15 +5,35 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from autotune.config import Config, Value
 from autotune.db import TrialRecord
 from autotune.outcome import DEFAULT_REGIME, Regime
-from autotune.results.model import Knob, Reached
 from autotune.search_spaces import Space
 
 FEWEST = 20
 """Below this number of measured configs, an importance would be noise."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The best latency among configs with one value."""
+
+    value: Value
+    best: float
+    relative: float
+    """Latency over the best of all configs that have the dimension; 1 is as good as any of them."""
+    configs: int
+    """The number of measured configs with the value."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    name: str
+    help: str
+    reached: tuple[Reached, ...]
+    importance: float | None
 
 
 def knobs_of(

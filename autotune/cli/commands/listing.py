@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from autotune.cli import output, session
 from autotune.cli.commands.stored import fields
-from autotune.cli.entry_text import entry_dict, short_problem, speedup_text
 from autotune.cli.options import Database, Json, completing, database_option
 from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry, StudyRecord, TrialRecord
+from autotune.db.values import key_values
 from autotune.errors import NoDatabase, UnknownWorkload
-from autotune.outcome import Regime
 from autotune.results.figures import dashed, evaluated, microseconds, options_text, regime_options
 from autotune.results.repeat import command_of
+from autotune.results.result import Result, short_problem
 from autotune.results.staleness import why_stale
 from autotune.suggestion import did_you_mean
 from autotune.text import counted, visible
@@ -53,7 +52,7 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
         )
     if json:
         unfinished = [_unfinished_dict(*each) for each in begun]
-        output.data_json([*unfinished, *({**entry_dict(entry), "finished": True} for entry in entries)])
+        output.data_json([*unfinished, *({**Result.of(entry).to_dict(), "finished": True} for entry in entries)])
     elif begun or entries:
         keys = [*(study.key for study, _ in begun), *(entry.key for entry in entries)]
         stale = [why_stale(entry.key, entry.provenance) for entry in entries]
@@ -118,18 +117,14 @@ def _devices(key: CacheKey) -> str:
     return f"{key.world_size} × {key.device}"
 
 
-def _problem(key: CacheKey) -> str:
-    return short_problem(key) + ("" if key.is_kernel else regime_options(key.regime))
-
-
 def _cells(entry: Entry, stale: str, alike: int) -> Cells:
     """``stale``: why it is not served, if it is not; ``alike``: entries of the same key."""
-    winner, regime = entry.winner, Regime(entry.key.regime)
+    of = Result.of(entry)
     return (
-        _problem(entry.key) + (f" (study {entry.study_id})" if alike > 1 else ""),
-        microseconds(winner.latency.of(regime)),
-        speedup_text(winner, regime, interpreted=entry.key.is_interpreted),
-        str(winner.config.get("mode", "")),
+        short_problem(entry.key) + (f" (study {entry.study_id})" if alike > 1 else ""),
+        microseconds(of.microseconds),
+        of.speedup_text,
+        of.mode,
         f"{entry.finished_at:%Y-%m-%d}" + (", stale" if stale else ""),
     )
 
@@ -137,12 +132,12 @@ def _cells(entry: Entry, stale: str, alike: int) -> Cells:
 def _begun_cells(study: StudyRecord, trials: int, goes_on: bool) -> Cells:
     """``goes_on``: with today's sources and versions; with others a command begins anew."""
     told = f"unfinished, {counted(trials, 'trial')}" + ("" if goes_on else ", stale")
-    return (_problem(study.key), "", "", "", told)
+    return (short_problem(study.key), "", "", "", told)
 
 
 def _unfinished_dict(study: StudyRecord, trials: int) -> dict[str, Any]:
     return {
-        **asdict(study.key), "problem": study.key.fields, "config": None, "latency": None, "study": study.id,
+        **key_values(study.key), "config": None, "latency": None, "study": study.id,
         "trials": trials, "finished": False,
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from autotune.files import write_whole
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:
-    from autotune.report.page import Study
+    from autotune.results.study import Study
 
 
 FOLDER = Path("tune-report")
@@ -59,7 +59,7 @@ def _studies(
     wanted: Wanted, db: str | None, load: Callable[[CacheKey], Workload | None]
 ) -> tuple[list[Study], list[StudyRecord]]:
     """The studies with a page, and those that are unfinished."""
-    from autotune.report.page import finished, unfinished
+    from autotune.results.study import finished, unfinished
 
     with session.open_store(db, create=False) as store:
         begun = [study for study in store.studies("running") if study.is_begun and wanted.takes(study.key)]

@@ -68,17 +68,18 @@ def write(
     if format == "html":
         pages.write_pages(wanted, file, db, open=open, all=all, load=_loaded)
         return
-    from autotune.report import build, overview, to_dict, to_markdown
+    from autotune.report.markdown import to_markdown, to_overview
+    from autotune.results.study import finished
 
     with session.open_store(db, create=False) as store:
         entries = wanted.entries(store)
-        reports = [build(store, entry, wanted.workload or _loaded(entry.key)) for entry in entries]
+        studies = [finished(store, entry, wanted.workload or _loaded(entry.key)) for entry in entries]
     if format == "json":
-        text = json_text([to_dict(each) for each in reports])
+        text = json_text([each.to_dict() for each in studies])
     else:
-        several = [overview(reports)] if len(reports) > 1 else []
-        text = "\n\n".join([*several, *(to_markdown(each) for each in reports)]).rstrip()
-    output.write(text + "\n", file, counted(len(reports), "report"))
+        several = [to_overview(studies)] if len(studies) > 1 else []
+        text = "\n\n".join([*several, *(to_markdown(each) for each in studies)]).rstrip()
+    output.write(text + "\n", file, counted(len(studies), "report"))
 
 
 def _loaded(key: CacheKey) -> Workload | None:

@@ -146,8 +146,9 @@ def _say_left_out(count: int) -> None:
 
 
 def _thresholds(store: Store, entries: Sequence[Entry], wanted: Wanted) -> str:
-    from autotune.report.page import finished, sizes_of, thresholds
+    from autotune.results.crossover import sizes_of, thresholds
     from autotune.results.order import known_workload
+    from autotune.results.study import finished
 
     def workload_of(key: CacheKey) -> Workload | None:
         return wanted.workload or (None if key.is_kernel else known_workload(key.workload))

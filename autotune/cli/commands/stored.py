@@ -11,14 +11,13 @@ from typer.main import get_command
 from autotune.cli import output, session
 from autotune.cli.commands import report as reports
 from autotune.cli.commands import sharing
-from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text
 from autotune.cli.options import Database, Json, Output, database_option
 from autotune.cli.wanted import Wanted
 from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
-from autotune.outcome import Regime
 from autotune.results.figures import asked_text, config_text, dashed, latency_text
-from autotune.results.order import config_in_order
+from autotune.results.lines import entry_lines
+from autotune.results.result import Result
 from autotune.suggestion import did_you_mean
 from autotune.workloads import Workload, names
 
@@ -53,7 +52,7 @@ def show(
     with session.open_store(db, create=False) as store:
         entries = of_study(wanted.entries(store), study)
     if json:
-        output.data_json({"found": True, "entries": [entry_dict(entry) for entry in entries]})
+        output.data_json({"found": True, "entries": [Result.of(entry).to_dict() for entry in entries]})
     else:
         present(entries, dashed(str(wanted.name)), db)
 
@@ -70,7 +69,8 @@ def of_study(entries: Sequence[Entry], study: int | None) -> list[Entry]:
 def present(entries: Sequence[Entry], name: str, db: str | None, workload: Workload | None = None) -> None:
     """One entry in full, several as a list; ``name`` is how the command line has it."""
     if len(entries) == 1:
-        output.data(f"{entry_title(entries[0])}\n\n{output.named(entry_lines(entries[0], workload))}")
+        of = Result.of(entries[0], workload)
+        output.data(f"{of.title}\n\n{output.named(entry_lines(of))}")
         return
     output.data(output.columns(("study", "problem", "ranks", "device", "latency", "speedup", "config", "tuned"),
                                [_row(entry) for entry in entries]))  # fmt: skip
@@ -125,14 +125,9 @@ def fields(words: Sequence[str]) -> dict[str, str]:
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    key, regime = entry.key, Regime(entry.key.regime)
+    of, key = Result.of(entry), entry.key
     return (
-        str(entry.study_id),
-        asked_text(key, key.fields),
-        str(key.world_size),
-        key.device,
-        latency_text(entry.winner.latency, regime),
-        speedup_text(entry.winner, regime, interpreted=key.is_interpreted),
-        config_text(config_in_order(key, entry.winner.config)),
+        str(entry.study_id), asked_text(key, key.fields), str(key.world_size), key.device,
+        latency_text(of.latency, of.regime), of.speedup_text, config_text(of.config),
         f"{entry.finished_at:%Y-%m-%d %H:%M}",
-    )
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.report.page.view import NAME_WIDTH, NARROW, Chart, Option, up_to
+from autotune.report.view import NAME_WIDTH, NARROW, Chart, Option, up_to
 
 ROW = 22
 """Pixels of a legend's row."""

