@@ -44,9 +44,12 @@ class Within:
 class Mistake:
     place: tuple[str | int, ...]
     said: str
-    got: Any
+    got: Any = ...
+    """Not told if there is none, as of a field that is missing."""
 
     def __str__(self) -> str:
+        if self.got is ...:
+            return f"{'.'.join(map(str, self.place))}: {self.said}"
         shown = repr(self.got)[:60] if isinstance(self.got, str | int | float | None) else type(self.got).__name__
         return f"{'.'.join(map(str, self.place))}: {self.said}; got {shown}"
 
@@ -206,13 +209,13 @@ def _record(kind: Any) -> Read:
             found.append(Mistake(place, "expected an object", value))
             return value
         before = len(found)
-        found += [Mistake((*place, name), "unknown field", None) for name in value if name not in fields]
+        found += [Mistake((*place, name), "unknown field") for name in value if name not in fields]
         values = {}
         for name, (inner, optional) in fields.items():
             if name in value:
                 values[name] = inner(value[name], (*place, name), found)
             elif not optional:
-                found.append(Mistake((*place, name), "missing", None))
+                found.append(Mistake((*place, name), "missing"))
         if len(found) > before:
             return value
         try:

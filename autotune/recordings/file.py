@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -76,6 +76,10 @@ class RecordingFile:
     lifted: list[str] = field(default_factory=list)
 
 
+SHARED = tuple(each.name for each in fields(RecordingFile) if each.name in {one.name for one in fields(Recording)})
+"""Fields that a recording has as they are in the file."""
+
+
 def write(recording: Recording, file: Path) -> None:
     """Write the file; the same recording gives the same bytes. Raises InputError if it cannot be written."""
     outcomes = [outcome.value for outcome in Outcome]
@@ -98,22 +102,9 @@ def write(recording: Recording, file: Path) -> None:
         seconds=[_rounded(evaluation.seconds.get("total", 0.0)) for evaluation in evaluations],
     )
     content = RecordingFile(
-        format=FORMAT,
-        version=VERSION,
-        workload=recording.workload,
-        problem=dict(recording.problem),
-        machine=recording.machine,
-        provenance=recording.provenance,
-        recorded_at=recording.recorded_at,
-        origin=recording.origin,
-        restriction={name: list(values) for name, values in recording.restriction.items()},
-        lifted=list(recording.lifted),
-        dimensions={name: list(values) for name, values in recording.dimensions.items()},
-        parts=dict(recording.parts),
-        outcomes=outcomes,
-        reasons=reasons,
-        columns=columns,
-    )
+        format=FORMAT, version=VERSION, outcomes=outcomes, reasons=reasons, columns=columns,
+        **{name: getattr(recording, name) for name in SHARED},
+    )  # fmt: skip
     write_whole(file, gzip.compress(json.dumps(schema.write(content)).encode(), mtime=0))
 
 
@@ -184,19 +175,7 @@ def _recording(content: RecordingFile) -> Recording:
         if config in evaluations:
             raise ValueError(f"row {row} has a config that an earlier row has: {config.to_json()}")
         evaluations[config] = _evaluation(content, row)
-    return Recording(
-        workload=content.workload,
-        problem=content.problem,
-        machine=content.machine,
-        provenance=content.provenance,
-        recorded_at=content.recorded_at,
-        origin=content.origin,
-        restriction=content.restriction,
-        lifted=tuple(content.lifted),
-        dimensions={name: tuple(values) for name, values in content.dimensions.items()},
-        evaluations=evaluations,
-        parts=content.parts,
-    )
+    return Recording(evaluations=evaluations, **{name: getattr(content, name) for name in SHARED})
 
 
 def _evaluation(content: RecordingFile, row: int) -> Evaluation:

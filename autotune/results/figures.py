@@ -74,6 +74,32 @@ def ratio(numerator: Latency, denominator: Latency, regime: Regime = DEFAULT_REG
     return Ratio(math.exp(mean), math.exp(mean) * error, len(pairs))
 
 
+@dataclass(frozen=True)
+class Speedup:
+    """A config against one baseline of the same run, in the regime tuned for."""
+
+    baseline: str
+    latency: Latency
+    ratio: Ratio | None
+    """None under the interpreter, whose times say nothing about a ratio."""
+    is_winner: bool
+    """True for a baseline that no config beat."""
+
+    @property
+    def text(self) -> str:
+        return "" if self.ratio is None else self.ratio.text
+
+
+def speedups(
+    baselines: Mapping[str, Latency], latency: Latency, regime: Regime, *, interpreted: bool = False
+) -> tuple[Speedup, ...]:
+    """The fastest baseline first."""
+    return tuple(
+        Speedup(name, each, None if interpreted else ratio(each, latency, regime), each.same_calls(latency))
+        for name, each in sorted(baselines.items(), key=lambda pair: pair[1].of(regime))
+    )
+
+
 def slowest(parts: Mapping[str, Latency]) -> str | None:
     """The name of the slowest part; None if there is none."""
     return max(parts, key=lambda name: parts[name].median, default=None)

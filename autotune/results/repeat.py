@@ -1,4 +1,4 @@
-"""The way to tune a study's problem again: a command line, or a call in the program of a decorated kernel."""
+"""What to paste: a config, and the command line or the call that tunes its problem again."""
 
 from __future__ import annotations
 
@@ -7,17 +7,41 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.db import CacheKey, Entry
-from autotune.results.figures import dashed, options_text, plain, regime_options
-from autotune.results.order import fields_in_order
-from autotune.text import visible
+from autotune.config import Config
+from autotune.db import CacheKey
+from autotune.results.figures import config_text, dashed, options_text, plain, regime_options
+from autotune.results.order import config_in_order, fields_in_order
+from autotune.text import json_text, visible
 from autotune.workloads import Workload, is_reference, names, reference_of
 
+NOTHING = "none"
+"""Marks a parameter that a config of a decorated kernel's list lacks."""
 
-def repeat_text(entry: Entry, workload: Workload | None) -> str:
-    command = command_of(entry.key, entry.origin, workload)
-    problem = fields_in_order(entry.key, workload)
-    return repeat_of(entry.key, problem, entry.origin, entry.seed, command)
+
+def copies(key: CacheKey, config: Config, origin: str = "", workload: Workload | None = None) -> dict[str, str]:
+    """Blocks to copy, by where they are used. A decorated kernel has no command: its own program launches it."""
+    config, problem = config_in_order(key, config, workload), fields_in_order(key, workload)
+    found = {"Python": visible(_of_kernel(config) if key.is_kernel else f"config = autotune.Config({_dict(config)})")}
+    command = command_of(key, origin, workload)
+    if command:
+        found["command"] = visible(f"{command} {options_text(problem)} --config {shlex.quote(config_text(config))}")
+    return {**found, "JSON": json_text(dict(config), indent=None)}
+
+
+def _of_kernel(config: Config) -> str:
+    """A decorated kernel's config for a list of configs."""
+    from autotune.search_spaces import COMPILER_OPTIONS  # loads NumPy, which a help page can do without
+
+    values = {name: value for name, value in config.items() if value != NOTHING}
+    options = {name: values.pop(name) for name in COMPILER_OPTIONS if name in values}
+    if values.get("mode") == "kernel":  # of a kernel without modes
+        del values["mode"]
+    named = "".join(f", {name}={value!a}" for name, value in options.items())
+    return f"config = triton.Config({_dict(values)}{named})"
+
+
+def _dict(values: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{name!a}: {value!a}" for name, value in values.items()) + "}"
 
 
 def command_of(key: CacheKey, origin: str, workload: Workload | None) -> str:

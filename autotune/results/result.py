@@ -14,41 +14,26 @@ from autotune.config import Config
 from autotune.db import CacheKey, Entry, Roofline, Winner
 from autotune.db.values import entry_values, key_values
 from autotune.outcome import Latency, Regime
-from autotune.results.copies import copies
 from autotune.results.figures import (
     NOT_TOLD_APART,
     Ratio,
+    Speedup,
     fastest,
     overlap_efficiency,
     problem_text,
     ratio,
     regime_options,
     slowest,
+    speedups,
     title,
 )
 from autotune.results.order import config_in_order, fields_in_order, problem_type
 from autotune.results.regimes import Verdict, in_regimes, is_captured, verdicts
-from autotune.results.repeat import repeat_text
+from autotune.results.repeat import copies
 from autotune.results.routings import UnderRouting, under_routings
 from autotune.results.staleness import why_stale
 from autotune.rounds import mean_and_error
 from autotune.workloads import Workload
-
-
-@dataclass(frozen=True)
-class Speedup:
-    """The winner against one baseline of the same run, in the regime tuned for."""
-
-    baseline: str
-    latency: Latency
-    ratio: Ratio | None
-    """None under the interpreter, whose times say nothing about a ratio."""
-    is_winner: bool
-    """True for a baseline that no config beat."""
-
-    @property
-    def text(self) -> str:
-        return "" if self.ratio is None else self.ratio.text
 
 
 @dataclass(frozen=True)
@@ -128,10 +113,7 @@ class Result:
     @cached_property
     def speedups(self) -> tuple[Speedup, ...]:
         """The fastest baseline first."""
-        return tuple(
-            Speedup(name, each, self._ratio(each, self.latency), each.same_calls(self.latency))
-            for name, each in sorted(self.winner.baselines.items(), key=lambda pair: pair[1].of(self.regime))
-        )
+        return speedups(self.winner.baselines, self.latency, self.regime, interpreted=self.key.is_interpreted)
 
     @property
     def speedup(self) -> Speedup | None:
@@ -195,11 +177,6 @@ class Result:
         """The config to paste, by the place where it is needed."""
         return copies(self.key, self.winner.config, self.entry.origin if self.entry is not None else "", self.workload)
 
-    @property
-    def repeat(self) -> str:
-        """The command that tunes it again; for a decorated kernel, the call in its program."""
-        return "" if self.entry is None else repeat_text(self.entry, self.workload)
-
     @cached_property
     def stale(self) -> str:
         """Why it is not served on this machine; empty if it is."""
@@ -229,9 +206,6 @@ class Result:
             "overlap_efficiency": self.limit.efficiency if self.limit is not None else None,
             "roofline_share": roofline_share,
         }
-
-    def _ratio(self, theirs: Latency, ours: Latency) -> Ratio | None:
-        return None if self.key.is_interpreted else ratio(theirs, ours, self.regime)
 
     def _ratios(self, baselines: Mapping[str, Latency], ours: Latency) -> dict[str, Any]:
         """For programs, which know what interpreted times are worth."""

@@ -20,12 +20,11 @@ from autotune.errors import InputError
 from autotune.notebook import html_table
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
-from autotune.results.copies import copies
 from autotune.results.figures import INTERPRETER_NOTE, dashed, drift_text, evaluated, problem_text
 from autotune.results.knobs import Knob, knobs_of
 from autotune.results.lines import entry_lines
 from autotune.results.order import config_in_order, fields_in_order
-from autotune.results.repeat import command_of, repeat_of
+from autotune.results.repeat import command_of, copies, repeat_of
 from autotune.results.result import Result
 from autotune.search_spaces import Space
 from autotune.taxes.result import Taxes, summary

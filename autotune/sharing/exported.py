@@ -111,7 +111,7 @@ def _entry(block: Any) -> Entry:
         parts |= {("routings", routing, "baselines", name): each for name, each in routed.baselines.items()}
     for place, latency in parts.items():
         if len(latency.by_rank) not in (0, ranks):
-            found.append(Mistake((*place, "by_rank"), f"{len(latency.by_rank)} times, world_size is {ranks}", None))
+            found.append(Mistake((*place, "by_rank"), f"{len(latency.by_rank)} times, world_size is {ranks}"))
     if found:
         raise Mistakes(found)
     return entry

@@ -13,7 +13,6 @@ from sized_studies import of_size
 from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import Evaluation, Outcome, Regime
-from autotune.report.page import to_index
 from autotune.report.views import crossover
 from autotune.results.crossover import Range, families, point, ranges, thresholds
 from autotune.results.study import Study
@@ -79,12 +78,6 @@ def test_a_bar_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: St
     assert len(hollow) == 1 and "a tie" in hollow[0]["name"]
 
 
-def test_the_index_has_the_crossovers(study: Study) -> None:
-    page = to_index([of_size(study, 64), of_size(study, 256)])
-    assert "all-gather-gemm: which mode wins at which m" in page and 'data-chart="crossover-0"' in page
-    assert 'data-chart="' not in to_index([study])
-
-
 def test_between_two_sizes_the_nearer_one_decides_as_in_a_look_up(study: Study) -> None:
     pulled = {"push": 100.0, "pull": 60.0}
     near = [point(of_size(study, 64), 64), point(of_size(study, 128), 128), point(of_size(study, 256, **pulled), 256)]
@@ -112,11 +105,3 @@ def test_thresholds_are_of_the_size_in_which_look_ups_take_neighbours(study: Stu
     maps = json.loads(thresholds(members))["maps"]
     assert {each["by"] for each in maps} == {"m"} and len(maps) == 3
     assert sorted((each["problem"]["n"], len(each["measured"])) for each in maps) == [(1024, 2), (4096, 1), (16384, 1)]
-
-
-def test_machines_that_are_linked_otherwise_have_maps_of_their_own(study: Study) -> None:
-    bridged, plain = of_size(study, 64), of_size(study, 128, push=100.0, pull=60.0)
-    plain = sized_studies.won(plain, dataclasses.replace(plain.key, interconnect="pcie"))
-    maps = json.loads(thresholds([bridged, plain]))["maps"]
-    assert sorted((each["interconnect"], len(each["measured"])) for each in maps) == [("nvlink", 1), ("pcie", 1)]
-    assert 'data-chart="' not in to_index([bridged, plain])

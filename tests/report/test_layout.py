@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from autotune.report.draw import NARROW, base, legend
 from autotune.report.page import to_html
 from autotune.report.page.document import VIEWS
 from autotune.report.page.layout import PHONE, ROW, SCREEN, laid_out, legend_rows
-from autotune.report.view import NAME_WIDTH, NARROW, Chart, base, legend, names_axis
+from autotune.report.view import Chart
 from autotune.results.study import Study
 
 MODES = ["best so far", "bsp", "own_collective", "pull", "pull_staged", "push", "copy_engine"]
@@ -51,17 +52,6 @@ def test_rows_of_a_legend_make_the_chart_higher_not_its_grid_lower(study: Study)
                 assert option["grid"][0]["top"] == grids[0]["top"] + more
     search = laid_out(charts(study)["search"])
     assert search.phone > search.screen, "seven entries do not fit one row of a phone"
-
-
-def test_a_second_grid_below_stays_at_the_bottom(study: Study) -> None:
-    for option in of_width(charts(study)["search"]):
-        assert len(option["grid"]) == 2 and option["grid"][1] == {}
-
-
-def test_names_beside_bars_have_less_room_on_a_phone() -> None:
-    chart = Chart("bars", "", base(grid={"top": 8}, yAxis=names_axis(["a"]), series=[]))
-    widths = [option["yAxis"][0]["axisLabel"]["width"] for option in of_width(chart)]
-    assert widths == [PHONE.names, NAME_WIDTH] and PHONE.names < NAME_WIDTH
 
 
 def test_axes_lie_on_top_of_each_other_where_their_names_would_meet(study: Study) -> None:

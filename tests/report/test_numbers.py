@@ -16,8 +16,8 @@ from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, TrialRecord
 from autotune.machine import INTERPRETER
 from autotune.outcome import Door, Evaluation, Latency, Outcome, Regime
+from autotune.report.draw import WINNER
 from autotune.report.page import to_index
-from autotune.report.view import WINNER
 from autotune.report.views import headline, slices
 from autotune.results.figures import INTERPRETER_NOTE, relative_error
 from autotune.results.study import Study, unfinished
@@ -108,7 +108,3 @@ def test_an_unfinished_study_s_numbers_are_of_its_regime_and_end_with_its_last_t
     first = datetime(2026, 1, 1, tzinfo=UTC)
     times = [dataclasses.replace(each, created_at=first + timedelta(days=n)) for n, each in enumerate(found.trials)]
     assert dataclasses.replace(found, trials=tuple(times)).last_moment == first + timedelta(days=5)
-
-
-def test_what_makes_a_study_again_has_its_seed(study: Study) -> None:
-    assert " --seed 7" in dataclasses.replace(study, record=dataclasses.replace(study.record, seed=7)).repeat

@@ -14,7 +14,6 @@ from importlib import resources
 import pytest
 
 from autotune.report.page import file_name, to_html, to_index
-from autotune.results.figures import config_text
 from autotune.results.study import Study
 from autotune.text import HIDDEN
 
@@ -105,48 +104,6 @@ def test_hostile_names_are_shown_as_text(hostile: Study) -> None:
         assert not any(HIDDEN.search(value or "") for value in attributes.values())
 
 
-def test_without_scripts_the_tables_say_everything(study: Study) -> None:
-    report = study.result
-    assert report is not None
-    parsed = Parsed(to_html(study))
-    folds = [attributes for tag, attributes in parsed.elements if tag == "details"]
-    assert len(folds) >= 6 and all("open" in attributes for attributes in folds)
-    for text in (
-        study.record.provenance.source_hash,
-        f"winner: {report.config['mode']}",
-        "bsp graph",
-        "gemm alone",
-        "roofline",
-    ):
-        assert text in parsed.text
-    rows = to_html(study).count("<tr>")
-    assert rows > len(study.trials) + len(report.speedups) + len(study.knobs)
-
-
-def test_the_first_line_is_the_verdict(
-    study: Study, only_failed: Study, interrupted: Study, without_modes: Study
-) -> None:
-    def title(of: Study) -> str:
-        found = re.search("<h1>(.*?)</h1>", to_html(of))
-        assert found is not None
-        return found[1]
-
-    assert study.result is not None
-    assert title(study) == f"{study.result.speedups[0].ratio.value:.2f} times as fast as bsp graph"
-    assert title(only_failed) == "None of 12 configs could be measured"
-    assert title(interrupted) == "Unfinished: the finals are missing"
-    assert title(without_modes) == "380.0 µs ± 1.0 %"
-
-
-def test_the_command_that_makes_it_again_and_the_configs_to_copy(study: Study) -> None:
-    text = Parsed(to_html(study)).text
-    assert study.winner is not None
-    assert re.search("tune all-gather-gemm --m 4096 .*--world-size 8 --dtype bf16 .* --seed 0 --force", text)
-    assert json.dumps(dict(study.winner)) in text
-    assert f"config = autotune.Config({{'mode': '{study.winner['mode']}', " in text
-    assert f"--config '{config_text(study.winner)}'" in text, "in the space's order"
-
-
 def test_an_index_links_every_page(study: Study, hostile: Study, only_failed: Study) -> None:
     studies = [study, hostile, only_failed]
     parsed = Parsed(to_index(studies))
@@ -154,11 +111,6 @@ def test_an_index_links_every_page(study: Study, hostile: Study, only_failed: St
     assert links == [file_name(each) for each in studies]
     assert all(re.fullmatch(r"[A-Za-z0-9-]+\.html", link or "") for link in links)
     assert "unfinished" in parsed.text and not HIDDEN.search(parsed.text.replace("\n", ""))
-
-
-@pytest.mark.parametrize("name, title", [("only_failed", "1 unfinished problem"), ("one_trial", "1 tuned problem")])
-def test_an_index_counts_as_tuned_what_is(request: pytest.FixtureRequest, name: str, title: str) -> None:
-    assert f"<h1>{title}</h1>" in to_index([request.getfixturevalue(name)])
 
 
 def test_an_imported_study_does_not_say_that_nothing_was_tried(study: Study) -> None:

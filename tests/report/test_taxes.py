@@ -90,11 +90,6 @@ def test_the_timeline_has_a_lane_for_each_rank_and_a_span_for_each_event(taxed: 
     assert len(found.tables[0].rows) == 8 and "the twin takes" in found.notes[0]
 
 
-def test_without_a_trace_there_is_no_timeline(measured: Taxes, tmp_path: Path) -> None:
-    bare = dataclasses.replace(measured, traces={})
-    assert timeline.view(study_of(tmp_path / "cache.db", bare.to_json())) is None
-
-
 def test_what_is_nil_is_pale_and_said(measured: Taxes) -> None:
     like_d = tuple(each + noise for each, noise in zip(measured.rounds["D"], (3, -3, 2, -2), strict=True))
     noisy = dataclasses.replace(measured, rounds={**measured.rounds, "F": like_d})
@@ -124,21 +119,3 @@ def test_without_them_the_finals_tell_what_they_can(taxed: Study) -> None:
 def test_damaged_ones_are_a_note_and_no_traceback(tmp_path: Path, text: str) -> None:
     study = study_of(tmp_path / "cache.db", text)
     assert study.ladder is None and any("tune taxes" in note for note in study.notes)
-
-
-def test_hostile_words_are_text(measured: Taxes, tmp_path: Path) -> None:
-    evil = "\x1b]0;x\x07</script><img src=x onerror=alert(1)>"
-    hostile = dataclasses.replace(measured, origin=evil, missing={"F": evil})
-    study = study_of(tmp_path / "cache.db", hostile.to_json())
-    page = to_html(study)
-    assert "<img" not in page and "\x1b" not in page and "&lt;img" in page
-    assert "<img" not in to_markdown(study)
-
-
-def test_a_report_is_built_from_the_store(taxed: Study, measured: Taxes, tmp_path: Path) -> None:
-    with Store.open(tmp_path / "cache.db") as store:
-        study_of(tmp_path / "other.db", measured.to_json())
-    with Store.open(tmp_path / "other.db", create=False) as store:
-        found = finished(store, store.entries()[0], FOUND).ladder
-    stored = {letter: traced.sampled() for letter, traced in measured.traces.items()}
-    assert found == dataclasses.replace(measured, traces=stored)

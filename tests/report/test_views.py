@@ -15,8 +15,9 @@ from sized_studies import won
 
 from autotune.db import TrialRecord
 from autotune.outcome import Door, Evaluation, Outcome, Regime
+from autotune.report.draw import bounds
 from autotune.report.page.document import VIEWS
-from autotune.report.view import View, bounds
+from autotune.report.view import View
 from autotune.report.views import finals, headline, importance, parallel, search, slices
 from autotune.results.study import Study
 from autotune.tuning.finals import FINAL
@@ -60,22 +61,6 @@ def test_options_are_json_of_series_that_the_library_has(any_study: Study) -> No
             assert chart.label and chart.height > 50
 
 
-def test_chart_names_are_unique(any_study: Study) -> None:
-    names = [chart.name for view in views(any_study).values() for chart in view.charts]
-    assert len(names) == len(set(names))
-
-
-def test_which_views_there_are(
-    study: Study, one_trial: Study, only_failed: Study, interrupted: Study, without_modes: Study
-) -> None:
-    everything = ["headline", "search", "parallel", "slices", "importance", "finals", "taxes"]
-    assert list(views(study)) == everything
-    assert list(views(only_failed)) == ["search"]
-    assert list(views(interrupted)) == ["search", "parallel", "slices", "importance"]
-    assert "headline" in views(one_trial) and "finals" in views(one_trial)
-    assert list(views(without_modes)) == ["search", "parallel", "slices", "importance"]
-
-
 def test_the_headline_has_winner_baselines_and_limits_in_every_regime(study: Study) -> None:
     report = study.result
     assert report is not None
@@ -105,24 +90,6 @@ def test_only_intervals_over_rounds_are_called_so(study: Study) -> None:
     assert "95 % interval" not in views(dataclasses.replace(study, trials=trials))["finals"].text
 
 
-def test_whiskers_hold_their_bars(study: Study) -> None:
-    report = study.result
-    assert report is not None
-    option = headline.options(report)
-    for bars, whiskers in itertools.pairwise(option["series"]):
-        if whiskers["type"] == "custom":
-            for row, low, high, slot, slots, _ in whiskers["data"]:
-                assert low <= bars["data"][row]["value"] <= high and 0 <= slot < slots == 3
-
-
-def test_a_baseline_that_won_is_drawn_once(study: Study) -> None:
-    report = study.result
-    assert report is not None
-    own = won(study, latency=report.speedups[0].latency).result
-    assert own is not None
-    assert [bar.name for bar in headline.bars(own)][1] == report.speedups[1].baseline
-
-
 def test_the_best_so_far_falls_to_the_best(study: Study) -> None:
     moments = search.timeline(study)
     found = search.best_so_far(study, moments)
@@ -138,13 +105,6 @@ def test_every_trial_is_a_dot_or_on_the_rim(any_study: Study) -> None:
     for kind in search.failures(any_study):
         failed = [trial for trial in any_study.trials if trial.evaluation.outcome is kind]
         assert len(series_of(option, kind.value)["data"]) == len(failed) > 0
-
-
-def test_phases_follow_each_other_to_the_end(study: Study) -> None:
-    moments = search.timeline(study)
-    found = search.phases(moments)
-    assert [name for name, _, _ in found if name != "start"] == ["baselines", "search", "finals"]
-    assert all(one[2] == other[1] for one, other in itertools.pairwise(found)) and found[-1][2] == moments[-1].at
 
 
 def test_an_interruption_is_left_out_of_the_clock(study: Study) -> None:
@@ -177,12 +137,6 @@ def test_parallel_axes_begin_with_the_mode_and_end_with_the_latency(study: Study
     assert option["media"][0]["option"]["parallel"]["layout"] == "vertical"
 
 
-def test_dimensions_that_never_varied_have_no_axis(study: Study) -> None:
-    names = {axis["name"] for axis in parallel.options(study)["parallelAxis"]}
-    for name in study.names(list(study.measured)):
-        assert (name in names) == (len({config.get(name) for config in study.measured} - {None}) > 1)
-
-
 def test_slices_are_of_the_winners_mode_first(study: Study) -> None:
     assert study.winner is not None
     assert slices.sliced(study)[0] == study.winner["mode"]
@@ -191,17 +145,6 @@ def test_slices_are_of_the_winners_mode_first(study: Study) -> None:
     dots, winner = option["series"][1]["data"], option["series"][2]["data"]
     assert len(dots) == len(study.of_mode(str(study.winner["mode"])))
     assert winner[0]["value"][1] == pytest.approx(study.microseconds(study.winner), abs=1e-3)
-
-
-def test_boxes_need_five_configs(study: Study) -> None:
-    mode = slices.sliced(study)[0]
-    for name in study.varied(list(study.of_mode(mode))):
-        values = study.values(name, list(study.of_mode(mode)))
-        boxes = slices.options(study, mode, name)["series"][0]["data"]
-        for value, box in zip(values, boxes, strict=True):
-            count = sum(config[name] == value for config in study.of_mode(mode))
-            assert bool(box["value"]) == (count >= 5)
-            assert box["value"] == sorted(box["value"])
 
 
 def test_neighbours_differ_by_one_step_in_one_dimension(study: Study) -> None:
@@ -296,9 +239,3 @@ def test_nothing_hidden_reaches_an_option(hostile: Study) -> None:
         for chart in view.charts:
             assert not any(sign in json.dumps(chart.option, ensure_ascii=False) for sign in ("\x1b", "\x07", "\u202e"))
             assert any("</script>" in name for name in names_in(chart.option)) or chart.name == "importance"
-
-
-def test_outcomes_have_a_symbol_each() -> None:
-    from autotune.report.view import SYMBOLS
-
-    assert set(SYMBOLS) == set(Outcome) - {Outcome.MEASURED}

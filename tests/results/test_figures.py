@@ -11,17 +11,12 @@ from fakes import latency_of
 
 from autotune.outcome import Door, Latency, Regime, alike
 from autotune.results.figures import (
-    BEYOND_LIMIT,
     NOT_TOLD_APART,
     Ratio,
-    difference_text,
     drift_text,
-    efficiency_text,
     latency_text,
-    options_text,
     overlap_efficiency,
     ratio,
-    share_text,
 )
 from autotune.tuning.finals import merge
 
@@ -105,11 +100,6 @@ def test_each_regime_has_its_own_rounds() -> None:
     assert unknown.in_rounds(Regime.PIPELINED) == (100.0, 102.0) and not unknown.knows(Regime.PIPELINED)
 
 
-def test_isolated_calls_have_rounds_of_their_own() -> None:
-    alone = merge([latency_of(10.0, host=5.0, isolated=isolated) for isolated in (40.0, 60.0)])
-    assert alone.in_rounds(Regime.ISOLATED) == (40.0, 60.0) and alone.in_rounds(Regime.PIPELINED) == (10.0, 10.0)
-
-
 def test_a_door_adds_to_each_regime_its_own_price_and_can_be_taken_off() -> None:
     call = in_rounds(10.0, 11.0, host=20.0, isolated=40.0)
     through = call.through(Door(host=3.0, isolated=7.0))
@@ -132,31 +122,6 @@ def test_the_overlap_efficiency_is_the_share_of_exposed_communication_that_is_hi
     assert overlap_efficiency(half, busy, parts) == pytest.approx(0.5), "whatever its host takes"
     assert overlap_efficiency(half, {}, parts) is None
     assert overlap_efficiency(half, {"fast": latency_of(90.0)}, parts) is None, "nothing is exposed"
-
-
-def test_an_overlap_below_none_is_in_words() -> None:
-    assert efficiency_text(-0.104) == (
-        "nothing is hidden: the winner adds 10 % more than the fastest baseline to the computation alone"
-    )
-    assert efficiency_text(-0.004).startswith("0 % of what") and efficiency_text(0.5).startswith("50 % of what")
-
-
-def test_a_difference_has_the_unit_of_its_larger_number() -> None:
-    assert difference_text(-7.84, 0.26) == "-7.8 ± 0.3 µs" and difference_text(999.9, 1.0) == "999.9 ± 1.0 µs"
-    assert difference_text(12.0, 1500.0) == "0.012 ± 1.500 ms" and difference_text(2e6, 1e3) == "2.000 ± 0.001 s"
-
-
-def test_a_share_above_one_has_a_word() -> None:
-    assert (
-        share_text(0.97, "limit", BEYOND_LIMIT) == "0.97 of the limit"
-        and share_text(1.004, "x", "y") == "1.00 of the x"
-    )
-    assert share_text(1.01, "limit", BEYOND_LIMIT) == "1.01 of the limit, faster than the library's slower part alone"
-
-
-def test_a_flag_that_is_off_is_an_option_too() -> None:
-    """Else a command repeats another problem where the flag's default is on."""
-    assert options_text({"in_place": False, "m": 4}) == "--no-in-place --m 4"
 
 
 def test_from_a_quarter_on_a_machine_was_another_one_in_the_finals() -> None:

@@ -87,7 +87,7 @@ def test_a_baseline_that_is_the_winner_is_not_compared_with_itself() -> None:
     of = result(latency=library.through(door), baselines={"bsp eager": library, "bsp graph": latency_of(140.0)})
     assert [each.is_winner for each in of.speedups] == [False, True]
     routed = result(routings={"uniform": Routed(library.through(door), {"bsp eager": library})}).routings[1]
-    assert routed.baseline == "bsp eager" and routed.ratio is None
+    assert routed.speedup is not None and routed.speedup.is_winner
 
 
 def test_a_row_for_each_routing() -> None:
@@ -95,8 +95,9 @@ def test_a_row_for_each_routing() -> None:
     assert [(row.routing, row.tuned_for, row.latency and row.latency.median) for row in rows] == [
         ("zipf 0.5", True, 400.0), ("uniform", False, 300.0), ("zipf 1", False, None), ("one expert", False, 400.0),
     ]  # fmt: skip
-    assert rows[1].ratio is not None and rows[1].ratio.value == 3.0 and rows[3].baseline is None
-    assert len(result(routings={}).routings) == 1 and result(INTERPRETED).routings[1].ratio is None
+    assert rows[1].speedup is not None and rows[1].speedup.text.startswith("3.00 ±") and rows[3].speedup is None
+    interpreted = result(INTERPRETED).routings[1].speedup
+    assert len(result(routings={}).routings) == 1 and interpreted is not None and interpreted.ratio is None
 
 
 BASELINES = {

@@ -54,10 +54,6 @@ def test_times_are_written_and_read_in_utc(make_entry: MakeEntry) -> None:
     assert found == without_study(entry) and found.finished_at.tzinfo is UTC
 
 
-def test_no_entries_are_a_file_too() -> None:
-    assert read(write([])) == []
-
-
 def test_the_same_entries_are_the_same_bytes_in_whatever_order_they_come(make_entry: MakeEntry) -> None:
     base = make_entry()
     stale = dataclasses.replace(base, provenance=dataclasses.replace(base.provenance, torch="1.0"))
@@ -152,13 +148,6 @@ def test_what_would_be_refused_again_is_not_exported(make_entry: MakeEntry, capl
     assert caplog.messages == [r"study 7 is left out: device: holds \x1b, a hidden character; got 'H200\x1b[2J'"]
 
 
-def test_a_problem_that_a_device_is_done_with_at_once_is_exported(make_entry: MakeEntry) -> None:
-    entry = make_entry()
-    roofline = dataclasses.replace(entry.winner.roofline, times={"arithmetic": 2e-5, "memory": 4e-4, "links": 0.0})
-    entry = dataclasses.replace(entry, winner=dataclasses.replace(entry.winner, roofline=roofline))
-    assert read(write([entry])) == [without_study(entry)]
-
-
 def test_latencies_under_other_routings_are_in_the_file(make_entry: MakeEntry) -> None:
     plain = make_entry()
     routed = Routed(plain.winner.latency, {"graph": plain.winner.baselines["graph"]})
@@ -172,12 +161,6 @@ def test_latencies_under_other_routings_are_in_the_file(make_entry: MakeEntry) -
     place = "entries", 0, "routings", "zipf 1", "baselines", "graph", "by_rank"
     told = refusal(changed(text, *place, to=[530.0] * 3))
     assert "routings.zipf 1.baselines.graph.by_rank: 3 times, world_size is 8" in told
-
-
-def test_a_missing_field_is_named(make_entry: MakeEntry) -> None:
-    values = json.loads(write([make_entry()]))
-    del values["entries"][0]["latency"]["skew"]
-    assert "latency.skew: missing" in refusal(json.dumps(values))
 
 
 def test_many_mistakes_are_cut_short(make_entry: MakeEntry) -> None:

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands.stored import fields
 from autotune.cli.options import Database, Json, completing, database_option
-from autotune.cli.wanted import Wanted
+from autotune.cli.wanted import Wanted, fields
 from autotune.db import CacheKey, Entry, StudyRecord, TrialRecord
 from autotune.db.values import key_values
 from autotune.errors import NoDatabase, UnknownWorkload
@@ -58,9 +57,9 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
         stale = [why_stale(entry.key, entry.provenance) for entry in entries]
         alike = Counter(entry.key for entry in entries)
         going_on = [study for study, _ in begun if not why_stale(study.key, study.provenance)]
-        rows = [_cells(entry, why, alike[entry.key]) for entry, why in zip(entries, stale, strict=True)]
+        rows = [cells(entry, why, told=alike[entry.key] > 1) for entry, why in zip(entries, stale, strict=True)]
         first = [_begun_cells(study, trials, study in going_on) for study, trials in begun]
-        output.data(_table(keys, [*first, *rows]))
+        output.data(table(keys, [*first, *rows]))
         for why, count in Counter(filter(None, stale)).most_common():
             output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
         kernels = [entry for entry in entries if entry.key.is_kernel and alike[entry.key] > 1]
@@ -100,7 +99,7 @@ def _tried(trials: Iterable[TrialRecord]) -> int:
     return evaluated(Counter(trial.evaluation.outcome for trial in of_search(trials)))
 
 
-def _table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
+def table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
     """One table; where that is wider than the terminal, one for each workload and device."""
     both = list(zip(keys, rows, strict=True))
     flat = [(dashed(key.workload), cells[0], _devices(key), *cells[1:]) for key, cells in both]
@@ -117,11 +116,11 @@ def _devices(key: CacheKey) -> str:
     return f"{key.world_size} × {key.device}"
 
 
-def _cells(entry: Entry, stale: str, alike: int) -> Cells:
-    """``stale``: why it is not served, if it is not; ``alike``: entries of the same key."""
+def cells(entry: Entry, stale: str, *, told: bool) -> Cells:
+    """``stale``: why it is not served, if it is not; ``told``: its study, of several of the same key."""
     of = Result.of(entry)
     return (
-        short_problem(entry.key) + (f" (study {entry.study_id})" if alike > 1 else ""),
+        short_problem(entry.key) + f" (study {entry.study_id})" * told,
         microseconds(of.microseconds),
         of.speedup_text,
         of.mode,

@@ -99,7 +99,7 @@ def model(
 
     Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
     """
-    from autotune.models.listed import LISTS, check_plain, is_list
+    from autotune.models.listed import LISTS, check_plain, is_list, write_list
 
     wanted = regime_of(regime)
     _check_together(config, measure, layers, list_only, json)
@@ -116,39 +116,30 @@ def model(
         tuning = {"--trials": trials, "--effort": effort, "--seed": seed, "--force": force}
         refuse(tuning, "for tuning, and --list tunes nothing")
         output.check_ending(file, LISTS)
+    elif file is not None:
+        raise InputError("--output is for --list; results are in the database, and --json prints them")
     from autotune.models.gains import expected_gains, shares
+    from autotune.tuning import limits_of
+    from autotune.tuning.effort import parse_duration
 
-    if list_only:
-        from autotune.models.listed import write_list
-        from autotune.tuning.effort import parse_duration
-
-        machine = session.machine()
-        found = _forwards(
-            config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width,
-            machine, wanted,
+    machine = session.machine() if list_only else session.machine_to_measure_on()
+    _, limits = limits_of(machine, effort, trials, budget, seed or 0)
+    read = None
+    if not is_list(config):
+        read = _read(
+            config, tp, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine
         )  # fmt: skip
+    found = _forwards(config, read, tokens, dtype is not None, machine, wanted)
+    if list_only:
         gains = expected_gains(found, machine)
         seconds = shares(gains, gains, parse_duration(budget)) if budget is not None else None
         output.write(write_list([call for each in found for call in each.calls], wanted, seconds), file, "the problems")
         return
-    if file is not None:
-        raise InputError("--output is for --list; results are in the database, and --json prints them")
-    from autotune.tuning import limits_of
-
-    machine = session.machine_to_measure_on()
-    _, limits = limits_of(machine, effort, trials, budget, seed or 0)
-    found = _forwards(
-        config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine,
-        wanted,
-    )  # fmt: skip
     order = None
-    if measure:
+    if measure and read is not None:
         from autotune.model_runs.measuring import order_of
 
-        architecture, plan = _read(
-            config, tp, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine
-        )  # fmt: skip
-        order = order_of(architecture, plan, tuple(parse_sizes(tokens, "--tokens")), layers, db, wanted)
+        order = order_of(*read, tuple(parse_sizes(tokens, "--tokens")), layers, db, wanted)
     problems = list(dict.fromkeys(call.problem for each in found for call in each.calls))
     for problem in problems:
         session.check_ranks(problem.world_size, machine)
@@ -216,15 +207,16 @@ def _searches(
 
 
 def _forwards(
-    config: Path, tp: int | None, tokens: str, dtype: str | None, scales: str | None, separate: bool, sharded: str,
-    context: str | None, zipf: float, by_width: bool, machine: Machine, regime: Regime,
+    config: Path, read: tuple[Architecture, Plan] | None, tokens: str, dtype_given: bool, machine: Machine,
+    regime: Regime,
 ) -> list[Forward]:  # fmt: skip
+    """The forwards of a model, or of a list, which is not ``read`` as a model."""
     from autotune.models.forward import forwards
-    from autotune.models.listed import forward_of, is_list
+    from autotune.models.listed import forward_of
 
-    if is_list(config):
+    if read is None:
         return [forward_of(config, regime, machine)]
-    found, plan = _read(config, tp, dtype, scales, separate, sharded, context, zipf, by_width, machine)
+    found, plan = read
     if not found.attention:
         output.say(f"model_type {found.kind}: its attention (MLA) is left out, since none of our operators computes it")
     if found.window is not None and any(each > found.window.tokens for each in plan.contexts):
@@ -232,7 +224,7 @@ def _forwards(
             f"model_type {found.kind}: {found.window.layers} of its {found.layers} layers attend to the last "
             f"{found.window.tokens} tokens alone: of longer contexts they are left out, as flash decode has no window"
         )
-    if found.quantized and dtype is None:
+    if found.quantized and not dtype_given:
         output.say(
             f"quantization_config is not read: GEMMs are tuned in {plan.dtype}; for a model in fp8 give --dtype fp8 "
             f"and --scales {', '.join(COMBINATIONS['fp8'].scales[:-1])} or {COMBINATIONS['fp8'].scales[-1]}"

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from autotune.report.view import (
-    GREY,
-    Chart,
-    Option,
-    Table,
-    View,
-    base,
-    legend,
-    mark_lines,
-    mode_colours,
-    names_axis,
-    shown,
-    whiskers,
-)
+from autotune.report import draw
+from autotune.report.draw import GREY, shown
+from autotune.report.view import Chart, Option, Table, View
 from autotune.results.crossover import Point, families, point, speedup_of
 from autotune.results.figures import device_text, latency_text, problem_text
 from autotune.results.order import known_workload
@@ -47,7 +36,7 @@ def colours_of(points: Sequence[Point]) -> dict[str, str]:
     key = points[0].result.key
     workload = None if key.is_kernel else known_workload(key.workload)
     modes = [*workload.space.modes, *won] if workload is not None else won
-    colours = mode_colours(list(dict.fromkeys(modes)))
+    colours = draw.mode_colours(list(dict.fromkeys(modes)))
     return {mode: colours[mode] for mode in dict.fromkeys(modes) if mode in won}
 
 
@@ -69,18 +58,18 @@ def options(name: str, points: Sequence[Point]) -> Option:
         series.append({"type": "bar", "name": shown(mode) or "kernel", "stack": "one", "data": data, "barMaxWidth": 16,
                        "color": colours[mode]})  # fmt: skip
     even = {"xAxis": 1, "lineStyle": {"color": GREY, "type": "dashed"}, "label": {"show": False}}
-    series[0]["markLine"] = mark_lines([even])
+    series[0]["markLine"] = draw.mark_lines([even])
     intervals = [
         (place, ratio.value - ratio.error, ratio.value + ratio.error, 0, 1, f"{ratio.value:.2f}")
         for place, ratio in enumerate(ratios)
         if ratio is not None
     ]
-    return base(
+    return draw.base(
         grid={"left": 8, "right": 60, "top": 40, "bottom": 24},
-        legend=legend(data=[shown(mode) or "kernel" for mode in modes], selectedMode=False),
+        legend=draw.legend(data=[shown(mode) or "kernel" for mode in modes], selectedMode=False),
         xAxis={"type": "value", "min": 0, "name": "times as fast", "nameLocation": "middle", "nameGap": 24},
-        yAxis=names_axis([f"{shown(name)} {each.size}" for each in points]),
-        series=[*series, whiskers(intervals)],
+        yAxis=draw.names_axis([f"{shown(name)} {each.size}" for each in points]),
+        series=[*series, draw.whiskers(intervals)],
     )
 
 

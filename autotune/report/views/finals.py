@@ -6,20 +6,9 @@ from dataclasses import dataclass
 
 from autotune.config import Config
 from autotune.outcome import Latency
-from autotune.report.view import (
-    GREY,
-    WINNER,
-    Chart,
-    Option,
-    Table,
-    View,
-    base,
-    bounds,
-    config_lines,
-    legend,
-    shown,
-    time_axis,
-)
+from autotune.report import draw
+from autotune.report.draw import GREY, WINNER, shown
+from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import Ratio, change_text, latency_text, microseconds, ratio
 from autotune.results.result import Result
 from autotune.results.study import Study
@@ -90,13 +79,13 @@ def options(study: Study, found: list[Finalist]) -> Option:
     """A line for each finalist; the winner's is thick, baselines' are dashed."""
     baselines = _baselines(study)
     values = [latency.of(study.regime) for each in found for latency in each.rounds]
-    ends = bounds(values)
+    ends = draw.bounds(values)
     count = max(len(each.rounds) for each in found)
     series: list[Option] = []
     for each in found:
         won = each.config == study.winner
         style: Option = {"width": 3 if won else 1.2, "type": "dashed" if each.config in baselines else "solid"}
-        told = config_lines(each.config, study.names([each.config]))
+        told = draw.config_lines(each.config, study.names([each.config]))
         data = [
             {"value": round(min(latency.of(study.regime), ends["max"]), 3),
              "name": f"{each.name}, round {number}\n{microseconds(latency.of(study.regime))}\n{told}"}
@@ -105,12 +94,12 @@ def options(study: Study, found: list[Finalist]) -> Option:
         colour = {"color": WINNER} if won else {"color": GREY} if each.config in baselines else {}
         series.append({"type": "line", "name": each.name, "data": data, "lineStyle": style, "symbolSize": 6,
                        "symbol": "circle", "z": 4 if won else 2, **colour})  # fmt: skip
-    return base(
-        legend=legend(),
+    return draw.base(
+        legend=draw.legend(),
         grid={"left": 8, "right": 16, "top": 54, "bottom": 30},
         xAxis={"type": "category", "data": [str(number + 1) for number in range(count)], "name": "round",
                "nameLocation": "middle", "nameGap": 24},
-        yAxis=time_axis(**ends),
+        yAxis=draw.time_axis(**ends),
         series=series,
     )  # fmt: skip
 

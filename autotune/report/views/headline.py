@@ -7,23 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.outcome import Latency, Regime
-from autotune.report.view import (
-    COLOURS,
-    GREY,
-    WINNER,
-    Chart,
-    Option,
-    Table,
-    View,
-    base,
-    legend,
-    line_at,
-    mark_lines,
-    names_axis,
-    shown,
-    time_axis,
-    whiskers,
-)
+from autotune.report import draw
+from autotune.report.draw import COLOURS, GREY, WINNER, shown
+from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import (
     efficiency_text,
     has_rounds,
@@ -88,17 +74,17 @@ def options(report: Result) -> Option:
         colour = WINNER if regime is report.regime else others.pop(0)
         series.append(_bars_in(rows, regime, title_of(report.key, regime), colour))
         series.append(_whiskers_in(rows, regime, slot, len(measured)))
-    lines = [line_at(value, name, vertical=True) for name, value in limits(report)]
+    lines = [draw.line_at(value, name, vertical=True) for name, value in limits(report)]
     for line in lines:
         line["label"] = {"show": False}  # its bar has the name
-    series[0]["markLine"] = mark_lines(lines)
+    series[0]["markLine"] = draw.mark_lines(lines)
     names = [{"value": shown(row.name), "textStyle": {"fontWeight": "bold" if row.kind == "winner" else "normal"}}
              for row in rows]  # fmt: skip
-    return base(
+    return draw.base(
         grid={"left": 8, "right": 90, "top": 40, "bottom": 24},
-        legend=legend(data=[title_of(report.key, each) for each in measured], selectedMode=False),
-        xAxis=time_axis(min=0),
-        yAxis=names_axis(names),
+        legend=draw.legend(data=[title_of(report.key, each) for each in measured], selectedMode=False),
+        xAxis=draw.time_axis(min=0),
+        yAxis=draw.names_axis(names),
         series=series,
     )
 
@@ -151,14 +137,15 @@ def table(report: Result) -> Table:
         known = [_text(bar, regime) for regime in measured]
         compared = ""
         if bar.kind == "baseline" and not report.key.is_interpreted:
-            compared = ratio(bar.latency, report.latency, report.regime).text
+            found = ratio(bar.latency, report.latency, report.regime)
+            compared = f"{found} times as fast" if found.is_told else found.text
         if bar.kind == "part":
             share = bar.latency.median / report.latency.median
-            compared = f"{share:.2f} of the winner's time"
+            compared = f"{share:.2f} of its time"
         skew = "" if bar.kind == "part" else microseconds(bar.latency.skew)
         rows.append([bar.name, *known, skew, compared])
     names = [title_of(report.key, each) for each in measured]
-    return Table(["", *names, "skew", "times as fast"], rows, "l" + "r" * (len(names) + 2))
+    return Table(["", *names, "skew", "the winner"], rows, "l" + "r" * (len(names) + 2))
 
 
 def roofline(report: Result) -> list[Table]:
@@ -212,7 +199,7 @@ def _bars_in(rows: Sequence[Bar], regime: Regime, title: str, colour: str) -> Op
 
 
 def _whiskers_in(rows: Sequence[Bar], regime: Regime, slot: int, slots: int) -> Option:
-    return whiskers(
+    return draw.whiskers(
         [
             (place, *interval(bar.latency, regime), slot, slots, microseconds(bar.latency.of(regime)))
             for place, bar in enumerate(rows)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.report.view import COLOURS, Chart, Option, Table, View, base, names_axis, shown
+from autotune.report import draw
+from autotune.report.draw import COLOURS, shown
+from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import microseconds, plain
 from autotune.results.knobs import Knob
 from autotune.results.study import Study
@@ -58,10 +60,10 @@ def options(study: Study) -> Option:
          "label": {"formatter": f"{knob.importance:.2f}"}}
         for knob in ranked
     ]  # fmt: skip
-    return base(
+    return draw.base(
         grid={"left": 8, "right": 50, "top": 16, "bottom": 16},
         xAxis={"type": "value", "min": 0, "splitNumber": 4},
-        yAxis=names_axis([shown(knob.name) for knob in ranked]),
+        yAxis=draw.names_axis([shown(knob.name) for knob in ranked]),
         series=[{"type": "bar", "data": data, "color": COLOURS[0], "barMaxWidth": 14,
                  "label": {"show": True, "position": "right", "fontSize": 11}}],
     )  # fmt: skip

@@ -8,19 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.report.view import (
-    GREY,
-    Chart,
-    Option,
-    Table,
-    View,
-    base,
-    cut,
-    legend,
-    mark_lines,
-    names_axis,
-    shown,
-)
+from autotune.report import draw
+from autotune.report.draw import GREY, cut, shown
+from autotune.report.view import Chart, Option, Table, View
 from autotune.report.views.crossover import colours_of, margin_text
 from autotune.results.crossover import Point, point, sizes_of, speedup_of
 from autotune.results.figures import device_text, problem_text
@@ -140,11 +130,11 @@ def map_options(field: Field) -> Option:
     columns = {"type": "category", "data": [str(size) for size in sizes], "name": cut(shown(field.size), 30),
                "nameLocation": "middle", "nameGap": 26, "axisTick": {"show": False},
                "axisLabel": {"hideOverlap": True}}  # fmt: skip
-    rows = names_axis([line.name for line in field.lines])
+    rows = draw.names_axis([line.name for line in field.lines])
     rows["axisLabel"]["width"] = 150
-    return base(
+    return draw.base(
         grid={"left": 8, "right": 12, "top": 40, "bottom": 44},
-        legend=legend(data=[shown(mode) or "kernel" for mode in modes], selectedMode=False),
+        legend=draw.legend(data=[shown(mode) or "kernel" for mode in modes], selectedMode=False),
         xAxis=columns, yAxis=rows, series=series,
     )  # fmt: skip
 
@@ -179,10 +169,10 @@ def by_size_options(field: Field, name: str, title: str) -> Option:
         series.append({"type": "line", "name": line.name, "data": data, "symbol": "circle", "symbolSize": 7,
                        "connectNulls": True, "lineStyle": {"width": 2}})  # fmt: skip
     even = {"yAxis": 1, "lineStyle": {"color": GREY, "type": "dashed"}, "label": {"show": False}}
-    series[0]["markLine"] = mark_lines([even])
-    return base(
+    series[0]["markLine"] = draw.mark_lines([even])
+    return draw.base(
         grid={"left": 8, "right": 20, "top": 56, "bottom": 44},
-        legend=legend(data=[line.name for line in field.lines], selectedMode=False),
+        legend=draw.legend(data=[line.name for line in field.lines], selectedMode=False),
         xAxis={"type": "category", "data": [str(size) for size in field.sizes], "name": cut(shown(field.size), 30),
                "nameLocation": "middle", "nameGap": 26, "axisLabel": {"hideOverlap": True}},
         yAxis={"type": "value", "name": title, "nameTextStyle": {"align": "left"}, "scale": True, "splitNumber": 4},

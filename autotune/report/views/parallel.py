@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from autotune.config import Config
-from autotune.report.view import NARROW, WINNER, Chart, Option, View, base, ceiling, config_lines, shown, up_to
+from autotune.report import draw
+from autotune.report.draw import WINNER, shown
+from autotune.report.view import Chart, Option, View
 from autotune.results.figures import microseconds
 from autotune.results.study import Study
 
@@ -44,13 +46,13 @@ def options(study: Study) -> Option:
     configs = list(study.measured)
     names = study.varied(configs)
     latencies = [study.microseconds(config) for config in configs]
-    high = ceiling(latencies)
+    high = draw.ceiling(latencies)
     axes = [axis(study, name, place) for place, name in enumerate(names)]
     last = {"dim": len(names), "name": "µs", "type": "value", "max": high, "min": "dataMin", "inverse": True}
     last |= {"axisLabel": {"showMinLabel": False, "showMaxLabel": False}, "nameLocation": "end"}
     quarter = statistics.quantiles(latencies, n=4)[1] if len(latencies) > 1 else latencies[0]
     best = min(latencies)
-    return base(
+    return draw.base(
         parallel={**SIDE_BY_SIDE, "parallelAxisDefault": {
             "nameTruncate": {"maxWidth": 140},
             "nameTextStyle": {"fontSize": 11}, "axisLabel": {"fontSize": 10, "hideOverlap": True},
@@ -66,8 +68,8 @@ def options(study: Study) -> Option:
              "inactiveOpacity": 0.05, "z": 5,
              "data": [line(study, config, names, high) for config in _winner(study)]},
         ],
-        media=up_to(
-            max(NARROW, APART * len(names)),
+        media=draw.up_to(
+            max(draw.NARROW, APART * len(names)),
             {"parallel": STACKED, "parallelAxis": [
                 {"nameLocation": "start", "nameGap": 12, "nameTruncate": {"maxWidth": 90}} for _ in [*axes, last]]},
             {"parallel": SIDE_BY_SIDE, "parallelAxis": [
@@ -90,7 +92,7 @@ def line(study: Study, config: Config, names: Sequence[str], high: float) -> Opt
     """A config's values along the axes; what is slower than the last axis goes, ends at its end."""
     value = study.microseconds(config)
     places = [shown(config[name]) if name in config else ABSENT for name in names]
-    told = f"{microseconds(value)}\n{config_lines(config, study.names([config]))}"
+    told = f"{microseconds(value)}\n{draw.config_lines(config, study.names([config]))}"
     return {"value": [*places, round(min(value, high), 3)], "name": told}
 
 

@@ -9,26 +9,9 @@ from itertools import groupby
 from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import Outcome
-from autotune.report.view import (
-    FAILED,
-    GREY,
-    SYMBOLS,
-    WINNER,
-    Chart,
-    Option,
-    Table,
-    View,
-    base,
-    bounds,
-    config_lines,
-    cut,
-    legend,
-    line_at,
-    mark_lines,
-    mode_colours,
-    shown,
-    time_axis,
-)
+from autotune.report import draw
+from autotune.report.draw import FAILED, GREY, WINNER, cut, shown
+from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import latency_text, outcomes_text
 from autotune.results.study import Study, mode_of
 from autotune.tuning.finals import BASELINE, FINAL, PROOF
@@ -128,20 +111,20 @@ def options(study: Study) -> Option:
     moments = timeline(study)
     kinds, latencies = failures(study), [latency.of(study.regime) for latency in study.measured.values()]
     lines = _levels(study)
-    ends = bounds(latencies, [value for _, value in lines]) if latencies else {"min": 0, "max": 1}
+    ends = draw.bounds(latencies, [value for _, value in lines]) if latencies else {"min": 0, "max": 1}
     series = [_best(study, moments, lines)] if latencies else []
     series += _dots(study, moments, ends["max"])
     series += [_rim(study, moments, kind, place) for place, kind in enumerate(kinds)]
     rim = 22 * len(kinds)
-    return base(
-        legend=legend(data=["best so far", *map(mode_name, _measured_modes(study))]),
+    return draw.base(
+        legend=draw.legend(data=["best so far", *map(mode_name, _measured_modes(study))]),
         grid=[
             {**SIDES, "top": 48, "bottom": 76 + rim + (12 if kinds else 0), "show": bool(latencies)},
             {**SIDES, "height": rim, "bottom": 76, "show": bool(kinds)},
         ],
         xAxis=[_clock(moments, 0, shown=not kinds), _clock(moments, 1, shown=bool(kinds))],
         yAxis=[
-            time_axis(**ends, gridIndex=0, show=bool(latencies)),
+            draw.time_axis(**ends, gridIndex=0, show=bool(latencies)),
             {"type": "category", "data": [kind.value for kind in kinds], "gridIndex": 1, "show": bool(kinds),
              "axisLine": {"show": False}, "axisTick": {"show": False}, "axisLabel": {"fontSize": 10}},
         ],
@@ -226,13 +209,13 @@ def _best(study: Study, moments: Sequence[Moment], lines: Sequence[tuple[str, fl
         "type": "line", "name": "best so far", "step": "end", "silent": True, "symbol": "none", "z": 4, "color": WINNER,
         "lineStyle": {"width": 2}, "tooltip": {"show": False},
         "data": [[round(at, 2), round(value, 3)] for at, value in best_so_far(study, moments)],
-        "markLine": mark_lines([line_at(value, name) for name, value in lines]),
+        "markLine": draw.mark_lines([draw.line_at(value, name) for name, value in lines]),
     }  # fmt: skip
 
 
 def _dots(study: Study, moments: Sequence[Moment], high: float) -> list[Option]:
     """A series for each mode; what is off the chart is a triangle at its upper edge."""
-    colours = mode_colours(study.modes)
+    colours = draw.mode_colours(study.modes)
     found = []
     for mode in _measured_modes(study):
         data = []
@@ -267,12 +250,12 @@ def _rim(study: Study, moments: Sequence[Moment], kind: Outcome, place: int) -> 
     ]
     return {
         "type": "scatter", "name": kind.value, "xAxisIndex": 1, "yAxisIndex": 1, "data": data, "symbolSize": 7,
-        "symbol": SYMBOLS[kind], "color": GREY if kind is Outcome.INVALID else FAILED,
+        "symbol": draw.SYMBOLS[kind], "color": GREY if kind is Outcome.INVALID else FAILED,
     }  # fmt: skip
 
 
 def _told(study: Study, moment: Moment, number: int, ended: str) -> str:
-    lines = config_lines(moment.trial.config, study.names([moment.trial.config]))
+    lines = draw.config_lines(moment.trial.config, study.names([moment.trial.config]))
     return f"trial {number}, {moment.at:.0f} s, {shown(moment.trial.source)}\n{ended}\n{lines}"
 
 
@@ -297,7 +280,7 @@ def _bands(moments: Sequence[Moment], *, has_grid: bool) -> list[Option]:
         if moment.paused
     ]  # fmt: skip
     return [{"type": "line", "name": "phases", "data": [], "silent": True, "markArea": {"silent": True, "data": areas},
-             "markLine": mark_lines(pauses)}]  # fmt: skip
+             "markLine": draw.mark_lines(pauses)}]  # fmt: skip
 
 
 def _duration(seconds: float) -> str:

@@ -7,23 +7,9 @@ import statistics
 from dataclasses import dataclass
 
 from autotune.config import Config, Value
-from autotune.report.view import (
-    COLOURS,
-    GREY,
-    WINNER,
-    Chart,
-    Option,
-    Table,
-    View,
-    base,
-    bounds,
-    config_lines,
-    heading,
-    names_axis,
-    shown,
-    time_axis,
-    whiskers,
-)
+from autotune.report import draw
+from autotune.report.draw import COLOURS, GREY, WINNER, shown
+from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import latency_text, microseconds
 from autotune.results.study import Study, mode_of
 from autotune.text import counted
@@ -90,12 +76,12 @@ def options(study: Study, mode: str, name: str) -> Option:
     """Dots beside each other, boxes behind them."""
     configs = study.of_mode(mode)
     values = study.values(name, list(configs))
-    ends = bounds(list(configs.values()))
+    ends = draw.bounds(list(configs.values()))
     high = ends["max"]
     dots: list[Option] = []
     for config, latency in configs.items():
         if name in config:
-            told = f"{microseconds(latency)}\n{config_lines(config, study.names([config]))}"
+            told = f"{microseconds(latency)}\n{draw.config_lines(config, study.names([config]))}"
             off = {"symbol": "triangle"} if latency > high else {}
             place = values.index(config[name])
             dots.append({"value": [place, round(min(latency, high), 3)], "name": told, **off})
@@ -112,12 +98,12 @@ def options(study: Study, mode: str, name: str) -> Option:
         point = {"value": [values.index(winner[name]), round(min(configs[winner], high), 3)], "name": "winner"}
         series.append({"type": "scatter", "data": [point], "symbolSize": 11, "color": WINNER, "z": 5})
     title = shown(name) + (f" ({shown(mode)})" if mode else "")
-    return base(
-        title=heading(title),
+    return draw.base(
+        title=draw.heading(title),
         grid={"left": 8, "right": 12, "top": 40, "bottom": 16},
         xAxis={"type": "category", "data": [shown(value) for value in values], "jitter": 26, "jitterOverlap": True,
                "axisLabel": {"fontSize": 11}},
-        yAxis=time_axis("", **ends),
+        yAxis=draw.time_axis("", **ends),
         series=series,
     )  # fmt: skip
 
@@ -167,13 +153,13 @@ def step_options(study: Study, steps: list[Step]) -> Option:
         (place, 100 * (step.ratio - step.error - 1), 100 * (step.ratio + step.error - 1), 0, 1, _percent(step))
         for place, step in enumerate(steps)
     ]
-    return base(
-        title=heading("One step from the winner"),
+    return draw.base(
+        title=draw.heading("One step from the winner"),
         grid={"left": 8, "right": 110, "top": 44, "bottom": 16},
         xAxis={"type": "value", "name": "%", "axisLabel": {"formatter": "{value} %", "hideOverlap": True},
                "nameLocation": "end", "splitNumber": 4},
-        yAxis=names_axis(names),
-        series=[{"type": "bar", "data": data, "barMaxWidth": 16}, whiskers(intervals)],
+        yAxis=draw.names_axis(names),
+        series=[{"type": "bar", "data": data, "barMaxWidth": 16}, draw.whiskers(intervals)],
     )  # fmt: skip
 
 

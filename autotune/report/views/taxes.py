@@ -6,22 +6,9 @@ import math
 import statistics
 from collections.abc import Mapping
 
-from autotune.report import waterfall
-from autotune.report.view import (
-    COLOURS,
-    GREY,
-    WINNER,
-    Chart,
-    Option,
-    Table,
-    View,
-    base,
-    legend,
-    names_axis,
-    shown,
-    time_axis,
-    whiskers,
-)
+from autotune.report import draw, waterfall
+from autotune.report.draw import COLOURS, GREY, WINNER, shown
+from autotune.report.view import Chart, Option, Table, View
 from autotune.report.waterfall import Bar
 from autotune.results.figures import difference_text
 from autotune.results.study import Study
@@ -76,14 +63,14 @@ def options(taxes: Taxes) -> Option:
     ends = [
         (place, *_interval(bar, size), 0, 1, waterfall.number(bar.found, size)) for place, bar in enumerate(rows)
     ]  # fmt: skip
-    return base(
+    return draw.base(
         grid={"left": 8, "right": 110, "top": 16, "bottom": 24},
-        xAxis=time_axis(unit, min=0),
-        yAxis=names_axis(names),
+        xAxis=draw.time_axis(unit, min=0),
+        yAxis=draw.names_axis(names),
         series=[
             {"type": "bar", "stack": "all", "data": offsets, "silent": True, "barMaxWidth": 16},
             {"type": "bar", "stack": "all", "data": heights, "barMaxWidth": 16, "itemStyle": {"borderRadius": 2}},
-            whiskers(ends),
+            draw.whiskers(ends),
         ],
     )
 
@@ -105,11 +92,11 @@ def responses(doses: Mapping[str, Doses], name: str, size: float, *, diagonal: b
         most = max(dose for by_dose in doses.values() for dose in by_dose) / size
         series.append({"type": "line", "name": "all", "data": [[0, 0], [most, most]], "symbol": "none",
                        "color": GREY, "lineStyle": {"type": "dashed", "width": 1}, "silent": True})  # fmt: skip
-    return base(
-        legend=legend(),
+    return draw.base(
+        legend=draw.legend(),
         grid={"left": 8, "right": 16, "top": 44, "bottom": 36},
         xAxis={"type": "value", "name": name, "nameLocation": "middle", "nameGap": 24, "splitNumber": 4},
-        yAxis=time_axis(f"{waterfall.unit(10 * size)[1]} more"),
+        yAxis=draw.time_axis(f"{waterfall.unit(10 * size)[1]} more"),
         series=series,
     )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.report import waterfall
-from autotune.report.view import COLOURS, FAILED, GREY, WINNER, Chart, Option, Table, View, base, legend
+from autotune.report import draw, waterfall
+from autotune.report.draw import COLOURS, FAILED, GREY, WINNER
+from autotune.report.view import Chart, Option, Table, View
 from autotune.results.study import Study
 from autotune.taxes import ladder
 from autotune.taxes.trace import BARRIER, KINDS, SENDS, TILE, WAITS, Event, Traced
@@ -70,8 +71,8 @@ def options(traced: Traced) -> Option:
             })  # fmt: skip
     first = {rank: min(number for line, number in place.items() if line[0] == rank) for rank, *_ in lines}
     names = [f"rank {line[0]}" if first[line[0]] == number else "" for line, number in place.items()]
-    return base(
-        legend=legend(),
+    return draw.base(
+        legend=draw.legend(),
         grid={"left": 8, "right": 24, "top": 40, "bottom": 36},
         xAxis={"type": "value", "name": unit, "nameLocation": "middle", "nameGap": 24, "min": 0, "splitNumber": 6},
         yAxis={"type": "category", "data": names, "inverse": True, "axisTick": {"show": False},

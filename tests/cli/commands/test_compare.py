@@ -13,7 +13,7 @@ import pytest
 from fakes import EIGHT_GPUS, Bench
 
 from autotune.config import Config
-from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import Door, Evaluation, Latency, Outcome, Regime
 from autotune.workloads import provenance_of, workload
@@ -93,48 +93,6 @@ def test_for_programs(sides: tuple[Bench, str, str]) -> None:
     assert [each["problem"]["m"] for each in values["new"] + values["missing"]] == [1024, 512]
 
 
-def test_as_markdown_into_a_file(sides: tuple[Bench, str, str], tmp_path: Path) -> None:
-    bench, a, b = sides
-    file = tmp_path / "changes.md"
-    result = bench.tune("compare", a, b, "--markdown", "-o", str(file))
-    assert result.exit_code == 1 and result.stdout == "" and f"wrote changes to {file}" in result.stderr
-    text = file.read_text()
-    assert text.startswith("# What changed from A to B\n") and "\n## all-gather-gemm on 8 × NVIDIA H200" in text
-    assert "\n|   64 | 100.0 µs | 110.0 µs | 1.100 ± 0.004 | slower   |\n" in text
-
-
-@pytest.mark.parametrize("form", [(), ("--json",)])
-def test_any_form_goes_into_a_file(sides: tuple[Bench, str, str], tmp_path: Path, form: tuple[str, ...]) -> None:
-    bench, a, b = sides
-    file, told = tmp_path / "changes", bench.tune("compare", a, b, *form).stdout
-    result = bench.tune("compare", a, b, *form, "-o", str(file))
-    assert result.exit_code == 1 and result.stdout == "" and file.read_text() == told != ""
-
-
-@pytest.mark.parametrize(("ending", "form"), [(".json", "--json"), (".md", "--markdown")])
-def test_a_file_gets_the_form_that_its_name_ends_in(
-    sides: tuple[Bench, str, str], tmp_path: Path, ending: str, form: str
-) -> None:
-    bench, a, b = sides
-    file = (tmp_path / "changes").with_suffix(ending)
-    bench.tune("compare", a, b, "-o", str(file))
-    assert file.read_text() == bench.tune("compare", a, b, form).stdout
-
-
-def test_a_threshold_of_nothing_leaves_the_noise(sides: tuple[Bench, str, str]) -> None:
-    bench, a, b = sides
-    found = json.loads(bench.tune("compare", a, b, "--threshold", "0", "--json").stdout)
-    assert found["counts"]["slower"] == 2, "1 % is beyond the noise of three rounds"
-
-
-def test_a_url_is_no_file(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.db.engines.database.PATIENCE", 0.0)
-    a, none = str(stored(tmp_path / "a.db", 64, 100.0)), tmp_path / "none.db"
-    assert gpus.tune("compare", f"sqlite:///{a}", a).exit_code == 0
-    missing = gpus.tune("compare", f"sqlite:///{none}", a)
-    assert missing.exit_code == 2 and "no database at" in missing.stderr and not none.exists()
-
-
 def test_nothing_slower_is_success(sides: tuple[Bench, str, str]) -> None:
     bench, a, b = sides
     assert bench.tune("compare", a, b, "--threshold", "15%").exit_code == 0
@@ -205,12 +163,6 @@ def test_a_difference_within_the_noise_is_none_however_large(gpus: Bench, tmp_pa
     assert result.exit_code == 0 and "1 the same" in result.stdout
 
 
-def test_what_was_measured_once_says_so(gpus: Bench, tmp_path: Path) -> None:
-    a, b = stored(tmp_path / "a.db", 64, 100.0), stored(tmp_path / "b.db", 64, 110.0)
-    result = gpus.tune("compare", str(a), str(b))
-    assert result.exit_code == 1 and "measured once" in result.stdout
-
-
 def test_files_and_the_database_in_use(sides: tuple[Bench, str, str], tmp_path: Path) -> None:
     bench, a, b = sides
     file = tmp_path / "baseline.json"
@@ -255,16 +207,6 @@ def test_another_machine(gpus: Bench, tmp_path: Path) -> None:
     assert "on 8 × NVIDIA H100 (sm_90, nvlink), then 8 × NVIDIA H200" in result.stdout
     stored(b, 64, 99.0, 99.1, 98.9, machine=OTHER_GPUS)
     assert "1 the same, 1 new" in gpus.tune("compare", str(a), str(b)).stdout, "of several machines, each with itself"
-
-
-def test_decorated_kernels_are_compared_too(gpus: Bench, tmp_path: Path) -> None:
-    key = CacheKey("multiply_tile", '{"M":64,"a.dtype":"torch.float16"}', 1, "GPU", "sm_90", "none", "graph")
-    for name, median in (("a", 100.0), ("b", 50.0)):
-        with Store.open(tmp_path / f"{name}.db") as store:
-            study = store.study(key, Provenance("s", "f", "3", "0", "2", "5"), seed=0, space_size=6)
-            store.finish(study.id, Winner(Config({"BLOCK": 64}), in_rounds(median)))
-    result = gpus.tune("compare", str(tmp_path / "a.db"), str(tmp_path / "b.db"))
-    assert result.exit_code == 0 and "multiply-tile on 1 × GPU" in result.stdout and "faster" in result.stdout
 
 
 def test_a_side_may_be_a_pipe(gpus: Bench, tmp_path: Path) -> None:

@@ -95,23 +95,6 @@ def test_rungs_take_turns_and_the_order_rotates(gpus: Bench) -> None:
     assert rounds[0][0] == (Config({"mode": "bsp", "launch": "eager"}), True)
 
 
-def test_the_text_fits_80_columns_and_is_stored_with_the_study(gpus: Bench) -> None:
-    tuned(gpus, "gemm_all_reduce")
-    result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "4")
-    assert result.exit_code == 0, result.stderr
-    lines = result.stdout.splitlines()
-    drawn = lines[lines.index("") : lines.index("", lines.index("") + 1)]
-    assert all(len(line) <= 80 for line in drawn) and sum("█" in line for line in drawn) > 8
-    assert "F is missing: a rank's own part takes the same way" in result.stdout
-    assert "locality        not told apart: there is no rung F" in result.stdout
-    assert "stored with study 1; next: tune report gemm-all-reduce" in result.stderr
-    with Store.open(create=False) as store:
-        text = store.taxes(1)
-    assert text is not None
-    taxes = Taxes.from_json(text)
-    assert Taxes.from_json(taxes.to_json()) == taxes and len(taxes.rounds["B"]) == 4
-
-
 def test_taxes_are_those_of_the_regimes_own_study(gpus: Bench) -> None:
     tuned(gpus, "gemm_all_reduce")
     missing = gpus.tune("taxes", "gemm-all-reduce", "--regime", "graph")
@@ -121,12 +104,6 @@ def test_taxes_are_those_of_the_regimes_own_study(gpus: Bench) -> None:
     assert result.exit_code == 0 and "stored with study 2; " in result.stderr
     with Store.open(create=False) as store:
         assert store.taxes(1) is None and store.taxes(2) is not None
-
-
-def test_what_would_take_the_interpreter_hours_is_refused(laptop: Bench) -> None:
-    tuned(laptop, "gemm_all_reduce")
-    result = laptop.tune("taxes", "gemm-all-reduce", "--m", "65536", "--n", "4096", "--k", "4096")
-    assert result.exit_code == 2 and "Triton's interpreter runs at most 0.2 GFLOP" in result.stderr
 
 
 def test_a_winner_apart_is_a_rung_of_its_own(gpus: Bench) -> None:
@@ -149,19 +126,6 @@ def test_a_rung_that_is_wrong_has_no_number(gpus: Bench) -> None:
     assert found["missing"]["B"].startswith("crashed: rank 0: made to end")
     assert "B" not in found["rungs"] and ["library", "boundary"] in [step["causes"] for step in found["steps"]]
     assert found["taxes"]["kernel launch"] is None and found["taxes"]["bulk synchrony"] is not None
-
-
-@pytest.mark.parametrize(("ratio", "dropped", "said"), [(0.99, 0, ""), (0.9, 0, "Clocks differed by more than 3 %")])
-def test_clocks_that_differ_are_said(gpus: Bench, ratio: float, dropped: int, said: str) -> None:
-    tuned(gpus, "gemm_all_reduce")
-
-    def throttle(gang: FakeGang) -> None:
-        gang.clock = lambda config, rank: 1980.0 * (ratio if config["mode"] == "bsp" and rank == 5 else 1.0)
-
-    gpus.prepare = throttle
-    result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "3")
-    assert result.exit_code == 0 and ("Clocks differed" in result.stdout) == bool(said)
-    assert gpus.json("taxes", "gemm-all-reduce", "--rounds", "3")["rounds_dropped"] == dropped
 
 
 def fail_late(gang: FakeGang) -> None:
