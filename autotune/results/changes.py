@@ -223,12 +223,10 @@ def quotient(numerator: Latency, denominator: Latency, regime: Regime) -> Ratio:
 
 def _beside(config: Config, now: Entry, trials: Sequence[TrialRecord], regime: Regime) -> Ratio | None:
     """The winner over another config of the same finals, round by round."""
-    from autotune.tuning.finals import last_finals, merge
+    from autotune.tuning.finals import in_finals
 
-    rounds = {config: [], now.winner.config: []}  # type: dict[Config, list[Latency]]
-    for record in last_finals(trials):
-        if record.config in rounds and record.evaluation.latency is not None:
-            rounds[record.config].append(record.evaluation.latency)
-    if min(map(len, rounds.values())) < 2:
+    final = in_finals(trials)
+    ours, theirs = final.get(now.winner.config), final.get(config)
+    if ours is None or theirs is None or min(len(ours.rounds), len(theirs.rounds)) < 2:
         return None
-    return ratio(merge(rounds[now.winner.config]), merge(rounds[config]), regime)
+    return ratio(ours, theirs, regime)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,7 @@ from autotune.results.repeat import command_of, copies, repeat_of
 from autotune.results.result import Result
 from autotune.search_spaces import Space
 from autotune.taxes.result import Taxes, summary
-from autotune.tuning.finals import FINAL, disqualified, drift, last_finals, merge, of_search
+from autotune.tuning.finals import FINAL, disqualified, drift, in_finals, of_search
 from autotune.workloads import Workload
 
 BEST = 10
@@ -142,13 +142,10 @@ class Study:
     @cached_property
     def ranked(self) -> tuple[Ranked, ...]:
         """The measured configs, the fastest first."""
-        failed, rounds = disqualified(self.trials), defaultdict[Config, list[Latency]](list)
-        for record in last_finals(self.trials):
-            if record.evaluation.latency is not None and record.config not in failed:
-                rounds[record.config].append(record.evaluation.latency)
+        failed, final = disqualified(self.trials), in_finals(self.trials)
         sources = {trial.config: trial.source for trial in reversed(self.searched) if trial.evaluation.latency}
         return tuple(
-            Ranked(each, self.measured[each], merge(rounds[each]) if each in rounds else None, sources[each])
+            Ranked(each, self.measured[each], None if each in failed else final.get(each), sources[each])
             for each in sorted(self.measured, key=self.microseconds)
         )
 
