@@ -29,7 +29,7 @@ def test_a_space_is_recorded(gpus: Bench, tmp_path: Path) -> None:
     assert found["configs"] == len(recording.evaluations) > 10
     assert found["outcomes"]["out of resources"] > 0
     assert found["best"]["median"] == pytest.approx(recording.optimum, abs=1e-3)
-    assert recording.restriction["loads"] == ["tma"] and recording.dimensions["preload_b"] == (False,)
+    assert recording.restriction["loads"] == ["tma"] and recording.dimensions["preload_b"] == [False]
     assert gpus.gangs[0].closed
     listed = gpus.tune("list")
     assert listed.stdout == "" and "nothing is tuned yet" in listed.stderr, "no command continues it"
