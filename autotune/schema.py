@@ -22,6 +22,8 @@ from autotune.errors import AutotuneError
 
 T = TypeVar("T")
 
+UNKNOWN = "unknown field"
+
 
 @dataclass(frozen=True)
 class Within:
@@ -75,12 +77,12 @@ def write(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def read(kind: type[T], values: Any) -> T:
-    """Raises Mistakes."""
+def read(kind: type[T], values: Any, *, newer: bool = False) -> T:
+    """Raises Mistakes. ``newer``: a later version may have added fields, which are left out."""
     found: list[Mistake] = []
     record = _reader(typing.cast(Any, kind))(values, (), found)
-    if found:
-        raise Mistakes(found)
+    if mistakes := [each for each in found if not (newer and each.said == UNKNOWN)]:
+        raise Mistakes(mistakes)
     return typing.cast(T, record)
 
 
@@ -208,15 +210,14 @@ def _record(kind: Any) -> Read:
         if not isinstance(value, dict):
             found.append(Mistake(place, "expected an object", value))
             return value
-        before = len(found)
-        found += [Mistake((*place, name), "unknown field") for name in value if name not in fields]
-        values = {}
+        found += [Mistake((*place, name), UNKNOWN) for name in value if name not in fields]
+        before, values = len(found), {}
         for name, (inner, optional) in fields.items():
             if name in value:
                 values[name] = inner(value[name], (*place, name), found)
             elif not optional:
                 found.append(Mistake((*place, name), "missing"))
-        if len(found) > before:
+        if any(each.said != UNKNOWN for each in found[before:]):
             return value
         try:
             return kind(**values)

@@ -68,7 +68,7 @@ def trial_record(row: Row[Any]) -> TrialRecord:
     latency = None
     if outcome is Outcome.MEASURED:
         values = {name: getattr(row, name) for name in LATENCY} | {"by_rank": json.loads(row.by_rank or "")}
-        latency = schema.read(Latency, values)
+        latency = schema.read(Latency, values, newer=True)
     evaluation = Evaluation(
         outcome=outcome,
         reason=words(row.reason),
@@ -155,7 +155,9 @@ def provenance_of(row: Keyed | Row[Any]) -> Provenance:
 
 def _winner(row: Study | Row[Any]) -> Winner:
     columns = {name: getattr(row, f"winner_{name}") for name in WINNER}
-    return schema.read(Winner, {name: json_object(text) for name, text in columns.items() if text is not None})
+    return schema.read(
+        Winner, {name: json_object(text) for name, text in columns.items() if text is not None}, newer=True
+    )
 
 
 def _check(row: Study | Row[Any]) -> None:

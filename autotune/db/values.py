@@ -45,7 +45,7 @@ def entry_of(values: Any) -> Entry:
         raise schema.Mistakes([schema.Mistake((), "expected an object", values)])
     nested: dict[str, Any] = {"study_id": 0, **{name: {} for name in PARTS}}
     home = {name: part for part, names in FIELDS.items() for name in names}
-    found = [schema.Mistake((name,), "unknown field") for name in values if name not in home]
+    found = [schema.Mistake((name,), schema.UNKNOWN) for name in values if name not in home]
     for name in (each for each in values if each in home):
         nested.get(home[name], nested)[name] = values[name]
     problem = nested["key"].get("problem", {})

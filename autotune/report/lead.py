@@ -26,7 +26,7 @@ def verdict(study: Study) -> str:
 
 
 def facts(study: Study) -> list[str]:
-    """Latencies, the share of the limit, what was tried, and for whom."""
+    """Latencies, the share of the limit, what was tried."""
     of, told = study.result, []
     if of is not None:
         told.append(latency_text(of.latency, of.regime))
@@ -38,7 +38,13 @@ def facts(study: Study) -> list[str]:
             told.append(BEYOND_LIMIT if beyond else f"{100 * of.limit.share:.0f} % of perfect overlap")
         if study.trials:  # an imported study's are elsewhere
             told.append(f"{study.evaluated} of {study.record.space_size} configs tried, results checked on every rank")
-    return [*told, device_text(study.key), f"tuned for {tuned_for(study.key)}"]
+    return told
+
+
+def circumstances(study: Study) -> str:
+    """``Tuned 2026-11-26 on 8 × NVIDIA H200 (sm_90, nvlink) for eager callers whose host runs ahead.``"""
+    moment = f"{study.last_moment:%Y-%m-%d} " if study.last_moment is not None else ""
+    return f"Tuned {moment}on {device_text(study.key)} for {tuned_for(study.key)}."
 
 
 def notes(study: Study) -> list[str]:

@@ -26,26 +26,6 @@ def test_no_command_shows_help(gpus: Bench) -> None:
     assert "all-gather-gemm" in gpus.tune().output
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("report",),
-        ("report", "all-gather-gemm"),
-        ("export",),
-        ("export", "--format", "optuna"),
-        ("compare", "a.db", "b.db"),
-        ("compare", "a.db", "b.db", "--json"),
-        ("record", "all-gather-gemm", "--values", "mode=push"),
-        ("model", "config.json", "--list"),
-    ],
-    ids=" ".join,
-)
-def test_a_file_whose_ending_promises_another_format_is_refused(laptop: Bench, words: tuple[str, ...]) -> None:
-    result = laptop.tune(*words, "-o", "x.pdf")
-    assert result.exit_code == 2 and re.search(r"x\.pdf: ending \.pdf: allowed: \.\w+", result.stderr), result.stderr
-    assert not Path("x.pdf").exists()
-
-
 @pytest.mark.skipif(not machine().is_interpreter, reason="the problem is one for interpreted ranks")
 def test_the_real_thing_from_the_command_line_into_the_cache_and_out_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

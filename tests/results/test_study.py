@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -154,16 +153,6 @@ def test_a_winner_that_no_look_up_serves_is_called_so(store: Store, regime: Regi
     report = finished(store, store.entries()[0], found)
     assert any(note.startswith("No look-up serves this config: ") for note in report.notes) != served
     assert report.result is not None and [tax.name for tax in report.result.taxes] == ["bulk synchrony and locality"]
-
-
-def test_a_replay_s_dimensions_have_no_importance(studied: Path) -> None:
-    """Its search was of a reduced space."""
-    with Store.open(studied) as store:
-        (entry,) = store.entries()
-        provenance = entry.provenance.as_replay(datetime(2026, 11, 20, tzinfo=UTC))
-        report = finished(store, dataclasses.replace(entry, provenance=provenance), workload("all_gather_gemm"))
-    assert report.knobs and all(knob.importance is None for knob in report.knobs)
-    assert any("a table recorded 2026-11-20" in note for note in report.notes)
 
 
 @pytest.fixture

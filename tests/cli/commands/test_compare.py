@@ -217,31 +217,3 @@ def test_a_side_may_be_a_pipe(gpus: Bench, tmp_path: Path) -> None:
     result = gpus.tune("compare", f"/dev/fd/{reading}", db)
     os.close(reading)
     assert result.exit_code == 0 and "1 the same" in result.stdout, result.output
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["nowhere.db"], "nowhere.db: No such file or directory; give a database or a file of tune export"),
-        (["."], "Is a directory"),
-        (["/dev/null", "A"], "/dev/null: a device; name a file or a pipe; give a database or a file of tune export"),
-        (["A", "A", "--a", "until"], "'until': write it like until=2026-11-01"),
-        (["A", "A", "--a", "until=soon"], "until=soon: write a date like 2026-11-20"),
-        (["A", "A", "--b", "colour=red"], "colour=red: allowed: since, until, workload, device"),
-        (["A", "A", "--threshold", "-3%"], "--threshold -3%: write a percentage"),
-        (["A", "A", "--json", "--markdown"], "choose one"),
-        (["NOTES", "A"], "notes.txt: not JSON"),
-        (["SQLITE", "A"], "another program's SQLite database"),
-    ],
-)
-def test_bad_input(gpus: Bench, tmp_path: Path, words: list[str], told: str) -> None:
-    import sqlite3
-
-    (tmp_path / "notes.txt").write_text("somebody's")
-    with sqlite3.connect(tmp_path / "other.db") as other:
-        other.execute("CREATE TABLE t (a)")
-    other.close()
-    places = {"NOTES": "notes.txt", "SQLITE": "other.db", "A": "a.db"}
-    stored(tmp_path / "a.db", 64, 100.0)
-    result = gpus.tune("compare", *(str(tmp_path / places[w]) if w in places else w for w in words))
-    assert (result.exit_code, result.stdout) == (2, "") and told in result.stderr

@@ -74,26 +74,6 @@ def test_what_would_replace_ours_is_reported_and_needs_the_flag(gpus: Bench, exp
     assert json.loads(gpus.tune("export").stdout) == values
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        (None, "No such file"),
-        (b"\xff\xfe\x00", "not UTF-8 text"),
-        (b"{}", "not a file of configs"),
-        (b'{"format": "iris-autotune/configs", "version": 1, "entries": [{}]}', "workload: missing"),
-    ],
-)
-def test_a_file_of_no_use_imports_nothing(gpus: Bench, tmp_path: Path, content: bytes | None, told: str) -> None:
-    file = tmp_path / "file.json"
-    if content is not None:
-        file.write_bytes(content)
-    result = gpus.tune("import", str(file))
-    assert result.exit_code == 2 and result.stdout == ""
-    assert result.stderr.startswith(f"tune: error: {file}: ") and told in result.stderr
-    assert result.stderr.endswith("; nothing was imported\n")
-    assert not (tmp_path / "cache.db").exists()
-
-
 @pytest.mark.parametrize("name", ["-", "windows.json"])
 def test_import_reads_what_a_windows_editor_wrote(gpus: Bench, tmp_path: Path, exported: Path, name: str) -> None:
     written = b"\xef\xbb\xbf" + exported.read_bytes()

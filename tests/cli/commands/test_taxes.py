@@ -145,27 +145,6 @@ def test_a_trace_is_a_file_for_perfetto(gpus: Bench, tmp_path: Path) -> None:
         assert set(Taxes.from_json(store.taxes(1) or "").traces) == {"S", "D"}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["gemm-all-reduce", "--rounds", "1"], 2, "greater than or equal to 2"),
-        (["gemm-all-reduce", "--m", "5"], 1, "has not been tuned here; tune it first: tune gemm-all-reduce --m 5"),
-        (["flash-decode"], 1, "was tuned before the kernels' sources have changed"),
-        (["gemm-all-reduce", "--world-size", "16"], 2, "this machine has 8 GPUs"),
-        (["gemm-all-reduce", "--regime", "fast"], 2, "regime 'fast': allowed"),
-        (["gemm-all-reduce", "--db", "nowhere.db"], 2, "tune it first: tune gemm-all-reduce --db nowhere.db"),
-        (["gemm-all-reduce", "--trace", "/no/such/folder/x.json"], 2, "folder /no/such/folder does not exist"),
-        (["gemm-all-reduce", "--trace", "/dev"], 2, "file /dev: it is a folder"),
-        (["no-such-thing"], 2, "no workload named"),
-    ],
-)
-def test_bad_input(gpus: Bench, words: list[str], code: int, told: str) -> None:
-    tuned(gpus, "gemm_all_reduce")
-    tuned(gpus, "flash_decode", stale=True)
-    result = gpus.tune("taxes", *words)
-    assert result.exit_code == code and result.stdout == "" and told in result.stderr, result.stderr
-
-
 def test_a_fault_in_a_later_turn_ends_it_and_stores_nothing(gpus: Bench) -> None:
     tuned(gpus, "gemm_all_reduce")
     gpus.prepare = fail_late
