@@ -113,35 +113,43 @@ def imported_row(entry: Entry) -> Study:
 
 
 def study_record(row: Study | Row[Any]) -> StudyRecord:
-    _check(row)
     return StudyRecord(
+        **_shared(row),
         id=row.id,
-        key=key_of(row),
-        provenance=provenance_of(row),
-        seed=whole_number(row.seed),
-        space_size=whole_number(row.space_size),
         state=row.state,
         created_at=_time(row.created_at),
         winner=None if row.finished_at is None else _winner(row),
-        origin=words(row.origin or ""),
     )
 
 
 def entry(row: Row[Any]) -> Entry:
     """The cache entry from a finished study's columns and ``trials``, its number of trials."""
-    _check(row)
     return Entry(
-        key=key_of(row),
-        provenance=provenance_of(row),
+        **_shared(row),
         winner=_winner(row),
         study_id=row.id,
         finished_at=_time(row.finished_at),
         trials=row.trials + whole_number(row.imported_trials or 0),
-        seed=whole_number(row.seed),
-        space_size=whole_number(row.space_size),
         imported_at=None if row.imported_at is None else _time(row.imported_at),
-        origin=words(row.origin or ""),
     )
+
+
+def _shared(row: Study | Row[Any]) -> dict[str, Any]:
+    """What a study and its entry have alike. Raises ValueError for values that are damaged in either, so that both
+    readers agree.
+    """
+    if row.state not in get_args(State):
+        raise ValueError(f"state {row.state!r}")
+    if row.finished_at is None and row.state == "finished":
+        raise ValueError("finished, and without the moment")
+    for moment in (row.finished_at, row.imported_at):
+        if moment is not None:
+            _time(moment)
+    whole_number(row.imported_trials or 0)
+    return {
+        "key": key_of(row), "provenance": provenance_of(row), "seed": whole_number(row.seed),
+        "space_size": whole_number(row.space_size), "origin": words(row.origin or ""),
+    }  # fmt: skip
 
 
 def key_of(row: Keyed | Row[Any]) -> CacheKey:
@@ -158,19 +166,6 @@ def _winner(row: Study | Row[Any]) -> Winner:
     return schema.read(
         Winner, {name: json_object(text) for name, text in columns.items() if text is not None}, newer=True
     )
-
-
-def _check(row: Study | Row[Any]) -> None:
-    """Raise ValueError for values that are damaged in an entry as in a study, so that both readers agree."""
-    if row.state not in get_args(State):
-        raise ValueError(f"state {row.state!r}")
-    if row.finished_at is None and row.state == "finished":
-        raise ValueError("finished, and without the moment")
-    for moment in (row.finished_at, row.imported_at):
-        if moment is not None:
-            _time(moment)
-    whole_number(row.imported_trials or 0)
-    words(row.origin or "")
 
 
 def _config(text: str | None) -> Config:

@@ -132,6 +132,7 @@ def interval(latency: Latency, regime: Regime) -> tuple[float, float]:
 
 def table(report: Result) -> Table:
     measured = regimes(report)
+    shares = {f"{part} alone": str(share) for part, share in report.limit.shares.items()} if report.limit else {}
     rows = []
     for bar in bars(report):
         known = [_text(bar, regime) for regime in measured]
@@ -140,8 +141,8 @@ def table(report: Result) -> Table:
             found = ratio(bar.latency, report.latency, report.regime)
             compared = f"{found} times as fast" if found.is_told else found.text
         if bar.kind == "part":
-            share = bar.latency.median / report.latency.median
-            compared = f"{share:.2f} of its time"
+            share = shares.get(bar.name, f"{bar.latency.median / report.latency.median:.2f}")
+            compared = f"{share} of its time"
         skew = "" if bar.kind == "part" else microseconds(bar.latency.skew)
         rows.append([bar.name, *known, skew, compared])
     names = [title_of(report.key, each) for each in measured]
