@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Annotated
 
 from autotune.errors import InputError
 from autotune.notebook import html_table
+from autotune.schema import Within
 from autotune.suggestion import did_you_mean
 from autotune.text import microseconds
 
@@ -57,37 +59,47 @@ class Door:
     """A single call after a wait, its code no longer in the host's caches."""
 
 
+SHORTEST, LONGEST = 1e-3, 1e12
+"""Bounds of a latency in microseconds: a nanosecond to eleven days."""
+
+Time = Annotated[float, Within(SHORTEST, LONGEST)]
+Part = Annotated[float, Within(0, LONGEST)]
+"""Of a time, or a difference of times."""
+
+
 @dataclass(frozen=True)
 class Latency:
     """Latency of the slowest rank over the iterations of one config, in microseconds."""
 
-    median: float
-    low: float
+    median: Time
+    low: Time
     """20th percentile over the iterations of the maximum over ranks."""
-    high: float
+    high: Time
     """80th percentile, likewise."""
-    skew: float
+    skew: Part
     """Median over the iterations of slowest minus fastest rank."""
-    iterations: int
-    by_rank: tuple[float, ...] = ()
+    iterations: Annotated[int, Within(1, 2**63 - 1)]
+    by_rank: tuple[Time, ...] = ()
     """Each rank's own median."""
-    host: float | None = None
+    host: Time | None = None
     """Time of the slowest rank's host to enqueue one call; None if not measured, or meaningless, as under the
     interpreter.
     """
-    isolated: float | None = None
+    isolated: Time | None = None
     """One call on an idle GPU, from the ranks' common start to the slowest rank's end; None as for ``host``."""
-    rounds: tuple[float, ...] = ()
+    rounds: tuple[Time, ...] = ()
     """Medians of the finals' rounds, in order; empty if measured only once."""
-    host_rounds: tuple[float, ...] = ()
-    isolated_rounds: tuple[float, ...] = ()
+    host_rounds: tuple[Time, ...] = ()
+    isolated_rounds: tuple[Time, ...] = ()
     """``host`` and ``isolated`` per round; empty if any round lacks it."""
-    host_door: float | None = None
-    isolated_door: float | None = None
+    host_door: Part | None = None
+    isolated_door: Part | None = None
     """The parts of ``host`` and ``isolated`` that are an operator's door; None of a bound call, as baselines are."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a regime has rounds of another number."""
+        """Raise ValueError if a regime has rounds of another number, or the percentiles are in the wrong order."""
+        if self.low > self.high:
+            raise ValueError(f"low ({self.low}) is above high ({self.high})")
         counts = {len(rounds) for rounds in (self.host_rounds, self.isolated_rounds) if rounds}
         if counts - {len(self.rounds)}:
             raise ValueError(f"rounds: {len(self.rounds)} of the device, {counts} of the host or of isolated calls")

@@ -36,9 +36,9 @@ def visible_lines(text: str) -> str:
     return _OF_LINES.sub(_escape, text)
 
 
-def markdown(text: str) -> str:
-    """One line of text escaped for Markdown, table cells included."""
-    plain = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def markdown(text: str, lines: bool = False) -> str:
+    """One line of text, or several, escaped for Markdown, table cells included."""
+    plain = (visible_lines if lines else visible)(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKUP.sub(r"\\\g<0>", plain)
 
 

@@ -24,6 +24,7 @@ ROOMS = (
     "fleet",
     "doctor",
     "report",
+    "results",
     "sharing",
     "decorator",
     "runtime",

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Provenance, Winner
+from autotune.db import CacheKey, Entry, Provenance, StudyRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
-from autotune.report.copies import copies
-from autotune.report.figures import ratio
-from autotune.report.model import Limit, Report, Speedup
+from autotune.results.result import Result
+from autotune.results.study import Study
 from autotune.runtime.lookup import Found
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b\u202e\"'"
@@ -27,17 +26,10 @@ def entry(text: str) -> Entry:
     return Entry(key, Provenance(text, text, text, text, text, text), winner, 1, moment, 9, 0, 9, origin=text)
 
 
-def report(text: str) -> Report:
+def report(text: str) -> Study:
     of = entry(text)
-    return Report(
-        key=of.key, provenance=of.provenance, problem=of.key.fields, study_id=1, seed=0, space_size=9,
-        finished_at=of.finished_at, config=of.winner.config, latency=LATENCY,
-        speedups=(Speedup(text, SLOWER, ratio(SLOWER, LATENCY)),),
-        limit=Limit({text: LATENCY}, {text: ratio(LATENCY, LATENCY)}, text), roofline=None, in_regimes={}, verdicts=(),
-        routings=(), taxes=(), ladder=None, best=(), endings=(), disqualified=(), knobs=(), searched=9, remeasured=0,
-        seconds=1.0, measuring=1.0, notes=(text,), repeat=text,
-        copies=copies(of.key, of.winner.config),
-    )  # fmt: skip
+    record = StudyRecord(1, of.key, of.provenance, 0, 9, "finished", of.finished_at, of.winner, text)
+    return Study(record, (), None, Result.of(of), notes=(text,))
 
 
 RESULTS = {
@@ -84,7 +76,6 @@ def test_a_report_tells_what_to_paste() -> None:
     text = Parsed(report("push")._repr_html_()).text
     for each in (
         "2.00 ± 0.01 (by spread) times as fast",
-        "1.00 of the limit",
         "= triton.Config({'mode': 'push'",
     ):
         assert each in text

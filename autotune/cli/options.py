@@ -19,7 +19,7 @@ from autotune.errors import InputError, InvalidProblem
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.figures import dashed, options_text, plain
+from autotune.results.figures import dashed, options_text, plain
 from autotune.workloads import Workload, is_reference, reference_of
 from autotune.workloads.faces import Face
 

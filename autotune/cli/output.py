@@ -26,6 +26,7 @@ from autotune.text import json_text, visible, visible_lines
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from autotune.report.view import View
 
 WIDE = 10_000
 
@@ -225,6 +226,20 @@ def columns(
     console.print(table(header, rows, align))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def view(of: View) -> str:
+    """A view as text: its sentence, tables as wide as the terminal, notes."""
+
+    def wrapped(text: str) -> str:
+        return textwrap.fill(
+            visible(text), 78, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )  # fmt: skip
+
+    width = shutil.get_terminal_size().columns
+    tables = [columns(each.header, each.rows, width, each.align) for each in of.tables]
+    notes = "\n".join(wrapped(f"- {note}") for note in of.notes if note)
+    return "\n\n".join(filter(None, [wrapped(of.title), wrapped(of.text), *tables, notes]))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> Table:

@@ -11,7 +11,7 @@ from autotune.errors import MachineTooSmall, NoDatabase
 from autotune.machine import Machine
 from autotune.machine import machine as this_machine
 from autotune.problem import Problem
-from autotune.report.figures import problem_text
+from autotune.results.figures import problem_text
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:

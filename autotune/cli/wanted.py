@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from autotune.cli.options import Request
 from autotune.db import CacheKey, Entry
 from autotune.errors import AutotuneError, InputError
-from autotune.report.figures import dashed, options_text, plain
+from autotune.results.figures import dashed, options_text, plain
 from autotune.sizes import size_ranges
 from autotune.workloads import Workload
 
@@ -73,6 +73,17 @@ class Wanted:
                 if self.name:
                     raise InputError(f"{self.name} has no field {name}; it has {names}")
                 raise InputError(f"no stored problem has a field {name}; there are {names}")
+
+
+def fields(words: Sequence[str]) -> dict[str, str]:
+    """``--M 512 --a.dtype=float16`` as fields with their words."""
+    found, left = {}, list(words)
+    while left:
+        name, equals, value = left.pop(0).partition("=")
+        if not name.startswith("--") or len(name) < 3 or (not equals and not left):
+            raise InputError(f"{name}: expected a field of the kernel's key and its value, such as --M 4096")
+        found[name[2:]] = value if equals else left.pop(0)
+    return found
 
 
 def _same(name: str, other: str) -> bool:

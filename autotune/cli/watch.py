@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -16,14 +18,13 @@ from rich.text import Text
 from autotune.config import Config
 from autotune.outcome import Latency
 from autotune.problem import Problem
-from autotune.report.figures import (
+from autotune.results.figures import (
     config_text,
-    dashed,
     fastest,
     latency_text,
     microseconds,
     outcomes_text,
-    problem_text,
+    title,
 )
 from autotune.text import counted as plural
 from autotune.text import visible
@@ -51,10 +52,30 @@ def watching(
     if not is_live(console):
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True), ratios=ratios)
         return
-    view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}", where, ratios=ratios)
+    view = LiveView(title(problem.workload, problem.as_dict()), where, ratios=ratios)
     render = (lambda: Narrow(view.render())) if above is None else (lambda: Narrow(Group(above(), view.render())))
     with Live(get_renderable=render, console=console, transient=True, refresh_per_second=4):
         yield view
+
+
+@contextmanager
+def bar(line: Callable[[str, int, int], str], steps: int = 1) -> Iterator[Callable[[str, int, int], None]]:
+    """Yields a function of phase, steps done and steps in all: a bar in a terminal, elsewhere lines for each phase."""
+    console = _console()
+    if console.is_terminal:
+        with Bar(TextColumn("{task.description}"), BarColumn(), console=console, transient=True) as progress:
+            task = progress.add_task("", total=None)
+            yield lambda phase, done, of: progress.update(task, description=phase, completed=done, total=of)
+        return
+    said: set[tuple[str, int]] = set()
+
+    def say(phase: str, done: int, of: int) -> None:
+        step = phase, min(done * steps // max(of, 1), steps - 1)
+        if step not in said:
+            said.add(step)
+            console.print(line(phase, done, of), markup=False, soft_wrap=True)
+
+    yield say
 
 
 INTERRUPTS = 2 * len("^C")

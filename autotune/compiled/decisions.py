@@ -19,7 +19,7 @@ from autotune.db import Entry
 from autotune.errors import AutotuneError
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.regimes import called_alike
+from autotune.results.regimes import called_alike
 from autotune.runtime.context import Context, check_context
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import choose, forget_lookups

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.problem import Problem
-from autotune.report.figures import dashed, problem_text
+from autotune.results.figures import dashed, problem_text
 
 
 @dataclass(frozen=True)

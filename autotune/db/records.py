@@ -8,26 +8,26 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from autotune.config import Config
 from autotune.db.lease import Held
 from autotune.machine import INTERPRETER, Machine
 from autotune.notebook import html_table
-from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
+from autotune.outcome import DEFAULT_REGIME, LONGEST, Evaluation, Latency, Part, Regime
 from autotune.problem import Problem
+from autotune.schema import Within
 from autotune.text import microseconds, shortened
 
 Differences = dict[str, tuple[str, str]]
 """Differing fields by name, with both sides' values."""
 
+Name = Annotated[str, Within(1)]
+
 Columns = tuple[Any, ...]
 """The fields of a key or a provenance in their order, as they are in a row, which may be damaged."""
 
 State = Literal["running", "finished", "superseded"]
-
-SHORTEST, LONGEST = 1e-3, 1e12
-"""Bounds of a latency in microseconds: a nanosecond to eleven days."""
 
 HASHED = {"source_hash": "the kernels' sources have changed", "space": "the search space has changed"}
 """Of a provenance: what it means that two hashes differ."""
@@ -46,13 +46,13 @@ ABSENT = "absent"
 class CacheKey:
     """The key of a tuned config: problem, ranks, device, interconnect, regime."""
 
-    workload: str
+    workload: Name
     problem: str
     """Canonical JSON, from ``Problem.to_json()``."""
-    world_size: int
-    device: str
-    arch: str
-    interconnect: str
+    world_size: Annotated[int, Within(1, 2**31 - 1)]
+    device: Name
+    arch: Name
+    interconnect: Name
     regime: str = DEFAULT_REGIME.value
     """The regime in which the config is the fastest."""
 
@@ -108,9 +108,9 @@ class CacheKey:
 class Provenance:
     """The software of a measurement; an entry with other provenance than today's is stale."""
 
-    source_hash: str
+    source_hash: Name
     """Hash of the kernel's source files."""
-    space: str
+    space: Name
     """Fingerprint of the search space."""
     triton: str
     iris: str
@@ -173,9 +173,9 @@ class TrialRecord:
 class Roofline:
     """Lower bounds on the problem's time on this device: no kernel beats the slowest resource."""
 
-    rates: dict[str, float]
+    rates: dict[str, Annotated[float, Within(5e-324, LONGEST)]]
     """Measured rates of one device per microsecond: ``flops``, bytes of ``memory``, bytes over the ``links``."""
-    times: dict[str, float]
+    times: Annotated[dict[str, Part], Within(1)]
     """Microseconds for which the problem keeps each resource busy."""
 
     @property
@@ -202,7 +202,7 @@ class Routed:
 class Winner:
     """The config that a study chose, with the baselines and limits of the same run."""
 
-    config: Config
+    config: Annotated[Config, Within(1)]
     latency: Latency
     baselines: dict[str, Latency] = field(default_factory=dict)
     limits: dict[str, Latency] = field(default_factory=dict)
@@ -223,10 +223,10 @@ class Entry:
     study_id: int
     finished_at: datetime
     """UTC."""
-    trials: int
+    trials: Annotated[int, Within(0)]
     """Evaluations recorded, here or where it was tuned; every round of the finals counts."""
     seed: int
-    space_size: int
+    space_size: Annotated[int, Within(0)]
     imported_at: datetime | None = None
     """UTC; None if it was tuned into this database."""
     origin: str = ""
@@ -322,18 +322,6 @@ def parted(key: Columns, names: Collection[str]) -> tuple[tuple[Any, ...], objec
         return (None,) * len(names), key
     outer = [value for name, value in zip(_KEY, key, strict=True) if name != "problem" and name not in names]
     return values, (repr(fields), *outer)
-
-
-def plausible(latency: Latency) -> Latency:
-    """The latency. Raises ValueError for one that no measurement gives."""
-    times = (
-        latency.median, latency.low, latency.high, latency.host or 0.0, latency.isolated or 0.0,
-        latency.host_door or 0.0, latency.isolated_door or 0.0, *latency.by_rank,
-        *latency.rounds, *latency.host_rounds, *latency.isolated_rounds,
-    )  # fmt: skip
-    if not (latency.median > 0 and all(0 <= time <= LONGEST for time in times) and latency.low <= latency.high):
-        raise ValueError(f"{latency} is not a latency")
-    return latency
 
 
 @dataclass(frozen=True)

@@ -5,31 +5,32 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, get_args
 
 from sqlalchemy import Row
 
+from autotune import schema
 from autotune.config import Config
 from autotune.db.lease import Held
 from autotune.db.models import KEY, PROVENANCE, Study, Trial
 from autotune.db.records import (
-    LONGEST,
     CacheKey,
     Columns,
     Entry,
     Provenance,
-    Roofline,
-    Routed,
     Standing,
     State,
     StudyRecord,
     TrialRecord,
     Winner,
-    plausible,
 )
 from autotune.outcome import Evaluation, Latency, Outcome
+
+LATENCY = ("median", "low", "high", "skew", "iterations", "host", "isolated", "by_rank")
+"""Columns of a trial's latency."""
+
+WINNER = tuple(each.name for each in dataclasses.fields(Winner))
 
 
 def now() -> str:
@@ -59,10 +60,9 @@ def trial_row(study_id: int, record: TrialRecord, record_key: str) -> Trial:
         record_key=record_key,
     )
     if latency is not None:
-        values = _latency_values(latency)
-        row.median, row.low, row.high, row.skew = (values[name] for name in ("median", "low", "high", "skew"))
-        row.iterations, row.host, row.isolated = (values[name] for name in ("iterations", "host", "isolated"))
-        row.by_rank = json.dumps(values["by_rank"])
+        values = schema.write(latency)
+        for name in LATENCY:
+            setattr(row, name, json.dumps(values[name]) if name == "by_rank" else values[name])
     return row
 
 
@@ -70,8 +70,8 @@ def trial_record(row: Row[Any]) -> TrialRecord:
     outcome = Outcome(row.outcome)
     latency = None
     if outcome is Outcome.MEASURED:
-        names = ("median", "low", "high", "skew", "iterations", "host", "isolated")
-        latency = _latency({**{name: getattr(row, name) for name in names}, "by_rank": json.loads(row.by_rank or "")})
+        values = {name: getattr(row, name) for name in LATENCY} | {"by_rank": json.loads(row.by_rank or "")}
+        latency = schema.read(Latency, values, newer=True)
     evaluation = Evaluation(
         outcome=outcome,
         reason=words(row.reason),
@@ -98,16 +98,10 @@ def study_row(key: CacheKey, provenance: Provenance, *, seed: int, space_size: i
 
 
 def write_winner(row: Study, winner: Winner) -> None:
-    row.winner_config = winner.config.to_json()
-    row.winner_latency = json.dumps(_latency_values(winner.latency))
-    row.winner_baselines = json.dumps(_values_by_name(winner.baselines))
-    row.winner_limits = json.dumps(_values_by_name(winner.limits))
-    row.winner_roofline = None if winner.roofline is None else json.dumps(dataclasses.asdict(winner.roofline))
-    routings = {
-        name: {"latency": _latency_values(routed.latency), "baselines": _values_by_name(routed.baselines)}
-        for name, routed in winner.routings.items()
-    }
-    row.winner_routings = json.dumps(routings) if routings else None
+    """Each field of the winner in a column; NULL for nothing."""
+    for name, value in schema.write(winner).items():
+        text = winner.config.to_json() if name == "config" else json.dumps(value)
+        setattr(row, f"winner_{name}", None if value is None or (name == "routings" and not value) else text)
     row.finished_at, row.imported_at = now(), None
 
 
@@ -122,17 +116,12 @@ def imported_row(entry: Entry) -> Study:
 
 
 def study_record(row: Study | Row[Any]) -> StudyRecord:
-    _check(row)
     return StudyRecord(
+        **_shared(row),
         id=row.id,
-        key=key_of(row),
-        provenance=provenance_of(row),
-        seed=whole_number(row.seed),
-        space_size=whole_number(row.space_size),
         state=row.state,
         created_at=_time(row.created_at),
         winner=None if row.finished_at is None else _winner(row),
-        origin=words(row.origin or ""),
     )
 
 
@@ -145,19 +134,32 @@ def standing(row: Row[Any]) -> tuple[Columns, Standing]:
 
 def entry(row: Row[Any]) -> Entry:
     """The cache entry from a finished study's columns and ``trials``, its number of trials."""
-    _check(row)
     return Entry(
-        key=key_of(row),
-        provenance=provenance_of(row),
+        **_shared(row),
         winner=_winner(row),
         study_id=row.id,
         finished_at=_time(row.finished_at),
         trials=row.trials + whole_number(row.imported_trials or 0),
-        seed=whole_number(row.seed),
-        space_size=whole_number(row.space_size),
         imported_at=None if row.imported_at is None else _time(row.imported_at),
-        origin=words(row.origin or ""),
     )
+
+
+def _shared(row: Study | Row[Any]) -> dict[str, Any]:
+    """What a study and its entry have alike. Raises ValueError for values that are damaged in either, so that both
+    readers agree.
+    """
+    if row.state not in get_args(State):
+        raise ValueError(f"state {row.state!r}")
+    if row.finished_at is None and row.state == "finished":
+        raise ValueError("finished, and without the moment")
+    for moment in (row.finished_at, row.imported_at):
+        if moment is not None:
+            _time(moment)
+    whole_number(row.imported_trials or 0)
+    return {
+        "key": key_of(row), "provenance": provenance_of(row), "seed": whole_number(row.seed),
+        "space_size": whole_number(row.space_size), "origin": words(row.origin or ""),
+    }  # fmt: skip
 
 
 def key_of(row: Study | Row[Any]) -> CacheKey:
@@ -170,58 +172,14 @@ def provenance_of(row: Study | Row[Any]) -> Provenance:
 
 
 def _winner(row: Study | Row[Any]) -> Winner:
-    return Winner(
-        config=_config(row.winner_config),
-        latency=_latency(json_object(row.winner_latency)),
-        baselines=_latencies(json_object(row.winner_baselines)),
-        limits=_latencies(json_object(row.winner_limits)),
-        roofline=None if row.winner_roofline is None else _roofline(json_object(row.winner_roofline)),
-        routings={
-            name: Routed(_latency(values["latency"]), _latencies(values["baselines"]))
-            for name, values in json_object(row.winner_routings or "{}").items()
-        },
+    columns = {name: getattr(row, f"winner_{name}") for name in WINNER}
+    return schema.read(
+        Winner, {name: json_object(text) for name, text in columns.items() if text is not None}, newer=True
     )
-
-
-def _roofline(values: dict[str, Any]) -> Roofline:
-    rates, times = ({name: float(each) for name, each in values[part].items()} for part in ("rates", "times"))
-    fit = all(0 < each <= LONGEST for each in rates.values()) and all(0 <= each <= LONGEST for each in times.values())
-    if not (times and fit):
-        raise ValueError(f"roofline {rates}, {times}")
-    return Roofline(rates, times)
-
-
-def _check(row: Study | Row[Any]) -> None:
-    """Raise ValueError for values that are damaged in an entry as in a study, so that both readers agree."""
-    if row.state not in get_args(State):
-        raise ValueError(f"state {row.state!r}")
-    if row.finished_at is None and row.state == "finished":
-        raise ValueError("finished, and without the moment")
-    for moment in (row.finished_at, row.imported_at):
-        if moment is not None:
-            _time(moment)
-    whole_number(row.imported_trials or 0)
-    words(row.origin or "")
 
 
 def _config(text: str | None) -> Config:
     return Config.from_json(words(text))
-
-
-def _values_by_name(latencies: Mapping[str, Latency]) -> dict[str, Any]:
-    return {name: _latency_values(latency) for name, latency in latencies.items()}
-
-
-def _latencies(values: Mapping[str, Any]) -> dict[str, Latency]:
-    return {name: _latency(each) for name, each in values.items()}
-
-
-def _latency_values(latency: Latency) -> dict[str, Any]:
-    values = dataclasses.asdict(latency)
-    known = (number for number in (latency.host, latency.isolated) if number is not None)
-    for number in (latency.median, latency.low, latency.high, latency.skew, *known):
-        _number(number)
-    return values
 
 
 def _number(value: float) -> float:
@@ -229,29 +187,6 @@ def _number(value: float) -> float:
     if math.isnan(value):
         raise ValueError(f"{value} microseconds is not a number")
     return value
-
-
-def _latency(values: dict[str, Any]) -> Latency:
-    latency = Latency(
-        median=float(values["median"]),
-        low=float(values["low"]),
-        high=float(values["high"]),
-        skew=float(values["skew"]),
-        iterations=whole_number(values["iterations"]),
-        by_rank=_numbers(values["by_rank"]),
-        host=None if (host := values.get("host")) is None else float(host),
-        isolated=None if (isolated := values.get("isolated")) is None else float(isolated),
-        rounds=_numbers(values.get("rounds", ())),
-        host_rounds=_numbers(values.get("host_rounds", ())),
-        isolated_rounds=_numbers(values.get("isolated_rounds", ())),
-        host_door=None if (host_door := values.get("host_door")) is None else float(host_door),
-        isolated_door=None if (isolated_door := values.get("isolated_door")) is None else float(isolated_door),
-    )
-    return plausible(latency)
-
-
-def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
-    return tuple(map(float, values))
 
 
 def json_object(text: str | None) -> dict[str, Any]:

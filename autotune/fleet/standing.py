@@ -14,7 +14,7 @@ from autotune.db.lease import Held
 from autotune.db.records import Standing
 from autotune.fleet.problem_list import Asked
 from autotune.machine import INTERPRETED
-from autotune.report.figures import dashed, problem_text, regime_options
+from autotune.results.figures import dashed, problem_text, regime_options
 from autotune.text import counted
 from autotune.workloads import provenance_of
 

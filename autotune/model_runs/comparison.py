@@ -18,7 +18,7 @@ from autotune.compiled.fusing import fusing
 from autotune.errors import WrongResult
 from autotune.model_runs.clock import TOY, Clock, Plan, Ratio, captured
 from autotune.outcome import Regime
-from autotune.report.regimes import is_captured
+from autotune.results.regimes import is_captured
 from autotune.runtime.context import Context
 
 Tensor = torch.Tensor

@@ -16,7 +16,7 @@ from autotune.machine import Machine
 from autotune.models.forward import Call, Forward
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.problem import Problem
-from autotune.report.figures import dashed
+from autotune.results.figures import dashed
 
 LISTS = (".yaml", ".yml")
 

@@ -9,8 +9,8 @@ from autotune.db import Entry, Winner
 from autotune.models.forward import Call
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.figures import fastest, slowest
-from autotune.report.regimes import called_alike
+from autotune.results.figures import fastest, slowest
+from autotune.results.regimes import called_alike
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,20 @@ import gzip
 import json
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
-
+from autotune import schema
 from autotune.config import Config, Value
-from autotune.db.records import Provenance, plausible
+from autotune.db.records import Provenance
 from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.machine import Machine
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import Evaluation, Latency, Outcome, Part, Time
 from autotune.recordings.recording import Origin, Recording
+from autotune.schema import Within
 
 FORMAT: Final = "iris-autotune/recording"
 VERSION: Final = 1
@@ -32,48 +34,50 @@ MOST_BYTES = 1 << 28
 """Limit on the unpacked size."""
 
 T = TypeVar("T")
-Index = Annotated[int, Field(ge=ABSENT)]
-Microseconds = Annotated[float, Field(gt=0)]
+Index = Annotated[int, Within(ABSENT)]
+Scalar = str | int | bool
 
 
-class Block(BaseModel):
-    """Base of all blocks: no unknown fields, no conversion, no NaN."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class Columns(Block):
+@dataclass(frozen=True)
+class Columns:
     """One entry per config."""
 
-    dimensions: Annotated[dict[str, list[Index]], Field(description="index of the value; -1 where the mode has none")]
-    outcome: Annotated[list[Index], Field(description="index into outcomes")]
-    reason: Annotated[list[Index], Field(description="index into reasons")]
-    median: list[Microseconds | None]
-    low: list[Microseconds | None]
-    high: list[Microseconds | None]
-    skew: list[float | None]
+    dimensions: dict[str, list[Index]]
+    """Index of the value; -1 where the mode has none."""
+    outcome: list[Index]
+    reason: list[Index]
+    median: list[Time | None]
+    low: list[Time | None]
+    high: list[Time | None]
+    skew: list[Part | None]
     iterations: list[int | None]
-    seconds: Annotated[list[float], Field(description="wall time of the evaluation")]
+    seconds: list[float]
+    """Wall time of the evaluation."""
 
 
-class RecordingFile(Block):
+@dataclass(frozen=True)
+class RecordingFile:
     """A recorded search space of iris-autotune."""
 
-    format: Literal["iris-autotune/recording"]
-    version: Literal[1]
+    format: str
+    version: int
     workload: str
     problem: dict[str, str | int | float | bool]
     machine: Machine
     provenance: Provenance
-    recorded_at: AwareDatetime
+    recorded_at: datetime
     origin: Origin
-    restriction: dict[str, list[str | int | bool]]
-    lifted: list[str] = []
-    dimensions: dict[str, list[str | int | bool]]
+    restriction: dict[str, list[Scalar]]
+    dimensions: dict[str, list[Scalar]]
     parts: dict[str, Latency]
     outcomes: list[str]
     reasons: list[str]
     columns: Columns
+    lifted: list[str] = field(default_factory=list)
+
+
+SHARED = tuple(each.name for each in fields(RecordingFile) if each.name in {one.name for one in fields(Recording)})
+"""Fields that a recording has as they are in the file."""
 
 
 def write(recording: Recording, file: Path) -> None:
@@ -98,35 +102,19 @@ def write(recording: Recording, file: Path) -> None:
         seconds=[_rounded(evaluation.seconds.get("total", 0.0)) for evaluation in evaluations],
     )
     content = RecordingFile(
-        format=FORMAT,
-        version=VERSION,
-        workload=recording.workload,
-        problem=dict(recording.problem),
-        machine=recording.machine,
-        provenance=recording.provenance,
-        recorded_at=recording.recorded_at,
-        origin=recording.origin,
-        restriction={name: list(values) for name, values in recording.restriction.items()},
-        lifted=list(recording.lifted),
-        dimensions={name: list(values) for name, values in recording.dimensions.items()},
-        parts=dict(recording.parts),
-        outcomes=outcomes,
-        reasons=reasons,
-        columns=columns,
-    )
-    write_whole(file, gzip.compress(content.model_dump_json().encode(), mtime=0))
+        format=FORMAT, version=VERSION, outcomes=outcomes, reasons=reasons, columns=columns,
+        **{name: getattr(recording, name) for name in SHARED},
+    )  # fmt: skip
+    write_whole(file, gzip.compress(json.dumps(schema.write(content)).encode(), mtime=0))
 
 
 def read(file: Path) -> Recording:
     """Read and check a file; raises InputError that names the mistake."""
     values = _loaded(file)
     try:
-        content = RecordingFile.model_validate_json(json.dumps(values))
-        return _recording(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(f"recording {file}: {where}: {first['msg']}; record it again") from error
+        return _recording(schema.read(RecordingFile, values))
+    except schema.Mistakes as error:
+        raise InputError(f"recording {file}: {error.found[0]}; record it again") from error
     except (ValueError, TypeError) as error:
         raise InputError(f"recording {file}: {error}; record it again") from error
 
@@ -164,8 +152,6 @@ def _check(content: RecordingFile) -> None:
         raise ValueError(f"restriction of {', '.join(unknown)}; dimensions: {', '.join(content.dimensions)}")
     if not any(content.columns.median):
         raise ValueError("no config that was measured")
-    for latency in content.parts.values():
-        plausible(latency)
 
 
 def _recording(content: RecordingFile) -> Recording:
@@ -173,7 +159,7 @@ def _recording(content: RecordingFile) -> Recording:
     columns = content.columns
     size = len(columns.outcome)
     lengths = {name: len(column) for name, column in columns.dimensions.items()}
-    lengths |= {name: len(getattr(columns, name)) for name in type(columns).model_fields if name != "dimensions"}
+    lengths |= {name: len(getattr(columns, name)) for name in vars(columns) if name != "dimensions"}
     uneven = sorted(name for name, length in lengths.items() if length != size)
     if uneven or set(columns.dimensions) != set(content.dimensions):
         raise ValueError(f"columns that do not fit each other: {', '.join(uneven) or 'dimensions'}")
@@ -189,19 +175,7 @@ def _recording(content: RecordingFile) -> Recording:
         if config in evaluations:
             raise ValueError(f"row {row} has a config that an earlier row has: {config.to_json()}")
         evaluations[config] = _evaluation(content, row)
-    return Recording(
-        workload=content.workload,
-        problem=content.problem,
-        machine=content.machine,
-        provenance=content.provenance,
-        recorded_at=content.recorded_at,
-        origin=content.origin,
-        restriction=content.restriction,
-        lifted=tuple(content.lifted),
-        dimensions={name: tuple(values) for name, values in content.dimensions.items()},
-        evaluations=evaluations,
-        parts=content.parts,
-    )
+    return Recording(evaluations=evaluations, **{name: getattr(content, name) for name in SHARED})
 
 
 def _evaluation(content: RecordingFile, row: int) -> Evaluation:
@@ -212,7 +186,7 @@ def _evaluation(content: RecordingFile, row: int) -> Evaluation:
     missing = [name for name, value in values.items() if value is None]
     if 0 < len(missing) < len(names):
         raise ValueError(f"row {row} lacks {', '.join(missing)}")
-    latency = None if missing else plausible(Latency(**values))
+    latency = None if missing else Latency(**values)
     reason = _at(content.reasons, columns.reason[row], "reason")
     return Evaluation(outcome, reason, latency, seconds={"total": columns.seconds[row]})
 

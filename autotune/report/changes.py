@@ -1,210 +1,137 @@
-"""The changes between two collections of results: faster or slower beyond the noise, new, missing."""
+"""Changes as views: a table for each workload, what explains a change below it."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any
+import json
+from collections import defaultdict
+from collections.abc import Sequence
 
-from autotune.config import Config
-from autotune.db import Entry, TrialRecord
-from autotune.errors import InputError
-from autotune.outcome import Latency, Regime, alike
-from autotune.report.figures import Ratio, ratio, relative_error
+from autotune.db import Entry
+from autotune.outcome import Regime
+from autotune.report.view import Table, View
+from autotune.results.changes import Change, Changes, Side, Verdict
+from autotune.results.figures import (
+    INTERPRETER_NOTE,
+    NOT_TOLD_APART,
+    dashed,
+    device_text,
+    microseconds,
+    plain,
+    problem_text,
+)
+from autotune.results.order import fields_in_order
+from autotune.results.regimes import tuned_for
 from autotune.text import counted
 
-THRESHOLD = 0.02
-"""Smaller changes count as none: a run's ± does not cover what differs from one run to the next, mostly clocks."""
+Row = tuple[Entry, Change | str]
+"""An entry of today with its change, or one that a side lacks with ``new`` or ``missing``."""
 
-Trials = Callable[[Entry], Sequence[TrialRecord]]
+TITLE = "What changed from A to B"
 
+NEWEST = "Where a problem has several results, the newest counts."
 
-class Verdict(StrEnum):
-    SLOWER = "slower"
-    FASTER = "faster"
-    SAME = "the same"
+WITHOUT_DOOR = (
+    "Where one side's times lack what our operator adds on the host, as a replay's do, both are compared without it."
+)
 
-
-@dataclass(frozen=True)
-class Side:
-    """One collection: where it is, and its entries, the newest first."""
-
-    place: str
-    entries: tuple[Entry, ...]
-    trials: Trials = field(default=lambda entry: (), compare=False)
-    """An entry's evaluations; none if the collection is a file."""
-
-    @property
-    def machines(self) -> set[tuple[str, ...]]:
-        return {_machine(entry) for entry in self.entries}
-
-    @property
-    def problems(self) -> int:
-        """Fewer than entries where some were tuned again; on two machines a problem counts twice."""
-        return len(_newest(self.entries, across=False))
+BY_SPREAD = "Some were measured once: their ± is the spread of iterations, which does not cover changes between runs."
 
 
-@dataclass(frozen=True)
-class Change:
-    """A problem that both sides have. Where one side's times lack an operator's door, those here are of bound calls on
-    both.
-    """
-
-    then: Entry
-    now: Entry
-    ratio: Ratio
-    """B's latency over A's in their regime: above 1 is slower."""
-    verdict: Verdict
-    beside: Ratio | None
-    """B's winner over A's config, where B measured both in turns; tells a worse config from a slower machine."""
-    without_door: bool = False
-    """True if a side's own result says more, since it has a door."""
-
-
-@dataclass(frozen=True)
-class Changes:
-    a: Side
-    b: Side
-    threshold: float
-    changes: tuple[Change, ...]
-    new: tuple[Entry, ...]
-    missing: tuple[Entry, ...]
-
-    @property
-    def counts(self) -> Counter[Verdict]:
-        return Counter(change.verdict for change in self.changes)
-
-    @property
-    def machines(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-        """Both machines, if results of one are compared with those of another."""
-        if not self.changes or not _across(self.a, self.b):
-            return None
-        return _machine(self.changes[0].then), _machine(self.changes[0].now)
+def views(changes: Changes) -> list[View]:
+    """The two sides, the workloads by name, the conclusion."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for change in changes.changes:
+        groups[_title(change.then, change.now)].append((change.now, change))
+    for name, entries in (("new", changes.new), ("missing", changes.missing)):
+        for entry in entries:
+            groups[_title(entry, entry)].append((entry, name))
+    sides = [_side(name, side) for name, side in (("A", changes.a), ("B", changes.b))]
+    notes = [
+        NEWEST * any(len(side.entries) > side.problems for side in (changes.a, changes.b)),
+        BY_SPREAD * any(change.ratio.rounds == 0 for change in changes.changes),
+        WITHOUT_DOOR * any(change.without_door for change in changes.changes),
+        INTERPRETER_NOTE * any(change.now.key.is_interpreted for change in changes.changes),
+    ]
+    return [
+        View("sides", TITLE, notes=[*sides, *notes]),
+        *(_view(title, groups[title]) for title in sorted(groups)),
+        View("conclusion", "", conclusion(changes)),
+    ]
 
 
-def compare(a: Side, b: Side, threshold: float = THRESHOLD) -> Changes:
-    """Compare the newest results of each problem. Two sides of one machine each are compared across machines.
-
-    Raises InputError if no problem is on both sides.
-    """
-    across = _across(a, b)
-    ours, theirs = _newest(a.entries, across), _newest(b.entries, across)
-    common = [key for key in theirs if key in ours]
-    if not common:
-        raise InputError(
-            f"no problem is on both sides: {a.place} has {_told(a)}, {b.place} has {_told(b)}; machines, world sizes "
-            "and regimes must agree too, unless each side is of one machine"
-        )
-    changes = [_change(ours[key], theirs[key], b.trials, threshold) for key in common]
-    new = [entry for key, entry in theirs.items() if key not in ours]
-    missing = [entry for key, entry in ours.items() if key not in theirs]
-    return Changes(a, b, threshold, tuple(changes), tuple(new), tuple(missing))
+def conclusion(changes: Changes) -> str:
+    """``1 slower, 3 faster, 12 the same, 2 new, 1 missing (beyond the noise, and by 2 % or more)``."""
+    told = ", ".join(f"{count} {name}" for name, count in changes.counted.items() if count)
+    return f"{told} (a change is beyond the noise, and {100 * changes.threshold:g} % or more)"
 
 
-def chosen(entries: Iterable[Entry], conditions: Sequence[tuple[str, str]]) -> list[Entry]:
-    """The entries that meet every ``(name, value)``; see NAMES. Raises InputError for an unknown name or date."""
-    tests = [_test(name.replace("-", "_"), value) for name, value in conditions]
-    return [entry for entry in entries if all(test(entry) for test in tests)]
+def _side(name: str, side: Side) -> str:
+    dates = sorted(f"{entry.finished_at:%Y-%m-%d}" for entry in side.entries)
+    tuned = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    counts = f"{counted(side.problems, 'problem')}, {counted(len(side.entries), 'result')}"
+    return f"{name} {side.place} ({counts}, tuned {tuned})"
 
 
-OF_THE_KEY = ("workload", "device", "arch", "interconnect", "world_size", "regime")
-OF_THE_PROVENANCE = ("source_hash", "space", "triton", "iris", "torch", "driver")
-DATES = ("since", "until")
-NAMES = (*DATES, *OF_THE_KEY, *OF_THE_PROVENANCE)
-"""Properties to choose entries by; dates are those of finishing."""
+def _title(then: Entry, now: Entry) -> str:
+    one, other = device_text(then.key), device_text(now.key)
+    where = one if one == other else f"{one}, then {other}"
+    return f"{dashed(then.key.workload)} on {where}, for {tuned_for(then.key)}"
 
 
-def _test(name: str, value: str) -> Callable[[Entry], bool]:
-    if name in DATES:
-        moment = _moment(name, value)
-        if name == "since":
-            return lambda entry: entry.finished_at.replace(tzinfo=None) >= moment
-        return lambda entry: entry.finished_at.replace(tzinfo=None) <= moment
-    if name in OF_THE_KEY:
-        wanted = value.replace("-", "_") if name == "workload" else value
-        return lambda entry: str(getattr(entry.key, name)) == wanted
-    if name in OF_THE_PROVENANCE:
-        return lambda entry: bool(getattr(entry.provenance, name) == value)
-    raise InputError(f"{name}={value}: allowed: {', '.join(NAMES)}")
+def _view(title: str, rows: Sequence[Row]) -> View:
+    """One workload, one regime, one machine on each side, by rising size."""
+    fields = [fields_in_order(entry.key) for entry, _ in rows]
+    names = [name for name in dict.fromkeys(n for each in fields for n in each) if name != "world_size"]
+    varying = [name for name in names if len({json.dumps(each.get(name)) for each in fields}) > 1] or names[:1]
+    common = {name: value for name, value in fields[0].items() if name not in varying}
+    rows = sorted(rows, key=lambda row: _place(varying, row[0]))
+    header = [*varying, "A", "B", "B over A", ""]
+    table = Table(header, [_cells(varying, *row) for row in rows], "r" * len(varying) + "rrrl")
+    return View(title, title, problem_text(common), tables=[table], notes=_notes(varying, rows))
 
 
-def _moment(name: str, value: str) -> datetime:
-    """A date, or a date and a time, in UTC; until a date is until its end."""
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise InputError(f"{name}={value}: write a date like 2026-11-20, or 2026-11-20T18:30, in UTC") from None
-    if name == "until" and len(value) <= len("2026-11-20"):
-        return moment.replace(hour=23, minute=59, second=59, microsecond=999_999)
-    return (moment.astimezone(UTC) if moment.tzinfo else moment).replace(tzinfo=None)
+def _place(varying: Sequence[str], entry: Entry) -> list[tuple[bool, float, str]]:
+    values = [entry.key.fields.get(name) for name in varying]
+    return [
+        (False, float(value), "") if isinstance(value, int | float) else (True, 0.0, json.dumps(value))
+        for value in values
+    ]
 
 
-def _across(a: Side, b: Side) -> bool:
-    """True where each side has one machine, and not the same."""
-    return len(a.machines) == len(b.machines) == 1 and a.machines != b.machines
+def _cells(varying: Sequence[str], entry: Entry, change: Change | str) -> list[str]:
+    fields = entry.key.fields
+    sizes = [plain(fields[name]) if name in fields else "" for name in varying]
+    if isinstance(change, str):
+        return [*sizes, *(["", _time(entry)] if change == "new" else [_time(entry), ""]), "", change]
+    # the times of the interpreter say nothing about a ratio
+    quotient = "" if entry.key.is_interpreted else change.ratio.text.removesuffix(" (by spread)")
+    return [*sizes, _time(change.then), _time(change.now), quotient, change.verdict.value]
 
 
-def _machine(entry: Entry) -> tuple[str, ...]:
-    return entry.key.device, entry.key.arch, entry.key.interconnect
+def _time(entry: Entry) -> str:
+    return microseconds(entry.winner.latency.of(Regime(entry.key.regime)))
 
 
-def _newest(entries: Iterable[Entry], across: bool) -> dict[tuple[Any, ...], Entry]:
-    found: dict[tuple[Any, ...], Entry] = {}
-    for entry in entries:
-        key = entry.key
-        identity = (key.workload, key.problem, key.world_size, key.regime, () if across else _machine(entry))
-        found.setdefault(identity, entry)
-    return found
+def _notes(varying: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Reasons, as far as known: other versions, another mode, another config that both measured in turns."""
+    changes = [change for _, change in rows if isinstance(change, Change)]
+    versions = dict.fromkeys(change.then.provenance.changes(change.now.provenance) for change in changes)
+    notes = [f"from A to B: {what}" for what in versions if what]
+    for change in changes:
+        fields = change.now.key.fields
+        where = " ".join(f"{plain(name)}={plain(fields[name])}" for name in varying if name in fields)
+        notes += [f"{where}: {_config_change(change)}"] if change.verdict is not Verdict.SAME else []
+    return notes
 
 
-def _told(side: Side) -> str:
-    machines = ", ".join(sorted({entry.key.device for entry in side.entries}))
-    return counted(len(side.entries), "result") + (f" of {machines}" if machines else "")
-
-
-def _change(then: Entry, now: Entry, trials: Trials, threshold: float) -> Change:
-    regime = Regime(now.key.regime)
-    latencies = alike(then.winner.latency, now.winner.latency)
-    claimed = [each.winner.latency.of(regime) for each in (then, now)]
-    without_door = claimed != [each.of(regime) for each in latencies]
-    then, now = (_with(*each) for each in zip((then, now), latencies, strict=True))
-    found = quotient(now.winner.latency, then.winner.latency, regime)
-    verdict = Verdict.SAME
-    if found.value - found.error > 1 and found.value >= 1 + threshold:
-        verdict = Verdict.SLOWER
-    elif found.value + found.error < 1 and found.value <= 1 / (1 + threshold):
-        verdict = Verdict.FASTER
-    beside = None
-    if verdict is not Verdict.SAME and then.winner.config != now.winner.config:
-        beside = _beside(then.winner.config, now, trials(now), regime)
-    return Change(then, now, found, verdict, beside, without_door)
-
-
-def _with(entry: Entry, latency: Latency) -> Entry:
-    return dataclasses.replace(entry, winner=dataclasses.replace(entry.winner, latency=latency))
-
-
-def quotient(numerator: Latency, denominator: Latency, regime: Regime) -> Ratio:
-    """A quotient of latencies of two runs, whose rounds do not go together: its error comes from both ±."""
-    value = numerator.of(regime) / denominator.of(regime)
-    error = math.hypot(relative_error(numerator, regime), relative_error(denominator, regime))
-    rounds = min(len(latency.in_rounds(regime)) for latency in (numerator, denominator))
-    return Ratio(value, value * error, rounds if rounds > 1 else 0)
-
-
-def _beside(config: Config, now: Entry, trials: Sequence[TrialRecord], regime: Regime) -> Ratio | None:
-    """The winner over another config of the same finals, round by round."""
-    from autotune.tuning.finals import last_finals, merge
-
-    rounds = {config: [], now.winner.config: []}  # type: dict[Config, list[Latency]]
-    for record in last_finals(trials):
-        if record.config in rounds and record.evaluation.latency is not None:
-            rounds[record.config].append(record.evaluation.latency)
-    if min(map(len, rounds.values())) < 2:
-        return None
-    return ratio(merge(rounds[now.winner.config]), merge(rounds[config]), regime)
+def _config_change(change: Change) -> str:
+    then, now = change.then.winner.config, change.now.winner.config
+    if then == now:
+        return "the same config"
+    one, other = then.get("mode"), now.get("mode")
+    mode = f"{plain(one)} before, {plain(other)} now" if one != other else f"another config of mode {plain(one)}"
+    if change.beside is None or change.now.key.is_interpreted:
+        return mode
+    if not change.beside.is_told:
+        return f"{mode}; measured in turns in B, its winner and A's config are {NOT_TOLD_APART}"
+    return f"{mode}; measured in turns in B, its winner takes {change.beside} of the time of A's config"

@@ -179,6 +179,15 @@ def merge(latencies: Sequence[Latency]) -> Latency:
     )
 
 
+def in_finals(history: Iterable[TrialRecord]) -> dict[Config, Latency]:
+    """The configs of a study's last finals that failed in no round, merged."""
+    rounds: dict[Config, list[Latency | None]] = {}
+    for record in last_finals(history):
+        rounds.setdefault(record.config, []).append(record.evaluation.latency)
+    whole = {config: [each for each in found if each is not None] for config, found in rounds.items() if all(found)}
+    return {config: merge(found) for config, found in whole.items()}
+
+
 def merge_parts(rounds: Sequence[Mapping[str, Latency]]) -> dict[str, Latency]:
     """Each part's rounds merged. A part that failed in a round and was measured in a later one is without rounds: they
     would be compared with other rounds of the configs.

@@ -29,29 +29,6 @@ def test_a_table_fits_and_breaks_no_word(width: int) -> None:
     assert {word for row in ROWS for cell in row for word in cell.split()} <= words
 
 
-def test_a_wide_table_has_one_line_for_a_row() -> None:
-    header, *rows = output.columns(HEADER, ROWS, 200).splitlines()
-    assert header.split() == list(HEADER) and len(rows) == len(ROWS)
-
-
-def test_numbers_that_do_not_fit_beside_each_other_keep_their_names() -> None:
-    names, row = ["measured", *(f"figure_{number}" for number in range(10))], ["16 tokens", *["1.122 ± 0.004"] * 10]
-    lines = output.columns(names, [row], 80, names=True).splitlines()
-    assert [line.split()[0] for line in lines] == names and lines[1].endswith("  1.122 ± 0.004")
-    assert len(output.columns(names, [row], 200, names=True).splitlines()) == 2
-
-
-def test_where_only_the_gaps_make_words_too_wide_each_row_is_a_paragraph() -> None:
-    row = ["x" * 10, "y" * 10, "z" * 10]
-    assert len(output.columns(("a", "b", "c"), [row], 34).splitlines()) == 2
-    assert output.columns(("a", "b", "c"), [row], 33).splitlines() == ["x" * 10, f"  {'y' * 10}  {'z' * 10}"]
-
-
-def test_each_column_of_numbers_is_on_the_right() -> None:
-    lines = output.columns(("name", "then", "word", "now"), [("a", "1", "b", "2"), ("c", "10", "d", "20")], 80, "lrlr")
-    assert lines.splitlines() == ["name  then  word  now", "a        1  b       2", "c       10  d      20"]
-
-
 def test_a_file_that_could_not_be_written_in_the_end_is_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_file: Path
 ) -> None:

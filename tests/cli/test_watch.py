@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
-from autotune.cli.watch import LiveView, Narrow, PlainView, clock_text, is_live, seconds_left
+from autotune.cli.watch import LiveView, Narrow, PlainView, seconds_left
 from autotune.config import Config
-from autotune.outcome import Evaluation, Latency, Outcome, Regime
+from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.tuning import Progress
 from autotune.tuning.progress import Spent
 
@@ -26,21 +24,6 @@ def progress(phase: str, trials: int, best: float) -> Progress:
         best=(CONFIG, latency(best)), baselines={"bsp eager": latency(550.0), "bsp graph": latency(530.0)},
         last=(CONFIG, Evaluation(Outcome.CRASHED, "why")), restarts=1,
     )  # fmt: skip
-
-
-def test_plain_lines_come_with_phases_new_bests_and_every_tenth_trial() -> None:
-    lines: list[str] = []
-    now = 0.0
-    view = PlainView(lines.append, clock=lambda: now)
-    view(Progress("starting the ranks"))
-    for trial in range(1, 31):
-        now += 0.4
-        view(progress("searching", trial, 400.0 if trial < 15 else 380.0))
-    view(progress("finals", 30, 380.0))
-    told = [line.split(" trial")[0].rsplit(" ", 1)[-1] for line in lines[1:]]
-    assert lines[0] == "[0:00] starting the ranks"
-    assert told == ["1", "11", "15", "25", "30"]
-    assert "1.39x bsp graph (530.0 µs), mode push" in lines[-1] and "1 restart;" in lines[-1]
 
 
 def test_plain_lines_are_not_more_than_one_a_second() -> None:
@@ -123,58 +106,8 @@ def test_the_echo_of_an_interrupt_fits_behind_the_last_line_of_a_live_view() -> 
     assert max(map(len, console.file.getvalue().splitlines())) + len("^C^C") < 80  # type: ignore[attr-defined]
 
 
-def test_a_search_that_has_tried_everything_says_so_and_no_share_of_a_budget() -> None:
-    lines: list[str] = []
-    here = replace(progress("done", 4, 380.0), trials_planned=24, exhausted=True, used=1.0)
-    PlainView(lines.append)(here)
-    assert "all 4 configs tried" in lines[-1] and "24" not in lines[-1] and "budget" not in lines[-1]
-    view = LiveView("own", "here")
-    view(here)
-    assert "all 4 configs tried" in drawn(view) and "of 24" not in drawn(view)
-
-
-@pytest.mark.parametrize(("term", "live"), [("xterm", True), ("dumb", False), ("unknown", False)])
-def test_a_terminal_that_cannot_draw_gets_lines(monkeypatch: pytest.MonkeyPatch, term: str, live: bool) -> None:
-    monkeypatch.setenv("TERM", term)
-    assert is_live(Console(file=io.StringIO(), force_terminal=True)) is live
-
-
-def test_lines_count_the_finals() -> None:
-    lines: list[str] = []
-    view = PlainView(lines.append)
-    here = progress("finals", 40, 400.0)
-    here.finals = (0, 36)
-    view(here)
-    assert lines[0].startswith("[0:40] finals: 0 of 36 measurements, 1 restart; best 400.0 µs")
-
-
-def test_times_are_those_of_the_regime_that_is_tuned_for() -> None:
-    lines: list[str] = []
-    now = 0.0
-    view = PlainView(lines.append, clock=lambda: now)
-    here = progress("searching", 12, 400.0)
-    here.regime = Regime.PIPELINED
-    for host in (600.0, 500.0):
-        best = replace(latency(400.0), host=host)
-        here.best, here.last = (CONFIG, best), (CONFIG, Evaluation(Outcome.MEASURED, latency=best))
-        here.baselines = {"bsp eager": replace(latency(550.0), host=900.0)}
-        view(here)
-        now += 2.0
-    assert [line.split("best ")[1].split(" (")[0] for line in lines] == [
-        "600.0 µs ± 0.0 %, 1.50x bsp eager", "500.0 µs ± 0.0 %, 1.80x bsp eager",
-    ]  # fmt: skip
-    live = LiveView("all-gather-gemm  m=4096", "4 × NVIDIA H200")
-    live(here)
-    assert drawn(live).count("500.0 µs ± 0.0 %") == 2, "the best and the last"
-
-
 def test_time_left() -> None:
     assert seconds_left(Progress(seconds_left=7.0), 0.0) == 7.0
     assert seconds_left(Progress(seconds_left=0.0, used=0.5, seconds=10.0), 0.25) == 0.0, "the budget is used up"
     assert seconds_left(Progress(used=0.5, seconds=10.0), 0.25) == 20.0
     assert seconds_left(Progress(), 0.0) is None
-
-
-def test_clock() -> None:
-    times = (0.2, 0.6, 42, 59.6, 307, 3599.6, 3907)
-    assert [clock_text(each) for each in times] == ["0:00", "0:01", "0:42", "1:00", "5:07", "1:00:00", "1:05:07"]

@@ -1,65 +1,147 @@
-"""Fixtures of the report's tests: a store, and studies in it that a fake gang was tuned on."""
+"""Studies of every kind: a long one, one trial, failures alone, an interrupted one, and one full of hostile names."""
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import Callable, Iterator
+import dataclasses
+import itertools
+import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import EIGHT_GPUS, LIMITS, RATES, FakeGang, FakeScreen, evaluation_of, formula, latency_of
 
-from autotune.db import Entry, Store
-from autotune.machine import Machine
-from autotune.report import Report, build
+from autotune.config import Config
+from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome
+from autotune.results.study import Study, finished, unfinished
 from autotune.tuning import Budget, Effort, tune
-from autotune.workloads import workload
+from autotune.tuning.finals import merge
+from autotune.workloads import provenance_of, workload
+from autotune.workloads.roofline import roofline
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from fakes import EIGHT_GPUS, FakeGang, FakeScreen
+EVIL = "\x1b]0;owned\x07</script><script>alert(1)</script><img src=x onerror=alert(2)>{b}\u202e\n&amp;\"'`"
 
-EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=2)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "cache.db") as opened:
-        yield opened
+FOUND = workload("all_gather_gemm")
+EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=3)
 
 
-def tune_into(
-    store: Store, machine: Machine = EIGHT_GPUS, trials: int = 40, world_size: int = 8, drift: float = 1.0,
-    **fields: Any,
-) -> Entry:  # fmt: skip
-    """Tune all-gather + GEMM with the fake gang."""
-    found = workload("all_gather_gemm")
-    default = found.default_problem(machine, world_size)
-    problem = type(default).from_dict({**default.as_dict(), **fields})
-    gang, screen = FakeGang(problem), FakeScreen(found, problem, machine)
-    gang.drift = drift
-    result = tune(found, problem, machine, store, gang, screen, budget=Budget(trials), effort=EFFORT)  # type: ignore[arg-type]
-    assert result.entry is not None
-    return result.entry
+def tuned(file: Path, trials: int, prepare: Callable[[FakeGang], None] = lambda gang: None) -> Study:
+    """All-gather + GEMM on the fake gang."""
+    problem = FOUND.default_problem(EIGHT_GPUS, 8)
+    gang: Any = FakeGang(problem)
+    prepare(gang)
+    screen: Any = FakeScreen(FOUND, problem, EIGHT_GPUS)
+    with Store.open(file) as store:
+        tune(FOUND, problem, EIGHT_GPUS, store, gang, screen, budget=Budget(trials), effort=EFFORT)
+        entries = store.entries()
+        return finished(store, entries[0], FOUND) if entries else unfinished(store, store.studies()[0], FOUND)
 
 
-@pytest.fixture
-def tuned(store: Store) -> Callable[..., Entry]:
-    """Tunes into the test's own store."""
-    return functools.partial(tune_into, store)
+def long(file: Path, trials: int = 120) -> Study:
+    """As a search would write it, which would take a minute: a walk through the space, then finals of seven."""
+    problem, rng = FOUND.default_problem(EIGHT_GPUS, 8), random.Random(1)
+    config = FOUND.default_config(problem, EIGHT_GPUS)
+    tried = dict.fromkeys([*FOUND.baselines(problem, EIGHT_GPUS).values(), config])
+    modes = [c for c in FOUND.first_configs(problem, EIGHT_GPUS) if c["mode"] != "push"]
+    while len(tried) < trials:
+        config = rng.choice(list(FOUND.space.neighbours(rng.choice([config, config, *modes]), problem, EIGHT_GPUS)))
+        tried[config] = None
+    found = {config: _timed(config) for config in tried}
+    best = sorted((c for c in tried if found[c].latency is not None), key=lambda c: formula(c))[:4]
+    finalists = [*list(tried)[:3], *(c for c in best if c not in list(tried)[:3])]
+    key, provenance = CacheKey.of(problem, EIGHT_GPUS), provenance_of(FOUND)
+    with Store.open(file) as store:
+        begun = store.study(key, provenance, seed=0, space_size=FOUND.space.size(problem, EIGHT_GPUS))
+        for number, config in enumerate(tried):
+            source = "baseline" if config["mode"] == "bsp" else "default" if number == 2 else "sampler"
+            store.record(begun.id, TrialRecord(config, found[config], source, number, formula(config) * 1.1))
+        rounds: dict[Config, list[Latency]] = {}
+        for number, config in itertools.product(range(3), finalists):
+            measured = _timed(config, rng.gauss(1, 0.003))
+            store.record(begun.id, TrialRecord(config, measured, "final", number))
+            if measured.latency is not None:
+                rounds.setdefault(config, []).append(measured.latency)
+        merged = {config: merge(latencies) for config, latencies in rounds.items()}
+        baselines = {name: merged[c] for name, c in FOUND.baselines(problem, EIGHT_GPUS).items()}
+        parts = {name: merge([latency_of(value, 8)] * 3) for name, value in LIMITS.items()}
+        won = min(merged, key=lambda c: merged[c].of(DEFAULT_REGIME))
+        store.finish(begun.id, Winner(won, merged[won], baselines, parts, roofline(problem, RATES)))
+        return finished(store, store.entries()[0], FOUND)
+
+
+def _timed(config: Config, factor: float = 1.0) -> Evaluation:
+    """In all regimes, with the host at its work for less than the device."""
+    found = evaluation_of(config, 8)
+    if found.latency is None:
+        return found
+    median = found.latency.median * factor
+    latency = latency_of(median, 8, host=200.0, isolated=median + 200.0)
+    return dataclasses.replace(found, latency=latency)
 
 
 @pytest.fixture(scope="session")
-def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store's file with one study on eight GPUs; the same for all tests."""
-    file = tmp_path_factory.mktemp("report") / "cache.db"
-    with Store.open(file) as opened:
-        tune_into(opened)
-    return file
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """120 trials, with a winner."""
+    return long(tmp_path_factory.mktemp("long") / "cache.db")
 
 
 @pytest.fixture(scope="session")
-def report(studied: Path) -> Report:
-    """The report of the study in that database."""
-    with Store.open(studied) as opened:
-        return build(opened, opened.entries()[0], workload("all_gather_gemm"))
+def one_trial(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The baselines and the default."""
+    return tuned(tmp_path_factory.mktemp("one") / "cache.db", 1)
+
+
+@pytest.fixture(scope="session")
+def only_failed(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Nothing could be measured."""
+
+    def break_it(gang: FakeGang) -> None:
+        gang.broken = True
+
+    return tuned(tmp_path_factory.mktemp("failed") / "cache.db", 12, break_it)
+
+
+@pytest.fixture(scope="session")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Stopped in the search."""
+
+    def stop(gang: FakeGang) -> None:
+        gang.interrupt_after = 30
+
+    return tuned(tmp_path_factory.mktemp("interrupted") / "cache.db", 300, stop)
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Every text that comes from a database is hostile."""
+    problem = json.dumps({"m": EVIL, f"n{EVIL}": 4}, sort_keys=True, separators=(",", ":"))
+    key = CacheKey(f"theirs{EVIL}", problem, 8, EVIL, EVIL, EVIL)
+    provenance = Provenance(EVIL, EVIL, EVIL, EVIL, EVIL, EVIL)
+    with Store.open(tmp_path_factory.mktemp("hostile") / "cache.db") as store:
+        begun = store.study(key, provenance, seed=0, space_size=9)
+        configs = [Config({"mode": EVIL, f"knob{EVIL}": value}) for value in (f"a{EVIL}", f"b{EVIL}", "c")]
+        for place, config in enumerate(configs):
+            found = Evaluation(Outcome.MEASURED, latency=latency_of(100.0 + place, 8))
+            store.record(begun.id, TrialRecord(config, found, source=f"source{EVIL}"))
+            store.record(begun.id, TrialRecord(config, found, source="final", number=0))
+        store.record(begun.id, TrialRecord(Config({"mode": EVIL}), Evaluation(Outcome.CRASHED, f"reason{EVIL}")))
+        named = {f"base{EVIL}": latency_of(530.0, 8)}
+        store.finish(begun.id, Winner(configs[0], latency_of(100.0, 8), named, {f"part{EVIL}": latency_of(90.0, 8)}))
+        return finished(store, store.entries()[0])
+
+
+@pytest.fixture(scope="session")
+def without_modes(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """What the decorator tunes: dimensions of the user's own, in no space that is known."""
+    key = CacheKey("matmul_kernel", '{"M":64}', 1, "GPU", "sm_90", "none")
+    with Store.open(tmp_path_factory.mktemp("plain") / "cache.db") as store:
+        begun = store.study(key, Provenance("a", "b", "3", "0", "2", "5"), seed=0, space_size=6)
+        for size in (16, 128, 32, 64):
+            config = Config({"mode": "push", "block_m": size})
+            latency = evaluation_of(config, 1)
+            store.record(begun.id, TrialRecord(Config({"BLOCK": size}), latency, source="sampler"))
+        store.finish(begun.id, Winner(Config({"BLOCK": 64}), latency_of(380.0, 1)))
+        return finished(store, store.entries()[0])

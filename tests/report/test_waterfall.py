@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from autotune.config import Config
-from autotune.report.waterfall import notes, table, unit, waterfall
+from autotune.report.waterfall import notes, table
 from autotune.taxes.result import Taxes
 
 RUNGS = {"E0": 400.0, "E1": 300.0, "G": 250.0, "B": 260.0, "S": 255.0, "D": 200.0}
@@ -44,14 +44,6 @@ def test_each_tax_has_its_share_of_the_first_rung() -> None:
     assert dict(table(noisy))["bulk synchrony"].startswith("≈ 0 ± ") and "%" not in dict(table(noisy))["bulk synchrony"]
     larger = dataclasses.replace(TAXES, rounds={**TAXES.rounds, "S": (900.0,) * 4})
     assert dict(table(larger))["bulk synchrony"] == "700.0 ± 0.0 µs", "more than the whole is no share of it"
-
-
-def test_the_ladder_s_unit_is_not_that_of_a_barrier() -> None:
-    assert (unit(9999.0), unit(10_000.0), unit(10e6)) == ((1.0, "µs"), (1e3, "ms"), (1e6, "s"))
-    long = dataclasses.replace(TAXES, rounds={letter: (100 * time,) * 4 for letter, time in RUNGS.items()})
-    told = dict(table(long))
-    assert told["kernel launch"] == "15.50 ± 0.00 ms, 39 % of E0" and told["a barrier"].startswith("1.50 ± 0.00 µs")
-    assert waterfall(long)[0].endswith("ms ± 95 %") and "40.00 ± 0.00" in waterfall(long)[1]
 
 
 def test_rounds_that_do_not_count_are_said() -> None:

@@ -95,17 +95,6 @@ def test_a_size_gets_the_config_of_the_nearest_and_of_two_the_smaller_ones(file:
     assert read[4] == {"BLOCK": 1}, "what it gives is the caller's own"
 
 
-def test_equal_configs_are_one_candidate_in_whatever_order_their_values_come(file: Callable[[Any], Path]) -> None:
-    sizes = {"1": {"BLOCK": 1, "num_warps": 2}, "2": {"num_warps": 2, "BLOCK": 1}, "3": {"BLOCK": 1, "num_warps": 4}}
-    listed = autotune.configs_by_size(file(sizes)).listed()
-    assert [(config.kwargs, config.num_warps) for config in listed] == [({"BLOCK": 1}, 2), ({"BLOCK": 1}, 4)]
-
-
-def test_words_and_flags_are_values_too(file: Callable[[Any], Path]) -> None:
-    config = {"BLOCK": 1, "mode": "pull", "EVEN": True}
-    assert autotune.configs_by_size(file({"4": config}))[4] == config
-
-
 @pytest.mark.parametrize(
     ("values", "told"),
     [

@@ -15,12 +15,13 @@ from fakes import EIGHT_GPUS, Bench
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune import report
 from autotune.cli import session
 from autotune.config import Config
 from autotune.db import Entry, Store, TrialRecord
 from autotune.errors import InputError, StoreError
 from autotune.outcome import Evaluation, Outcome
+from autotune.report.markdown import to_markdown
+from autotune.results.study import finished
 from autotune.runtime.lookup import forget_lookups, lookup
 from autotune.sharing import Here, read, review, take, write
 from autotune.text import HIDDEN
@@ -173,7 +174,7 @@ def test_rows(cases: int, make_entry: MakeEntry, tmp_path: Path) -> None:
         with Store.open(path) as store:
             with suppress(StoreError):
                 for entry in store.entries():
-                    assert report.to_markdown(report.build(store, entry)).encode()
+                    assert to_markdown(finished(store, entry)).encode()
                 write(store.entries())
                 for each in store.studies():
                     store.trials(each.id)

@@ -70,15 +70,6 @@ def test_another_config_needs_replace(store: Store, make_entry: MakeEntry, media
     assert [study.state for study in store.studies()] == ["superseded", "finished"]
 
 
-def test_both_are_told_in_their_regime(store: Store, make_entry: MakeEntry) -> None:
-    """Less time on the device is no gain for a pipelined caller whose host is the slower part."""
-    bring(store, make_entry())
-    theirs = with_config(make_entry(median=300.0), block_k=32)
-    slow = dataclasses.replace(theirs.winner.latency, host=900.0, host_rounds=(900.0, 900.0))
-    [told] = bring(store, dataclasses.replace(theirs, winner=dataclasses.replace(theirs.winner, latency=slow)))
-    assert told.reason == "another config, faster here: 408.2 µs here, 900.0 µs in the file"
-
-
 def test_both_are_told_with_an_operators_door_or_both_without(store: Store, make_entry: MakeEntry) -> None:
     """A result without an operator's door is no faster for lacking one."""
     alone = dataclasses.replace(make_entry().key, regime="isolated")
@@ -90,43 +81,6 @@ def test_both_are_told_with_an_operators_door_or_both_without(store: Store, make
     assert told.reason == "same config; 422.0 µs here, 431.0 µs in the file"
 
 
-def test_what_a_note_says_is_said_of_a_replacement_too(store: Store, make_entry: MakeEntry) -> None:
-    entry = make_entry()
-    other = dataclasses.replace(entry, provenance=dataclasses.replace(entry.provenance, torch="1.0"))
-    bring(store, other)
-    faster = dataclasses.replace(other, winner=make_entry(median=400.0).winner)
-    for replace in (False, True):
-        [told] = bring(store, faster, replace=replace)
-        assert told.reason.startswith("same config; 408.2 µs here, 400.0 µs in the file; stale here, ")
-
-
-def test_a_decorated_kernels_result_is_known_by_its_versions_and_not_by_its_origin(
-    store: Store, make_entry: MakeEntry
-) -> None:
-    entry = make_entry()
-    of_kernel = dataclasses.replace(entry.key, workload="softmax", problem='{"n":64}', regime="graph")
-    kernel = dataclasses.replace(entry, key=of_kernel, origin="mine.py:softmax")
-    assert kernel.key.is_kernel
-    pipelined = dataclasses.replace(kernel, key=dataclasses.replace(of_kernel, regime="pipelined"))
-    found, refused = bring(store, kernel, pipelined)
-    assert found.state is State.NEW and found.reason.startswith("a decorated kernel of mine.py:softmax: served where")
-    assert "stale" not in found.reason
-    [moved] = bring(store, dataclasses.replace(kernel, origin="theirs.py:softmax"))
-    assert moved.state is State.SAME
-    [older] = bring(store, dataclasses.replace(kernel, provenance=dataclasses.replace(kernel.provenance, torch="1.0")))
-    assert older.state is State.NEW and "; stale here, serves where versions are the file's: torch 1.0" in older.reason
-    assert (refused.state, refused.reason) == (
-        State.INVALID, "regime pipelined: a decorated kernel's results are of the regime graph",
-    )  # fmt: skip
-
-
-def test_the_same_config_measured_again_needs_replace_too(store: Store, make_entry: MakeEntry) -> None:
-    bring(store, make_entry())
-    [found] = bring(store, make_entry(median=400.0))
-    assert found.state is State.CONFLICT
-    assert found.reason == "same config; 408.2 µs here, 400.0 µs in the file"
-
-
 def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store, make_entry: MakeEntry) -> None:
     entry = make_entry()
     study = store.study(entry.key, entry.provenance, seed=0, space_size=1)
@@ -135,28 +89,6 @@ def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store, make_entry:
     assert store.studies() == [study]
     [then] = bring(store, entry, replace=True)
     assert then.state is State.REPLACES and len(store.entries()) == 1
-
-
-def test_it_is_said_of_a_config_that_no_look_up_serves_in_its_regime(store: Store, make_entry: MakeEntry) -> None:
-    entry = make_entry()
-    captured = dataclasses.replace(
-        entry, winner=dataclasses.replace(entry.winner, config=Config({"mode": "bsp", "launch": "graph"}))
-    )
-    [pipelined] = bring(store, captured)
-    assert pipelined.state is State.NEW
-    assert pipelined.reason.startswith("no look-up serves it in the regime pipelined: launch=graph times a graph")
-    in_a_graph = dataclasses.replace(captured, key=dataclasses.replace(captured.key, regime="graph"))
-    assert [each.reason for each in bring(store, in_a_graph)] == [""]
-
-
-def test_other_versions_stand_beside_ours_and_that_is_said(store: Store, make_entry: MakeEntry) -> None:
-    bring(store, make_entry())
-    other = make_entry(median=100.0)
-    other = dataclasses.replace(other, provenance=dataclasses.replace(other.provenance, torch="1.0", driver=""))
-    [found] = bring(store, other)
-    assert found.state is State.NEW
-    assert "stale here, serves where versions are the file's: torch 1.0 is now " in found.reason
-    assert len(store.entries()) == 2
 
 
 @pytest.mark.parametrize(
@@ -194,13 +126,6 @@ def test_a_problem_that_is_none_is_refused(
     [found] = bring(store, with_problem(make_entry(), **values))
     assert found.state is State.INVALID and found.reason.startswith(told)
     assert store.entries() == []
-
-
-def test_an_unknown_workload_is_reported(store: Store, make_entry: MakeEntry) -> None:
-    entry = make_entry()
-    [found] = bring(store, dataclasses.replace(entry, key=dataclasses.replace(entry.key, workload="mystery")))
-    assert found.state is State.UNKNOWN and "no workload named 'mystery'; known: " in found.reason
-    assert found.state.is_left_out and store.studies() == []
 
 
 def test_a_workloads_name_loads_no_file(tmp_path: Path, make_entry: MakeEntry) -> None:

@@ -35,7 +35,7 @@ from autotune.db import CacheKey, Store, Winner
 from autotune.errors import GangError, InputError, InvalidBudget
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome
 from autotune.ranks.evaluation import LONG_CALL
-from autotune.report.figures import Ratio, ratio
+from autotune.results.figures import Ratio, ratio
 from autotune.runtime.lookup import lookup
 from autotune.tuning import EFFORTS, Budget, Progress, tune
 from autotune.tuning.cached import cached

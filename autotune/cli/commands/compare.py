@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from autotune.files import is_database, text_of
 from autotune.settings import default_database_url
 
 if TYPE_CHECKING:
-    from autotune.report.changes import Side
+    from autotune.results.changes import Side
 
 OF_A_SIDE = "Only results of A that match: until or since (a date), device, workload, triton, torch, … ; repeatable."
 
@@ -40,9 +39,10 @@ def compare(
     Exit code 0 if nothing is slower, 1 if something is, 2 for bad input. Both may be the same database:
     tune compare cache.db cache.db --a until=2026-11-01 --b since=2026-11-02.
     """
-    from autotune.report.changes import Verdict
-    from autotune.report.changes import compare as compared
-    from autotune.report.changes_document import to_dict, to_markdown, to_text
+    from autotune.report.changes import views
+    from autotune.report.markdown import section
+    from autotune.results.changes import Verdict
+    from autotune.results.changes import compare as compared
     from autotune.text import json_text
 
     if json and markdown:
@@ -57,21 +57,16 @@ def compare(
         )
         found = compared(ours, theirs, smallest)
     if json:
-        output.write(json_text(to_dict(found)) + "\n", output_file, "changes")
-    elif markdown:
-        output.write(to_markdown(found), output_file, "changes")
+        output.write(json_text(found.to_dict()) + "\n", output_file, "changes")
     else:
-        output.write(to_text(found, _fitted) + "\n", output_file, "changes")
+        text = (lambda view: section(view, 1 if view.name == "sides" else 2)) if markdown else output.view
+        output.write("\n\n".join(map(text, views(found))) + "\n", output_file, "changes")
     if found.counts[Verdict.SLOWER]:
         raise typer.Exit(1)
 
 
-def _fitted(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
-    return output.columns(header, rows, shutil.get_terminal_size().columns, align)
-
-
 def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
-    from autotune.report.changes import Side, chosen
+    from autotune.results.changes import Side, chosen
 
     pairs = [_pair(each) for each in conditions]
     if "://" not in place and not is_database(Path(place)):

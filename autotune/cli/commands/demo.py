@@ -63,11 +63,10 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
     if result.entry is None:
         raise typer.Exit(exit_code() if result.interrupted else 1)
     if open:
-        from autotune.cli.commands.pages import write_pages
+        from autotune.cli.commands import report
         from autotune.cli.wanted import Wanted
-        from autotune.workloads import installed_workload
 
-        write_pages(Wanted(), None, str(place), open=True, load=lambda key: installed_workload(recorded.workload))
+        report.write(Wanted(), None, None, str(place), open=True)
 
 
 def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: int) -> tuple[Result, Path]:

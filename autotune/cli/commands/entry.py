@@ -9,13 +9,12 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.commands.stored import InStudy, of_study, present
-from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, title
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import (
+from autotune.results.figures import (
     config_text,
     evaluated,
     microseconds,
@@ -23,7 +22,7 @@ from autotune.report.figures import (
     problem_text,
     regime_options,
 )
-from autotune.report.order import config_in_order
+from autotune.results.result import Result
 from autotune.settings import default_database_url
 from autotune.text import counted
 from autotune.workloads import provenance_of
@@ -55,10 +54,9 @@ def show_entry(
     entry, nearest, begun = _find(key, provenance, db)
     if entry is not None:
         if json:
-            output.data_json({"found": True, **entry_dict(entry)})
+            output.data_json({"found": True, **Result.of(entry, request.workload).to_dict()})
         else:
-            lines = output.named(entry_lines(entry, request.workload))
-            output.data(f"{title(request.workload.name, problem.as_dict())}\n\n{lines}")
+            present([entry], request.word, db, request.workload)
         return
     differences = nearest.key.differences(key) if nearest else {}
     others = _stored(Wanted.of(request, regime=regime), db) if differences and not request.given and not begun else []
@@ -71,7 +69,7 @@ def show_entry(
             {
                 "found": False,
                 "problem": problem.as_dict(),
-                "nearest": entry_dict(nearest) if nearest else None,
+                "nearest": Result.of(nearest).to_dict() if nearest else None,
                 "key_differences": differences,
                 "provenance_differences": stale,
                 "unfinished": begun,
@@ -102,12 +100,12 @@ def look_up(
                 "config": dict(found.config),
                 "source": found.source,
                 "reason": found.reason,
-                "entry": entry_dict(found.entry) if found.entry else None,
+                "entry": Result.of(found.entry).to_dict() if found.entry else None,
             }
         )
         return
     output.data(found.config.to_json())
-    of = f" of {entry_title(found.entry)}" if found.entry is not None and found.source != "exact" else ""
+    of = f" of {Result.of(found.entry).title}" if found.entry is not None and found.source != "exact" else ""
     output.say(f"{found.source}{of}" + (f": {found.reason}" if found.reason else ""))
     if found.source != "exact":
         output.say(f"next: {request.command(db=db)}{regime_options(regime)}")
@@ -122,9 +120,9 @@ def _present(entries: Sequence[Entry], request: Request, db: str | None, json: b
     if not json:
         present(entries, request.word, db, request.workload)
     elif len(entries) == 1:
-        output.data_json({"found": True, **entry_dict(entries[0])})
+        output.data_json({"found": True, **Result.of(entries[0]).to_dict()})
     else:
-        output.data_json({"found": True, "entries": [entry_dict(entry) for entry in entries]})
+        output.data_json({"found": True, "entries": [Result.of(entry).to_dict() for entry in entries]})
 
 
 def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None, str | None]:
@@ -154,10 +152,10 @@ def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> s
     """The nearest entry and the fields in which it differs."""
     stale = nearest.provenance.differences(provenance)
     rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
-    latency = nearest.winner.latency.of(Regime(nearest.key.regime))
+    of = Result.of(nearest)
     lines = [
-        f"The nearest entry: {entry_title(nearest)}",
-        f"  {microseconds(latency)}: {config_text(config_in_order(nearest.key, nearest.winner.config))}",
+        f"The nearest entry: {of.title}",
+        f"  {microseconds(of.microseconds)}: {config_text(of.config)}",
         "",
         output.columns(("field", "stored", "requested"), rows),
     ]

@@ -12,7 +12,7 @@ from autotune.errors import InvalidConfig
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.figures import config_text, latency_text, microseconds, plain
+from autotune.results.figures import config_text, latency_text, microseconds, plain
 from autotune.search_spaces import Space
 from autotune.tuning import Effort
 from autotune.workloads import Workload

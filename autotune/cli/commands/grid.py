@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +14,6 @@ from autotune.cli import output, session
 from autotune.cli.commands.held_out import HeldOut, compared
 from autotune.cli.commands.sizes import Sizes
 from autotune.cli.commands.tune import Effort, Force, OptunaStorage, Seconds, Seed, Trials, say_where
-from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
@@ -21,14 +21,16 @@ from autotune.db import Entry
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.report.figures import Ratio, microseconds, options_text
+from autotune.results.figures import Ratio, microseconds, options_text
+from autotune.results.result import Result
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:
+    from autotune import tuning
     from autotune.cli.commands.grid_progress import GridProgress
     from autotune.db import Store
     from autotune.runtime.lookup import Found
-    from autotune.tuning import Budget, Evaluator, Result
+    from autotune.tuning import Budget, Evaluator
     from autotune.tuning.live import LiveStorage
     from autotune.tuning.screening import Screen
 
@@ -60,24 +62,24 @@ class Row:
     """
     held_out: HeldOut | None = None
 
+    @cached_property
+    def result(self) -> Result | None:
+        return None if self.entry is None else Result.of(self.entry)
+
     def as_dict(self) -> dict[str, Any]:
-        found = entry_dict(self.entry) if self.entry is not None else {"latency": None}
+        found = self.result.to_dict() if self.result is not None else {"latency": None}
         apart = {"held_out": self.held_out.as_dict()} if self.held_out is not None else {}
         return {"sizes": self.sizes, "with_neighbour": self.before and self.before.value, **found, **apart}
 
     def cells(self) -> list[str]:
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
-        if self.entry is None:
+        of = self.result
+        if of is None:
             return [sizes, "no config could be measured", "", "", "", ""]
-        key, winner = self.entry.key, self.entry.winner
-        share = None if key.is_interpreted else entry_dict(self.entry)["limit_share"]
-        compared = self.before is not None and not key.is_interpreted
-        before = f"{self.before.value:.2f} times as long" if self.before is not None and compared else ""
-        limit = f"{share:.2f}" if share is not None else ""
-        regime = Regime(key.regime)
-        latency = microseconds(winner.latency.of(regime))
-        speedup = speedup_text(winner, regime, interpreted=key.is_interpreted)
-        return [sizes, latency, speedup, limit, str(winner.config["mode"]), before]
+        told = self.before is not None and not of.key.is_interpreted
+        before = f"{self.before.value:.2f} times as long" if self.before is not None and told else ""
+        limit = f"{of.limit.share:.2f}" if of.limit is not None else ""
+        return [sizes, microseconds(of.microseconds), of.speedup_text, limit, of.mode, before]
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Bench:
 
         return self.force or cached(self.store, self.workload, problem, self.machine, self.regime) is None
 
-    def tune(self, problem: Problem, lent: Sequence[Config], progress: GridProgress) -> Result:
+    def tune(self, problem: Problem, lent: Sequence[Config], progress: GridProgress) -> tuning.Result:
         """Tune one size; valid configs in ``lent`` are measured in its finals too."""
         from autotune.cli.watch import watching
         from autotune.tuning import EFFORTS, tune

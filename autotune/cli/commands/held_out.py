@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.config import Config
 from autotune.db import Entry
 from autotune.outcome import Regime
-from autotune.report.figures import NOT_TOLD_APART, Ratio, ratio
+from autotune.results.figures import NOT_TOLD_APART, Ratio, ratio
 
 if TYPE_CHECKING:
     from autotune.db import Store
@@ -64,11 +64,7 @@ def compared(entry: Entry, config: Config, store: Store) -> Ratio | None:
     """Latency of a config over an entry's winner, by the rounds of its finals; None if it was not in them or failed
     there.
     """
-    from autotune.tuning.finals import last_finals, merge
+    from autotune.tuning.finals import in_finals
 
-    trials = last_finals(store.trials(entry.study_id))
-    rounds = [trial.evaluation.latency for trial in trials if trial.config == config]
-    latencies = [latency for latency in rounds if latency is not None]
-    if not latencies or len(latencies) < len(rounds):
-        return None
-    return ratio(merge(latencies), entry.winner.latency.bound, Regime(entry.key.regime))
+    latency = in_finals(store.trials(entry.study_id)).get(config)
+    return None if latency is None else ratio(latency, entry.winner.latency.bound, Regime(entry.key.regime))

@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands.stored import fields
-from autotune.cli.entry_text import entry_dict, short_problem, speedup_text
 from autotune.cli.options import Database, Json, completing, database_option
-from autotune.cli.wanted import Wanted
+from autotune.cli.wanted import Wanted, fields
 from autotune.db import CacheKey, Entry, StudyRecord, TrialRecord
+from autotune.db.values import key_values
 from autotune.errors import NoDatabase, UnknownWorkload
-from autotune.outcome import Regime
-from autotune.report.figures import dashed, evaluated, microseconds, options_text, regime_options
-from autotune.report.repeat import command_of
-from autotune.report.staleness import why_stale
+from autotune.results.figures import dashed, evaluated, microseconds, options_text, regime_options
+from autotune.results.repeat import command_of
+from autotune.results.result import Result, short_problem
+from autotune.results.staleness import why_stale
 from autotune.suggestion import did_you_mean
 from autotune.text import counted, visible
 from autotune.workloads import is_reference, names, workload
@@ -53,15 +51,15 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
         )
     if json:
         unfinished = [_unfinished_dict(*each) for each in begun]
-        output.data_json([*unfinished, *({**entry_dict(entry), "finished": True} for entry in entries)])
+        output.data_json([*unfinished, *({**Result.of(entry).to_dict(), "finished": True} for entry in entries)])
     elif begun or entries:
         keys = [*(study.key for study, _ in begun), *(entry.key for entry in entries)]
         stale = [why_stale(entry.key, entry.provenance) for entry in entries]
         alike = Counter(entry.key for entry in entries)
         going_on = [study for study, _ in begun if not why_stale(study.key, study.provenance)]
-        rows = [_cells(entry, why, alike[entry.key]) for entry, why in zip(entries, stale, strict=True)]
+        rows = [cells(entry, why, told=alike[entry.key] > 1) for entry, why in zip(entries, stale, strict=True)]
         first = [_begun_cells(study, trials, study in going_on) for study, trials in begun]
-        output.data(_table(keys, [*first, *rows]))
+        output.data(table(keys, [*first, *rows]))
         for why, count in Counter(filter(None, stale)).most_common():
             output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
         kernels = [entry for entry in entries if entry.key.is_kernel and alike[entry.key] > 1]
@@ -101,7 +99,7 @@ def _tried(trials: Iterable[TrialRecord]) -> int:
     return evaluated(Counter(trial.evaluation.outcome for trial in of_search(trials)))
 
 
-def _table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
+def table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
     """One table; where that is wider than the terminal, one for each workload and device."""
     both = list(zip(keys, rows, strict=True))
     flat = [(dashed(key.workload), cells[0], _devices(key), *cells[1:]) for key, cells in both]
@@ -118,18 +116,14 @@ def _devices(key: CacheKey) -> str:
     return f"{key.world_size} × {key.device}"
 
 
-def _problem(key: CacheKey) -> str:
-    return short_problem(key) + ("" if key.is_kernel else regime_options(key.regime))
-
-
-def _cells(entry: Entry, stale: str, alike: int) -> Cells:
-    """``stale``: why it is not served, if it is not; ``alike``: entries of the same key."""
-    winner, regime = entry.winner, Regime(entry.key.regime)
+def cells(entry: Entry, stale: str, *, told: bool) -> Cells:
+    """``stale``: why it is not served, if it is not; ``told``: its study, of several of the same key."""
+    of = Result.of(entry)
     return (
-        _problem(entry.key) + (f" (study {entry.study_id})" if alike > 1 else ""),
-        microseconds(winner.latency.of(regime)),
-        speedup_text(winner, regime, interpreted=entry.key.is_interpreted),
-        str(winner.config.get("mode", "")),
+        short_problem(entry.key) + f" (study {entry.study_id})" * told,
+        microseconds(of.microseconds),
+        of.speedup_text,
+        of.mode,
         f"{entry.finished_at:%Y-%m-%d}" + (", stale" if stale else ""),
     )
 
@@ -137,12 +131,12 @@ def _cells(entry: Entry, stale: str, alike: int) -> Cells:
 def _begun_cells(study: StudyRecord, trials: int, goes_on: bool) -> Cells:
     """``goes_on``: with today's sources and versions; with others a command begins anew."""
     told = f"unfinished, {counted(trials, 'trial')}" + ("" if goes_on else ", stale")
-    return (_problem(study.key), "", "", "", told)
+    return (short_problem(study.key), "", "", "", told)
 
 
 def _unfinished_dict(study: StudyRecord, trials: int) -> dict[str, Any]:
     return {
-        **asdict(study.key), "problem": study.key.fields, "config": None, "latency": None, "study": study.id,
+        **key_values(study.key), "config": None, "latency": None, "study": study.id,
         "trials": trials, "finished": False,
     }  # fmt: skip
 

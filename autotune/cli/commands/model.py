@@ -22,7 +22,7 @@ from autotune.dtypes import COMBINATIONS, FP8, SCALES
 from autotune.errors import InputError
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import dashed
+from autotune.results.figures import dashed
 from autotune.sizes import parse_sizes
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from autotune.cli.commands.model_table import TUNED, ModelResult
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.figures import dashed, problem_text
+from autotune.results.figures import dashed, problem_text
 from autotune.workloads import workload
 
 if TYPE_CHECKING:

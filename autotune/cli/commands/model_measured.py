@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli import output, session
 from autotune.cli.commands.model_table import ModelResult
-from autotune.report.figures import microseconds
+from autotune.results.figures import microseconds
 from autotune.text import counted
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.figures import dashed, microseconds, plain
+from autotune.results.figures import dashed, microseconds, plain
+from autotune.results.result import Result
 from autotune.text import shortened
 
 if TYPE_CHECKING:
@@ -61,11 +61,8 @@ class ModelResult:
         entry = self.entries.get(problem)
         if entry is None:
             return [dashed(problem.workload), self._sizes(problem), "none", "", ""]
-        winner = entry.winner
-        latency = microseconds(winner.latency.of(self.regime))
-        mode = str(winner.config["mode"])
-        speedup = speedup_text(winner, self.regime, interpreted=entry.key.is_interpreted)
-        return [dashed(problem.workload), self._sizes(problem), latency, speedup, mode]
+        of = Result.of(entry)
+        return [dashed(problem.workload), self._sizes(problem), microseconds(of.microseconds), of.speedup_text, of.mode]
 
     def lines(self) -> list[str]:
         """Each forward in a sentence, then what is left out and why."""
@@ -180,5 +177,5 @@ class ModelResult:
             "calls": call.count,
             "before": times and times[0],
             "after": times and times[1],
-            "entry": entry_dict(entry) if entry is not None else None,
+            "entry": Result.of(entry).to_dict() if entry is not None else None,
         }

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from autotune.cli import output, session
 from autotune.cli.commands.tune import Effort, say_where
@@ -18,7 +15,7 @@ from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, Request
 from autotune.config import Value
 from autotune.errors import InputError, NotTuned
-from autotune.report.figures import config_text, device_text, latency_text, plain
+from autotune.results.figures import config_text, device_text, latency_text, plain
 
 if TYPE_CHECKING:
     from autotune.search_spaces import Space
@@ -54,6 +51,7 @@ def record_workload(
 ) -> None:  # fmt: skip
     """Failed configs are recorded too. The same command continues an interrupted recording."""
     from autotune import recordings
+    from autotune.cli.watch import bar
     from autotune.db import CacheKey
     from autotune.recordings.tables import ENDING
     from autotune.tuning import EFFORTS, limits_of
@@ -73,12 +71,13 @@ def record_workload(
     try:
         with (
             session.open_store(db) as store,
-            session.make_screen(workload, problem, machine) as screen, _watching() as watch,
+            session.make_screen(workload, problem, machine) as screen, bar(_line, PLAIN_STEPS) as watch,
             closing(session.make_gang(workload, problem, machine)) as gang,
         ):  # fmt: skip
             found = recordings.record(
                 workload, problem, machine, store, gang, screen,
-                allowed=allowed, lifted=lift or (), limit=limit, iterations=EFFORTS[chosen].iterations, watch=watch,
+                allowed=allowed, lifted=lift or (), limit=limit, iterations=EFFORTS[chosen].iterations,
+                watch=lambda done, size: watch("recording", done, size),
             )  # fmt: skip
     except KeyboardInterrupt:
         output.say("interrupted; the same command continues the recording")
@@ -107,6 +106,10 @@ def record_workload(
     output.say(f"wrote {out}; next: python bench/search_quality.py {out}")
 
 
+def _line(phase: str, done: int, of: int) -> str:
+    return f"{phase}: {done} of {of} configs"
+
+
 def _counted(outcomes: Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in outcomes.most_common())
 
@@ -127,25 +130,3 @@ def parse_values(text: str, space: Space) -> dict[str, list[Value]]:
             raise InputError(f"--values {part!r}: {', '.join(strange)}; allowed: {', '.join(own)}")
         allowed[name] = [own[word] for word in words]
     return allowed
-
-
-@contextmanager
-def _watching() -> Iterator[Callable[[int, int], None]]:
-    """Yields a function of configs done and configs in all, which draws a bar in a terminal and prints some lines
-    elsewhere.
-    """
-    console = Console(stderr=True, highlight=False)
-    if console.is_terminal:
-        with Progress(console=console, transient=True) as progress:
-            task = progress.add_task("recording", total=None)
-            yield lambda done, size: progress.update(task, completed=done, total=size)
-        return
-    said = -1
-
-    def say(done: int, size: int) -> None:
-        nonlocal said
-        if done * PLAIN_STEPS // size > said:
-            said = done * PLAIN_STEPS // size
-            output.say(f"recording: {done} of {size} configs")
-
-    yield say

@@ -1,21 +1,31 @@
-"""``tune report``: what studies found, as Markdown, JSON or a web page."""
+"""``tune report``: what studies found, as Markdown, JSON or web pages."""
 
 from __future__ import annotations
 
+import os
+import tempfile
+import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands import pages
 from autotune.cli.options import Database, Output, Request, one_of
 from autotune.cli.wanted import Wanted
-from autotune.db import CacheKey
-from autotune.errors import InputError, UnknownWorkload
+from autotune.db import CacheKey, StudyRecord
+from autotune.errors import AutotuneError, InputError, UnknownWorkload
+from autotune.files import write_whole
 from autotune.suggestion import did_you_mean
 from autotune.text import counted, json_text
 from autotune.workloads import Workload, installed_workload, names
+
+if TYPE_CHECKING:
+    from autotune.results.study import Study
+
+FOLDER = Path("tune-report")
+"""The folder of all pages, unless another one is named."""
 
 FORMATS = ("md", "json", "html")
 ENDINGS = {".md": "md", ".txt": "md", ".json": "json", ".html": "html"}
@@ -65,20 +75,76 @@ def write(
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
     if format != "html" and (open or all):
         raise InputError(f"--all and --open are web pages; leave them out for {format}, which has every report in one")
+    studies, running = read(wanted, db)
     if format == "html":
-        pages.write_pages(wanted, file, db, open=open, all=all, load=_loaded)
-        return
-    from autotune.report import build, overview, to_dict, to_markdown
+        write_pages(studies, running, file, open=open, all=all)
+    elif format == "json":
+        told = counted(len(studies), "report")
+        output.write(json_text([each.to_dict() for each in studies]) + "\n", file, told)
+    else:
+        from autotune.report.markdown import to_markdown, to_overview
+
+        several = [to_overview(studies)] if len(studies) > 1 else []
+        text = "\n\n".join([*several, *map(to_markdown, studies)]).rstrip() + "\n"
+        output.write(text, file, counted(len(studies), "report"))
+
+
+def read(wanted: Wanted, db: str | None) -> tuple[list[Study], list[StudyRecord]]:
+    """The finished studies that are asked for, the newest first, and the unfinished ones. Where none is finished, the
+    last unfinished one, so that one can see why.
+    """
+    from autotune.results.study import finished, unfinished
 
     with session.open_store(db, create=False) as store:
-        entries = wanted.entries(store)
-        reports = [build(store, entry, wanted.workload or _loaded(entry.key)) for entry in entries]
-    if format == "json":
-        text = json_text([to_dict(each) for each in reports])
-    else:
-        several = [overview(reports)] if len(reports) > 1 else []
-        text = "\n\n".join([*several, *(to_markdown(each) for each in reports)]).rstrip()
-    output.write(text + "\n", file, counted(len(reports), "report"))
+        begun = [study for study in store.studies("running") if study.is_begun and wanted.takes(study.key)]
+        try:
+            entries = wanted.entries(store)
+        except AutotuneError:
+            if not begun:
+                raise
+            return [unfinished(store, begun[-1], wanted.workload or _loaded(begun[-1].key))], begun
+        return [finished(store, entry, wanted.workload or _loaded(entry.key)) for entry in entries], begun
+
+
+def write_pages(
+    studies: Sequence[Study], running: Sequence[StudyRecord], target: Path | None, *, open: bool, all: bool = False
+) -> None:
+    """A page, or a folder of them with an index."""
+    from autotune.report.page import to_html
+
+    if all or len(studies) > 1:
+        if target is not None and target.suffix.lower() == ".html":
+            raise InputError(
+                f"{target}: several pages and their index take a folder; name one with --output, or one study by its "
+                "dimensions"
+            )
+        _write_folder(studies, running, target or (FOLDER if all else None), open=open)
+        return
+    if target is None and not open and output.stdout().isatty():
+        raise InputError("a web page is not for a terminal: name a file with --output, or show it with --open")
+    file = target or (_temporary() if open else None)
+    output.write(to_html(studies[0]), file, "a page")
+    if open and file is not None:
+        _show(file)
+
+
+def _write_folder(studies: Sequence[Study], running: Sequence[StudyRecord], folder: Path | None, *, open: bool) -> None:
+    from autotune.report.page import file_name, to_html, to_index
+
+    if folder is None:
+        raise InputError(f"{len(studies)} studies are {len(studies)} pages: name a folder for them with --output, or "
+                         "more of the problem's dimensions")  # fmt: skip
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"folder {folder}: {error.strerror}") from error
+    for study in studies:
+        write_whole(folder / file_name(study), to_html(study).encode())
+    write_whole(folder / "index.html", to_index(studies, running).encode())
+    told = f"{len(studies)} pages and their index" if len(studies) > 1 else "1 page and its index"
+    output.say(f"wrote {told} to {folder}")
+    if open:
+        _show(folder / "index.html")
 
 
 def _loaded(key: CacheKey) -> Workload | None:
@@ -91,3 +157,15 @@ def _loaded(key: CacheKey) -> Workload | None:
         name, known = key.workload, ", ".join(names())
         output.say(f"workload {name} is not installed (installed: {known}); reported without its space")
         return None
+
+
+def _temporary() -> Path:
+    """A file that a browser finds after this process has ended."""
+    handle, name = tempfile.mkstemp(prefix="tune-report-", suffix=".html")
+    os.close(handle)
+    return Path(name)
+
+
+def _show(file: Path) -> None:
+    if not webbrowser.open(file.resolve().as_uri()):
+        output.say(f"no browser could be started here; open {file} in one")

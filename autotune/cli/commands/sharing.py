@@ -17,8 +17,8 @@ from autotune.db import CacheKey, Entry, Provenance
 from autotune.errors import InputError, NoDatabase
 from autotune.files import text_of
 from autotune.outcome import Regime, regime_of
-from autotune.report.figures import dashed, microseconds, problem_text
-from autotune.report.order import fields_in_order
+from autotune.results.figures import dashed, microseconds, problem_text
+from autotune.results.result import Result
 from autotune.suggestion import did_you_mean
 from autotune.text import counted
 from autotune.workloads import Workload
@@ -146,8 +146,9 @@ def _say_left_out(count: int) -> None:
 
 
 def _thresholds(store: Store, entries: Sequence[Entry], wanted: Wanted) -> str:
-    from autotune.report.order import known_workload
-    from autotune.report.page import finished, sizes_of, thresholds
+    from autotune.results.crossover import sizes_of, thresholds
+    from autotune.results.order import known_workload
+    from autotune.results.study import finished
 
     def workload_of(key: CacheKey) -> Workload | None:
         return wanted.workload or (None if key.is_kernel else known_workload(key.workload))
@@ -195,25 +196,15 @@ def _as_it_is(db: str | None) -> Here:
 
 
 def _values(number: int, review: Review) -> dict[str, Any]:
-    key, winner = review.entry.key, review.entry.winner
-    return {
-        "entry": number,
-        "workload": key.workload,
-        "problem": fields_in_order(key),
-        "device": key.device,
-        "config": dict(winner.config),
-        "latency": winner.latency.of(Regime(key.regime)),
-        "state": review.state.value,
-        "reason": review.reason,
-        "left_out": review.state.is_left_out,
-    }
+    told = {"state": review.state.value, "reason": review.reason, "left_out": review.state.is_left_out}
+    return {"number": number, **Result.of(review.entry).to_dict(), **told}
 
 
 def _row(number: int, review: Review) -> tuple[str, ...]:
-    key = review.entry.key
+    of, key = Result.of(review.entry), review.entry.key
     return (
-        str(number), dashed(key.workload), problem_text(fields_in_order(key)), f"{key.world_size} × {key.device}",
-        microseconds(review.entry.winner.latency.of(Regime(key.regime))), review.state.value, review.reason,
+        str(number), dashed(key.workload), problem_text(of.problem), f"{key.world_size} × {key.device}",
+        microseconds(of.microseconds), review.state.value, review.reason,
     )  # fmt: skip
 
 

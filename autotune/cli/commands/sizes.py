@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autotune.cli.options import Request
 from autotune.errors import InputError
 from autotune.problem import Problem
-from autotune.report.figures import dashed
+from autotune.results.figures import dashed
 from autotune.sizes import parse_sizes
 
 MOST_PROBLEMS = 1000

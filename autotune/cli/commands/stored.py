@@ -9,16 +9,16 @@ import typer
 from typer.main import get_command
 
 from autotune.cli import output, session
+from autotune.cli.commands import listing, sharing
 from autotune.cli.commands import report as reports
-from autotune.cli.commands import sharing
-from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text
 from autotune.cli.options import Database, Json, Output, database_option
-from autotune.cli.wanted import Wanted
+from autotune.cli.wanted import Wanted, fields
 from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
-from autotune.outcome import Regime
-from autotune.report.figures import asked_text, config_text, dashed, latency_text
-from autotune.report.order import config_in_order
+from autotune.results.figures import dashed
+from autotune.results.lines import entry_lines
+from autotune.results.result import Result
+from autotune.results.staleness import why_stale
 from autotune.suggestion import did_you_mean
 from autotune.workloads import Workload, names
 
@@ -53,7 +53,7 @@ def show(
     with session.open_store(db, create=False) as store:
         entries = of_study(wanted.entries(store), study)
     if json:
-        output.data_json({"found": True, "entries": [entry_dict(entry) for entry in entries]})
+        output.data_json({"found": True, "entries": [Result.of(entry).to_dict() for entry in entries]})
     else:
         present(entries, dashed(str(wanted.name)), db)
 
@@ -70,10 +70,11 @@ def of_study(entries: Sequence[Entry], study: int | None) -> list[Entry]:
 def present(entries: Sequence[Entry], name: str, db: str | None, workload: Workload | None = None) -> None:
     """One entry in full, several as a list; ``name`` is how the command line has it."""
     if len(entries) == 1:
-        output.data(f"{entry_title(entries[0])}\n\n{output.named(entry_lines(entries[0], workload))}")
+        of = Result.of(entries[0], workload)
+        output.data(f"{of.title}\n\n{output.named(entry_lines(of))}")
         return
-    output.data(output.columns(("study", "problem", "ranks", "device", "latency", "speedup", "config", "tuned"),
-                               [_row(entry) for entry in entries]))  # fmt: skip
+    rows = [listing.cells(entry, why_stale(entry.key, entry.provenance), told=True) for entry in entries]
+    output.data(listing.table([entry.key for entry in entries], rows))
     one = f"tune show {name} --study {entries[0].study_id}{database_option(db)}"
     output.say(f"next: one of them in full: {one}")
 
@@ -111,28 +112,3 @@ def _wanted(context: typer.Context, db: str | None, device: str | None = None, r
         near = did_you_mean(dashed(name), [*workloads, *others])
         raise UnknownWorkload(f"no workload named {name!r}; workloads: {', '.join(workloads)}{also}{near}")
     return wanted
-
-
-def fields(words: Sequence[str]) -> dict[str, str]:
-    """``--M 512 --a.dtype=float16`` as fields with their words."""
-    found, left = {}, list(words)
-    while left:
-        name, equals, value = left.pop(0).partition("=")
-        if not name.startswith("--") or len(name) < 3 or (not equals and not left):
-            raise InputError(f"{name}: expected a field of the kernel's key and its value, such as --M 4096")
-        found[name[2:]] = value if equals else left.pop(0)
-    return found
-
-
-def _row(entry: Entry) -> tuple[str, ...]:
-    key, regime = entry.key, Regime(entry.key.regime)
-    return (
-        str(entry.study_id),
-        asked_text(key, key.fields),
-        str(key.world_size),
-        key.device,
-        latency_text(entry.winner.latency, regime),
-        speedup_text(entry.winner, regime, interpreted=key.is_interpreted),
-        config_text(config_in_order(key, entry.winner.config)),
-        f"{entry.finished_at:%Y-%m-%d %H:%M}",
-    )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from autotune.cli import output, session
 from autotune.cli.commands.tune import say_where
@@ -21,7 +18,7 @@ from autotune.errors import AutotuneError, NoDatabase
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.report.figures import config_text, dashed, device_text, problem_text, regime_options, resource_text
+from autotune.results.figures import config_text, dashed, device_text, problem_text, regime_options, resource_text
 from autotune.settings import default_database_url
 
 if TYPE_CHECKING:
@@ -50,6 +47,7 @@ def measure_taxes(
     """Takes the problem's tuned config, times variants between it and the library's way, and stores the result with
     the study.
     """
+    from autotune.cli.watch import bar
     from autotune.taxes.measure import Amount, choose_base, measure
     from autotune.taxes.result import summary
 
@@ -74,7 +72,7 @@ def measure_taxes(
     winner = entry.winner.config
     base = choose_base(workload, problem, machine, winner, trials)
     try:
-        with closing(session.make_gang(workload, problem, machine)) as gang, _watching() as watch:
+        with closing(session.make_gang(workload, problem, machine)) as gang, bar(_line) as watch:
             output.say("starting the ranks")
             gang.start()
             amount, tracing = Amount.on(machine, rounds), trace is not None
@@ -139,20 +137,5 @@ def _text(request: Request, problem: Problem, machine: Machine, entry: Entry, fo
     return "\n".join([head, "\n".join(waterfall.waterfall(found)), "", output.named(lines), "", told])
 
 
-@contextmanager
-def _watching() -> Iterator[Callable[[str, int, int], None]]:
-    """Yields a function of phase, steps done and steps in all: a bar in a terminal, a line for each phase elsewhere."""
-    console = Console(stderr=True, highlight=False)
-    if console.is_terminal:
-        with Progress(TextColumn("{task.description}"), BarColumn(), console=console, transient=True) as progress:
-            task = progress.add_task("", total=None)
-            yield lambda phase, done, of: progress.update(task, description=phase, completed=done, total=of)
-        return
-    said: list[str] = []
-
-    def say(phase: str, done: int, of: int) -> None:
-        if phase not in said:
-            said.append(phase)
-            output.say(f"{phase}: {of} {'rungs' if phase == 'checking' else 'rounds'}")
-
-    yield say
+def _line(phase: str, done: int, of: int) -> str:
+    return f"{phase}: {of} {'rungs' if phase == 'checking' else 'rounds'}"

@@ -16,14 +16,24 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from autotune.report.figures import BEYOND_LIMIT, asked_text, dashed, device_text, latency_text
-from autotune.report.page import origin
+from autotune.report import lead as first
 from autotune.report.page.layout import laid_out
-from autotune.report.page.study import Study
-from autotune.report.page.view import Chart, Table, View
-from autotune.report.page.views import finals, headline, importance, parallel, routings, search, slices, taxes, timeline
-from autotune.report.words import in_words
-from autotune.text import counted, visible
+from autotune.report.view import Chart, Table, View
+from autotune.report.views import (
+    finals,
+    headline,
+    importance,
+    origin,
+    parallel,
+    routings,
+    search,
+    slices,
+    taxes,
+    timeline,
+)
+from autotune.results.figures import asked_text, device_text
+from autotune.results.study import Study
+from autotune.text import visible
 
 VIEWS = (
     headline.view,
@@ -43,7 +53,7 @@ UNFOLDED = ("headline",)
 
 def to_html(study: Study) -> str:
     views = [found for view in VIEWS if (found := view(study)) is not None]
-    return page(f"{study.title}: {asked_text(study.record.key, study.problem)}", lead(study), views, _origin(study))
+    return page(f"{study.title}: {asked_text(study.key, study.problem)}", lead(study), views, _origin(study))
 
 
 def page(title: str, lead: str, views: Sequence[View], end: str) -> str:
@@ -65,43 +75,17 @@ def page(title: str, lead: str, views: Sequence[View], end: str) -> str:
 
 def lead(study: Study) -> str:
     """The first screen: what was tuned, how it ended, the winner in words."""
-    report, key = study.report, study.record.key
-    parts = [f'<p class="kicker">{_text(dashed(key.workload))} · {_text(device_text(key))}</p>']
-    parts.append(f"<h1>{_text(verdict(study))}</h1>")
-    parts.append(f'<p class="problem">{_text(asked_text(key, study.problem))}</p>')
-    if report is not None:
-        told = [latency_text(report.latency, report.regime)]
-        first = next((each for each in report.speedups if not each.latency.same_calls(report.latency)), None)
-        if first is not None:
-            told.append(f"{first.baseline} {latency_text(first.latency, report.regime)}")
-        if report.limit is not None:
-            share = report.limit.share.value
-            told.append(BEYOND_LIMIT if share > 1.005 else f"{100 * share:.0f} % of perfect overlap")
-        if study.trials:  # an imported study's are elsewhere
-            told.append(f"{study.evaluated} of {study.record.space_size} configs tried, results checked on every rank")
-        parts.append(f'<p class="facts">{" · ".join(map(_text, told))}</p>')
-    parts += [f'<p class="note">{_text(note)}</p>' for note in study.notes]
+    parts = [
+        f'<p class="kicker">{_text(study.title)} · {_text(device_text(study.key))}</p>',
+        f"<h1>{_text(first.verdict(study))}</h1>",
+        f'<p class="problem">{_text(asked_text(study.key, study.problem))}</p>',
+        f'<p class="facts">{" · ".join(map(_text, first.facts(study)))}</p>',
+        *(f'<p class="note">{_text(note)}</p>' for note in first.notes(study)),
+    ]
     if study.winner is not None:
-        name = "The winner" if report is not None else "The fastest so far"
-        parts.append(f"<p><strong>{name}:</strong> {_text(in_words(key.workload, study.winner))}</p>")
-        parts.append(_copies(study.copies))
+        name = "The winner" if study.result is not None else "The fastest so far"
+        parts += [f"<p><strong>{name}:</strong> {_text(first.words(study))}</p>", _copies(study.copies)]
     return "\n".join(parts)
-
-
-def verdict(study: Study) -> str:
-    report = study.report
-    if report is None:
-        if not study.measured:
-            return f"None of {counted(study.evaluated, 'config')} could be measured"
-        return "Unfinished: the finals are missing"
-    first = report.speedups[0] if report.speedups else None
-    if first is not None and first.latency.same_calls(report.latency):
-        return f"Nothing beat {first.baseline} beyond the noise"
-    if first is None or first.ratio is None:
-        return latency_text(report.latency, report.regime)
-    if first.ratio.is_told:
-        return f"{first.ratio.brief} times as fast as {first.baseline}"
-    return first.sentence[0].upper() + first.sentence[1:]
 
 
 def section(view: View) -> str:
@@ -118,15 +102,19 @@ def section(view: View) -> str:
     )
 
 
-def table(of: Table) -> str:
-    """A table that scrolls sideways where it is too wide."""
+def table(of: Table, links: Sequence[str] = ()) -> str:
+    """A table that scrolls sideways where it is too wide; ``links`` go from the first cell of each row."""
     align = [' class="r"' if of.align[place : place + 1] == "r" else "" for place in range(len(of.header))]
     caption = f"<caption>{_text(of.caption)}</caption>" if of.caption else ""
     head = ""
     if any(of.header):
         head = f"<thead><tr>{_cells('th', of.header, align)}</tr></thead>"
-    body = "".join(f"<tr>{_cells('td', row, align)}</tr>" for row in of.rows)
-    return f'<div class="scroll"><table>{caption}{head}<tbody>{body}</tbody></table></div>'
+    body = [_cells("td", row, align) for row in of.rows]
+    for place, link in enumerate(links):
+        name = _text(of.rows[place][0])
+        body[place] = body[place].replace(f">{name}<", f'><a href="{escape(link)}">{name}</a><', 1)
+    rows = "".join(f"<tr>{row}</tr>" for row in body)
+    return f'<div class="scroll"><table>{caption}{head}<tbody>{rows}</tbody></table></div>'
 
 
 def packed(text: str) -> str:
@@ -164,8 +152,9 @@ def _copies(of: Mapping[str, str]) -> str:
 
 
 def _origin(study: Study) -> str:
+    view = origin.view(study)
     again = _copy_line("Tune it again:", study.repeat) if study.repeat else ""
-    return f'<section id="origin"><h2>How this was found</h2>{again}{table(origin.provenance(study))}</section>'
+    return f'<section id="origin"><h2>{view.title}</h2>{again}{"".join(map(table, view.tables))}</section>'
 
 
 def _copy_line(text: str, line: str) -> str:

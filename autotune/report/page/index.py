@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from html import escape
 
 from autotune.db import StudyRecord
-from autotune.report.figures import INTERPRETER_NOTE, asked_text, dashed, device_text, latency_text
-from autotune.report.page.document import page
-from autotune.report.page.study import Study, last_moment
-from autotune.report.page.views import crossover, gaps, many
+from autotune.report.page.document import page, table
+from autotune.report.views import crossover, gaps, many, overview
+from autotune.results.figures import INTERPRETER_NOTE, device_text
+from autotune.results.study import Study
 from autotune.text import counted, visible
-
-HEADER = ("workload", "problem", "mode", "latency", "times as fast", "as", "device", "tuned")
 
 
 def file_name(study: Study) -> str:
@@ -24,11 +22,9 @@ def file_name(study: Study) -> str:
 
 def to_index(studies: Sequence[Study], unfinished: Sequence[StudyRecord] = ()) -> str:
     """The page ``index.html``: how the winner changes with the size, what is missing, then every study."""
-    head = "".join(f"<th>{name}</th>" for name in HEADER)
-    rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(study))}</tr>" for study in studies)
-    table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    end = f'<section id="studies"><h2>All studies</h2>{table}</section>'
-    tuned = sum(study.report is not None for study in studies)
+    every = table(overview.table(studies), [file_name(study) for study in studies])
+    end = f'<section id="studies"><h2>All studies</h2>{every}</section>'
+    tuned = sum(study.result is not None for study in studies)
     title = counted(tuned, "tuned problem") if tuned else counted(len(studies), "unfinished problem")
     views = [*many.views(studies), *crossover.views(studies)]
     lacking = gaps.view(studies, unfinished)
@@ -38,21 +34,21 @@ def to_index(studies: Sequence[Study], unfinished: Sequence[StudyRecord] = ()) -
 
 
 def _kicker(studies: Sequence[Study]) -> str:
-    machines = dict.fromkeys(device_text(study.record.key) for study in studies)
+    machines = dict.fromkeys(device_text(study.key) for study in studies)
     return f'<p class="kicker">{escape(visible(" · ".join(machines)))}</p>'
 
 
 def _lead(studies: Sequence[Study]) -> str:
     """The span of the speedups, by workload and machine."""
-    several = len({device_text(study.record.key) for study in studies}) > 1
+    several = len({device_text(study.key) for study in studies}) > 1
     found: dict[str, list[float]] = {}
     for study in studies:
-        speedup = study.report.speedups[0].ratio if study.report is not None and study.report.speedups else None
+        speedup = study.result.speedups[0].ratio if study.result is not None and study.result.speedups else None
         if speedup is not None:
-            name = study.title + f" on {device_text(study.record.key)}" * several
+            name = study.title + f" on {device_text(study.key)}" * several
             found.setdefault(name, []).append(speedup.value)
     facts = "".join(f'<p class="facts">{escape(visible(f"{name}: {_span(of)}"))}</p>' for name, of in found.items())
-    interpreted = all(study.record.key.is_interpreted for study in studies)
+    interpreted = all(study.key.is_interpreted for study in studies)
     return facts + (f'<p class="note">{escape(INTERPRETER_NOTE)}</p>' if interpreted else "")
 
 
@@ -64,21 +60,3 @@ def _span(values: Sequence[float]) -> str:
         return text
     mean = f", geometric mean {statistics.geometric_mean(values):.2f}" if len(ends) > 1 else ""
     return f"{text}{mean}, {counted(len(values), 'problem')}"
-
-
-def _cells(study: Study) -> list[str]:
-    """The cells of a study's row, as HTML."""
-    report, key, moment = study.report, study.record.key, last_moment(study)
-    first = report.speedups[0] if report is not None and report.speedups else None
-    mode = study.winner.get("mode", "") if study.winner is not None else ""
-    texts = [
-        asked_text(key, study.problem),
-        str(mode),
-        latency_text(report.latency, report.regime) if report is not None else "unfinished",
-        first.ratio.brief if first is not None and first.ratio is not None else "",
-        first.baseline if first is not None else "",
-        device_text(key),
-        f"{moment:%Y-%m-%d %H:%M}" if moment is not None else "",
-    ]
-    link = f'<a href="{escape(file_name(study))}">{escape(visible(dashed(key.workload)))}</a>'
-    return [link, *(escape(visible(text)) for text in texts)]

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.report.page.view import NAME_WIDTH, NARROW, Chart, Option, up_to
+from autotune.report import draw
+from autotune.report.view import Chart, Option
 
 ROW = 22
 """Pixels of a legend's row."""
@@ -28,7 +29,7 @@ class Room:
     """Width of names beside bars, which are cut there."""
 
 
-PHONE, SCREEN = Room(width=310, names=125), Room(width=NARROW, names=NAME_WIDTH)
+PHONE, SCREEN = Room(width=310, names=125), Room(width=draw.NARROW, names=draw.NAME_WIDTH)
 """Room up to NARROW pixels, and above."""
 
 
@@ -44,7 +45,7 @@ class Laid:
 def laid_out(chart: Chart) -> Laid:
     """Charts that stand beside each other are as narrow on a screen as on a phone."""
     option, wide = chart.option, PHONE if chart.small else SCREEN
-    media = [*up_to(NARROW, _fitted(option, PHONE), _fitted(option, wide)), *option.get("media", [])]
+    media = [*draw.up_to(draw.NARROW, _fitted(option, PHONE), _fitted(option, wide)), *option.get("media", [])]
     heights = [chart.height + ROW * (legend_rows(option, room) - 1) for room in (PHONE, wide)]
     return Laid({**option, "media": media}, *heights)
 
@@ -55,7 +56,7 @@ def legend_rows(option: Option, room: Room) -> int:
         return 1
     rows, left = 1, room.width
     for name in option["legend"].get("data") or _series_names(option):
-        width = SYMBOL + min(LETTER * len(name), NAME_WIDTH)
+        width = SYMBOL + min(LETTER * len(name), draw.NAME_WIDTH)
         if width > left and left < room.width:
             rows, left = rows + 1, room.width
         left -= width + GAP
@@ -80,7 +81,7 @@ def _fitted(option: Option, room: Room) -> Option:
 
 
 def _is_of_names(axis: Mapping[str, Any]) -> bool:
-    return bool(axis.get("axisLabel", {}).get("width") == NAME_WIDTH)
+    return bool(axis.get("axisLabel", {}).get("width") == draw.NAME_WIDTH)
 
 
 def _several(value: Any) -> Sequence[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 from fakes import EIGHT_GPUS, Bench
 
 from autotune.config import Config
-from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import Door, Evaluation, Latency, Outcome, Regime
 from autotune.workloads import provenance_of, workload
@@ -86,53 +86,11 @@ def test_for_programs(sides: tuple[Bench, str, str]) -> None:
     bench, a, b = sides
     values = json.loads(bench.tune("compare", a, b, "--json").stdout)
     assert values["counts"] == {"slower": 1, "faster": 1, "the same": 1, "new": 1, "missing": 1}
-    by_m = {each["problem"]["m"]: each for each in values["changes"]}
+    by_m = {each["b"]["problem"]["m"]: each for each in values["changes"]}
     assert by_m[64]["ratio"]["value"] == pytest.approx(1.1) and by_m[64]["ratio"]["rounds"] == 3
     assert by_m[64]["beside"] is None and by_m[128]["beside"]["value"] == pytest.approx(1 / 1.05, abs=1e-3)
     assert by_m[64]["provenance_differences"]["triton"][0] == "3.6.0"
     assert [each["problem"]["m"] for each in values["new"] + values["missing"]] == [1024, 512]
-
-
-def test_as_markdown_into_a_file(sides: tuple[Bench, str, str], tmp_path: Path) -> None:
-    bench, a, b = sides
-    file = tmp_path / "changes.md"
-    result = bench.tune("compare", a, b, "--markdown", "-o", str(file))
-    assert result.exit_code == 1 and result.stdout == "" and f"wrote changes to {file}" in result.stderr
-    text = file.read_text()
-    assert text.startswith("# What changed from A to B\n") and "\n## all-gather-gemm on 8 × NVIDIA H200" in text
-    assert "\n|   64 | 100.0 µs | 110.0 µs | 1.100 ± 0.004 | slower   |\n" in text
-
-
-@pytest.mark.parametrize("form", [(), ("--json",)])
-def test_any_form_goes_into_a_file(sides: tuple[Bench, str, str], tmp_path: Path, form: tuple[str, ...]) -> None:
-    bench, a, b = sides
-    file, told = tmp_path / "changes", bench.tune("compare", a, b, *form).stdout
-    result = bench.tune("compare", a, b, *form, "-o", str(file))
-    assert result.exit_code == 1 and result.stdout == "" and file.read_text() == told != ""
-
-
-@pytest.mark.parametrize(("ending", "form"), [(".json", "--json"), (".md", "--markdown")])
-def test_a_file_gets_the_form_that_its_name_ends_in(
-    sides: tuple[Bench, str, str], tmp_path: Path, ending: str, form: str
-) -> None:
-    bench, a, b = sides
-    file = (tmp_path / "changes").with_suffix(ending)
-    bench.tune("compare", a, b, "-o", str(file))
-    assert file.read_text() == bench.tune("compare", a, b, form).stdout
-
-
-def test_a_threshold_of_nothing_leaves_the_noise(sides: tuple[Bench, str, str]) -> None:
-    bench, a, b = sides
-    found = json.loads(bench.tune("compare", a, b, "--threshold", "0", "--json").stdout)
-    assert found["counts"]["slower"] == 2, "1 % is beyond the noise of three rounds"
-
-
-def test_a_url_is_no_file(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.db.engines.database.PATIENCE", 0.0)
-    a, none = str(stored(tmp_path / "a.db", 64, 100.0)), tmp_path / "none.db"
-    assert gpus.tune("compare", f"sqlite:///{a}", a).exit_code == 0
-    missing = gpus.tune("compare", f"sqlite:///{none}", a)
-    assert missing.exit_code == 2 and "no database at" in missing.stderr and not none.exists()
 
 
 def test_nothing_slower_is_success(sides: tuple[Bench, str, str]) -> None:
@@ -205,12 +163,6 @@ def test_a_difference_within_the_noise_is_none_however_large(gpus: Bench, tmp_pa
     assert result.exit_code == 0 and "1 the same" in result.stdout
 
 
-def test_what_was_measured_once_says_so(gpus: Bench, tmp_path: Path) -> None:
-    a, b = stored(tmp_path / "a.db", 64, 100.0), stored(tmp_path / "b.db", 64, 110.0)
-    result = gpus.tune("compare", str(a), str(b))
-    assert result.exit_code == 1 and "measured once" in result.stdout
-
-
 def test_files_and_the_database_in_use(sides: tuple[Bench, str, str], tmp_path: Path) -> None:
     bench, a, b = sides
     file = tmp_path / "baseline.json"
@@ -231,8 +183,8 @@ def test_dates_and_versions_of_one_database(gpus: Bench, tmp_path: Path) -> None
     assert json.loads(result.stdout)["changes"][0]["ratio"]["value"] == pytest.approx(1.3)
     newest = gpus.tune("compare", str(file), str(file))
     assert newest.exit_code == 0, "the newest with itself"
-    sides = [line.split()[-3:-1] for line in newest.stdout.splitlines() if str(file) in line]
-    assert sides == [["1", "3"]] * 2 and "the newest counts" in newest.stdout, "one problem, three results"
+    told = " ".join(newest.stdout.split())
+    assert told.count("(1 problem, 3 results,") == 2 and "the newest counts" in told
     none = gpus.tune("compare", str(file), str(file), "--a", "until=2020-01-01")
     assert none.exit_code == 2 and "no problem is on both sides" in none.stderr
     both = gpus.tune("compare", str(file), str(file), "--a", "until=2999-12-31", "--a", "world-size=8")
@@ -257,16 +209,6 @@ def test_another_machine(gpus: Bench, tmp_path: Path) -> None:
     assert "1 the same, 1 new" in gpus.tune("compare", str(a), str(b)).stdout, "of several machines, each with itself"
 
 
-def test_decorated_kernels_are_compared_too(gpus: Bench, tmp_path: Path) -> None:
-    key = CacheKey("multiply_tile", '{"M":64,"a.dtype":"torch.float16"}', 1, "GPU", "sm_90", "none", "graph")
-    for name, median in (("a", 100.0), ("b", 50.0)):
-        with Store.open(tmp_path / f"{name}.db") as store:
-            study = store.study(key, Provenance("s", "f", "3", "0", "2", "5"), seed=0, space_size=6)
-            store.finish(study.id, Winner(Config({"BLOCK": 64}), in_rounds(median)))
-    result = gpus.tune("compare", str(tmp_path / "a.db"), str(tmp_path / "b.db"))
-    assert result.exit_code == 0 and "multiply-tile on 1 × GPU" in result.stdout and "faster" in result.stdout
-
-
 def test_a_side_may_be_a_pipe(gpus: Bench, tmp_path: Path) -> None:
     db = str(stored(tmp_path / "a.db", 64, 100.0))
     reading, writing = os.pipe()
@@ -275,31 +217,3 @@ def test_a_side_may_be_a_pipe(gpus: Bench, tmp_path: Path) -> None:
     result = gpus.tune("compare", f"/dev/fd/{reading}", db)
     os.close(reading)
     assert result.exit_code == 0 and "1 the same" in result.stdout, result.output
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["nowhere.db"], "nowhere.db: No such file or directory; give a database or a file of tune export"),
-        (["."], "Is a directory"),
-        (["/dev/null", "A"], "/dev/null: a device; name a file or a pipe; give a database or a file of tune export"),
-        (["A", "A", "--a", "until"], "'until': write it like until=2026-11-01"),
-        (["A", "A", "--a", "until=soon"], "until=soon: write a date like 2026-11-20"),
-        (["A", "A", "--b", "colour=red"], "colour=red: allowed: since, until, workload, device"),
-        (["A", "A", "--threshold", "-3%"], "--threshold -3%: write a percentage"),
-        (["A", "A", "--json", "--markdown"], "choose one"),
-        (["NOTES", "A"], "notes.txt: not JSON"),
-        (["SQLITE", "A"], "another program's SQLite database"),
-    ],
-)
-def test_bad_input(gpus: Bench, tmp_path: Path, words: list[str], told: str) -> None:
-    import sqlite3
-
-    (tmp_path / "notes.txt").write_text("somebody's")
-    with sqlite3.connect(tmp_path / "other.db") as other:
-        other.execute("CREATE TABLE t (a)")
-    other.close()
-    places = {"NOTES": "notes.txt", "SQLITE": "other.db", "A": "a.db"}
-    stored(tmp_path / "a.db", 64, 100.0)
-    result = gpus.tune("compare", *(str(tmp_path / places[w]) if w in places else w for w in words))
-    assert (result.exit_code, result.stdout) == (2, "") and told in result.stderr

@@ -6,9 +6,7 @@ import dataclasses
 import gzip
 import json
 import re
-import shlex
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,13 +17,10 @@ from autotune.cli import session
 from autotune.db import CacheKey, Store
 from autotune.outcome import Evaluation, Outcome
 from autotune.recordings import Replay, read, tables
-from autotune.report.figures import outcomes_text
 from autotune.runtime.lookup import lookup
-from autotune.tuning.finals import FINAL
 from autotune.workloads import provenance_of, workload
 
 RECORDED = read(tables.file_of("ar-64"))
-FOREIGN = Path(__file__).parents[3] / "bench" / "recordings" / "foreign" / "attention.json.gz"
 
 
 @pytest.fixture
@@ -49,31 +44,6 @@ def test_the_best_of_a_table_is_found_and_the_report_is_the_next_step(laptop: Be
     assert database.exists()
 
 
-def test_everything_tells_the_same_counts_and_only_configs_of_the_table_are_in_the_finals(
-    laptop: Bench, database: Path
-) -> None:
-    found = laptop.tune("demo", "ag-rows-64", "--trials", "60")  # its default is outside of the table
-    place = ("--db", str(database.with_name("ag-rows-64.db")))
-    with Store.open(place[1]) as store:
-        (study,) = store.studies()
-        trials = store.trials(study.id)
-    assert all(trial.evaluation.latency is not None for trial in trials if trial.source == FINAL)
-    assert any(trial.evaluation.outcome is Outcome.INVALID for trial in trials), "or nothing is shown here"
-    tried = Counter(trial.evaluation.outcome for trial in trials if trial.source != FINAL)
-    invalid = tried.pop(Outcome.INVALID)
-    counts = outcomes_text({**tried, Outcome.INVALID: invalid})
-    assert tried.total() == 60 == sum(int(count) for count in re.findall(r"(\d+) [a-z]", counts.partition(";")[0]))
-    assert f"trials {' ' * 5}60: {counts}\n" in re.sub(" {7,}", " " * 6, found.stdout)
-    assert found.stderr.splitlines()[-1].split("] ")[1].startswith(f"done: 60 of 60 trials ({counts}), ")
-    assert (
-        f"60 of {study.space_size} valid configs were evaluated"
-        in laptop.tune("report", *place, "--format", "html").stdout
-    )
-    (report,) = json.loads(laptop.tune("report", *place, "--format", "json").stdout)
-    assert report["searched"] == 60
-    assert {each["outcome"]: each["count"] for each in report["endings"]} == {**tried, Outcome.INVALID: invalid}
-
-
 def test_a_data_folder_that_cannot_be_written(laptop: Bench, database: Path) -> None:
     database.parents[2].write_text("a file where a folder should be")
     found = laptop.tune("demo", "ar-64", "--trials", "8")
@@ -81,31 +51,6 @@ def test_a_data_folder_that_cannot_be_written(laptop: Bench, database: Path) -> 
     elsewhere = re.search(r"the demo's database is in (.+)", found.stderr)
     assert elsewhere is not None and f"{elsewhere[1]}/ar-64.db" in found.stdout
     shutil.rmtree(elsewhere[1])
-
-
-def test_the_next_command_and_the_time_are_of_this_demo(
-    laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "my data"))
-    found = laptop.tune("demo", "ar-64", "--trials", "8", "--seed", "3")
-    command = re.search(r"Next: +tune (report .*) --open", found.stdout)
-    assert command is not None
-    database = Path(shlex.split(command[1])[-1])
-    with Store.open(database) as store:
-        (study,) = store.studies()
-        asked = {trial.config for trial in store.trials(study.id)}
-    seconds = sum(RECORDED.evaluations[config].seconds["total"] for config in asked & RECORDED.evaluations.keys())
-    assert study.seed == 3 and f"measuring these configs took {seconds:.0f} s" in found.stdout
-    assert seconds < 0.5 * sum(each.seconds["total"] for each in RECORDED.evaluations.values())
-
-
-def test_an_interrupted_demo_says_so(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Replay, "evaluate", interrupted)
-    found = laptop.tune("demo", "ar-64", "--trials", "8")
-    assert found.exit_code == 130 and found.stdout.endswith("Interrupted. Next:  tune demo\n")
 
 
 def test_an_earlier_demo_gives_the_search_no_start(laptop: Bench, database: Path) -> None:
@@ -153,21 +98,6 @@ def test_no_look_up_serves_it_even_on_that_very_machine(
     assert alone.exit_code == 0 and "4 × NVIDIA H200" in alone.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("ag-row-1024",), "did you mean ag-rows-1024?"),
-        (("missing.json.gz",), "recording missing.json.gz: No such file or directory"),
-        (("--trials", "0"), "0 trials: allowed: 1 to 100000"),
-        (("--seed", "-1"), "seed -1: allowed"),
-        ((str(FOREIGN),), "attention.json.gz: its problem has no world_size"),
-    ],
-)
-def test_what_cannot_be_replayed_is_said(laptop: Bench, words: tuple[str, ...], said: str) -> None:
-    result = laptop.tune("demo", *words)
-    assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")
-
-
 def of_workload(name: str, file: Path) -> Path:
     """A table of the package as if it were of another workload."""
     values = json.loads(gzip.decompress(tables.file_of("ar-64").read_bytes()))
@@ -181,11 +111,6 @@ def test_a_table_loads_no_file_that_it_names(laptop: Bench, tmp_path: Path) -> N
     assert result.exit_code == 2 and "stored names load no files" in " ".join(result.stderr.split())
     assert "AUTOTUNE_WORKLOADS must name the file" in " ".join(result.stderr.split())
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_table_may_have_any_name_that_it_was_recorded_under(laptop: Bench, tmp_path: Path) -> None:
-    file = of_workload("gemm_all_reduce", tmp_path / "table.json")
-    assert laptop.tune("demo", str(file), "--trials", "3").exit_code == 0
 
 
 def test_where_no_trial_could_be_measured_it_fails_and_was_not_interrupted(

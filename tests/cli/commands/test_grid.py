@@ -50,21 +50,6 @@ def bench(laptop: Bench) -> Bench:
     return laptop
 
 
-def test_lists_and_ranges_and_a_line_for_each_size(bench: Bench) -> None:
-    result = bench.tune(*GRID, "--width", "100,128..512")
-    assert result.exit_code == 0, result.output
-    heading, *lines = result.stdout.splitlines()
-    assert heading.split()[:2] == ["sizes", "winner"]
-    assert [line.split()[0] for line in lines] == ["width=100", "width=128", "width=256", "width=512"]
-    assert not any("x bsp" in line or "times as long" in line for line in lines), "ratios of interpreted times"
-    assert re.findall(r"^size (\d) of 4, .*: (--width \d+)$", result.stderr, re.M) == [
-        ("1", "--width 100"), ("2", "--width 128"), ("3", "--width 256"), ("4", "--width 512"),
-    ]  # fmt: skip
-    assert len(bench.gangs) == 1 and bench.gangs[0].started
-    *_, hint = result.stderr.splitlines()
-    assert hint.startswith("Next: tune report ")
-
-
 def test_json_has_the_whole_entries(bench: Bench) -> None:
     rows = bench.json(*GRID, "--width", "128,256,512")
     assert [row["sizes"] for row in rows] == [{"width": 128}, {"width": 256}, {"width": 512}]
@@ -90,17 +75,6 @@ def test_the_config_before_is_measured_in_the_same_finals_as_the_winner(bench: B
     bench.prepare = prepare
     rows = bench.json(*GRID, "--width", "128,256")
     assert rows[1]["with_neighbour"] == pytest.approx(1.1), "not 1.1 / 1.2, as a burst against what lasts"
-
-
-def test_a_held_out_size_is_compared_with_what_its_neighbours_would_lend(bench: Bench) -> None:
-    result = bench.tune(*GRID, "--width", "128,512", "--held-out", "384,1024")
-    assert result.exit_code == 0, result.output
-    *_, last, first, second = result.stdout.splitlines()
-    assert last.startswith("width=1024")
-    own = 1 + 0.1 * abs(math.log2(8 * 64 / 384))
-    assert own < 1 + 0.1 * abs(math.log2(8 * 32 / 384)) < 1.1
-    assert first == "held-out width=384: neighbour's config (width=512) takes 1.00 ± 0.00 times the optimum"
-    assert second == "held-out width=1024: neighbour's config (width=512) takes 1.10 ± 0.00 times the optimum"
 
 
 def test_what_is_given_holds_for_every_size(
@@ -135,12 +109,6 @@ def test_a_budget_is_that_of_each_size(bench: Bench, monkeypatch: pytest.MonkeyP
     assert re.search(r"^size 1 of 2, \S+ elapsed, about (10:00:00|9:59:\d\d) left: ", result.stderr, re.M)
 
 
-def test_more_ranks_than_run_here_are_refused_first(bench: Bench) -> None:
-    result = bench.tune(*GRID, "--width", "128,256", "--world-size", "9")
-    assert result.exit_code == 2 and "world_size=9: without GPUs at most 8 ranks run" in result.stderr
-    assert not bench.gangs
-
-
 def test_a_size_without_a_winner_ends_it_with_exit_code_1(bench: Bench) -> None:
     def prepare(gang: FakeGang) -> None:
         sized(gang)
@@ -173,11 +141,6 @@ def test_the_ranks_heap_holds_the_largest_size(gpus: Bench, monkeypatch: pytest.
     for sizes in ("2048,4096,1024", "4096"):
         assert gpus.tune("grid", "all-gather-gemm", "--m", sizes).exit_code == 1
     assert given[0] == given[1] > 0
-
-
-def test_a_later_size_that_would_take_hours_is_refused_first(laptop: Bench) -> None:
-    result = laptop.tune("grid", "all-gather-gemm", "--m", "64,1048576")
-    assert result.exit_code == 2 and "m=1048576" in result.stderr and not laptop.gangs
 
 
 def test_a_config_that_the_next_size_forbids_is_not_lent(gpus: Bench) -> None:
@@ -221,27 +184,6 @@ def test_answered_from_the_cache_the_comparison_is_that_of_its_finals(bench: Ben
     assert "1024: neighbour's config (width=512) 1." in late or "--force tunes anew" in late
 
 
-def test_where_what_is_lent_fails_in_the_finals_it_says_so(bench: Bench) -> None:
-    def prepare(gang: FakeGang) -> None:
-        sized(gang)
-        works: Callable[..., Evaluation] = gang.evaluate
-
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            if gang.problems[-1].width == 256 and config.get("block_m") == 16:
-                return Evaluation(Outcome.WRONG_RESULT, "planted")
-            return works(config, seed, plan)
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    bench.prepare = prepare
-    result = bench.tune(*GRID, "--width", "128", "--held-out", "256")
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == (
-        "held-out width=256: neighbour's config (width=128) was not measured in its finals, or failed there; "
-        "--force tunes anew"
-    )
-
-
 def test_the_ranks_start_before_the_clock_of_the_first_size(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = time.monotonic
 
@@ -264,25 +206,3 @@ def test_interrupted_it_continues(bench: Bench) -> None:
     bench.prepare = lambda gang: None
     assert len(bench.json(*GRID, "--width", "128..1024")) == 4
     assert len(bench.gangs[1].calls) < 4 * 20
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--width", "1..x"], "write a list like 16,64,256 or a doubling range like 1..1024"),
-        (["--width", "64..32"], "ends below its start"),
-        (["--width", "64,128", "--held-out", "96,128"], "128 is also in --width 64,128"),
-        (["--width", "64,128", "--held-out", "many"], "--held-out many: write a list like"),
-        (["--held-out", "96"], "needs sizes of exactly one dimension in which look-ups take a neighbour's config"),
-    ],
-)
-def test_bad_sizes_are_one_line_and_exit_code_2(bench: Bench, words: list[str], told: str) -> None:
-    result = bench.tune(*GRID, *words)
-    assert result.exit_code == 2 and result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("tune: error: ") and told in line
-
-
-def test_only_a_free_dimension_can_be_held_out(gpus: Bench) -> None:
-    result = gpus.tune("grid", "all-gather-gemm", "--n", "4096,8192", "--held-out", "2048")
-    assert result.exit_code == 2 and result.stderr.rstrip().endswith("a neighbour's config: --m")

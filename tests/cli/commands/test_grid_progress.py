@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import math
 
 from rich.console import Console
 
@@ -31,25 +30,6 @@ def test_the_time_left_is_that_of_the_sizes_that_the_cache_lacks() -> None:
     progress.next_size()
     clock.now = 100.0
     assert progress.line() == "size 3 of 4, 1:40 elapsed, about 0:40 left"
-
-
-def test_without_a_budget_nothing_is_known_before_the_first_size_ends() -> None:
-    progress = GridProgress(HEADER, [True, True], math.inf, Clock())
-    progress.next_size()
-    assert progress.seconds_left() is None and progress.line() == "size 1 of 2, 0:00 elapsed"
-
-
-def test_each_size_counts_from_its_own_begin_and_as_much_as_any_other() -> None:
-    clock = Clock()
-    progress = GridProgress(HEADER, [True] * 4, math.inf, clock)
-    for begin, end in ((0.0, 40.0), (50.0, 70.0)):
-        clock.now = begin
-        progress.next_size()
-        clock.now = end
-        progress.done(["m=1", "4.00 µs", "", "", "push", ""])
-    progress.next_size()
-    clock.now = 80.0
-    assert progress.seconds_left() == 20.0 + 30.0
 
 
 def test_rows_fit_the_terminal() -> None:

@@ -13,7 +13,7 @@ from autotune.cli import output, session
 from autotune.config import Config
 from autotune.db import Store, Winner
 from autotune.outcome import Evaluation, Latency, Regime
-from autotune.report.figures import microseconds
+from autotune.results.figures import microseconds
 
 SMALL = ("all-gather-gemm", "--trials", "8", "--effort", "quick")
 
@@ -23,25 +23,6 @@ def test_list_of_nothing(gpus: Bench, tmp_path: Path) -> None:
     assert result.exit_code == 0 and result.stdout == "" and "nothing is tuned yet" in result.stderr
     assert gpus.json("list") == []
     assert not (tmp_path / "cache.db").exists(), "listing makes no database"
-
-
-def test_list(gpus: Bench) -> None:
-    gpus.tune(*SMALL)
-    gpus.tune(*SMALL, "--m", "1024")
-    heading, newest, oldest = gpus.tune("list").stdout.splitlines()
-    assert heading.split() == ["workload", "problem", "device", "latency", "speedup", "mode", "tuned"]
-    assert "m=1024 n=28672 k=8192  " in newest and "m=4096" in oldest, "in the problem's order, without defaults"
-    assert "8 × NVIDIA H200" in newest and "x bsp graph" in newest and "push" in newest
-    assert [entry["problem"]["m"] for entry in gpus.json("list")] == [1024, 4096]
-    with Store.open() as store:
-        newer, older = store.entries()
-        stale = dataclasses.replace(older.provenance, triton="2.0.0")
-        again = store.study(older.key, stale, seed=0, space_size=1)
-        store.finish(again.id, older.winner)
-    _, *lines = gpus.tune("list").stdout.splitlines()
-    of = [re.findall(r"\(study (\d+)\)", line) for line in lines]
-    assert of == [[str(again.id)], [], [str(older.study_id)]], "of two of one key it says which"
-    assert lines[0].endswith(", stale") and newer.key.fields["m"] == 1024
 
 
 def test_list_of_some(gpus: Bench) -> None:
@@ -62,20 +43,6 @@ def test_list_of_some(gpus: Bench) -> None:
         assert [entry["problem"]["m"] for entry in json.loads(result.stdout)] == sizes, words
 
 
-def test_list_of_what_is_not_known(gpus: Bench) -> None:
-    gpus.tune(*SMALL)
-    for words, said in {
-        ("all-gather-gem",): "did you mean all-gather-gemm?",
-        ("--em", "4096"): "no stored problem has a field em; there are b_order, bias",
-        ("--m",): "expected a field",
-        ("--m", "64..16"): "--m 64..16: write a number, a list like 16,64 or a range like 16..1024",
-        ("--m", "large"): "--m large: write a number, a list",
-        ("all-gather-gemm", "4096"): "4096: expected a field",
-    }.items():
-        result = gpus.tune("list", *words)
-        assert result.exit_code == 2 and said in result.stderr and result.stdout == "", words
-
-
 def test_list_fits_80_columns(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus.tune(*SMALL, "--layout", "k", "--bias", "--dtype", "fp16")
     gpus.tune("flash-decode", "--trials", "8", "--effort", "quick")
@@ -84,17 +51,6 @@ def test_list_fits_80_columns(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> N
     assert max(map(len, lines)) <= 80
     assert "flash-decode on 8 × NVIDIA H200" in lines and "all-gather-gemm on 8 × NVIDIA H200" in lines
     assert "layout=k" in "".join(line.split("  ")[0] for line in lines)
-
-
-def test_an_unfinished_study_of_a_decorated_kernel_has_no_command(gpus: Bench) -> None:
-    gpus.tune(*SMALL)
-    with Store.open() as store:
-        (study,) = store.studies()
-        call = '{"n":64,"x.dtype":"torch.float32"}'
-        key = dataclasses.replace(study.key, workload="my_kernel", problem=call)
-        store.study(key, study.provenance, seed=0, space_size=3)
-    listed = gpus.tune("list")
-    assert "unfinished: the next launch of my_kernel with this key continues it" in listed.stderr
 
 
 def test_how_to_continue_is_told_with_the_database_that_was_given_without_its_password(
@@ -186,33 +142,6 @@ def test_an_interrupted_study_is_listed_and_shown(gpus: Bench) -> None:
     assert [each["finished"] for each in gpus.json("list")] == [True]
 
 
-def test_no_command_continues_what_was_begun_with_another_version(gpus: Bench) -> None:
-    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 6)
-    assert gpus.tune(*SMALL, "--m", "512").exit_code == 130
-    with Store.open() as store:
-        (study,) = store.studies()
-        other = dataclasses.replace(study.provenance, triton="another version")
-        store.study(dataclasses.replace(study.key, device="another GPU"), other, seed=0, space_size=3)
-    listed = gpus.tune("list", "--m", "512")
-    assert re.findall(r"another GPU +unfinished, 0 trials, stale\n", listed.stdout)
-    assert "continues it, as tune all-gather-gemm" in listed.stderr and "--m 512" in listed.stderr
-    with Store.open() as store:
-        store.forget(study.id)
-    assert "continues it" not in gpus.tune("list").stderr
-
-
-def test_show(gpus: Bench) -> None:
-    gpus.tune(*SMALL)
-    result = gpus.tune("show", "all-gather-gemm")
-    assert result.exit_code == 0
-    for text in ("winner", "bsp graph", "bsp eager", "all_gather alone 209.0 µs", "torch", "source_hash", "driver"):
-        assert text in result.stdout
-    values = gpus.json("show", "all-gather-gemm")
-    assert values["found"] and values["config"]["mode"] == "push"
-    assert set(values["provenance"]) == {"source_hash", "space", "triton", "iris", "torch", "driver"}
-    assert set(values["limits"]) == {"all_gather", "gemm"}
-
-
 def test_show_without_a_dimension_takes_what_is_there(gpus: Bench) -> None:
     gpus.tune(*SMALL, "--m", "1024")
     found = gpus.json("show", "all-gather-gemm")
@@ -226,18 +155,6 @@ def test_show_without_a_dimension_takes_what_is_there(gpus: Bench) -> None:
     hint = re.search(r"next: .*tune (show .*)", several.stderr)
     assert hint is not None and gpus.json(*hint[1].split())["problem"]["m"] == 512
     assert gpus.tune("show", "all-gather-gemm", "--study", "7").exit_code == 2
-
-
-def test_show_explains_a_miss_field_by_field(gpus: Bench) -> None:
-    gpus.tune(*SMALL)
-    result = gpus.tune("show", "all-gather-gemm", "--m", "8192", "--bias")
-    assert result.exit_code == 1
-    table = [line.split() for line in result.stdout.splitlines()[-3:]]
-    assert table == [["field", "stored", "requested"], ["bias", "false", "true"], ["m", "4096", "8192"]]
-    assert "next: tune all-gather-gemm --m 8192 --bias" in result.stderr
-    values = json.loads(gpus.tune("show", "all-gather-gemm", "--m", "8192", "--json").stdout)
-    assert not values["found"] and values["key_differences"] == {"m": ["4096", "8192"]}
-    assert values["provenance_differences"] == {} and values["nearest"]["problem"]["m"] == 4096
 
 
 def test_show_explains_a_stale_entry(gpus: Bench, tmp_path: Path) -> None:
@@ -259,28 +176,6 @@ def test_show_explains_a_stale_entry(gpus: Bench, tmp_path: Path) -> None:
     assert values["key_differences"] == {} and not values["found"]
 
 
-def test_list_counts_stale_entries_and_says_why(gpus: Bench, tmp_path: Path) -> None:
-    gpus.tune(*SMALL)
-    assert "stale" not in gpus.tune("list").stderr
-    with Store.open(tmp_path / "cache.db") as store:
-        (entry,) = store.entries()
-        stale = dataclasses.replace(entry.provenance, source_hash="abc", space="f00d")
-        for m in (2048, 1024):
-            other = dataclasses.replace(entry.key, problem=entry.key.problem.replace('"m":4096', f'"m":{m}'))
-            store.finish(store.study(other, stale, seed=0, space_size=1).id, entry.winner)
-    listed = gpus.tune("list")
-    told = listed.stderr
-    assert [line.endswith(", stale") for line in listed.stdout.splitlines()[1:]] == [True, True, False]
-    assert "stale, and not served: 2 of 3: the kernels' sources have changed (source_hash abc is now " in told
-    assert "the search space has changed (space f00d is now " in told
-
-
-def test_show_where_there_is_nothing(gpus: Bench) -> None:
-    result = gpus.tune("show", "all-gather-gemm")
-    assert result.exit_code == 1 and "not in the cache" in result.stdout and "no database" in result.stderr
-    assert json.loads(gpus.tune("show", "all-gather-gemm", "--json").stdout)["nearest"] is None
-
-
 def test_lookup_says_where_it_came_from(gpus: Bench, tmp_path: Path) -> None:
     tuned = gpus.json(*SMALL)["config"]
     exact = gpus.tune("lookup", "all-gather-gemm")
@@ -300,12 +195,3 @@ def test_lookup_says_where_it_came_from(gpus: Bench, tmp_path: Path) -> None:
         assert told.endswith(f"next: tune all-gather-gemm --m 16 {' '.join(where)} --regime graph\n")
     missed = gpus.tune("show", "all-gather-gemm", "--world-size", "4", *where).stdout
     assert missed.endswith(" world_size=4\n"), "nothing of the usual database is near"
-
-
-@pytest.mark.parametrize("words", [["list"], ["show", "all-gather-gemm"], ["lookup", "all-gather-gemm"], ["report"]])
-def test_a_foreign_database(gpus: Bench, tmp_path: Path, words: list[str]) -> None:
-    foreign = tmp_path / "notes.txt"
-    foreign.write_text("somebody's notes\n" * 50)
-    result = gpus.tune(*words, "--db", str(foreign))
-    assert result.exit_code == 2 and result.stdout == ""
-    assert result.stderr.startswith("tune: error: ") and "is not a SQLite database" in result.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fakes import Bench
-from model_configs import BY_WIDTH, LLAMA, MIXTRAL, QWEN, config, listed
+from model_configs import BY_WIDTH, MIXTRAL, QWEN, config, listed
 
 from autotune.cli import session
 from autotune.errors import WrongResult
@@ -32,11 +32,6 @@ def test_the_list_has_every_collective_with_its_gemm(gpus: Bench, tmp_path: Path
         assert each["dtype"] == "fp16" and each["b_order"] == "nk" and each["world_size"] == 2 and not each["bias"]
 
 
-def test_equal_problems_are_listed_once_with_their_calls_added(gpus: Bench, tmp_path: Path) -> None:
-    found = listed(gpus, config(tmp_path, intermediate_size=512), "--tp", "2", "--tokens", "4")
-    assert {name: each["calls"] for name, each in found.items()} == {"gemm_all_reduce (4, 512, 512)": 6}
-
-
 @pytest.mark.parametrize(
     ("changed", "width", "biases"),
     [
@@ -55,31 +50,6 @@ def test_what_a_kind_leaves_unsaid_is_known(
     qkv, up, out, down = found.values()
     assert qkv["n"] == width
     assert (qkv["bias"], out["bias"], up["bias"]) == biases and down["bias"] == up["bias"]
-
-
-@pytest.mark.parametrize(
-    ("said", "words", "dtype"),
-    [
-        ({"torch_dtype": None}, (), "bf16"),
-        ({"torch_dtype": None, "dtype": "float16"}, (), "fp16"),
-        ({"torch_dtype": "float16"}, ("--dtype", "bf16"), "bf16"),
-    ],
-    ids=["unsaid", "by its newer name", "given"],
-)
-def test_the_element_type_is_the_given_one_else_the_configs_else_bf16(
-    gpus: Bench, tmp_path: Path, said: dict[str, Any], words: tuple[str, ...], dtype: str
-) -> None:
-    found = listed(gpus, config(tmp_path, **said), "--tp", "2", "--tokens", "4", *words)
-    assert {each["dtype"] for each in found.values()} == {dtype}
-
-
-def test_a_layer_is_shared_out_over_all_gpus_or_two_ranks(gpus: Bench, laptop: Bench, tmp_path: Path) -> None:
-    for bench, ranks in ((gpus, 8), (laptop, 2)):
-        session_machine = bench.machine
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session, "machine", lambda found=session_machine: found)
-            found = listed(bench, config(tmp_path), "--tokens", "4")
-        assert {each["world_size"] for each in found.values()} == {ranks}
 
 
 def test_options_change_the_problems(gpus: Bench, tmp_path: Path) -> None:
@@ -127,22 +97,6 @@ def test_a_layer_decodes_over_the_tokens_that_it_attends_to(
     assert "left out" not in gpus.tune("model", file, "--list", *words[:-1], "4096").stderr
 
 
-def test_fields_that_a_model_of_images_and_text_leaves_out_are_known(gpus: Bench, tmp_path: Path) -> None:
-    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
-    file = config(tmp_path, **{**dict.fromkeys(LLAMA), "model_type": "gemma3", "dtype": "float16", "text_config": text})
-    found = listed(gpus, file, "--tp", "2", "--tokens", "256")
-    assert [*found][:2] == ["all_gather_gemm (256, 4096, 2560)", "all_gather_gemm (256, 20480, 2560)"]
-    assert {each["dtype"] for each in found.values()} == {"fp16"}
-
-
-def test_a_quantization_that_is_not_read_is_said(gpus: Bench, tmp_path: Path) -> None:
-    file = config(tmp_path, quantization_config={"quant_method": "fp8"})
-    words = ("model", file, "--tp", "2", "--tokens", "8", "--list")
-    said = "quantization_config is not read: GEMMs are tuned in fp16; for a model in fp8 give --dtype fp8 and --scales"
-    assert gpus.tune(*words).stderr == f"{said} tensor, row or block\n"
-    assert gpus.tune(*words, "--dtype", "fp8").stderr == ""
-
-
 def test_a_budget_is_shared_out_by_what_is_to_be_gained(gpus: Bench, tmp_path: Path) -> None:
     words = ("--tp", "2", "--tokens", "1,8192", "--budget", "10m", "--list", "-o", str(tmp_path / "list.yaml"))
     result = gpus.tune("model", config(tmp_path), *words)
@@ -180,15 +134,6 @@ def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None
     }  # fmt: skip
 
 
-def test_fp8_is_computed_twice_as_fast_where_nothing_is_communicated(gpus: Bench, tmp_path: Path) -> None:
-    words = ("--tp", "2", "--tokens", "8192", "--sequence-parallel-from", "never", "--trials", "3", "--effort", "quick")
-    file, alone = config(tmp_path, hidden_size=4096, intermediate_size=16384), []
-    for dtype in ("fp16", "fp8"):
-        (forward,) = gpus.json("model", file, *words, "--dtype", dtype)["forwards"]
-        alone.append(forward["predicted"]["without_communication"])
-    assert alone[0] == pytest.approx(2 * alone[1])
-
-
 def test_what_the_budget_is_too_short_for_is_named(laptop: Bench, tmp_path: Path) -> None:
     file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
     result = laptop.tune("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
@@ -219,24 +164,6 @@ def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path) -> None:
     assert len({*laptop.gangs[0].problems}) == 2, "neither is left out as too short"
     short = laptop.tune("model", str(file), "--force", "--budget", "6s", "--trials", "3")
     assert short.exit_code == 0 and "not tuned" in short.stdout, "a budget for all takes their place"
-
-
-def test_a_list_of_another_regime_is_refused(laptop: Bench, tmp_path: Path) -> None:
-    file = tmp_path / "list.yaml"
-    small = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
-    laptop.tune("model", config(tmp_path, **small), "--tokens", "4", "--list", "--regime", "graph", "-o", str(file))
-    result = laptop.tune("model", str(file), "--trials", "3")
-    assert result.exit_code == 2 and "problems of the regime graph, and --regime is pipelined" in result.stderr
-    assert not laptop.gangs
-    assert laptop.tune("model", str(file), "--trials", "3", "--regime", "graph").exit_code == 0
-
-
-def test_more_ranks_than_there_are_anywhere_in_a_list_are_refused_first(gpus: Bench, tmp_path: Path) -> None:
-    file = tmp_path / "list.yaml"
-    entry = "{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: %s}"
-    file.write_text(f"problems: [{entry % 2}, {entry % 16}]")
-    result = gpus.tune("model", str(file), "--trials", "3")
-    assert result.exit_code == 2 and "world_size=16: this machine has 8 GPUs" in result.stderr and not gpus.gangs
 
 
 @pytest.mark.parametrize("captured", [True, False])
@@ -362,14 +289,6 @@ def test_what_is_wrong_is_said_in_a_line(
     given = ("model", config(tmp_path, **changed), "--tp", "2", "--tokens", "4", "--list", *words)
     result = gpus.tune(*given)
     assert result.exit_code == 2 and told in result.stderr and len(result.stderr.splitlines()) == 1
-
-
-def test_files_that_are_none(gpus: Bench, tmp_path: Path) -> None:
-    (tmp_path / "broken.json").write_text("{")
-    assert "not JSON" in gpus.tune("model", str(tmp_path / "broken.json"), "--list").stderr
-    assert "No such file" in gpus.tune("model", str(tmp_path / "none.json"), "--list").stderr
-    assert "/dev/null: a device" in gpus.tune("model", "/dev/null", "--list").stderr
-    assert "--output is for --list" in gpus.tune("model", config(tmp_path), "-o", "x.yaml").stderr
 
 
 def tuned_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:

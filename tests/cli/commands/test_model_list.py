@@ -64,19 +64,6 @@ def written(folder: Path, *entries: str) -> str:
     return str(file)
 
 
-def test_a_forward_is_told_in_the_regime_that_it_is_tuned_for(gpus: Bench, tmp_path: Path) -> None:
-    def host(config: Config) -> float:
-        return 3000.0 if config["mode"] in ("bsp", "library_collective") else 2000.0
-
-    gpus.prepare = lambda gang: setattr(gang, "host", host)
-    result = gpus.tune("model", written(tmp_path, ENTRY % (16, 3), ENTRY % (32, 1)), "--trials", "8")
-    assert result.exit_code == 0, result.output
-    _, *rows, told = result.stdout.splitlines()
-    assert told.endswith(": predicted 12.00 ms before, 8.000 ms after, 1.50 times as fast")
-    for row, calls, share in zip(rows, ("3", "1"), ("75 %", "25 %"), strict=True):
-        assert f" {calls} 3.000 ms 2.000 ms 1.50 " in " ".join(row.split()) and row.endswith(share.replace(" ", ""))
-
-
 def test_what_fails_is_named_and_counts_as_its_roofline(gpus: Bench, tmp_path: Path) -> None:
     def prepare(gang: FakeGang) -> None:
         works = gang.evaluate
@@ -128,42 +115,11 @@ def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
     assert list(seconds) == [8192, 4096, 256], "without a budget for all, too"
 
 
-def test_of_many_problems_that_the_budget_is_too_short_for_three_are_named(gpus: Bench, tmp_path: Path) -> None:
-    file = written(tmp_path, *(ENTRY % (m, 1) for m in (16, 32, 64, 128, 256)))
-    result = gpus.tune("model", file, *QUICK, "--budget", "21s")
-    assert result.exit_code == 0 and " and 1 more; shares of the budget below 20 s" in result.stdout
-    assert len(gpus.json("model", file, *QUICK, "--budget", "21s")["not_tuned"]) == 3, "one more each time"
-
-
 def test_an_interrupted_problem_has_not_failed(laptop: Bench, tmp_path: Path) -> None:
     laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 0)
     entry = "{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2}"
     result = laptop.tune("model", written(tmp_path, entry), *QUICK, "--json")
     assert result.exit_code == 130 and json.loads(result.stdout)["failed"] == []
-
-
-def test_problems_that_differ_in_no_size_are_told_apart(laptop: Bench, tmp_path: Path) -> None:
-    file = tmp_path / "list.yaml"
-    entry = "{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, %s}"
-    file.write_text(f"problems: [{entry % 'dtype: bf16'}, {entry % 'dtype: fp16, bias: true'}]")
-    result = laptop.tune("model", str(file), "--trials", "2")
-    assert result.exit_code == 0
-    for fields in ("dtype=bf16 bias=false", "dtype=fp16 bias=true"):
-        assert result.stdout.count(f"m=4 n=64 k=64 {fields} ") == 1
-
-
-def test_a_problem_that_would_take_hours_is_refused_first(laptop: Bench, tmp_path: Path) -> None:
-    entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2}"
-    result = laptop.tune("model", written(tmp_path, entry % 4, entry % 1048576), *QUICK)
-    assert result.exit_code == 2 and "m=1048576" in result.stderr and not laptop.gangs
-
-
-def test_a_list_for_another_device_is_refused(laptop: Bench, tmp_path: Path) -> None:
-    file = tmp_path / "list.yaml"
-    file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, device: NVIDIA H200}]")
-    result = laptop.tune("model", str(file), "--trials", "3")
-    assert result.exit_code == 2 and not laptop.gangs
-    assert "problems for the device 'NVIDIA H200', and this machine has 'cpu-interpreter'" in result.stderr
 
 
 @pytest.mark.parametrize(

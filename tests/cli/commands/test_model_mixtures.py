@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from fakes import Bench
@@ -59,22 +58,3 @@ def test_experts_are_read_as_transformers_writes_them(gpus: Bench, tmp_path: Pat
             "gemm_all_reduce (8, 512, 2048)": 9 - experts, f"gemm_all_reduce (8, 512, {shared})": experts,
             "moe_dispatch_gemm (4, 512, 64, 8, 128)": experts, "moe_gemm_combine (4, 512, 64, 8, 128)": experts,
         }  # fmt: skip
-
-
-def test_of_deepseek_attention_is_left_out_and_said(gpus: Bench, tmp_path: Path) -> None:
-    file = config(tmp_path, **DEEPSEEK)
-    found = listed(gpus, file, "--tp", "2", "--tokens", "8", "--context", "4096")
-    assert {name: each["calls"] for name, each in found.items()} == {
-        "gemm_all_reduce (8, 512, 2048)": 1, "gemm_all_reduce (8, 512, 256)": 2,
-        "moe_dispatch_gemm (4, 512, 64, 8, 128)": 2, "moe_gemm_combine (4, 512, 64, 8, 128)": 2,
-    }  # fmt: skip
-    said = gpus.tune("model", file, "--tp", "2", "--tokens", "8", "--list").stderr
-    assert said == "model_type deepseek_v3: its attention (MLA) is left out, since none of our operators computes it\n"
-
-
-def test_a_mixtures_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None:
-    words = ("--tp", "2", "--tokens", "4", "--trials", "6", "--effort", "quick")
-    result = gpus.tune("model", config(tmp_path, **MIXTRAL), *words)
-    assert result.exit_code == 0, result.output
-    told = "experts, gate, up +moe-dispatch-gemm +tokens=2 hidden=512 experts=8 top_k=2 width=2048"
-    assert re.search(told, result.stdout) and "4 tokens: predicted " in result.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import webbrowser
 from pathlib import Path
 
@@ -47,16 +46,6 @@ def test_open_shows_it_and_implies_the_format(gpus: Bench, tmp_path: Path, shown
     kept.unlink()
 
 
-def test_without_a_browser_it_says_where_the_page_is(
-    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 0
-    monkeypatch.setattr(webbrowser, "open", lambda url: False)
-    file = tmp_path / "page.html"
-    result = gpus.tune(*PAGE, "--open", "-o", str(file))
-    assert result.exit_code == 0 and f"open {file} in one" in result.stderr
-
-
 def test_several_studies_are_a_folder_with_an_index(gpus: Bench, tmp_path: Path, shown: list[str]) -> None:
     for m in ("4096", "1024"):
         assert gpus.tune("all-gather-gemm", *SMALL, "--m", m).exit_code == 0
@@ -70,21 +59,6 @@ def test_several_studies_are_a_folder_with_an_index(gpus: Bench, tmp_path: Path,
     assert shown == [(tmp_path / "pages" / "index.html").as_uri()]
     result = gpus.tune(*PAGE, "-o", "/dev/null/pages")
     assert result.exit_code == 2 and "Not a directory" in result.stderr
-
-
-def test_all_are_a_folder_even_if_there_is_one(
-    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 0
-    result = gpus.tune("report", "--all", "--open")
-    assert result.exit_code == 0 and "wrote 1 page and its index to tune-report" in result.stderr
-    assert shown == [(tmp_path / "tune-report" / "index.html").as_uri()]
-    index = (tmp_path / "tune-report" / "index.html").read_text()
-    assert "1 tuned problem<" in index and re.search(r": [\d.]+ times as fast as the fastest baseline<", index)
-    assert gpus.tune("report", "all-gather-gemm", "--all", "-o", "other").exit_code == 0
-    assert (tmp_path / "other" / "all-gather-gemm-1.html").exists()
-    assert gpus.tune("report", "--all", "all-gather-gemm").exit_code == 2
 
 
 @pytest.mark.parametrize("words", [("--format", "json"), ("--format", "md"), ("-o", "all.json")])

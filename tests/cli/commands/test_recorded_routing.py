@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 
@@ -68,11 +67,6 @@ def test_a_bad_file_is_a_clear_error(laptop: Bench, tmp_path: Path, text: str | 
     assert "Traceback" not in refused.output and not laptop.gangs
 
 
-def test_a_histogram_without_its_routing_is_refused(laptop: Bench, counts: Path) -> None:
-    refused = laptop.tune(*SIZES, "--histogram", str(counts))
-    assert refused.exit_code == 2 and "give routing=recorded" in " ".join(refused.stderr.split())
-
-
 def test_a_fleet_s_hosts_get_the_counts(counts: Path) -> None:
     entry = "{workload: moe-dispatch, tokens: 8, hidden: 64, experts: 4, top_k: 2, world_size: 2, routing: recorded, "
     listed = pickle.dumps(parse_list(f"problems: [{entry} histogram: {counts}}}]"))
@@ -80,14 +74,3 @@ def test_a_fleet_s_hosts_get_the_counts(counts: Path) -> None:
     assert pickle.loads(listed)[0].problem.as_dict()["histogram"] == "c000zznz"
     with pytest.raises(InputError, match="problem 1: histogram none: No such file"):
         parse_list(f"problems: [{entry} histogram: none}}]")
-
-
-def test_a_long_histogram_is_short_where_people_read_it(laptop: Bench, tmp_path: Path) -> None:
-    path = tmp_path / "counts"
-    path.write_text(" ".join(map(str, range(64))))
-    made = laptop.tune(*recorded(path), "--experts", "64", "--trials", "2", "--effort", "quick")
-    assert made.exit_code == 0, made.output
-    found = laptop.tune("list", "moe-dispatch").stdout
-    assert "histogram=00" in found and "…" in found and max(map(len, found.splitlines())) < 200
-    (listed,) = json.loads(laptop.tune("list", "moe-dispatch", "--json").stdout)
-    assert len(listed["problem"]["histogram"]) == 128

@@ -54,22 +54,6 @@ def test_times_of_the_interpreter_are_not_compared(laptop: Bench, tmp_path: Path
     assert all("bsp" in text or "width" in text for text in told)
     for text in told:
         assert RATIO.search(text) is None, text
-    (report,) = json.loads(laptop.tune("report", TOY, "--format", "json").stdout)
-    assert report["speedups"] and all(each["ratio"] is None for each in report["speedups"])
-
-
-def test_the_example_of_a_help_page_can_be_typed_as_it_is(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[1])
-    for verb in ("run", "show", "export"):
-        page = " ".join(laptop.tune(verb, "toy_workload.py:ToyWorkload", "--help").stdout.split())
-        assert f"Example: tune {verb} toy_workload.py:ToyWorkload " in page
-
-
-def test_a_hint_can_be_typed_as_it_is(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[1])
-    missed = laptop.tune("show", "toy_workload.py:ToyWorkload", "--width", "32")
-    assert missed.exit_code == 1
-    assert missed.stderr.splitlines()[-1] == "next: tune run toy_workload.py:ToyWorkload --width 32"
 
 
 def test_the_command_for_a_config_can_be_typed_where_it_is_shown(
@@ -78,53 +62,6 @@ def test_the_command_for_a_config_can_be_typed_where_it_is_shown(
     monkeypatch.chdir(Path(__file__).parents[2])
     for words in (("run", TOY, "--width", "32", "--trials", "3"), ("show", TOY, "--width", "32"), ("report", TOY)):
         assert "tune run cli/toy_workload.py:ToyWorkload --width 32 " in laptop.tune(*words).stdout, words
-
-
-def test_how_an_interrupted_one_continues_can_be_typed_too(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[1])
-    laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 1)
-    assert laptop.tune("run", TOY, "--width", "32").exit_code == 130
-    hint = laptop.tune("list").stderr.splitlines()[-1].partition("as tune ")[2]
-    assert hint.startswith("run toy_workload.py:ToyWorkload ") and "--width 32" in hint
-    laptop.prepare = lambda gang: None
-    monkeypatch.chdir(Path(__file__).parent)
-    elsewhere = laptop.tune("list").stderr.splitlines()[-1]
-    assert elsewhere.endswith("--width 32 --world-size 2, in the folder of toy_workload.py"), "only its name is stored"
-    monkeypatch.chdir(Path(__file__).parents[1])
-    assert laptop.json(*hint.split(), "--trials", "5")["resumed"] == 1
-
-
-def test_the_built_in_ones_can_be_run_too(gpus: Bench) -> None:
-    assert gpus.json("run", "all-gather-gemm", "--trials", "4", "--effort", "quick")["finished"]
-
-
-@pytest.mark.parametrize("verb", ["run", "list", "show", "lookup", "report", "grid", "export", "record"])
-@pytest.mark.parametrize(
-    ("reference", "told"),
-    [
-        ("missing.py:MyOp", "missing.py: no such file"),
-        (TOY.replace("ToyWorkload", "Toy"), "has no Toy; write toy_workload.py:ToyWorkload"),
-        (TOY.replace("ToyWorkload", "ToyProblem"), "it must be a class derived from autotune.workloads.Workload"),
-        (TOY.removesuffix(":ToyWorkload"), "needs a class behind it"),
-    ],
-)
-def test_what_is_no_workload_is_one_line_and_exit_code_2(laptop: Bench, verb: str, reference: str, told: str) -> None:
-    result = laptop.tune(verb, reference)
-    assert result.exit_code == 2 and result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("tune: error: ") and told in line
-
-
-def test_a_file_that_raises(laptop: Bench, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text("import os\nraise OSError('no such device')\n")
-    result = laptop.tune("run", f"{tmp_path / 'bad.py'}:MyOp")
-    assert result.exit_code == 2
-    assert result.stderr == f"tune: error: workload file {tmp_path / 'bad.py'}, line 2: OSError: no such device\n"
-
-
-def test_without_run_it_says_how(laptop: Bench) -> None:
-    result = laptop.tune(TOY, "--width", "64")
-    assert result.exit_code == 2 and f"tune run {TOY}" in result.stderr
 
 
 LOUD = """

@@ -58,12 +58,6 @@ def test_configs_travel_to_another_database_and_are_served_there(gpus: Bench, tm
     assert gpus.tune("export", *there).stdout == exported.read_text()
 
 
-def test_the_same_file_again_changes_nothing(gpus: Bench, exported: Path) -> None:
-    result = gpus.tune("import", str(exported), "--replace")
-    assert result.exit_code == 0 and result.stderr == "2 there already\n"
-    assert gpus.tune("export").stdout == exported.read_text()
-
-
 def test_what_would_replace_ours_is_reported_and_needs_the_flag(gpus: Bench, exported: Path) -> None:
     before = gpus.tune("export").stdout
     values = json.loads(exported.read_text())
@@ -78,52 +72,6 @@ def test_what_would_replace_ours_is_reported_and_needs_the_flag(gpus: Bench, exp
     assert gpus.tune("export").stdout == before
     assert gpus.tune("import", str(exported), "--replace").exit_code == 0
     assert json.loads(gpus.tune("export").stdout) == values
-
-
-def test_a_dry_run_makes_no_database(gpus: Bench, tmp_path: Path, exported: Path) -> None:
-    result = gpus.tune("import", str(exported), "--dry-run", "--db", str(tmp_path / "there.db"))
-    assert result.exit_code == 0 and result.stderr == "2 new; dry run, nothing changed\n"
-    assert not (tmp_path / "there.db").exists()
-
-
-def test_what_is_left_out_is_told_to_programs_too(gpus: Bench, tmp_path: Path, exported: Path) -> None:
-    values = json.loads(exported.read_text())
-    values["entries"][0]["config"]["block_m"] = 100
-    values["entries"][1]["workload"] = "mystery"
-    exported.write_text(json.dumps(values))
-    there = ("--db", str(tmp_path / "there.db"))
-    result = gpus.tune("import", str(exported), "--json", *there)
-    assert result.exit_code == 1
-    first, second = json.loads(result.stdout)
-    assert first["state"] == "refused" and "block_m=100: allowed:" in first["reason"] and first["left_out"]
-    assert second["state"] == "unknown workload" and "no workload named 'mystery'" in second["reason"]
-    assert gpus.json("list", *there) == []
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        (None, "No such file"),
-        (b"\xff\xfe\x00", "not UTF-8 text"),
-        (b"{}", "not a file of configs"),
-        (b'{"format": "iris-autotune/configs", "version": 1, "entries": [{}]}', "workload: Field required"),
-    ],
-)
-def test_a_file_of_no_use_imports_nothing(gpus: Bench, tmp_path: Path, content: bytes | None, told: str) -> None:
-    file = tmp_path / "file.json"
-    if content is not None:
-        file.write_bytes(content)
-    result = gpus.tune("import", str(file))
-    assert result.exit_code == 2 and result.stdout == ""
-    assert result.stderr.startswith(f"tune: error: {file}: ") and told in result.stderr
-    assert result.stderr.endswith("; nothing was imported\n")
-    assert not (tmp_path / "cache.db").exists()
-
-
-def test_import_reads_standard_input(gpus: Bench, tmp_path: Path, exported: Path) -> None:
-    words = ["import", "-", "--db", str(tmp_path / "there.db")]
-    result = CliRunner().invoke(app.build(), words, input=exported.read_text())
-    assert result.exit_code == 0 and result.stderr.endswith("\n2 new\n")
 
 
 @pytest.mark.parametrize("name", ["-", "windows.json"])
@@ -159,16 +107,6 @@ def test_thresholds_of_what_has_no_size_are_refused_and_beside_others_named(gpus
     assert {each["workload"] for each in json.loads(both.stdout)["maps"]} == {"all_gather_gemm"}
 
 
-def test_export_says_what_it_cannot_do(gpus: Bench, tmp_path: Path, exported: Path) -> None:
-    for words, told in (
-        (["--format", "xml"], "format 'xml': allowed: json, vllm"),
-        (["-o", str(tmp_path / "no" / "such")], "No such file or directory"),
-        (["--device", "x", "all-gather-gemm"], "options of tune export go after the workload's name"),
-    ):
-        result = gpus.tune("export", *words)
-        assert result.exit_code == 2 and told in result.stderr, words
-
-
 def test_export_of_one_regime(gpus: Bench) -> None:
     with Store.open() as store:
         for regime in (Regime.GRAPH, Regime.PIPELINED):
@@ -181,25 +119,6 @@ def test_export_of_one_regime(gpus: Bench) -> None:
     for name, code, told in (("isolated", 1, "any workload for isolated"), ("grap", 2, "did you mean graph?")):
         result = gpus.tune("export", "--regime", name)
         assert result.exit_code == code and told in result.stderr
-
-
-@pytest.mark.parametrize("by", [(), ("--by", "m")])
-def test_configs_by_size_are_of_one_workload(gpus: Bench, by: tuple[str, ...]) -> None:
-    with Store.open() as store:
-        store_result(store, 1024)
-        store_result(store, 1024, name="gemm_all_reduce")
-    result = gpus.tune("export", "--format", "vllm", *by)
-    assert result.exit_code == 2 and result.stdout == ""
-    assert "of one workload: tune export NAME --format vllm; names: all-gather-gemm, gemm-all-reduce" in result.stderr
-
-
-def test_export_of_the_sizes_at_which_a_mode_wins(gpus: Bench, exported: Path) -> None:
-    (found,) = json.loads(gpus.tune("export", "--format", "thresholds").stdout)["maps"]
-    (by_name,) = json.loads(gpus.tune("export", "all-gather-gemm", "--format", "thresholds").stdout)["maps"]
-    assert found == by_name and found["workload"] == "all_gather_gemm" and found["by"] == "m"
-    sizes = [each["size"] for each in found["measured"]]
-    assert len(sizes) == 2 and found["ranges"][0]["from"] == -(-sizes[0] // 2)
-    assert {each["mode"] for each in found["ranges"]} == {each["mode"] for each in found["measured"]}
 
 
 def test_sizes_at_which_a_mode_wins_are_of_one_version_as_for_look_ups(gpus: Bench) -> None:

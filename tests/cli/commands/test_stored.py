@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import re
 import shutil
 import webbrowser
 from pathlib import Path
@@ -14,13 +12,11 @@ import optuna
 import pytest
 import torch
 import triton
-from fakes import Bench, latency_of
+from fakes import Bench
 from small_kernels import SIZES, Clock, copy, grid, tensors
 
 import autotune
-from autotune.config import Config
-from autotune.db import CacheKey, Provenance, Store, Winner
-from autotune.errors import InputError
+from autotune.db import Store
 from autotune.runtime.entries import forget_entries
 
 KEY = "copy --n 200 --x.dtype float32"
@@ -57,23 +53,6 @@ def launched(clock: Clock, n: int, dtype: torch.dtype = torch.float32, **options
     return found
 
 
-def test_show_one_in_full_by_its_fields(kernel: Bench) -> None:
-    shown = kernel.tune("show", *KEY.split())
-    assert shown.exit_code == 0, shown.output
-    for text in (
-        "1.000 ms",
-        "config = triton.Config({'BLOCK': 64}, num_warps=4",
-        "BLOCK=64",
-        "small_kernels.py:copy",
-        "source and configs",
-        "source_hash",
-    ):
-        assert text in shown.stdout
-    assert "--regime" not in shown.stdout
-    values = kernel.json("show", "copy", "--n=200")
-    assert values["found"] and [each["config"]["BLOCK"] for each in values["entries"]] == [64]
-
-
 def test_show_several_as_a_list(kernel: Bench) -> None:
     shown = kernel.tune("show", "copy")
     assert shown.exit_code == 0 and len(shown.stdout.splitlines()) == 3
@@ -89,45 +68,6 @@ def test_show_several_as_a_list(kernel: Bench) -> None:
             other.exit_code == 1
             and f"no finished study of copy {'on' if words[1] == 'another' else 'for'} " in other.stderr
         )
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        ("show copy --n 7", 1, "no finished study of copy --n 7"),
-        ("show copy --rows 7", 2, "copy has no field rows; it has n, out.dtype, x.dtype"),
-        ("show copy 7", 2, "expected a field of the kernel's key and its value, such as --M 4096"),
-        ("show copy --n", 2, "expected a field"),
-        ("show copy --n 200 --study 2", 2, "study 2 is none of these: 1"),
-        ("show cpoy", 2, "no workload named 'cpoy'; workloads: all-gather-gemm, "),
-        ("report cpoy", 2, "; did you mean copy?"),
-        ("export all-gater-gemm", 2, "; did you mean all-gather-gemm?"),
-        ("export copy --format vllm --by x.dtype", 2, "no integer field of copy: n, out.dtype, x.dtype"),
-        ("show copy --db /nowhere/at/all.db", 2, "no workload named 'copy'"),
-    ],
-)
-def test_what_is_not_there(kernel: Bench, words: str, code: int, told: str) -> None:
-    result = kernel.tune(*words.split())
-    assert (result.exit_code, result.stdout) == (code, "") and told in result.stderr
-
-
-def test_several_of_a_workload_that_is_not_here_are_told_as_they_were_tuned(gpus: Bench) -> None:
-    assert gpus.tune("all-gather-gemm", "--trials", "2", "--effort", "quick").exit_code == 0
-    key = CacheKey("all_gather_gemm_2", '{"m":64,"world_size":4}', 4, "Some GPU", "sm_90", "nvlink", "isolated")
-    winner = Winner(Config({"mode": "push"}), latency_of(100.0, 4, 200.0, 300.0), {"bsp": latency_of(900.0, 4)})
-    with Store.open() as store:
-        for m in (64, 32):
-            of = dataclasses.replace(key, problem=key.problem.replace("64", str(m)))
-            store.finish(store.study(of, Provenance("s", "p", "3", "i", "t", "d"), seed=0, space_size=1).id, winner)
-        newest, *_ = store.entries()
-    shown = gpus.tune("show", "all-gather-gemm-2")
-    _, first, _ = shown.stdout.splitlines()
-    assert shown.stderr.endswith(" --study 3\n")
-    assert re.split(r"  +", first) == [
-        "3", "m=32 --regime isolated", "4", "Some GPU", "300.0 µs ± 1.0 %", "3.00x bsp", "mode=push",
-        f"{newest.finished_at:%Y-%m-%d %H:%M}",
-    ]  # fmt: skip
-    assert gpus.tune("show", "other").stderr.partition("; stored in ")[2].endswith(": all-gather-gemm-2\n")
 
 
 def test_reports_and_exports_are_of_the_database_and_go_where_they_are_told(
@@ -149,16 +89,6 @@ def test_reports_and_exports_are_of_the_database_and_go_where_they_are_told(
     assert len(json.loads(kernel.tune("export", "copy", *db).stdout)["entries"]) == 2
 
 
-def test_reports_say_how_to_repeat_it(kernel: Bench) -> None:
-    text = kernel.tune("report", *KEY.split()).stdout
-    assert text.startswith("# copy: n=200") and "for calls under the interpreter." in text and "BLOCK=32" in text
-    assert "To repeat: `copy.tune(…, grid=…) in small_kernels.py, with n=200" in text
-    assert not any(claim in text for claim in ("finals |", "in a graph", "the device's time"))
-    assert "`tune copy" not in text and "Against the baselines" not in text and "finals, where" not in text
-    page = kernel.tune("report", *KEY.split(), "--format", "html").stdout
-    assert page.startswith("<!DOCTYPE html>") and "copy.tune(…, grid=…) in small_kernels.py" in page
-
-
 def test_a_file_takes_it_to_another_machine_where_a_launch_is_served(kernel: Bench, tmp_path: Path) -> None:
     file, there = tmp_path / "configs.json", str(tmp_path / "there.db")
     assert kernel.tune("export", "copy", "-o", str(file)).stderr == f"wrote 2 configs to {file}\n"
@@ -174,25 +104,11 @@ def test_a_file_takes_it_to_another_machine_where_a_launch_is_served(kernel: Ben
     assert kernel.tune("export", "copy", "--db", there).stdout == file.read_text()
 
 
-def test_another_source_or_list_is_not_served_what_was_imported(kernel: Bench, tmp_path: Path) -> None:
-    file, there = tmp_path / "configs.json", str(tmp_path / "there.db")
-    file.write_text(kernel.tune("export", "copy").stdout)
-    kernel.tune("import", str(file), "--db", there)
-    found = launched(Clock(), 200, db=there, configs=SIZES[:2], on_miss="default")
-    assert found.source == "default" and "stale" in found.reason
-
-
 @pytest.mark.parametrize(
     ("place", "value", "told"),
     [
         (("problem", "n"), {"a": 1}, "problem.n"),
-        (("problem", "n"), [[1, [float("nan")]]], "problem.n: Value error, must be a finite"),
-        (("config",), {}, "config"),
-        (("config", "BLOCK"), 1.5, "config.BLOCK"),
-        (("origin",), "x\x1b[2J", "origin"),
-        (("origin",), 7, "origin"),
-        (("latency", "median"), -1.0, "latency.median"),
-        (("world_size",), 0, "world_size"),
+        (("problem", "n"), [[1, [float("nan")]]], "problem.n.0.1.0: not a finite"),
         (("trained_by",), "x", "trained_by"),
     ],
 )
@@ -209,15 +125,6 @@ def test_a_bad_file_stores_nothing(
     result = kernel.tune("import", str(file), "--db", str(there))
     assert result.exit_code == 2 and told in result.stderr
     assert result.stderr.endswith("; nothing was imported\n") and not there.exists()
-
-
-def test_a_regime_that_kernels_do_not_have_is_refused(kernel: Bench, tmp_path: Path) -> None:
-    values = json.loads(kernel.tune("export", *KEY.split()).stdout)
-    values["entries"][0]["regime"] = "isolated"
-    file = tmp_path / "configs.json"
-    file.write_text(json.dumps(values))
-    result = kernel.tune("import", str(file), "--db", str(tmp_path / "there.db"))
-    assert result.exit_code == 1 and "a decorated kernel's results are of the regime graph" in result.stdout
 
 
 def test_odd_key_arguments_travel_too(kernel: Bench, tmp_path: Path) -> None:
@@ -266,17 +173,6 @@ def test_configs_by_size_are_written_and_read_as_vllm_keeps_them(kernel: Bench, 
     assert result.exit_code == 2 and "autotune.configs_by_size(FILE)" in result.stderr
 
 
-def test_sizes_of_several_kinds_are_told_apart(kernel: Bench) -> None:
-    launched(Clock(1, 2, 3), 64, torch.float16)
-    result = kernel.tune("export", "copy", "--format", "vllm")
-    assert result.exit_code == 2
-    assert "the entries differ in out.dtype, x.dtype too; choose with --out.dtype VALUE" in result.stderr
-    one = kernel.tune("export", "copy", "--format", "vllm", "--out.dtype", "float16")
-    assert list(json.loads(one.stdout)) == ["triton_version", "64"]
-    with Store.open() as store:
-        assert len(store.entries()) == 3
-
-
 def test_studies_go_to_an_optuna_storage_of_their_own(kernel: Bench, tmp_path: Path) -> None:
     file = tmp_path / "optuna.db"
     words = ("export", "copy", "--format", "optuna", "-o", str(file))
@@ -308,28 +204,3 @@ def test_no_other_file_becomes_an_optuna_storage(kernel: Bench, tmp_path: Path, 
     result = kernel.tune("export", "copy", "--format", "optuna", *output)
     assert result.exit_code == 2 and told in result.stderr
     assert (tmp_path / "cache.db").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("{", "not JSON"),
-        ("[]", "a JSON list"),
-        ("{}", "no sizes"),
-        ('{"triton_version": "3.4.0"}', "no sizes"),
-        ('{"M": {"BLOCK": 1}}', "size 'M' is not a positive integer"),
-        ('{"64": {"BLOCK": 1}, "64": {"BLOCK": 2}}', "names 64 twice"),
-        ('{"0": {"BLOCK": 1}}', "size '0' is not a positive integer"),
-        (f'{{"{"9" * 5000}": {{"BLOCK": 1}}}}', "999' is not a positive integer"),
-        ('{"64": 7}', "size 64: expected an object"),
-        ('{"64": {"BLOCK": [1]}}', "size 64: BLOCK is [1]; allowed: text, integers, flags"),
-    ],
-)
-def test_a_file_by_size_with_a_mistake(tmp_path: Path, text: str, told: str) -> None:
-    file = tmp_path / "sizes.json"
-    file.write_text(text)
-    with pytest.raises(InputError) as caught:
-        autotune.configs_by_size(file)
-    assert str(caught.value).startswith(f"{file}: ") and told in str(caught.value)
-    with pytest.raises(InputError, match="No such file"):
-        autotune.configs_by_size(tmp_path / "none.json")

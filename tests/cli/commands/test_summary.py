@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from fakes import Bench, FakeGang
 
-from autotune.cli.summary import spent_text
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome
-from autotune.tuning.progress import Spent
 
 SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
-
-
-def test_the_commands_that_are_named_have_the_database_and_the_regime(gpus: Bench, tmp_path: Path) -> None:
-    db = str(tmp_path / "mine.db")
-    words = (*SMALL, "--regime", "graph", "--db", db)
-    first, again = (gpus.tune(*words).stdout.splitlines() for _ in range(2))
-    assert first[-1] == again[-1] == f"Next:       tune report all-gather-gemm --db {db}"
-    assert first[-2].endswith('autotune.lookup("all_gather_gemm", problem, regime="graph").config')
-    assert again[-2] == f"Tune again: tune all-gather-gemm --db {db} --regime graph --force"
 
 
 def test_interrupted_it_tells_what_it_has(gpus: Bench) -> None:
@@ -60,9 +48,3 @@ def test_where_nothing_could_be_measured_the_last_reason_is_told(gpus: Bench) ->
     gpus.prepare = prepare
     result = gpus.tune(*SMALL)
     assert result.exit_code == 1 and f"The last one: crashed, {told[-1]}\n" in result.stdout and len(told) > 9
-
-
-def test_the_time_is_shared_out_by_what_took_it() -> None:
-    spent = Spent(total=40.0, evaluating=30.0, measuring=20.0, compilers=4.0, trials=20)
-    told = "40.0 s, 30 trials/min; evaluating 75 % of the time (measuring 50 %), waiting for compilers 10 %"
-    assert spent_text(spent) == told

@@ -95,23 +95,6 @@ def test_rungs_take_turns_and_the_order_rotates(gpus: Bench) -> None:
     assert rounds[0][0] == (Config({"mode": "bsp", "launch": "eager"}), True)
 
 
-def test_the_text_fits_80_columns_and_is_stored_with_the_study(gpus: Bench) -> None:
-    tuned(gpus, "gemm_all_reduce")
-    result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "4")
-    assert result.exit_code == 0, result.stderr
-    lines = result.stdout.splitlines()
-    drawn = lines[lines.index("") : lines.index("", lines.index("") + 1)]
-    assert all(len(line) <= 80 for line in drawn) and sum("█" in line for line in drawn) > 8
-    assert "F is missing: a rank's own part takes the same way" in result.stdout
-    assert "locality        not told apart: there is no rung F" in result.stdout
-    assert "stored with study 1; next: tune report gemm-all-reduce" in result.stderr
-    with Store.open(create=False) as store:
-        text = store.taxes(1)
-    assert text is not None
-    taxes = Taxes.from_json(text)
-    assert Taxes.from_json(taxes.to_json()) == taxes and len(taxes.rounds["B"]) == 4
-
-
 def test_taxes_are_those_of_the_regimes_own_study(gpus: Bench) -> None:
     tuned(gpus, "gemm_all_reduce")
     missing = gpus.tune("taxes", "gemm-all-reduce", "--regime", "graph")
@@ -121,12 +104,6 @@ def test_taxes_are_those_of_the_regimes_own_study(gpus: Bench) -> None:
     assert result.exit_code == 0 and "stored with study 2; " in result.stderr
     with Store.open(create=False) as store:
         assert store.taxes(1) is None and store.taxes(2) is not None
-
-
-def test_what_would_take_the_interpreter_hours_is_refused(laptop: Bench) -> None:
-    tuned(laptop, "gemm_all_reduce")
-    result = laptop.tune("taxes", "gemm-all-reduce", "--m", "65536", "--n", "4096", "--k", "4096")
-    assert result.exit_code == 2 and "Triton's interpreter runs at most 0.2 GFLOP" in result.stderr
 
 
 def test_a_winner_apart_is_a_rung_of_its_own(gpus: Bench) -> None:
@@ -151,19 +128,6 @@ def test_a_rung_that_is_wrong_has_no_number(gpus: Bench) -> None:
     assert found["taxes"]["kernel launch"] is None and found["taxes"]["bulk synchrony"] is not None
 
 
-@pytest.mark.parametrize(("ratio", "dropped", "said"), [(0.99, 0, ""), (0.9, 0, "Clocks differed by more than 3 %")])
-def test_clocks_that_differ_are_said(gpus: Bench, ratio: float, dropped: int, said: str) -> None:
-    tuned(gpus, "gemm_all_reduce")
-
-    def throttle(gang: FakeGang) -> None:
-        gang.clock = lambda config, rank: 1980.0 * (ratio if config["mode"] == "bsp" and rank == 5 else 1.0)
-
-    gpus.prepare = throttle
-    result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "3")
-    assert result.exit_code == 0 and ("Clocks differed" in result.stdout) == bool(said)
-    assert gpus.json("taxes", "gemm-all-reduce", "--rounds", "3")["rounds_dropped"] == dropped
-
-
 def fail_late(gang: FakeGang) -> None:
     gang.turn_failure = Failed(Outcome.TIMED_OUT, "rank 1: a wait in the kernel timed out")
 
@@ -179,27 +143,6 @@ def test_a_trace_is_a_file_for_perfetto(gpus: Bench, tmp_path: Path) -> None:
     assert len({each["pid"] for each in found}) == 16, "eight ranks of S, eight of D"
     with Store.open(create=False) as store:
         assert set(Taxes.from_json(store.taxes(1) or "").traces) == {"S", "D"}
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["gemm-all-reduce", "--rounds", "1"], 2, "greater than or equal to 2"),
-        (["gemm-all-reduce", "--m", "5"], 1, "has not been tuned here; tune it first: tune gemm-all-reduce --m 5"),
-        (["flash-decode"], 1, "was tuned before the kernels' sources have changed"),
-        (["gemm-all-reduce", "--world-size", "16"], 2, "this machine has 8 GPUs"),
-        (["gemm-all-reduce", "--regime", "fast"], 2, "regime 'fast': allowed"),
-        (["gemm-all-reduce", "--db", "nowhere.db"], 2, "tune it first: tune gemm-all-reduce --db nowhere.db"),
-        (["gemm-all-reduce", "--trace", "/no/such/folder/x.json"], 2, "folder /no/such/folder does not exist"),
-        (["gemm-all-reduce", "--trace", "/dev"], 2, "file /dev: it is a folder"),
-        (["no-such-thing"], 2, "no workload named"),
-    ],
-)
-def test_bad_input(gpus: Bench, words: list[str], code: int, told: str) -> None:
-    tuned(gpus, "gemm_all_reduce")
-    tuned(gpus, "flash_decode", stale=True)
-    result = gpus.tune("taxes", *words)
-    assert result.exit_code == code and result.stdout == "" and told in result.stderr, result.stderr
 
 
 def test_a_fault_in_a_later_turn_ends_it_and_stores_nothing(gpus: Bench) -> None:

@@ -1,0 +1,90 @@
+"""Crossovers: over the sizes of otherwise equal problems, which mode wins, by how much, and where it is a tie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from autotune.report import draw
+from autotune.report.draw import GREY, shown
+from autotune.report.view import Chart, Option, Table, View
+from autotune.results.crossover import Point, families, point, speedup_of
+from autotune.results.figures import device_text, latency_text, problem_text
+from autotune.results.order import known_workload
+from autotune.results.regimes import title_of
+from autotune.results.study import Study
+
+
+def views(studies: Iterable[Study]) -> list[View]:
+    """One for each family of problems with two sizes or more."""
+    found = []
+    for place, (name, members) in enumerate(families(studies)):
+        points = [point(study, size) for size, study in members]
+        first = members[0][1]
+        rest = {field: value for field, value in first.problem.items() if field != name}
+        where = f"{device_text(first.key)}, {title_of(first.key, first.regime)}"
+        text = f"{problem_text(rest)} on {where}. A hollow bar: the next mode is within the noise."
+        modes = ", ".join(f"{each.size}: {each.mode}" for each in points)
+        chart = Chart(f"crossover-{place}", f"Modes by {name}: {modes}.", options(name, points), 80 + 30 * len(points))
+        title = f"{first.title}: the winner at each {shown(name)}"
+        found.append(View(f"crossover-{place}", title, text, [chart], [table(name, points)]))
+    return found
+
+
+def colours_of(points: Sequence[Point]) -> dict[str, str]:
+    """A colour for each mode that won, the same for all problems of a workload if its space is known."""
+    won = list(dict.fromkeys(point.mode for point in points))
+    key = points[0].result.key
+    workload = None if key.is_kernel else known_workload(key.workload)
+    modes = [*workload.space.modes, *won] if workload is not None else won
+    colours = draw.mode_colours(list(dict.fromkeys(modes)))
+    return {mode: colours[mode] for mode in dict.fromkeys(modes) if mode in won}
+
+
+def options(name: str, points: Sequence[Point]) -> Option:
+    """The speedup over the fastest baseline, coloured by the winner's mode."""
+    colours = colours_of(points)
+    modes = list(colours)
+    ratios = [speedup_of(each) for each in points]
+    series: list[Option] = []
+    for mode in modes:
+        data: list[Option] = []
+        for each, ratio in zip(points, ratios, strict=True):
+            if each.mode != mode or ratio is None:
+                data.append({"value": None})
+                continue
+            style: Option = {"color": "transparent", "borderColor": colours[mode], "borderType": "dashed"}
+            told = f"{shown(name)} {each.size}: {shown(mode)}, {ratio.text}\n{margin_text(each)}"
+            data.append({"value": round(ratio.value, 4), "name": told, **({"itemStyle": style} if each.tied else {})})
+        series.append({"type": "bar", "name": shown(mode) or "kernel", "stack": "one", "data": data, "barMaxWidth": 16,
+                       "color": colours[mode]})  # fmt: skip
+    even = {"xAxis": 1, "lineStyle": {"color": GREY, "type": "dashed"}, "label": {"show": False}}
+    series[0]["markLine"] = draw.mark_lines([even])
+    intervals = [
+        (place, ratio.value - ratio.error, ratio.value + ratio.error, 0, 1, f"{ratio.value:.2f}")
+        for place, ratio in enumerate(ratios)
+        if ratio is not None
+    ]
+    return draw.base(
+        grid={"left": 8, "right": 60, "top": 40, "bottom": 24},
+        legend=draw.legend(data=[shown(mode) or "kernel" for mode in modes], selectedMode=False),
+        xAxis={"type": "value", "min": 0, "name": "times as fast", "nameLocation": "middle", "nameGap": 24},
+        yAxis=draw.names_axis([f"{shown(name)} {each.size}" for each in points]),
+        series=[*series, draw.whiskers(intervals)],
+    )
+
+
+def table(name: str, points: Sequence[Point]) -> Table:
+    rows = []
+    for each in points:
+        first = each.result.speedups[0] if each.result.speedups else None
+        compared = [first.text, first.baseline] if first is not None else ["", ""]
+        latency = latency_text(each.result.latency, each.result.regime)
+        rows.append([str(each.size), each.mode, latency, *compared, margin_text(each)])
+    return Table([name, "mode", "latency", "times as fast", "as", "next mode"], rows, "rlrrll")
+
+
+def margin_text(of: Point) -> str:
+    if of.margin is None:
+        return "no other mode measured"
+    tie = ", a tie" if of.tied else ""
+    return f"{shown(of.next_mode)} takes {of.margin.value:.2f} ± {of.margin.error:.2f} times as long{tie}"

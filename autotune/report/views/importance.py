@@ -1,0 +1,82 @@
+"""Importance of the dimensions that varied, and the cost of each value."""
+
+from __future__ import annotations
+
+from autotune.report import draw
+from autotune.report.draw import COLOURS, shown
+from autotune.report.view import Chart, Option, Table, View
+from autotune.results.figures import microseconds, plain
+from autotune.results.knobs import Knob
+from autotune.results.study import Study
+
+EXPLAINED = (
+    "Importance is Optuna's PED-ANOVA: how much a dimension separates the best tenth from the rest. "
+    "Dimensions that never varied are not here. A dimension that only some modes have counts within them."
+)
+
+
+ENDS = (
+    "The best and the worst value of each dimension: the best latency of any config with it, over the best with any "
+    "value, and in brackets the number of such configs; --format html or json has every value."
+)
+
+
+def view(study: Study) -> View | None:
+    """None where nothing varied."""
+    if not study.knobs:
+        return None
+    ranked = by_importance(study)
+    charts = []
+    if ranked:
+        label = f"Importance: {', '.join(f'{shown(k.name)} {k.importance:.2f}' for k in ranked[:3])} …"
+        charts.append(Chart("importance", label, options(study), 70 + 24 * len(ranked)))
+    text = EXPLAINED if ranked else "What each value cost, as far as it was measured."
+    return View("importance", "What matters", text, charts, [table(study)], [shown(note) for note in study.knob_notes])
+
+
+def ends(study: Study) -> View | None:
+    """The best and the worst value of each dimension, for a text; the web page and JSON have them all."""
+    ranked = sorted(study.knobs, key=lambda knob: -(knob.importance or 0.0))
+    rows = []
+    for knob in ranked:
+        values = sorted(knob.reached, key=lambda each: each.relative)
+        told = [f"{plain(each.value)}: {each.relative:.2f} ({each.configs})" for each in (values[0], values[-1])]
+        rows.append([knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", *told])
+    if not rows:
+        return None
+    table = Table(["dimension", "importance", "best", "worst"], rows, "lr")
+    return View("importance", "What matters", f"{ENDS} {EXPLAINED}", tables=[table], notes=study.knob_notes)
+
+
+def by_importance(study: Study) -> list[Knob]:
+    """The dimensions with an importance, the most important first."""
+    return sorted((k for k in study.knobs if k.importance is not None), key=lambda k: -(k.importance or 0.0))
+
+
+def options(study: Study) -> Option:
+    ranked = by_importance(study)
+    data = [
+        {"value": round(knob.importance or 0.0, 4), "name": f"{shown(knob.name)}: {shown(knob.help)}",
+         "label": {"formatter": f"{knob.importance:.2f}"}}
+        for knob in ranked
+    ]  # fmt: skip
+    return draw.base(
+        grid={"left": 8, "right": 50, "top": 16, "bottom": 16},
+        xAxis={"type": "value", "min": 0, "splitNumber": 4},
+        yAxis=draw.names_axis([shown(knob.name) for knob in ranked]),
+        series=[{"type": "bar", "data": data, "color": COLOURS[0], "barMaxWidth": 14,
+                 "label": {"show": True, "position": "right", "fontSize": 11}}],
+    )  # fmt: skip
+
+
+def table(study: Study) -> Table:
+    """The best latency of any config with a value, for each value."""
+    rows = []
+    for knob in study.knobs:
+        importance = "" if knob.importance is None else f"{knob.importance:.2f}"
+        for reached in knob.reached:
+            best = microseconds(reached.best)
+            rows.append([shown(knob.name), importance, shown(reached.value), best, f"{reached.relative:.2f}",
+                         str(reached.configs)])  # fmt: skip
+    header = ["dimension", "importance", "value", "best reached", "over the best value's", "configs"]
+    return Table(header, rows, "lrrrrr", "What each value cost")

@@ -1,0 +1,80 @@
+"""The winner under other routings, of a mixture of experts: a bar for it and one for its fastest baseline, for each."""
+
+from __future__ import annotations
+
+from autotune.outcome import Regime
+from autotune.report import draw
+from autotune.report.draw import COLOURS, WINNER, shown
+from autotune.report.view import Chart, Option, Table, View
+from autotune.report.views.headline import interval
+from autotune.results.figures import latency_text
+from autotune.results.result import Result
+from autotune.results.routings import NOT_TIMED, UnderRouting
+from autotune.results.study import Study
+from autotune.text import microseconds
+
+EXPLAINED = (
+    "Winner and its fastest baseline, checked and measured in turns, with tokens of other routings than the one tuned "
+    "for. zipf 1: the i-th most popular expert is chosen as if with weight 1/i. One expert: every token has the same "
+    "expert, and any others."
+)
+
+NOT_MEASURED = (
+    "The winner's time under other routings was not measured: --effort quick leaves it out, as does a short --budget."
+)
+
+HEADER = ["routing", "winner", "fastest baseline", "times as fast"]
+
+SERIES = {"winner": WINNER, "fastest baseline": COLOURS[0]}
+
+
+def view(study: Study) -> View | None:
+    """None without a winner, or for a problem without a routing."""
+    report = study.result
+    if report is None or not report.routings:
+        return None
+    title = "Under other routings"
+    if len(report.routings) == 1:
+        return View("routings", title, NOT_MEASURED)
+    rows = [_cells(row, report.regime) for row in report.routings]
+    label = f"Bars: the winner and its fastest baseline under {len(rows)} routings."
+    chart = Chart("routings", label, options(report), height=90 + 44 * len(rows))
+    return View("routings", title, EXPLAINED, [chart], [Table(HEADER, rows, "lrrr")])
+
+
+def _cells(row: UnderRouting, regime: Regime) -> list[str]:
+    if row.latency is None:
+        return [row.title, NOT_TIMED, "", ""]
+    first, ours = row.speedup, latency_text(row.latency, regime)
+    if first is None:
+        return [row.title, ours, "not measured", ""]
+    theirs = f"{first.baseline}: {latency_text(first.latency, regime)}"
+    return [row.title, ours, theirs, "" if first.is_winner else first.text]
+
+
+def options(report: Result) -> Option:
+    """A group of two bars for each routing."""
+    series: list[Option] = []
+    for slot, (name, colour) in enumerate(SERIES.items()):
+        latencies = [row.latency if slot == 0 else row.baseline for row in report.routings]
+        drawn = [(place, each, each.of(report.regime)) for place, each in enumerate(latencies) if each is not None]
+        values = {place: round(value, 3) for place, _, value in drawn}
+        bars = [{"value": values.get(place), "name": shown(f"{row.routing}, {name}")}
+                for place, row in enumerate(report.routings)]  # fmt: skip
+        series.append({"type": "bar", "name": name, "data": bars, "itemStyle": {"color": colour, "borderRadius": 2},
+                       "barMaxWidth": 16, "barGap": "15%", "barCategoryGap": "30%"})  # fmt: skip
+        series.append(
+            draw.whiskers(
+                [
+                    (place, *interval(each, report.regime), slot, len(SERIES), microseconds(value))
+                    for place, each, value in drawn
+                ]
+            )
+        )
+    return draw.base(
+        grid={"left": 8, "right": 90, "top": 40, "bottom": 24},
+        legend=draw.legend(data=list(SERIES), selectedMode=False),
+        xAxis=draw.time_axis(min=0),
+        yAxis=draw.names_axis([shown(row.title) for row in report.routings]),
+        series=series,
+    )

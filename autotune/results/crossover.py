@@ -1,0 +1,167 @@
+"""Crossovers: over the sizes of otherwise equal problems, which mode wins, by how much, and from where to where."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from autotune.db import CacheKey
+from autotune.results.figures import Ratio
+from autotune.results.order import problem_type
+from autotune.results.result import Result
+from autotune.results.study import Study, mode_of
+from autotune.text import json_text
+
+FORMAT: Final = "iris-autotune/thresholds"
+VERSION: Final = 1
+
+NEAR = 2
+"""Up to this factor a look-up takes a neighbour's config; beyond it nothing is claimed."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A study among those that differ from it in one size."""
+
+    size: int
+    mode: str
+    result: Result
+    next_mode: str
+    """The second best; empty where no other was measured."""
+    margin: Ratio | None
+    """The latency of that mode's best over the winner's, both from the search."""
+
+    @property
+    def tied(self) -> bool:
+        """True where the next mode is within the noise."""
+        return self.margin is not None and self.margin.value - self.margin.error <= 1
+
+
+def families(
+    studies: Iterable[Study], least: int = 2, sizes_by: Callable[[CacheKey], Collection[str]] = lambda key: ()
+) -> list[tuple[str, list[tuple[int, Study]]]]:
+    """Finished studies that differ in one size alone, with its name, by rising size; of equal ones the first.
+
+    Those with ``least`` sizes at least. It is one of ``sizes_by``, where the problem has any of these.
+    """
+    groups: dict[tuple[Any, ...], list[Study]] = defaultdict(list)
+    for study in studies:
+        if study.result is not None:
+            key, sizes = study.key, sizes_of(study.problem)
+            words = {name: value for name, value in study.problem.items() if name not in sizes}
+            machine = (key.world_size, key.device, key.arch, key.interconnect)
+            groups[key.workload, machine, key.regime, json.dumps(words, sort_keys=True)].append(study)
+    found = []
+    for group in groups.values():
+        values = {name: {study.problem[name] for study in group} for name in sizes_of(group[0].problem)}
+        chosen = [each for each in sizes_by(group[0].record.key) if each in values] or list(values)
+        name = max(chosen, key=lambda each: len(values[each]), default="")
+        by_rest: dict[str, dict[int, Study]] = defaultdict(dict)
+        for study in group:
+            sizes = sizes_of(study.problem)
+            if name in sizes:
+                size = sizes.pop(name)
+                by_rest[json.dumps(sizes, sort_keys=True)].setdefault(size, study)
+        found += [(name, sorted(each.items())) for each in by_rest.values() if len(each) >= least]
+    return found
+
+
+def point(study: Study, size: int) -> Point:
+    """The winner's mode, and the best of the others in the search."""
+    report = study.result
+    assert report is not None
+    own = mode_of(report.config)
+    best: dict[str, Any] = {}
+    for config, latency in study.measured.items():
+        mode = mode_of(config)
+        if mode not in best or latency.of(study.regime) < best[mode].of(study.regime):
+            best[mode] = latency
+    ours = best.pop(own, None)
+    if ours is None or not best:
+        return Point(size, own, report, "", None)
+    name = min(best, key=lambda mode: best[mode].of(study.regime))
+    value = best[name].of(study.regime) / ours.of(study.regime)
+    return Point(size, own, report, name, Ratio(value, value * math.hypot(best[name].spread, ours.spread)))
+
+
+def free_sizes(key: CacheKey) -> tuple[str, ...]:
+    """The sizes in which a look-up takes a neighbour's config; none where the workload is not known here."""
+    kind = None if key.is_kernel else problem_type(key.workload)
+    return () if kind is None else kind.free
+
+
+def sizes_of(problem: Mapping[str, object]) -> dict[str, int]:
+    """The integers of a problem, without the world size."""
+    return {
+        name: value
+        for name, value in problem.items()
+        if isinstance(value, int) and not isinstance(value, bool) and name != "world_size"
+    }
+
+
+def speedup_of(of: Point) -> Ratio | None:
+    """Speedup over the fastest baseline; None without one, and under the interpreter."""
+    return of.result.speedup.ratio if of.result.speedup else None
+
+
+@dataclass(frozen=True)
+class Range:
+    """Sizes for which a look-up finds a winner of one mode, the first and the last included."""
+
+    first: int
+    last: int
+    mode: str
+
+
+def ranges(points: Sequence[Point]) -> list[Range]:
+    """Ranges by rising size. Between two points the nearer one counts, by ratio; the smaller on a tie."""
+    found: list[Range] = []
+    for place, each in enumerate(points):
+        first, last = -(-each.size // NEAR), each.size * NEAR
+        if place:
+            first = max(first, math.isqrt(points[place - 1].size * each.size) + 1)
+        if place + 1 < len(points):
+            last = min(last, math.isqrt(each.size * points[place + 1].size))
+        if found and found[-1].mode == each.mode and found[-1].last + 1 == first:
+            found[-1] = Range(found[-1].first, last, each.mode)
+        else:
+            found.append(Range(first, last, each.mode))
+    return found
+
+
+def thresholds(studies: Iterable[Study]) -> str:
+    """All crossovers as JSON, for programs that choose a mode by a size and know nothing of us."""
+    maps = []
+    for name, members in families(studies, least=1, sizes_by=free_sizes):
+        first = members[0][1]
+        key, points = first.key, [point(study, size) for size, study in members]
+        maps.append({
+            "workload": key.workload,
+            "device": key.device,
+            "interconnect": key.interconnect,
+            "world_size": key.world_size,
+            "regime": key.regime,
+            "problem": {field: value for field, value in first.problem.items() if field != name},
+            "by": name,
+            "ranges": [{"from": each.first, "to": each.last, "mode": each.mode} for each in ranges(points)],
+            "measured": [_measured(each) for each in points],
+        })  # fmt: skip
+    order = sorted(maps, key=lambda each: json.dumps(each, sort_keys=True))
+    return json_text({"format": FORMAT, "version": VERSION, "maps": order}) + "\n"
+
+
+def _measured(of: Point) -> dict[str, Any]:
+    speedup = speedup_of(of)
+    return {
+        "size": of.size,
+        "mode": of.mode,
+        "microseconds": of.result.latency.of(of.result.regime),
+        "speedup": speedup.value if speedup is not None else None,
+        "next_mode": of.next_mode or None,
+        "next_takes": of.margin.value if of.margin is not None else None,
+        "tie": of.tied,
+    }

@@ -1,0 +1,229 @@
+"""A result: a winner and everything that follows from its measurements, computed once, for every renderer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from autotune import schema
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Roofline, Winner
+from autotune.db.values import entry_values, key_values
+from autotune.outcome import Latency, Regime
+from autotune.results.figures import (
+    NOT_TOLD_APART,
+    Ratio,
+    Speedup,
+    fastest,
+    overlap_efficiency,
+    problem_text,
+    ratio,
+    regime_options,
+    slowest,
+    speedups,
+    title,
+)
+from autotune.results.order import config_in_order, fields_in_order, problem_type
+from autotune.results.regimes import Verdict, in_regimes, is_captured, verdicts
+from autotune.results.repeat import copies
+from autotune.results.routings import UnderRouting, under_routings
+from autotune.results.staleness import why_stale
+from autotune.rounds import mean_and_error
+from autotune.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The operation's parts alone, as the library does them; perfect overlap takes as long as the slowest."""
+
+    parts: dict[str, Latency]
+    shares: dict[str, Ratio]
+    """Each part's time over the winner's, on the device."""
+    slowest: str
+    efficiency: float | None
+    """The overlap efficiency, see ``figures.overlap_efficiency``."""
+
+    @property
+    def share(self) -> float:
+        """The slowest part's; 1 is perfect overlap."""
+        return self.shares[self.slowest].value
+
+
+@dataclass(frozen=True)
+class Tax:
+    """A cost of the bulk-synchronous way, as far as the finals can separate it."""
+
+    name: str
+    microseconds: float
+    error: float
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """A study's winner, or the best config so far where there is no entry."""
+
+    key: CacheKey
+    winner: Winner
+    entry: Entry | None = None
+    workload: Workload | None = None
+    """Gives the order of fields and dimensions; found by its name if None."""
+
+    @classmethod
+    def of(cls, entry: Entry, workload: Workload | None = None) -> Result:
+        return cls(entry.key, entry.winner, entry, workload)
+
+    @property
+    def regime(self) -> Regime:
+        return Regime(self.key.regime)
+
+    @property
+    def latency(self) -> Latency:
+        return self.winner.latency
+
+    @property
+    def microseconds(self) -> float:
+        return self.latency.of(self.regime)
+
+    @property
+    def mode(self) -> str:
+        return str(self.winner.config.get("mode", ""))
+
+    @property
+    def roofline(self) -> Roofline | None:
+        return self.winner.roofline
+
+    @cached_property
+    def problem(self) -> dict[str, Any]:
+        return fields_in_order(self.key, self.workload)
+
+    @property
+    def title(self) -> str:
+        """Workload, problem and regime in one line."""
+        return title(self.key.workload, self.problem) + ("" if self.key.is_kernel else regime_options(self.key.regime))
+
+    @cached_property
+    def config(self) -> Config:
+        return config_in_order(self.key, self.winner.config, self.workload)
+
+    @cached_property
+    def speedups(self) -> tuple[Speedup, ...]:
+        """The fastest baseline first."""
+        return speedups(self.winner.baselines, self.latency, self.regime, interpreted=self.key.is_interpreted)
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """Against the fastest baseline."""
+        return next(iter(self.speedups), None)
+
+    @property
+    def speedup_text(self) -> str:
+        """``1.30x bsp graph``; empty without a baseline, and under the interpreter."""
+        first = self.speedup
+        if first is None or first.ratio is None:
+            return ""
+        return f"{first.ratio.value:.2f}x {first.baseline}" if first.ratio.is_told else NOT_TOLD_APART
+
+    @cached_property
+    def limit(self) -> Limit | None:
+        """None under the interpreter."""
+        name, parts = slowest(self.winner.limits), self.winner.limits
+        if name is None or self.key.is_interpreted:
+            return None
+        shares = {part: ratio(latency, self.latency, Regime.GRAPH) for part, latency in parts.items()}
+        return Limit(parts, shares, name, overlap_efficiency(self.latency, self.winner.baselines, parts))
+
+    @cached_property
+    def in_regimes(self) -> dict[str, dict[str, float]]:
+        """Microseconds of winner and baselines, by name and measured regime."""
+        return in_regimes(self.winner)
+
+    @cached_property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The winner against the fastest baseline of each regime."""
+        return () if self.key.is_interpreted else verdicts(self.winner)
+
+    @cached_property
+    def routings(self) -> tuple[UnderRouting, ...]:
+        """The winner under the routing that a mixture was tuned for, and under others that were measured."""
+        return under_routings(self.key, self.winner)
+
+    @cached_property
+    def taxes(self) -> tuple[Tax, ...]:
+        """The taxes as far as measured: kernel launch is eager minus graph, the rest BSP minus its slowest part."""
+        baselines, limits = self.winner.baselines, self.winner.limits
+        if self.key.is_interpreted:
+            return ()
+        taxes = []
+        eager = next((latency for name, latency in baselines.items() if name.endswith("eager")), None)
+        graph = next((latency for name, latency in baselines.items() if is_captured(name)), None)
+        if eager is not None and graph is not None:
+            taxes.append(_difference("kernel launch", eager, graph, "eager baseline minus graph baseline"))
+        name, part = fastest(baselines, Regime.GRAPH), slowest(limits)
+        if name is not None and part is not None:
+            meaning = f"{name} minus its slowest part ({part}): the most that perfect overlap can win"
+            taxes.append(_difference("bulk synchrony and locality", baselines[name], limits[part], meaning))
+            if not baselines[name].same_calls(self.latency):
+                meaning = f"{name} minus the winner"
+                taxes.append(_difference("won back by the winner", baselines[name], self.latency, meaning))
+        return tuple(taxes)
+
+    @property
+    def copies(self) -> dict[str, str]:
+        """The config to paste, by the place where it is needed."""
+        return copies(self.key, self.winner.config, self.entry.origin if self.entry is not None else "", self.workload)
+
+    @cached_property
+    def stale(self) -> str:
+        """Why it is not served on this machine; empty if it is."""
+        return "" if self.entry is None else why_stale(self.key, self.entry.provenance)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON values: the entry's, as in an exported file, and what follows from them."""
+        entry, winner = self.entry, self.winner
+        values = {**key_values(self.key), **schema.write(winner)} if entry is None else entry_values(entry)
+        for name, each in winner.routings.items():
+            taken = {
+                "microseconds": each.latency.of(self.regime),
+                "speedups": self._ratios(each.baselines, each.latency),
+            }
+            values["routings"][name] |= taken
+        roofline_share = None if winner.roofline is None else winner.roofline.limit / winner.latency.median
+        here = {} if entry is None else {"study": entry.study_id, "imported_at": schema.write(entry.imported_at)}
+        return {
+            **values,
+            **here,
+            "problem": self.problem,
+            "microseconds": self.microseconds,
+            "speedups": self._ratios(winner.baselines, winner.latency),
+            "in_regimes": self.in_regimes,
+            "slower_than": {each.regime.value: each.baseline for each in self.verdicts if each.ratio.is_less},
+            "limit_share": self.limit.share if self.limit is not None else None,
+            "overlap_efficiency": self.limit.efficiency if self.limit is not None else None,
+            "roofline_share": roofline_share,
+        }
+
+    def _ratios(self, baselines: Mapping[str, Latency], ours: Latency) -> dict[str, Any]:
+        """For programs, which know what interpreted times are worth."""
+        return {name: schema.write(ratio(each, ours, self.regime)) for name, each in baselines.items()}
+
+
+def short_problem(key: CacheKey) -> str:
+    """A problem and its regime in one line, without fields that have their default."""
+    kind = None if key.is_kernel else problem_type(key.workload)
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)} if kind is not None else {}
+    fields = {name: value for name, value in fields_in_order(key).items() if value != defaults.get(name)}
+    return problem_text(fields) + ("" if key.is_kernel else regime_options(key.regime))
+
+
+def _difference(name: str, one: Latency, other: Latency, meaning: str) -> Tax:
+    """The difference on the device, round by round if there are rounds."""
+    by_round = [ours - theirs for ours, theirs in zip(one.rounds, other.rounds, strict=False)]
+    if len(by_round) < 2:
+        error = math.hypot(one.spread * one.median, other.spread * other.median)
+        return Tax(name, one.median - other.median, error, meaning)
+    return Tax(name, *mean_and_error(by_round), meaning)

@@ -1,0 +1,107 @@
+"""Crossovers over a family of problems."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import sized_studies
+from fakes import latency_of
+from sized_studies import of_size
+
+from autotune.config import Config
+from autotune.db import TrialRecord
+from autotune.outcome import Evaluation, Outcome, Regime
+from autotune.report.views import crossover
+from autotune.results.crossover import Range, families, point, ranges, thresholds
+from autotune.results.study import Study
+
+
+def test_a_family_differs_in_one_size_alone(study: Study, only_failed: Study) -> None:
+    members = [of_size(study, 4096), of_size(study, 64), of_size(study, 64, push=90.0)]
+    others = [of_size(study, 64, k=1024), of_size(study, 64, dtype="fp16"), only_failed]
+    ((name, found),) = families([*members, *others])
+    assert name == "m" and [size for size, _ in found] == [64, 4096]
+    assert found[0][1] is members[1], "of equal problems the first, which is the newest"
+
+
+def test_the_winners_mode_and_its_margin(study: Study) -> None:
+    clear = point(of_size(study, 64, push=100.0, pull=150.0), 64)
+    assert (clear.mode, clear.next_mode, clear.tied) == ("push", "pull", False)
+    assert clear.margin is not None and clear.margin.value == pytest.approx(1.5)
+    tie = point(of_size(study, 64, push=100.0, pull=99.5), 64)
+    assert (tie.mode, tie.next_mode, tie.tied) == ("pull", "push", True)
+
+
+def test_a_mode_wins_by_its_times_in_the_regime(study: Study) -> None:
+    """Pipelined: on the device alone all would be the other way round."""
+    times = [
+        ("push", 16, 100.0, 300.0),
+        ("pull", 16, 150.0, 200.0),
+        ("pull", 32, 180.0, 190.0),
+        ("bsp", 16, 90.0, 310.0),
+    ]
+    trials = [
+        TrialRecord(
+            Config({"mode": mode, "block_m": block_m}),
+            Evaluation(Outcome.MEASURED, latency=latency_of(device, host=host)),
+        )
+        for mode, block_m, device, host in times
+    ]
+    won = trials[2]
+    assert study.result is not None and study.regime is Regime.PIPELINED and won.evaluation.latency is not None
+    found = dataclasses.replace(of_size(study, 64), trials=tuple(trials))
+    found = sized_studies.won(found, config=won.config, latency=won.evaluation.latency)
+    ours = point(found, 64)
+    assert (ours.mode, ours.next_mode) == ("pull", "push")
+    assert ours.margin is not None and ours.margin.value == pytest.approx(300.0 / 190.0)
+    (measured,) = json.loads(thresholds([found]))["maps"][0]["measured"]
+    assert measured["microseconds"] == 190.0 and found.result is not None
+    assert dataclasses.replace(found, result=None).winner == won.config, "and is the fastest so far"
+    other = of_size(study, 128)
+    assert not families([found, sized_studies.won(other, dataclasses.replace(other.key, regime=Regime.ISOLATED))]), (
+        "another regime's own"
+    )
+
+
+def test_a_bar_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: Study) -> None:
+    members = [of_size(study, 64, pull=99.5), of_size(study, 256), of_size(study, 1024, push=100.0, pull=60.0)]
+    points = [point(each, int(str(each.problem["m"]))) for each in members]
+    option = crossover.options("m", points)
+    assert option["yAxis"]["data"] == ["m 64", "m 256", "m 1024"]
+    drawn = {series["name"]: [bar["value"] for bar in series["data"]] for series in option["series"][:-1]}
+    assert list(drawn) == ["pull", "push"]
+    assert [value is None for value in drawn["pull"]] == [False, True, False]
+    assert [value is None for value in drawn["push"]] == [True, False, True]
+    hollow = [bar for series in option["series"][:-1] for bar in series["data"] if "itemStyle" in bar]
+    assert len(hollow) == 1 and "a tie" in hollow[0]["name"]
+
+
+def test_between_two_sizes_the_nearer_one_decides_as_in_a_look_up(study: Study) -> None:
+    pulled = {"push": 100.0, "pull": 60.0}
+    near = [point(of_size(study, 64), 64), point(of_size(study, 128), 128), point(of_size(study, 256, **pulled), 256)]
+    assert ranges(near) == [Range(32, 181, "push"), Range(182, 512, "pull")], "the border is sqrt(128 * 256)"
+    far = [point(of_size(study, 1), 1), point(of_size(study, 16), 16), point(of_size(study, 64, **pulled), 64)]
+    assert ranges(far) == [Range(1, 2, "push"), Range(8, 32, "push"), Range(33, 128, "pull")], "nothing from 3 to 7"
+
+
+def test_thresholds_for_a_program_that_knows_nothing_of_us(study: Study) -> None:
+    members = [of_size(study, 256, push=100.0, pull=60.0), of_size(study, 64, pull=99.5), of_size(study, 7, k=5)]
+    told = json.loads(thresholds(members))
+    assert (told["format"], told["version"]) == ("iris-autotune/thresholds", 1)
+    assert thresholds(reversed(members)) == thresholds(members)
+    alone, several = sorted(told["maps"], key=lambda each: len(each["measured"]))
+    assert [each["size"] for each in alone["measured"]] == [7]
+    assert several["by"] == "m" and "m" not in several["problem"] and several["problem"]["n"] == study.problem["n"]
+    assert several["ranges"] == [{"from": 32, "to": 512, "mode": "pull"}]
+    first, second = several["measured"]
+    assert first["tie"] and first["next_mode"] == "push" and first["next_takes"] == pytest.approx(100 / 99.5)
+    assert not second["tie"] and second["microseconds"] == 60.0
+
+
+def test_thresholds_are_of_the_size_in_which_look_ups_take_neighbours(study: Study) -> None:
+    members = [of_size(study, m, n=n) for m, n in ((64, 1024), (64, 4096), (64, 16384), (256, 1024))]
+    maps = json.loads(thresholds(members))["maps"]
+    assert {each["by"] for each in maps} == {"m"} and len(maps) == 3
+    assert sorted((each["problem"]["n"], len(each["measured"])) for each in maps) == [(1024, 2), (4096, 1), (16384, 1)]

@@ -1,0 +1,58 @@
+"""A study as Markdown: whole tables, escaped names, the verdict first."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sized_studies import won
+
+from autotune.report.markdown import table, to_markdown
+from autotune.results.study import Study, mode_of
+from autotune.table import Table
+from autotune.text import HIDDEN
+
+
+def test_the_verdict_is_first_and_every_table_is_whole(study: Study) -> None:
+    assert study.result is not None and study.result.speedup is not None
+    text = to_markdown(study)
+    assert text.splitlines()[0].startswith("# all-gather-gemm: m=4096 n=28672 k=8192 ")
+    assert text.splitlines()[2].endswith(" times as fast as bsp graph**")
+    for block in text.split("\n\n"):
+        if block.startswith("|"):
+            rows = [line.replace("\\|", "").count("|") for line in block.splitlines()]
+            assert len(rows) >= 3 and len(set(rows)) == 1
+            assert max(map(len, block.splitlines())) <= 140
+    own = won(study, latency=study.result.speedup.latency)
+    assert "**bsp graph itself: no config beat it by more than the noise**" in to_markdown(own)
+
+
+def test_every_kind_of_study(only_failed: Study, interrupted: Study, one_trial: Study, without_modes: Study) -> None:
+    for each in (only_failed, interrupted, one_trial, without_modes):
+        assert "## How this was found" in to_markdown(each)
+
+
+def test_names_are_text(hostile: Study) -> None:
+    text = to_markdown(hostile)
+    assert not HIDDEN.search(text.replace("\n", ""))
+    assert "<script" not in text.split("```")[0] + text.split("```")[-1].rpartition("To repeat")[0]
+
+
+def test_an_imported_study_does_not_say_that_nothing_was_tried(study: Study) -> None:
+    text = to_markdown(dataclasses.replace(study, trials=()))
+    for wrong in ("How evaluations ended", " evaluated", " evaluations", "ranks restarted"):
+        assert wrong in to_markdown(study) and wrong not in text, wrong
+
+
+def test_another_modes_first_config_stands_below_the_table(study: Study) -> None:
+    other = next(each.config for each in study.best if mode_of(each.config) != mode_of(study.winner or each.config))
+    text = to_markdown(study)
+    assert f"another mode: {other['mode']}, see below" in text and "\n- Number" in text.split("## The 10 best")[1]
+
+
+def test_table() -> None:
+    assert table(Table(["a", "b", " "], [["x|y", "1", "1"], ["z\nz", "10", ""]], "lrr")).splitlines() == [
+        "| a     |  b |    |",
+        "| ----- | -: | -: |",
+        "| x\\|y  |  1 |  1 |",
+        "| z\\\\nz | 10 |    |",
+    ]

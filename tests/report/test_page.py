@@ -1,0 +1,129 @@
+"""The page as a whole: what stands in it without scripts, what its policy allows, and that names are text."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from importlib import resources
+
+import pytest
+
+from autotune.report.page import file_name, to_html, to_index
+from autotune.results.study import Study
+from autotune.text import HIDDEN
+
+KINDS = ("study", "one_trial", "only_failed", "interrupted", "hostile", "without_modes")
+TAGS = {
+    "html", "head", "meta", "title", "style", "body", "main", "header", "button", "p", "h1", "h2", "noscript", "strong",
+    "details", "summary", "div", "pre", "section", "table", "caption", "thead", "tbody", "tr", "th", "td", "script",
+}  # fmt: skip
+
+
+class Parsed(HTMLParser):
+    """The elements with their attributes, the scripts, and the text that is not a script's or a style's."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._in = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._in = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._in == "script":
+            self.scripts.append(data)
+        elif self._in != "style":
+            self.text += data
+
+
+@pytest.fixture(params=KINDS)
+def any_study(request: pytest.FixtureRequest) -> Study:
+    found: Study = request.getfixturevalue(request.param)
+    return found
+
+
+def unpacked(text: str) -> str:
+    return gzip.decompress(base64.b64decode(text)).decode()
+
+
+def test_it_is_small_and_asks_nothing_of_a_network(any_study: Study) -> None:
+    page = to_html(any_study)
+    assert len(page.encode()) < 1_000_000
+    for _, attributes in Parsed(page).elements:
+        assert not {"src", "href", "srcset", "action"} & set(attributes)
+    assert "@import" not in page and "url(" not in page
+
+
+def test_its_policy_allows_its_two_scripts_alone(study: Study) -> None:
+    parsed = Parsed(to_html(study))
+    (policy,) = [a["content"] for tag, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None and policy.startswith("default-src 'none';") and "unsafe-eval" not in policy
+    library, options, script = parsed.scripts
+    for text in (unpacked(library), script):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    (rule,) = [rule for rule in policy.split("; ") if rule.startswith("script-src")]
+    assert rule.count("sha256") == 2 and "unsafe" not in rule
+    assert "connect-src" not in policy, "what is not named is forbidden by default-src"
+    assert json.loads(unpacked(options))
+
+
+def test_every_chart_has_its_place(any_study: Study) -> None:
+    parsed = Parsed(to_html(any_study))
+    places = [attributes["data-chart"] for _, attributes in parsed.elements if "data-chart" in attributes]
+    assert places == list(json.loads(unpacked(parsed.scripts[1])))
+
+
+def test_the_elements_are_ours_whatever_names_hold(any_study: Study) -> None:
+    parsed = Parsed(to_html(any_study))
+    assert {tag for tag, _ in parsed.elements} <= TAGS
+    assert len(parsed.scripts) == 3
+    assert not any(name.startswith("on") for _, attributes in parsed.elements for name in attributes)
+
+
+def test_hostile_names_are_shown_as_text(hostile: Study) -> None:
+    parsed = Parsed(to_html(hostile))
+    assert not HIDDEN.search(parsed.text.replace("\n", ""))
+    shown = r"\x1b]0;owned\x07</script><script>alert(1)</script><img src=x onerror=alert(2)>{b}\u202e\n&amp;"
+    for before in ("theirs", "knob", "base", "part", "reason", "source"):
+        assert f"{before}{shown}".casefold() in parsed.text.casefold().replace("_", "-") or before == "theirs"
+    for _, attributes in parsed.elements:
+        assert not any(HIDDEN.search(value or "") for value in attributes.values())
+
+
+def test_an_index_links_every_page(study: Study, hostile: Study, only_failed: Study) -> None:
+    studies = [study, hostile, only_failed]
+    parsed = Parsed(to_index(studies))
+    links = [attributes["href"] for tag, attributes in parsed.elements if tag == "a"]
+    assert links == [file_name(each) for each in studies]
+    assert all(re.fullmatch(r"[A-Za-z0-9-]+\.html", link or "") for link in links)
+    assert "unfinished" in parsed.text and not HIDDEN.search(parsed.text.replace("\n", ""))
+
+
+def test_an_imported_study_does_not_say_that_nothing_was_tried(study: Study) -> None:
+    """Its trials are in the database that it was tuned in."""
+    assert "configs tried" in Parsed(to_html(study)).text and "ranks restarted" in Parsed(to_html(study)).text
+    text = Parsed(to_html(dataclasses.replace(study, trials=()))).text
+    for wrong in ("configs tried", "evaluated", "time in evaluations", "ranks restarted", "cost model"):
+        assert wrong not in text, wrong
+
+
+def test_the_vendored_library_has_its_licence_beside_it() -> None:
+    assets = resources.files("autotune.report.page") / "assets"
+    text = (assets / "echarts.LICENSE.txt").read_text()
+    for owner in ("The Apache Software Foundation", "Baidu Inc.", "Mike Bostock", "Microsoft Corporation"):
+        assert owner in text
+    assert (assets / "echarts.min.js").read_text().startswith("/*! Apache ECharts 6")

@@ -1,0 +1,121 @@
+"""The taxes on the page and in the report, without a browser: what is drawn is what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import EIGHT_GPUS, FakeGang, FakeScreen
+
+from autotune.db import Store
+from autotune.report.markdown import to_markdown
+from autotune.report.page import to_html
+from autotune.report.views import taxes as view_of
+from autotune.report.views import timeline
+from autotune.results.study import Study, finished
+from autotune.taxes.measure import Amount, Base, measure
+from autotune.taxes.result import Taxes
+from autotune.tuning import Budget, Effort, tune
+from autotune.workloads import workload
+
+FOUND = workload("gemm_reduce_scatter")
+AMOUNT = Amount(rounds=4, dose_rounds=2, calls=2, warmup=0, warmed=0.0, late=(0.0, 10.0, 50.0))
+EFFORT = Effort(trials=9, screen=3, iterations=3, finalists=2, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def measured() -> Taxes:
+    problem = FOUND.default_problem(EIGHT_GPUS, 8)
+    config = FOUND.default_config(problem, EIGHT_GPUS).replace(num_stages=3)
+    gang: Any = FakeGang(problem)
+    return measure(FOUND, problem, EIGHT_GPUS, gang, config, Base(config, "the winner"), AMOUNT, trace=True)
+
+
+@pytest.fixture(scope="module")
+def taxed(measured: Taxes, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return study_of(tmp_path_factory.mktemp("taxed") / "cache.db", measured.to_json())
+
+
+def study_of(file: Path, text: str) -> Study:
+    """A study with that text as its taxes."""
+    problem = FOUND.default_problem(EIGHT_GPUS, 8)
+    gang: Any = FakeGang(problem)
+    screen: Any = FakeScreen(FOUND, problem, EIGHT_GPUS)
+    with Store.open(file) as store:
+        tune(FOUND, problem, EIGHT_GPUS, store, gang, screen, budget=Budget(9), effort=EFFORT)
+        store.add_taxes(1, text)
+        return finished(store, store.entries()[0], FOUND)
+
+
+def test_the_waterfall_draws_every_rung_and_every_step(taxed: Study, measured: Taxes) -> None:
+    found = view_of.view(taxed)
+    assert found is not None
+    waterfall, launches, lateness = found.charts
+    offsets, heights, whiskers = waterfall.option["series"]
+    rungs = list(measured.rungs)
+    assert len(heights["data"]) == len(offsets["data"]) == len(whiskers["data"]) == 2 * len(rungs) - 1
+    tops = [low["value"] + high["value"] for low, high in zip(offsets["data"], heights["data"], strict=True)]
+    for place, letter in enumerate(rungs):
+        assert offsets["data"][2 * place]["value"] == 0
+        assert heights["data"][2 * place]["value"] == pytest.approx(measured.of_rung(letter).value, abs=1e-3)
+    for place, step in enumerate(measured.steps):
+        low = offsets["data"][2 * place + 1]["value"]
+        ends = sorted((tops[2 * place], tops[2 * place + 2]))
+        assert (low, tops[2 * place + 1]) == pytest.approx(ends, abs=1e-3), "a step leads from one bar to the next"
+        assert step.name in heights["data"][2 * place + 1]["name"]
+    assert {series["name"] for series in launches.option["series"]} == {"E1", "G", "B"}
+    assert {series["name"] for series in lateness.option["series"]} == {"E1", "B", "S", "D", "F", "all"}
+    half = next(series for series in lateness.option["series"] if series["name"] == "D")
+    assert half["data"][-1]["value"] == pytest.approx([50.0, 25.0], abs=0.5)
+    json.dumps([chart.option for chart in found.charts], allow_nan=False)
+
+
+def test_the_timeline_has_a_lane_for_each_rank_and_a_span_for_each_event(taxed: Study) -> None:
+    found = timeline.view(taxed)
+    assert found is not None and [chart.name for chart in found.charts] == ["timeline-S", "timeline-D"]
+    assert taxed.ladder is not None
+    traced = taxed.ladder.traces["S"]
+    lines = timeline.rows(traced)
+    assert {rank for rank, *_ in lines} == set(range(8)) and len(lines) <= 64
+    option = found.charts[0].option
+    assert [name for name in option["yAxis"]["data"] if name] == [f"rank {rank}" for rank in range(8)]
+    for series in option["series"]:
+        for span in series["data"]:
+            row, begin, end = span["value"]
+            assert 0 <= row < len(lines) and 0 <= begin <= end and f"rank {lines[row][0]}," in span["name"]
+    assert {series["name"] for series in option["series"]} == {"tile", "sends", "barrier"}
+    assert len(found.tables[0].rows) == 8 and "the twin takes" in found.notes[0]
+
+
+def test_what_is_nil_is_pale_and_said(measured: Taxes) -> None:
+    like_d = tuple(each + noise for each, noise in zip(measured.rounds["D"], (3, -3, 2, -2), strict=True))
+    noisy = dataclasses.replace(measured, rounds={**measured.rounds, "F": like_d})
+    _, heights, _ = view_of.options(noisy)["series"]
+    (locality,) = [bar for bar in heights["data"] if bar["name"].startswith("– locality")]
+    assert locality["itemStyle"]["opacity"] < 1 and "≈ 0" in locality["name"]
+    assert "locality: ≈ 0" in "\n".join(": ".join(line) for line in view_of.summary(noisy).rows)
+
+
+def test_the_tables_say_it_too(taxed: Study) -> None:
+    page = to_html(taxed)
+    for told in ("nothing via memory", "passes on 100", "% of E0", "pauses of the device between"):
+        assert told in page
+    text = to_markdown(taxed)
+    drawn = text[text.index("```text") : text.index("```", text.index("```text") + 5)].splitlines()
+    assert all(len(line) <= 80 for line in drawn) and any(line.startswith("S  one launch") for line in drawn)
+    assert taxed.to_dict()["ladder"]["taxes"]["bulk synchrony"]["microseconds"] == pytest.approx(34, abs=2)
+    json.dumps(taxed.to_dict())
+
+
+def test_without_them_the_finals_tell_what_they_can(taxed: Study) -> None:
+    found = view_of.view(dataclasses.replace(taxed, ladder=None))
+    assert found is not None and not found.charts and found.tables[0].header[-1] == "how it was found"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 99}', '{"format": 1, "rounds": 5}'])
+def test_damaged_ones_are_a_note_and_no_traceback(tmp_path: Path, text: str) -> None:
+    study = study_of(tmp_path / "cache.db", text)
+    assert study.ladder is None and any("tune taxes" in note for note in study.notes)

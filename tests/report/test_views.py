@@ -1,0 +1,241 @@
+"""The views' options, without a browser: what is drawn is what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from fakes import latency_of
+from sized_studies import won
+
+from autotune.db import TrialRecord
+from autotune.outcome import Door, Evaluation, Outcome, Regime
+from autotune.report.draw import bounds
+from autotune.report.page.document import VIEWS
+from autotune.report.view import View
+from autotune.report.views import finals, headline, importance, parallel, search, slices
+from autotune.results.study import Study
+from autotune.tuning.finals import FINAL
+
+KINDS = ("study", "one_trial", "only_failed", "interrupted", "hostile", "without_modes")
+SERIES = {"bar", "boxplot", "custom", "line", "parallel", "scatter"}
+
+
+@pytest.fixture(params=KINDS)
+def any_study(request: pytest.FixtureRequest) -> Study:
+    found: Study = request.getfixturevalue(request.param)
+    return found
+
+
+def views(study: Study) -> dict[str, View]:
+    return {found.name: found for view in VIEWS if (found := view(study)) is not None}
+
+
+def series_of(option: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [each for each in option["series"] if each.get("name") == name]
+    return dict(found)
+
+
+def names_in(value: Any) -> Iterator[str]:
+    """The values of every ``name`` in an option."""
+    if isinstance(value, dict):
+        yield from (each for name, each in value.items() if name == "name" and isinstance(each, str))
+        yield from itertools.chain.from_iterable(map(names_in, value.values()))
+    if isinstance(value, list):
+        yield from itertools.chain.from_iterable(map(names_in, value))
+
+
+def test_options_are_json_of_series_that_the_library_has(any_study: Study) -> None:
+    found = views(any_study)
+    assert "search" in found
+    for view in found.values():
+        assert all(len(row) == len(table.header) for table in view.tables for row in table.rows)
+        for chart in view.charts:
+            assert json.loads(json.dumps(chart.option, allow_nan=False)) == chart.option
+            assert {series["type"] for series in chart.option["series"]} <= SERIES
+            assert chart.label and chart.height > 50
+
+
+def test_the_headline_has_winner_baselines_and_limits_in_every_regime(study: Study) -> None:
+    report = study.result
+    assert report is not None
+    option = headline.options(report)
+    rows = [each["value"] for each in option["yAxis"]["data"]]
+    assert rows[0] == f"winner: {report.config['mode']}" and rows[1:3] == [s.baseline for s in report.speedups]
+    assert set(rows[3:]) == {"gemm alone", "all_gather alone", "roofline (arithmetic)"}
+    for regime, title in ((Regime.GRAPH, "in a graph"), (Regime.PIPELINED, "pipelined"), (Regime.ISOLATED, "isolated")):
+        bars = [bar["value"] for bar in series_of(option, title)["data"]]
+        expected = [report.latency.of(regime), *(each.latency.of(regime) for each in report.speedups)]
+        assert bars[:3] == pytest.approx(expected, abs=1e-3)
+        assert all((bar is not None) == (regime is Regime.GRAPH) for bar in bars[3:]), "limits are of the device alone"
+    lines = [line["xAxis"] for line in option["series"][0]["markLine"]["data"]]
+    assert report.limit is not None and report.roofline is not None
+    assert lines == [report.limit.parts["gemm"].median, report.roofline.limit]
+
+
+def test_only_intervals_over_rounds_are_called_so(study: Study) -> None:
+    """A replay and an older version's result have one round, or none."""
+    report = study.result
+    assert report is not None and report.latency.rounds
+    assert headline.EXPLAINED in views(study)["headline"].text
+    once = won(study, latency=latency_of(report.latency.median))
+    assert headline.BY_SPREAD in views(once)["headline"].text
+    assert "95 % interval" in views(study)["finals"].text
+    trials = tuple(each for each in study.trials if each.source != FINAL or each.number == 0)
+    assert "95 % interval" not in views(dataclasses.replace(study, trials=trials))["finals"].text
+
+
+def test_the_best_so_far_falls_to_the_best(study: Study) -> None:
+    moments = search.timeline(study)
+    found = search.best_so_far(study, moments)
+    assert all(one[1] >= other[1] and one[0] <= other[0] for one, other in itertools.pairwise(found))
+    assert found[-1][1] == min(study.microseconds(config) for config in study.measured)
+    assert found[-1][0] == moments[-1].at
+
+
+def test_every_trial_is_a_dot_or_on_the_rim(any_study: Study) -> None:
+    option = search.options(any_study)
+    dots = [len(series["data"]) for series in option["series"] if series["type"] == "scatter"]
+    assert sum(dots) == len(any_study.trials)
+    for kind in search.failures(any_study):
+        failed = [trial for trial in any_study.trials if trial.evaluation.outcome is kind]
+        assert len(series_of(option, kind.value)["data"]) == len(failed) > 0
+
+
+def test_an_interruption_is_left_out_of_the_clock(study: Study) -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    trials = [
+        dataclasses.replace(trial, created_at=begin + timedelta(seconds=5 + number + (7200 if number > 10 else 0)))
+        for number, trial in enumerate(study.trials[:20])
+    ]
+    paused = dataclasses.replace(
+        study, record=dataclasses.replace(study.record, created_at=begin), trials=tuple(trials)
+    )
+    moments = search.timeline(paused)
+    assert moments[-1].at < 30
+    assert [round(moment.paused) for moment in moments if moment.paused] == [7200]
+    lines = series_of(search.options(paused), "phases")["markLine"]["data"]
+    assert [line["name"] for line in lines] == ["interrupted for 2 h"]
+
+
+def test_parallel_axes_begin_with_the_mode_and_end_with_the_latency(study: Study) -> None:
+    option = parallel.options(study)
+    axes = option["parallelAxis"]
+    assert axes[0]["name"] == "mode" and axes[-1]["name"] == "µs"
+    lines = option["series"][0]["data"]
+    assert len(lines) == len(study.measured)
+    for line in lines:
+        assert all(value in axis["data"] for value, axis in zip(line["value"], axes[:-1], strict=False))
+        assert len(line["value"]) == len(axes) and line["value"][-1] <= axes[-1]["max"]
+    bsp = next(line for line in lines if line["value"][0] == "bsp")
+    assert parallel.ABSENT in bsp["value"]
+    assert option["media"][0]["option"]["parallel"]["layout"] == "vertical"
+
+
+def test_slices_are_of_the_winners_mode_first(study: Study) -> None:
+    assert study.winner is not None
+    assert slices.sliced(study)[0] == study.winner["mode"]
+    option = slices.options(study, str(study.winner["mode"]), "num_stages")
+    assert option["xAxis"]["data"] == sorted(option["xAxis"]["data"], key=int)
+    dots, winner = option["series"][1]["data"], option["series"][2]["data"]
+    assert len(dots) == len(study.of_mode(str(study.winner["mode"])))
+    assert winner[0]["value"][1] == pytest.approx(study.microseconds(study.winner), abs=1e-3)
+
+
+def test_neighbours_differ_by_one_step_in_one_dimension(study: Study) -> None:
+    winner, space = study.winner, study.space
+    assert winner is not None and space is not None
+    found = slices.neighbours(study)
+    assert found
+    for step in found:
+        changed = [name for name in step.config if step.config[name] != winner[name]]
+        assert changed == [step.name] and step.config[step.name] == step.value
+        assert step.ratio == pytest.approx(study.microseconds(step.config) / study.microseconds(winner))
+        if space.dimensions[step.name].ordinal:
+            tried = study.values(step.name, list(study.of_mode(str(winner["mode"]))))
+            assert abs(tried.index(step.value) - tried.index(winner[step.name])) == 1
+    option = slices.step_options(study, found)
+    assert [bar["value"] for bar in option["series"][0]["data"]] == [round(100 * (s.ratio - 1), 2) for s in found]
+
+
+def test_importance_is_of_what_varied_and_falls(study: Study, one_trial: Study) -> None:
+    option = importance.options(study)
+    values = [bar["value"] for bar in option["series"][0]["data"]]
+    assert values == sorted(values, reverse=True) and sum(values) == pytest.approx(1.0, abs=0.01)
+    assert set(option["yAxis"]["data"]) == {knob.name for knob in study.knobs}
+    few = importance.view(one_trial)
+    assert few is not None and not few.charts and "needs 20 measured configs" in few.notes[0]
+
+
+def test_the_finals_show_each_round_of_each_finalist(study: Study) -> None:
+    found = finals.finalists(study)
+    rounds = [trial for trial in study.trials if trial.source == FINAL and trial.evaluation.latency is not None]
+    assert sum(len(each.rounds) for each in found) == len(rounds)
+    assert found[0].config == study.winner and found[0].name.startswith("winner: ")
+    assert len({each.name for each in found}) == len(found)
+    option = finals.options(study, found)
+    assert [len(series["data"]) for series in option["series"]] == [len(each.rounds) for each in found]
+
+
+def test_who_beat_whom(study: Study) -> None:
+    report = study.result
+    assert report is not None
+    found = finals.finalists(study)
+    said = {each.name: finals.verdict(report, each) for each in found}
+    assert said[found[0].name] == "winner"
+    assert said["baseline bsp eager"] == said["baseline bsp graph"] == "slower"
+    others = len(found) - 1
+    beaten = sum(verdict == "slower" for verdict in said.values())
+    assert finals.conclusion(report, found).startswith(f"The winner beat {beaten} of {others} others")
+    assert finals.conclusion(report, found[:1]) == "", "there was nobody to beat"
+
+
+def test_the_winner_s_door_is_not_held_against_it_in_the_finals(study: Study) -> None:
+    """Finalists are bound calls; the host of the winner's claim has the operator's door, longer than its device."""
+    report = study.result
+    assert report is not None
+    claimed = won(study, latency=report.latency.through(Door(900.0, 900.0))).result
+    assert claimed is not None
+    found = finals.finalists(study)
+    assert claimed.latency.of(report.regime) > 2 * report.latency.of(report.regime)
+    assert finals.conclusion(claimed, found) == finals.conclusion(report, found)
+    assert finals.table(claimed, found).rows == finals.table(report, found).rows
+
+
+def test_a_config_that_failed_its_proof_is_not_the_best_so_far(interrupted: Study) -> None:
+    best = interrupted.winner
+    assert best is not None
+    wrong = TrialRecord(best, Evaluation(Outcome.WRONG_RESULT, "planted"), source="proof")
+    proven = dataclasses.replace(interrupted, trials=(*interrupted.trials, wrong))
+    assert proven.winner not in (best, None)
+
+
+def test_axes_of_latencies_are_not_pressed_together_by_one_that_is_slow() -> None:
+    ends = bounds([100.0, 101.0, 103.0, 105.0, 9000.0])
+    assert 75 <= ends["min"] < 100 and 105 < ends["max"] < 300
+    assert bounds([100.0], [250.0])["max"] > 250
+    assert ends["min"] % ends["interval"] == pytest.approx(0) and ends["max"] % ends["interval"] == pytest.approx(0)
+
+
+def test_what_is_off_the_chart_is_a_triangle_that_tells_its_latency(study: Study) -> None:
+    place, slow = next((i, trial) for i, trial in enumerate(study.trials) if trial.source == "sampler")
+    evaluation = dataclasses.replace(slow.evaluation, reason="", outcome=Outcome.MEASURED, latency=latency_of(98765.0))
+    trials = [*study.trials[:place], dataclasses.replace(slow, evaluation=evaluation), *study.trials[place + 1 :]]
+    option = search.options(dataclasses.replace(study, trials=tuple(trials)))
+    top = option["yAxis"][0]["max"]
+    assert top < 2000
+    dots = [dot for series in option["series"] if series["type"] == "scatter" for dot in series["data"]]
+    (capped,) = [dot for dot in dots if dot.get("symbol") == "triangle"]
+    assert capped["value"][1] == top and "98.77 ms" in capped["name"]
+
+
+def test_nothing_hidden_reaches_an_option(hostile: Study) -> None:
+    for view in views(hostile).values():
+        for chart in view.charts:
+            assert not any(sign in json.dumps(chart.option, ensure_ascii=False) for sign in ("\x1b", "\x07", "\u202e"))
+            assert any("</script>" in name for name in names_in(chart.option)) or chart.name == "importance"

@@ -1,0 +1,65 @@
+"""Fixtures of the report's tests: a store, and studies in it that a fake gang was tuned on."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.db import Entry, Store
+from autotune.machine import Machine
+from autotune.results.study import Study, finished
+from autotune.tuning import Budget, Effort, tune
+from autotune.workloads import workload
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from fakes import EIGHT_GPUS, FakeGang, FakeScreen
+
+EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=2)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "cache.db") as opened:
+        yield opened
+
+
+def tune_into(
+    store: Store, machine: Machine = EIGHT_GPUS, trials: int = 40, world_size: int = 8, drift: float = 1.0,
+    **fields: Any,
+) -> Entry:  # fmt: skip
+    """Tune all-gather + GEMM with the fake gang."""
+    found = workload("all_gather_gemm")
+    default = found.default_problem(machine, world_size)
+    problem = type(default).from_dict({**default.as_dict(), **fields})
+    gang, screen = FakeGang(problem), FakeScreen(found, problem, machine)
+    gang.drift = drift
+    result = tune(found, problem, machine, store, gang, screen, budget=Budget(trials), effort=EFFORT)  # type: ignore[arg-type]
+    assert result.entry is not None
+    return result.entry
+
+
+@pytest.fixture
+def tuned(store: Store) -> Callable[..., Entry]:
+    """Tunes into the test's own store."""
+    return functools.partial(tune_into, store)
+
+
+@pytest.fixture(scope="session")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store's file with one study on eight GPUs; the same for all tests."""
+    file = tmp_path_factory.mktemp("report") / "cache.db"
+    with Store.open(file) as opened:
+        tune_into(opened)
+    return file
+
+
+@pytest.fixture(scope="session")
+def report(studied: Path) -> Study:
+    """The report of the study in that database."""
+    with Store.open(studied) as opened:
+        return finished(opened, opened.entries()[0], workload("all_gather_gemm"))

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes import BASELINE, EIGHT_GPUS, LIMITS, evaluation_of, latency_of
+
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
+from autotune.outcome import Evaluation, Latency, Outcome, Regime
+from autotune.ranks.evaluation import RESTART
+from autotune.results.study import Study, finished
+from autotune.workloads import provenance_of, workload
+
+Tuned = Callable[..., Entry]
+
+
+def test_the_winner_its_speedups_its_limit_and_its_taxes(report: Study) -> None:
+    of = report.result
+    assert of is not None and of.limit is not None
+    assert [each.baseline for each in of.speedups] == ["bsp graph", "bsp eager"]
+    first = of.speedups[0].ratio
+    assert first is not None and first.value == pytest.approx(BASELINE / of.latency.median)
+    assert first.error == pytest.approx(0.0) and first.rounds == 2, "the fake gang's rounds are all alike"
+    assert of.limit.slowest == "gemm" and set(of.limit.parts) == {"gemm", "all_gather"}
+    assert of.limit.share == pytest.approx(LIMITS["gemm"] / of.latency.median)
+    assert {tax.name: tax.microseconds for tax in of.taxes} == {
+        "kernel launch": pytest.approx(20.0),
+        "bulk synchrony and locality": pytest.approx(BASELINE - LIMITS["gemm"]),
+        "won back by the winner": pytest.approx(BASELINE - of.latency.median),
+    }
+
+
+def test_the_ten_best_rise_and_the_winner_is_marked(report: Study) -> None:
+    medians = [each.latency.median for each in report.best]
+    assert len(medians) == 10 and medians == sorted(medians)
+    assert report.winner in [each.config for each in report.best]
+    assert sum(each.final is not None for each in report.best) >= 3
+    assert len({each.config for each in report.best}) == 10
+
+
+def test_every_outcome_is_counted_with_an_example(report: Study, studied: Path) -> None:
+    counts = {ending.outcome: ending.count for ending in report.endings}
+    with Store.open(studied) as store:
+        searched = [record for record in store.trials(report.record.id) if record.source != "final"]
+    assert sum(counts.values()) == len(searched) and counts[Outcome.MEASURED] > 10
+    assert report.evaluated == 40
+    for ending in report.endings:
+        assert bool(ending.reason) == (ending.outcome is not Outcome.MEASURED)
+        assert (ending.example is not None) == bool(ending.reason)
+
+
+def test_a_space_that_has_changed_since_is_not_used(store: Store, tuned: Tuned) -> None:
+    entry = tuned(trials=12)
+    entry = dataclasses.replace(entry, provenance=dataclasses.replace(entry.provenance, space="another"))
+    report = finished(store, entry, workload("all_gather_gemm"))
+    assert any("search space has changed" in note for note in report.notes)
+    assert all(knob.importance is None for knob in report.knobs)
+
+
+@pytest.mark.parametrize(("drift", "noted"), [(1.15, False), (2.0, True), (0.4, True)])
+def test_a_machine_that_changed_before_the_finals_is_noted(
+    store: Store, tuned: Tuned, drift: float, noted: bool
+) -> None:
+    """A GPU's clock fell during a search: all took twice as long in the finals, where the slower half won."""
+    report = finished(store, tuned(trials=12, drift=drift))
+    notes = [note for note in report.notes if "in the finals as in the search" in note]
+    assert len(notes) == noted and all(f"took {drift:.2f} times as long" in note for note in notes)
+
+
+def test_a_study_with_next_to_nothing(store: Store, provenance: Provenance) -> None:
+    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
+    study = store.study(key, provenance, seed=3, space_size=2)
+    store.finish(study.id, Winner(Config({"mode": "only"}), latency_of(100.0)))
+    (entry,) = store.entries()
+    report = finished(store, entry)
+    of = report.result
+    assert of is not None and of.limit is None and of.speedups == of.taxes == ()
+    assert report.best == report.endings == report.knobs == () and report.seconds == 0
+    json.dumps(report.to_dict())
+
+
+@pytest.mark.parametrize("source", ["final", "proof"])
+def test_a_finalist_that_failed_is_out_of_the_best(store: Store, provenance: Provenance, source: str) -> None:
+    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
+    study = store.study(key, provenance, seed=0, space_size=3)
+    good, racy = Config({"mode": "push", "block_m": 64}), Config({"mode": "push", "block_m": 128})
+    for config in (good, racy):
+        store.record(study.id, TrialRecord(config, evaluation_of(config), source="sampler"))
+    store.record(study.id, TrialRecord(good, evaluation_of(good), source="final", number=0))
+    wrong = Evaluation(Outcome.WRONG_RESULT, "rank 0: error 1.0")
+    store.record(study.id, TrialRecord(racy, wrong, source=source, number=0))
+    store.finish(study.id, Winner(good, latency_of(100.0)))
+    report = finished(store, store.entries()[0])
+    assert [each.config for each in report.best] == [good]
+    assert [each.config for each in report.disqualified] == [racy]
+    assert report.remeasured == (2 if source == "final" else 1) and report.seconds == pytest.approx(3.0)
+
+
+def test_what_ranks_cost_that_had_to_be_started_again(store: Store, provenance: Provenance) -> None:
+    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
+    study = store.study(key, provenance, seed=0, space_size=3)
+    config = Config({"mode": "push"})
+    crashed = Evaluation(Outcome.CRASHED, "rank 1 died", seconds={"compile": 1.0, "measure": 2.0, RESTART: 9.5})
+    store.record(study.id, TrialRecord(config.replace(block_m=16), crashed, source="sampler"))
+    store.record(study.id, TrialRecord(config.replace(block_m=32), crashed, source="sampler"))
+    store.record(study.id, TrialRecord(config, evaluation_of(config), source="sampler"))
+    store.finish(study.id, Winner(config, latency_of(100.0)))
+    report = finished(store, store.entries()[0])
+    assert report.restarts == [9.5, 9.5]
+
+
+def test_a_report_is_of_the_regime_tuned_for(store: Store, provenance: Provenance) -> None:
+    """On the device the other config and the other baseline are the faster ones."""
+    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink", Regime.ISOLATED)
+    study = store.study(key, provenance, seed=0, space_size=3)
+    winner, other = Config({"mode": "push"}), Config({"mode": "pull"})
+    latencies = {other: latency_of(100.0, isolated=300.0), winner: latency_of(120.0, isolated=200.0)}
+    for config, latency in latencies.items():
+        found = Evaluation(Outcome.MEASURED, latency=latency, seconds={"compile": 1.0, "measure": 2.0, "total": 5.0})
+        store.record(study.id, TrialRecord(config, found, source="sampler"))
+    for number, reason in enumerate(("the first", "the second")):
+        wrong = Evaluation(Outcome.WRONG_RESULT, reason)
+        store.record(study.id, TrialRecord(winner.replace(block_m=16 << number), wrong, source="sampler"))
+    baselines = {"bsp graph": latency_of(90.0, isolated=500.0), "bsp eager": latency_of(110.0, isolated=400.0)}
+    store.finish(study.id, Winner(winner, latencies[winner], baselines))
+    report = finished(store, store.entries()[0])
+    assert [each.config for each in report.best] == [winner, other]
+    of = report.result
+    assert of is not None
+    ratios = [(each.baseline, each.ratio and each.ratio.value) for each in of.speedups]
+    assert ratios == [("bsp eager", 2.0), ("bsp graph", 2.5)]
+    assert {each.value: each.best for each in report.knobs[0].reached} == {"pull": 300.0, "push": 200.0}
+    (launch,) = of.taxes
+    assert launch.microseconds == 20.0 and launch.error == pytest.approx(math.hypot(1.1, 0.9)), "no rounds: by spread"
+    assert (report.seconds, report.measuring) == (10.0, 4.0)
+    (example,) = [each for each in report.endings if each.outcome is Outcome.WRONG_RESULT]
+    assert (example.count, example.reason, example.example) == (2, "the first", winner.replace(block_m=16))
+
+
+@pytest.mark.parametrize(("regime", "served"), [(Regime.GRAPH, True), (Regime.PIPELINED, False)])
+def test_a_winner_that_no_look_up_serves_is_called_so(store: Store, regime: Regime, served: bool) -> None:
+    """A graph of the library's own calls, which earlier versions let win; it wins nothing back from itself."""
+    found = workload("all_gather_gemm")
+    key = CacheKey.of(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS, regime)
+    study = store.study(key, provenance_of(found), seed=0, space_size=3)
+    own, limits = latency_of(100.0), {"gemm": latency_of(80.0)}
+    store.finish(study.id, Winner(Config({"mode": "bsp", "launch": "graph"}), own, {"bsp graph": own}, limits))
+    report = finished(store, store.entries()[0], found)
+    assert any(note.startswith("No look-up serves this config: ") for note in report.notes) != served
+    assert report.result is not None and [tax.name for tax in report.result.taxes] == ["bulk synchrony and locality"]
+
+
+@pytest.fixture
+def provenance() -> Provenance:
+    return Provenance("abc", "f00d", "3.6.0", "0.0.0", "2.11.0", "580.1")
+
+
+def test_the_cost_models_rank_correlation_is_that_of_spearman(report: Study) -> None:
+    def records(pairs: list[tuple[float | None, float]]) -> list[TrialRecord]:
+        return [
+            TrialRecord(
+                Config({"mode": "push", "block_m": number}),
+                Evaluation(Outcome.MEASURED, latency=Latency(measured, measured, measured, 0.0, 15)),
+                predicted=predicted,
+            )
+            for number, (predicted, measured) in enumerate(pairs)
+        ]
+
+    def correlation(pairs: list[tuple[float | None, float]]) -> float | None:
+        return dataclasses.replace(report, trials=tuple(records(pairs))).rank_correlation
+
+    rising = [(float(x), 100.0 + x**3) for x in range(12)]
+    assert correlation(rising) == pytest.approx(1.0)
+    assert correlation([(-x, y) for x, y in rising]) == pytest.approx(-1.0)
+    tied = [(float(x // 4), 100.0 + x) for x in range(12)]
+    ties, every = 3 * (4**3 - 4), 12**3 - 12
+    assert correlation(tied) == pytest.approx(math.sqrt(1 - ties / every))
+    assert correlation(rising[:9]) is None
+    assert correlation([(None, y) for _, y in rising]) is None
+    assert correlation([(5.0, y) for _, y in rising]) is None
