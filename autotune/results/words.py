@@ -31,7 +31,6 @@ def _counted(word: str) -> Callable[[int], str]:
 
 MODES = {
     "bsp": "the library's kernels one after the other (BSP)",
-    "library_collective": "the library's all-reduce, then one of our kernels",
     "own_collective": "our collective and the library's GEMM",
     "unfused": "our collective and our GEMM, one after the other",
     "pull": "pull: the GEMM reads the peers' memory itself",
@@ -39,7 +38,6 @@ MODES = {
     "push": "push: each rank sends, the receivers' tiles wait for what they need",
     "copy_engine": "copy engines move the data beside the library's GEMM",
     "one_shot": "one shot: each rank gets all parts and sums them",
-    "two_shot": "two shots: the owner sums, then sends to all",
     "iris_all_gather": "our all-gather between two kernels",
     "fine_grained_wait": "one kernel waits for each part of the other",
     "fused": "fused: one kernel attends, sends and combines",
@@ -62,14 +60,8 @@ GROUPED = (
 )
 """A grouped GEMM, which neither splits K nor has another schedule."""
 
-NORM = (
-    Phrase(("norm_rows",), lambda n: f"{_counted('row')(n)} per norming program"),
-    Phrase(("norm_warps",), lambda n: f"of {_counted('warp')(n)}"),
-)
-SENDERS = Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block only send{'s' * (n == 1)}" if n else "")
 LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
 EXCHANGE = Phrase(("exchange",), _of({"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"}))
-SUM = Phrase(("sum_block", "sum_warps"), lambda n, warps: f"summed in blocks of {n} by {_counted('warp')(warps)}")
 STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
 PROTOCOL = Phrase(
     ("protocol",),
@@ -120,32 +112,6 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         *GEMM,
         Phrase(("preload_b",), lambda yes: "B loaded before the wait" if yes else ""),
         STREAMS,
-    ),
-    "gemm_all_reduce": (
-        LAUNCH,
-        PROTOCOL,
-        Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
-        EXCHANGE,
-        Phrase(("transfer_rows",), lambda n: f"{_counted('row')(n)} per GEMM"),
-        SUM,
-        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
-        *GEMM,
-    ),
-    "all_reduce_norm": (
-        LAUNCH,
-        PROTOCOL,
-        *NORM,
-        SENDERS,
-    ),
-    "gemm_all_reduce_norm": (
-        LAUNCH,
-        EXCHANGE,
-        PROTOCOL,
-        Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
-        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
-        *GEMM,
-        *NORM,
-        SENDERS,
     ),
     "moe_dispatch": (
         LAUNCH,

@@ -55,16 +55,18 @@ def dimensions_of(mode: type[Any], modes: tuple[str, ...] = ()) -> tuple[Dimensi
     return tuple(found)
 
 
-def joint_space(modes: Mapping[str, type[Declared]], help: str, shared: Sequence[Constraint] = ()) -> Space:
+def joint_space(
+    modes: Mapping[str, type[Declared]], help: str, shared: Sequence[Constraint] = (), order: Sequence[str] = ()
+) -> Space:  # fmt: skip
     """The union of the modes' dimensions and constraints, after constraints ``shared`` by all.
 
-    What several modes have is the same, and stands once. Raises ValueError where they differ under one name, or
-    disagree about the order.
+    What several modes have is the same, and stands once; first comes what the first mode of ``order`` has. Raises
+    ValueError where they differ under one name, or disagree about the order.
     """
     dimensions = {mode: dimensions_of(kind) for mode, kind in modes.items()}
     names = {mode: {d.name for d in its} for mode, its in dimensions.items()}
     union = []
-    for dimension in merged([*dimensions.values()]):
+    for dimension in merged([dimensions[mode] for mode in order or modes]):
         having = tuple(mode for mode in modes if dimension.name in names[mode])
         union.append(dataclasses.replace(dimension, modes=having if len(having) < len(modes) else ()))
     constraints = []

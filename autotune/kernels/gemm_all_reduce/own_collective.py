@@ -2,19 +2,71 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.library import multiply
+from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm_all_reduce import device
+from autotune.kernels.gemm_all_reduce.exchange import Exchange, exchange_arguments
+from autotune.kernels.gemm_all_reduce.modes import OwnCollective, ReduceTask
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
+from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+
+ChunksCall = Call[GemmAllReduce, OwnCollective, SummedTensors, Exchange]
 
 
-class OwnCollective:
+class OwnCollectiveWay(GemmWay[GemmAllReduce, OwnCollective, SummedTensors, Exchange]):
+    """A tile is ``sum_block`` elements of a chunk's product, which counts as one row."""
+
+    def scratch(self, task: ReduceTask, mode: OwnCollective, shared: Allocate, own: Allocate) -> Exchange:
+        problem, tiles, tile = task.problem, _tiles(task.problem, mode), (1, mode.sum_block)
+        chunks = problem.m // _rows(problem, mode)
+        parts = own((chunks, tiles, *tile), TORCH_DTYPES[problem.result_dtype])
+        return Exchange.of(problem, mode.exchange, mode.protocol, tiles, tile, shared, parts=parts)
+
+    def launches(self, call: ChunksCall) -> list[Launch]:
+        return [_all_reduce(call, number) for number in range(call.problem.m // _rows(call.problem, call.knobs))]
+
+    def run(self, call: ChunksCall, launches: list[Launch]) -> Run:
+        return Chunks(call, launches)
+
+    def roundings(self, problem: GemmAllReduce) -> float:
+        """Each part, and the sum; the library's GEMM may round before it adds a bias."""
+        return 2.0 + problem.bias
+
+
+def _rows(problem: GemmAllReduce, mode: OwnCollective) -> int:
+    """Rows of C that an all-reduce takes."""
+    return min(problem.m, mode.transfer_rows)
+
+
+def _tiles(problem: GemmAllReduce, mode: OwnCollective) -> int:
+    return math.ceil(_rows(problem, mode) * problem.n / mode.sum_block)
+
+
+def _all_reduce(call: ChunksCall, number: int) -> Launch:
+    """The all-reduce of a chunk of the library's product: a bias is in there, a residual is added to the sum."""
+    problem, mode, parts = call.problem, call.knobs, call.scratch.parts
+    tiles, height = _tiles(problem, mode), _rows(problem, mode)
+    here = slice(number * height, (number + 1) * height)
+    c, residual = call.tensors.c[here], call.tensors.residual if problem.residual else None
+    assert parts is not None
+    arguments = {
+        **exchange_arguments(call, mode.exchange), "c": c, "bias": c, "BIAS": False, "M": 1, "N": height * problem.n,
+        "group_m": 1, "parts": parts[number], "residual": None if residual is None else residual[here],
+        "finishing": tiles, "first": 0, "BLOCK_M": 1, "BLOCK_N": mode.sum_block,
+    }  # fmt: skip
+    return Launch(device.all_reduce_kernel, tiles, arguments, {"num_warps": mode.sum_warps})
+
+
+class Chunks:
     """One call. The all-reduces follow each other on a stream of their own, launches of one epoch each; a single one
     stays on the caller's.
 
@@ -22,11 +74,9 @@ class OwnCollective:
     its programs find room, theirs do sooner or later.
     """
 
-    def __init__(
-        self, problem: GemmAllReduce, tensors: SummedTensors, parts: torch.Tensor, launches: Sequence[Launch],
-        heap: SymmetricHeap,
-    ) -> None:  # fmt: skip
-        """``parts`` has a chunk's product for each launch, and what its last block has beyond it."""
+    def __init__(self, call: ChunksCall, launches: Sequence[Launch]) -> None:
+        heap, problem, tensors, parts = call.heap, call.problem, call.tensors, call.scratch.parts
+        assert heap is not None and parts is not None, "a call that is only compiled is not run"
         self._problem, self._tensors = problem, tensors
         self._bias = tensors.bias if heap.rank == 0 else None
         rows = problem.m // len(launches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -18,10 +18,12 @@ from autotune.search_spaces.joint import DIMENSION, joint_space, word
 from autotune.task import Task
 
 P = TypeVar("P", bound=Problem)
+A = TypeVar("A", bound="Mode[Any]")
+P_contra = TypeVar("P_contra", bound=Problem, contravariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mode(Knobs, ABC, Generic[P]):
+class Mode(Knobs, ABC, Generic[P_contra]):
     """One way to carry an operation out; an instance is a config. The fields made by ``number``, ``word``, ``flag`` are
     the mode's dimensions; others, which have defaults, are for ``tune taxes``.
 
@@ -35,15 +37,15 @@ class Mode(Knobs, ABC, Generic[P]):
     """True if its kernels overlap communication and computation."""
 
     @abstractmethod
-    def latency(self, task: Task[P], rates: Rates) -> float:
-        """Microseconds by a cost model."""
+    def latency(self, task: Task[P_contra], rates: Rates) -> float | None:
+        """Microseconds by a cost model; None without one."""
 
     @classmethod
-    def first(cls, task: Task[P]) -> Iterator[Self]:
+    def first(cls, task: Task[P_contra]) -> Iterator[Self]:
         """Configs to try first, valid or not."""
         yield from ()
 
-    def rungs(self) -> Mapping[str, Self]:
+    def rungs(self) -> Mapping[str, Self | str]:
         """See ``Workload.rungs``."""
         return {}
 
@@ -66,7 +68,7 @@ GRAPHS = Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need
 
 
 @dataclass(frozen=True, kw_only=True)
-class LibraryMode(LadderKnobs, Mode[P]):
+class LibraryMode(LadderKnobs, Mode[P_contra]):
     mode: str = "bsp"
     launch: str = word("eager", "graph", help="library calls one by one, or as a CUDA graph",
                        say={"eager": "launched one by one", "graph": "launched as a CUDA graph"})  # fmt: skip
@@ -80,13 +82,14 @@ class Modes(Generic[P]):
 
     def __init__(
         self, *modes: type[Mode[P]], default: Callable[[Task[P]], Mode[P]], tried: Sequence[type[Mode[P]]] = (),
-        shared: Sequence[Constraint] = (),
+        laid_out: Sequence[type[Mode[P]]] = (), shared: Sequence[Constraint] = (),
     ) -> None:  # fmt: skip
-        """``default`` is what a sensible engineer would use untuned, ``tried`` the order of first configs, if it is not
-        that of the modes, and ``shared`` are constraints of all modes.
+        """``default`` is what a sensible engineer would use untuned, ``tried`` the order of first configs and
+        ``laid_out`` that of dimensions, if it is not that of the modes, and ``shared`` are constraints of all modes.
         """
         self.by_name = {mode.mode: mode for mode in modes}
-        self.space = joint_space(self.by_name, help="communication strategy", shared=shared)
+        order = [mode.mode for mode in laid_out]
+        self.space = joint_space(self.by_name, help="communication strategy", shared=shared, order=order)
         self._default, self._tried = default, tried or modes
 
     def of(self, config: Config) -> Mode[P]:
@@ -97,6 +100,12 @@ class Modes(Generic[P]):
         if kind is None:
             raise InvalidConfig(f"mode={config['mode']!r}: allowed: {', '.join(self.by_name)}")
         return kind.of(config)
+
+    def first_valid(self, found: Iterable[A], task: Task[P]) -> A | None:
+        """The first valid one; it looks at no more of them."""
+        return next(
+            (each for each in found if self.space.violation(each.config(), task.problem, task.machine) is None), None
+        )
 
     def default_config(self, task: Task[P]) -> Config:
         return self._default(task).config()

@@ -25,7 +25,7 @@ L = TypeVar("L", bound=LibraryMode[Any])
 class Way(ABC, Generic[P, M, T, MaybeS]):
     """Scratch, launches and roundings of a mode; ``call.knobs`` is the mode's config."""
 
-    collective: ClassVar[bool] = False
+    collective: bool = False
     """True if a call makes collectives of the library, which no graph of ours may hold."""
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Way(ABC, Generic[P, M, T, MaybeS]):
 
 
 class LibraryWay(Way[P, L, T, None]):
-    """The library's kernels and its collectives, called one by one or as a CUDA graph."""
+    """The library's kernels and its collectives."""
 
     collective = True
 
@@ -67,8 +67,7 @@ class LibraryWay(Way[P, L, T, None]):
         return []
 
     def run(self, call: Call[P, L, T, None], launches: list[Launch]) -> Run:
-        run = self.eager(call)
-        return graphed(run) if call.knobs.launch == "graph" else run
+        return self.eager(call)
 
     @abstractmethod
     def eager(self, call: Call[P, L, T, None]) -> Run: ...
@@ -97,10 +96,15 @@ class ModeKernels(Kernels[P, Any, T, Any]):
         return self.way(call.knobs).launches(call)
 
     def run(self, call: Call[P, Any, T, Any], launches: list[Launch], heap: SymmetricHeap) -> Run:
-        return self.way(call.knobs).run(call, launches)
+        return self._run(call, launches)
 
     def library(self, call: Call[P, Any, T, None]) -> Run:
-        return self.way(call.knobs).run(call, [])
+        return self._run(call, [])
+
+    def _run(self, call: Call[P, Any, T, Any], launches: list[Launch]) -> Run:
+        """A mode with the library's collective says whether a call is captured as a CUDA graph."""
+        run = self.way(call.knobs).run(call, launches)
+        return graphed(run) if isinstance(call.knobs, LibraryMode) and call.knobs.launch == "graph" else run
 
     def has_collective(self, knobs: Mode[P]) -> bool:
         return self.way(knobs).collective

@@ -9,25 +9,24 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.kernels.all_reduce_norm.launch import KERNELS, Scratch, Tensors, norm_launch
+from autotune.kernels.all_reduce_norm.launch import KERNELS
+from autotune.kernels.all_reduce_norm.library import Tensors, norm_launch
+from autotune.kernels.all_reduce_norm.modes import LibraryCollective
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.all_reduce_norm.reference import norm_of
-from autotune.kernels.all_reduce_norm.space import EXCHANGING, SPACE, default_config, first_configs, untuned
-from autotune.kernels.gemm.library import OF_A_LIBRARY, ring
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
 from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.comparison import drawn, drawn_with_zeros, farthest, rounded
 from autotune.workloads.gemm import FACTORS
 from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.launched import DrawnOperation, Operands, eager_and_graph
+from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Error, Tolerance
 
-OF_THE_NORM = 2.0
-"""Roundings of a result beside those of the sum over ranks: of the total, of the norm."""
 
-
-class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Scratch]):
+class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Any]):
     """The tensors of one rank, and the config prepared last. Its sets are X as it was drawn, times ``FACTORS``."""
 
     count = len(FACTORS)
@@ -63,16 +62,15 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Scratch]):
         """The library's all-reduce alone, and our sum and norm of what it leaves."""
         tensors, problem = self._tensors, self._problem
         parts = torch.zeros_like(tensors.x)  # adding up again and again must not overflow
-        config = untuned("library_collective", problem, self._machine)
-        assert config is not None, problem
-        launch = norm_launch(problem, KERNELS.knobs.of(config), tensors, tensors.x)
+        mode = LibraryCollective.untuned(Task(problem, self._machine))
+        assert mode is not None, problem
+        launch = norm_launch(problem, mode, tensors, tensors.x)
         return {"all_reduce": lambda: torch.distributed.all_reduce(parts) and None, "norm": launch.run}
 
 
-class AllReduceNormWorkload(LaunchedWorkload):
+class AllReduceNormWorkload(ModedWorkload):
     problem_type = AllReduceNorm
     operation_type = AllReduceNormOperation
-    space = SPACE
     kernels = KERNELS
     options = ("eps", "in_place")
     row_by_row = True
@@ -83,23 +81,15 @@ class AllReduceNormWorkload(LaunchedWorkload):
             return AllReduceNorm(m=8, n=128, world_size=world_size)
         return AllReduceNorm(m=16, n=8192, world_size=world_size)
 
-    def default_config(self, problem: AllReduceNorm, machine: Machine) -> Config:
-        return default_config(problem, machine)
-
-    def first_configs(self, problem: AllReduceNorm, machine: Machine) -> list[Config]:
-        return first_configs(problem, machine)
-
     def baselines(self, problem: AllReduceNorm, machine: Machine) -> dict[str, Config]:
         """The library's all-reduce, followed by the library's sum and norm, or by one kernel for both."""
-        norm = untuned("library_collective", problem, machine)
+        norm = LibraryCollective.untuned(Task(problem, machine))
         assert norm is not None, problem
-        ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm}
-        return eager_and_graph(SPACE, ways, problem, machine)
+        ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
+        return eager_and_graph(self.space, ways, problem, machine)
 
     def tolerance_of(self, problem: AllReduceNorm, config: Config, machine: Machine) -> Tolerance:
-        """Each part is rounded where it is ours; see ``ring`` for the library's."""
-        ours = KERNELS.knobs.of(config).mode in EXCHANGING
-        roundings = OF_THE_NORM + (2.0 if ours else 2.0 + ring(problem.world_size) - OF_A_LIBRARY)
+        roundings = self.kernels.way_of(config).roundings(problem)
         return rounded(problem.dtype, roundings, problem.n, problem.m * problem.n, machine)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> AllReduceNorm:

@@ -8,20 +8,19 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.kernels.all_reduce_norm import launch as norming
+from autotune.kernels.all_reduce_norm.library import norm_launch
 from autotune.kernels.all_reduce_norm.reference import norm_of
-from autotune.kernels.gemm.library import ring
 from autotune.kernels.gemm_all_reduce_norm.launch import KERNELS, NormedTensors
+from autotune.kernels.gemm_all_reduce_norm.modes import LibraryCollective
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
-from autotune.kernels.gemm_all_reduce_norm.space import LIBRARY, SPACE, default_config, first_configs, untuned
 from autotune.machine import Machine
-from autotune.workloads.built_in.all_reduce_norm import OF_THE_NORM
+from autotune.task import Task
 from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
-from autotune.workloads.comparison import drawn, drawn_bias, farthest, rounded_product
+from autotune.workloads.comparison import drawn, drawn_bias, farthest
 from autotune.workloads.gemm import demand_like
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands, eager_and_graph
-from autotune.workloads.tolerance import Error, Tolerance
+from autotune.workloads.tolerance import Error
 
 
 class GemmAllReduceNormOperation(GemmAllReduceOperation):
@@ -45,17 +44,15 @@ class GemmAllReduceNormOperation(GemmAllReduceOperation):
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, its all-reduce alone, and our sum and norm of what that leaves."""
-        config = untuned("library_collective", self._problem, self._machine)
-        assert config is not None, self._problem
-        tensors, knobs = self._tensors, KERNELS.knobs.of(config).norm
-        norm = norming.norm_launch(self._problem.norm, knobs, tensors.norming(tensors.c), tensors.c)
+        tensors, mode = self._tensors, LibraryCollective.untuned(Task(self._problem, self._machine))
+        assert mode is not None, self._problem
+        norm = norm_launch(self._problem.norm, mode, tensors.norming(tensors.c), tensors.c)
         return {**super().parts(), "norm": norm.run}
 
 
 class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
     problem_type = GemmAllReduceNorm
     operation_type = GemmAllReduceNormOperation
-    space = SPACE
     kernels = KERNELS
     options = ("deterministic", "out_dtype", "fast_accum", "eps")
 
@@ -64,24 +61,12 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
         own = {field.name for field in GemmAllReduceNorm.in_order()}
         return GemmAllReduceNorm(**{name: value for name, value in fields.items() if name in own})
 
-    def default_config(self, problem: Any, machine: Machine) -> Config:
-        return default_config(problem, machine)
-
-    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
-        return first_configs(problem, machine)
-
     def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
         """The library's GEMM and all-reduce, followed by the library's sum and norm, or by one kernel for both."""
-        norm = untuned("library_collective", problem, machine)
+        norm = LibraryCollective.untuned(Task(problem, machine))
         assert norm is not None, problem
-        ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm}
-        return eager_and_graph(SPACE, ways, problem, machine)
-
-    def tolerance_of(self, problem: Any, config: Config, machine: Machine) -> Tolerance:
-        """Each part is rounded, and the sum, where they are ours; then the total, and the norm."""
-        mode = KERNELS.knobs.of(config).mode
-        reduction = ring(problem.world_size) if mode in LIBRARY else 2.0
-        return rounded_product(problem, reduction + OF_THE_NORM, problem.m * problem.n, machine)
+        ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
+        return eager_and_graph(self.space, ways, problem, machine)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> GemmAllReduceNorm:
         """GEMM + all-reduce's; residual and weight are contiguous, of the result's shape and type."""

@@ -1,0 +1,108 @@
+"""The parts of the library's ways: its all-reduce, and then its sum and norm, or one kernel of ours for both."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton.language as tl
+
+from autotune.dtypes import DTYPES
+from autotune.kernels.all_reduce_norm import device
+from autotune.kernels.all_reduce_norm.modes import Norming, NormTask
+from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
+from autotune.kernels.gemm.library import OF_A_LIBRARY, ring
+from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.tensors import Allocate, Run
+from autotune.kernels.launching.way import LibraryWay, Way
+from autotune.sizes import round_up
+
+OF_THE_NORM = 2.0
+"""Roundings of a result beside those of the sum over ranks: of the total, of the norm."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """One rank's operands and results, all contiguous: [m, n], and the weight [n]."""
+
+    x: torch.Tensor
+    residual: torch.Tensor
+    weight: torch.Tensor
+    normed: torch.Tensor
+    total: torch.Tensor
+
+    def summed(self, problem: AllReduceNorm) -> torch.Tensor:
+        """The tensor in which the library's all-reduce leaves its sum."""
+        return self.x if problem.in_place else self.total
+
+
+NormCall = Call[AllReduceNorm, Any, Tensors, Any]
+
+
+class AllReduce(LibraryWay[AllReduceNorm, Any, Tensors]):
+    def eager(self, call: NormCall) -> Run:
+        """It knows no result apart from its operand: X is copied unless it may be overwritten."""
+        problem, x, summed = call.problem, call.tensors.x, call.tensors.summed(call.problem)
+
+        def run() -> None:
+            if not problem.in_place:
+                summed.copy_(x)
+            torch.distributed.all_reduce(summed, group=call.group)
+
+        return run
+
+    def roundings(self, problem: AllReduceNorm) -> float:
+        return 2.0 + ring(problem.world_size) - OF_A_LIBRARY
+
+
+class LibraryNorm(LibraryWay[AllReduceNorm, Any, Tensors]):
+    def eager(self, call: NormCall) -> Run:
+        problem, tensors, summed = call.problem, call.tensors, call.tensors.summed(call.problem)
+
+        def run() -> None:
+            torch.add(summed, tensors.residual, out=tensors.total)
+            normed = torch.nn.functional.rms_norm(tensors.total, (problem.n,), tensors.weight, problem.eps)
+            tensors.normed.copy_(normed)
+
+        return run
+
+    def roundings(self, problem: AllReduceNorm) -> float:
+        return OF_THE_NORM
+
+
+class Nothing:
+    """The scratch of a kernel that keeps nothing between calls."""
+
+    def poison(self) -> None:
+        pass
+
+
+class AddNorm(Way[AllReduceNorm, Any, Tensors, Nothing]):
+    def scratch(self, task: NormTask, mode: Norming, shared: Allocate, own: Allocate) -> Nothing:
+        return Nothing()
+
+    def launches(self, call: NormCall) -> list[Launch]:
+        return [norm_launch(call.problem, call.knobs, call.tensors, call.tensors.summed(call.problem))]
+
+    def roundings(self, problem: AllReduceNorm) -> float:
+        return OF_THE_NORM
+
+
+def norm_launch(problem: AllReduceNorm, mode: Norming, tensors: Tensors, summed: torch.Tensor) -> Launch:
+    """The sum with the residual, and the norm, after an all-reduce of the library's, whose result is ``summed``."""
+    arguments = {**norm_arguments(problem, mode, tensors), "x": summed}
+    return Launch(device.add_norm_kernel, blocks(problem, mode), arguments, {"num_warps": mode.norm_warps})
+
+
+def blocks(problem: AllReduceNorm, mode: Norming) -> int:
+    return math.ceil(problem.m / mode.norm_rows)
+
+
+def norm_arguments(problem: AllReduceNorm, mode: Norming, tensors: Tensors) -> dict[str, Any]:
+    return {
+        **vars(tensors), "M": problem.m, "N": problem.n, "eps": problem.eps, "BLOCK_M": mode.norm_rows,
+        "BLOCK_N": round_up(problem.n), "TYPE": getattr(tl, DTYPES[problem.dtype].triton),
+    }  # fmt: skip

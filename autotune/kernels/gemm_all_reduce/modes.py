@@ -1,0 +1,312 @@
+"""The modes of GEMM + all-reduce as they are declared, and the config used untuned."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from autotune.device_rates import Rates
+from autotune.kernels.gemm import two_ranks
+from autotune.kernels.gemm.cost import library_gemm, links, overlapped, tiled_gemm
+from autotune.kernels.gemm.space import (
+    default_tile,
+    operands_constraint,
+    split_constraints,
+    tile_constraints,
+    tiles_beside_default,
+    tma_aligned,
+    wire_constraint,
+    with_fitting_tile,
+)
+from autotune.kernels.gemm.tile import GemmTile
+from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
+from autotune.kernels.gemm_all_reduce.space import polled_words_fit
+from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
+from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
+from autotune.search_spaces import Constraint
+from autotune.search_spaces.joint import number, word
+from autotune.sizes import round_up
+from autotune.task import Task
+
+ReduceTask = Task[GemmAllReduce]
+
+MOST_ROWS_ONE_SHOT = 32
+"""Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
+
+MOST_ROWS_IN_WORDS = 256
+"""Beyond, searches do not begin with tiles that travel as words: with 512 rows they take 202.5 µs at best, those by
+signal 184.9, of 958 configs with N=8192 K=28672 on 2 H100 (2026-11-25).
+"""
+
+SUM_BLOCKS = (512, 1024, 2048, 4096, 8192)
+
+TRANSFER_ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+
+MOST_CHUNKS = 8
+"""GEMMs of the library's in a call."""
+
+PIECES = 4.0
+"""Parts in which data of our kernel arrives, by the cost model."""
+
+
+class Library(LibraryMode[GemmAllReduce]):
+    def latency(self, task: ReduceTask, rates: Rates) -> float:
+        launches = 0.0 if self.launch == "graph" else 2 * rates.launch
+        return library_gemm(task.problem, rates) + links(task.problem, rates) + rates.launch + launches
+
+
+PROTOCOL: Any = word(
+    "signal", "ll", "sentinel",
+    help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two; "
+         "or sentinel: data alone, polled until it is there, one trip",
+    say={"signal": "data, then a signal", "ll": "LL words of data and flag", "sentinel": "sentinel words: data alone"},
+)  # fmt: skip
+EXCHANGE: Any = word("one_shot", "two_shot", help="each rank sums all parts, or a block's owner does",
+                     say={"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"})  # fmt: skip
+
+
+def _ll_arrive(s: Task[Any], protocol: str) -> bool:
+    return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
+
+
+def _ll_are_wide(s: ReduceTask, protocol: str) -> bool:
+    return protocol == "signal" or s.problem.wire == "auto"
+
+
+WORDS_ARRIVE = Constraint(
+    "LL words arrive", ("protocol",), _ll_arrive,
+    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running",
+)  # fmt: skip
+WIDE_WORDS = Constraint(
+    "LL words of fp8", ("protocol",), _ll_are_wide,
+    "LL words hold elements of the result's type; wire=fp8 needs protocol=signal",
+)  # fmt: skip
+
+
+def _peers_exist(s: ReduceTask, mode: str) -> bool:
+    return s.problem.world_size > 1
+
+
+def _equal_chunks(s: ReduceTask, transfer_rows: int) -> bool:
+    if transfer_rows >= s.problem.m:
+        return transfer_rows <= max(TRANSFER_ROWS[0], round_up(s.problem.m))
+    return s.problem.m % transfer_rows == 0 and s.problem.m <= MOST_CHUNKS * transfer_rows
+
+
+def _no_longer_than_chunk(s: ReduceTask, sum_block: int, transfer_rows: int) -> bool:
+    return sum_block <= max(SUM_BLOCKS[0], round_up(min(s.problem.m, transfer_rows) * s.problem.n))
+
+
+def _row_fits(s: ReduceTask, exchange: str, sum_block: int, transfer_rows: int, protocol: str) -> bool:
+    tiles = -(-min(s.problem.m, transfer_rows) * s.problem.n // sum_block)
+    return s.problem.inbox_bytes(exchange, tiles, sum_block, protocol) <= MOST_INBOX_BYTES
+
+
+def _ll_row_fits_registers(s: ReduceTask, protocol: str, sum_block: int, sum_warps: int) -> bool:
+    return polled_words_fit(s, protocol, sum_block, 32 * sum_warps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCollective(Mode[GemmAllReduce]):
+    """The library's GEMM, then our all-reduce of its product, taken as one long row, maybe chunk by chunk."""
+
+    mode: str = "own_collective"
+    exchange: str = EXCHANGE
+    protocol: str = PROTOCOL
+    transfer_rows: int = number(
+        *TRANSFER_ROWS, help="transfer granularity: rows of C that one GEMM and one all-reduce take",
+        say="{transfer_rows:row} per GEMM",
+    )  # fmt: skip
+    sum_block: int = number(*SUM_BLOCKS, help="elements of C that a program of the all-reduce sends and sums",
+                            say="summed in blocks of {sum_block} by {sum_warps:warp}")  # fmt: skip
+    sum_warps: int = number(4, 8, 16, help="warps of a program of the all-reduce", say="")
+
+    title: ClassVar[str] = "our collective and the library's GEMM"
+    constraints: ClassVar = (
+        WORDS_ARRIVE,
+        WIDE_WORDS,
+        Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange"),
+        Constraint("chunks", ("transfer_rows",), _equal_chunks,
+                   f"at most {MOST_CHUNKS} chunks, of as many rows each; one may exceed C's rows only by "
+                   "rounding up to a power of two"),
+        Constraint("a block within a chunk", ("sum_block", "transfer_rows"), _no_longer_than_chunk,
+                   "a block may exceed a chunk only by rounding up to a power of two"),
+        Constraint("size of the blocks' inbox", ("exchange", "sum_block", "transfer_rows", "protocol"), _row_fits,
+                   "the inbox needs too much memory; the LL protocol needs twice as much"),
+        Constraint("LL words of blocks fit", ("protocol", "sum_block", "sum_warps"), _ll_row_fits_registers,
+                   "all ranks' words of a block are polled at once and do not fit into the registers"),
+    )  # fmt: skip
+
+    def latency(self, task: ReduceTask, rates: Rates) -> float:
+        computation = library_gemm(task.problem, rates, max(1.0, task.problem.m / self.transfer_rows))
+        return computation + links(task.problem, rates) + 2 * rates.signal + rates.launch
+
+    @classmethod
+    def untuned(cls, task: ReduceTask) -> Self | None:
+        """As one would write it down without measuring; None if no block fits."""
+        exchange = "one_shot" if task.problem.m <= MOST_ROWS_ONE_SHOT else "two_shot"
+        rows = next((rows for rows in TRANSFER_ROWS if rows >= task.problem.m), TRANSFER_ROWS[-1])
+        shapes = (
+            cls(exchange=exchange, protocol="signal", transfer_rows=rows, sum_block=block, sum_warps=4)
+            for block in (1024, *SUM_BLOCKS)
+        )
+        return MODES.first_valid(shapes, task)
+
+    @classmethod
+    def first(cls, task: ReduceTask) -> Iterator[Self]:
+        base = cls.untuned(task)
+        if base is not None:
+            yield base
+            for shots, protocol in itertools.product(("one_shot", "two_shot"), ("signal", "sentinel")):
+                yield base.replace(exchange=shots, protocol=protocol)
+            for chunks in (2, 4):
+                yield base.replace(transfer_rows=task.problem.m // chunks)
+
+
+def _inbox_fits(s: ReduceTask, mode: str, block_m: int, block_n: int, protocol: str) -> bool:
+    tiles = -(-s.problem.m // block_m) * -(-s.problem.n // block_n)
+    return s.problem.inbox_bytes(mode, tiles, block_m * block_n, protocol) <= MOST_INBOX_BYTES
+
+
+def _ll_fit_registers(s: ReduceTask, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
+    return polled_words_fit(s, protocol, block_m * block_n, 32 * num_warps)
+
+
+def _persists(
+    s: ReduceTask, schedule: str, programs_per_unit: int, split_k: int, block_m: int, block_n: int
+) -> bool:  # fmt: skip
+    if schedule == "tile":
+        return programs_per_unit == 1
+    rows, columns, _ = s.problem.gemm
+    tiles = -(-rows // block_m) * -(-columns // block_n)
+    return programs_per_unit * s.machine.compute_units < tiles * split_k
+
+
+def _all_resident(s: ReduceTask, schedule: str, programs_per_unit: int, split_k: int, combine: str) -> bool:
+    return schedule == "tile" or programs_per_unit == 1 or split_k == 1 or combine == "separate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fused(GemmTile, Mode[GemmAllReduce]):
+    """Our kernel alone: a finished tile travels at once."""
+
+    schedule: str = word("tile", "persistent", help="one program per tile and split, or persistent programs",
+                         say={"tile": "one program per tile", "persistent": "persistent programs"})  # fmt: skip
+    programs_per_unit: int = number(1, 2, 4, help="persistent programs per compute unit",
+                                    say="{programs_per_unit:program} per compute unit")  # fmt: skip
+    combine: str = word(
+        "sender", "separate",
+        help="who sums a tile: the program that sent this rank's part, or separate programs at the end",
+        say={"sender": "the sender sums", "separate": "separate programs sum"},
+    )  # fmt: skip
+    protocol: str = PROTOCOL
+
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        *tile_constraints(),
+        *split_constraints(),
+        Constraint("size of the inbox", ("mode", "block_m", "block_n", "protocol"), _inbox_fits,
+                   "the inbox needs too much memory; the LL protocol needs twice as much"),
+        WORDS_ARRIVE,
+        WIDE_WORDS,
+        Constraint("LL words fit", ("protocol", "block_m", "block_n", "num_warps"), _ll_fit_registers,
+                   "all ranks' words of a tile are polled at once and do not fit into the registers"),
+        Constraint("persistence", ("schedule", "programs_per_unit", "split_k", "block_m", "block_n"), _persists,
+                   "a persistent schedule needs more tiles than programs; schedule=tile needs programs_per_unit=1"),
+        Constraint("residency", ("schedule", "programs_per_unit", "split_k", "combine"), _all_resident,
+                   "a program that combines split tiles could take the place of the program that it waits for"),
+    )  # fmt: skip
+    overlaps: ClassVar[bool] = True
+
+    def latency(self, task: ReduceTask, rates: Rates) -> float:
+        computation = tiled_gemm(task.problem, self, task.machine, rates, task.machine.compute_units)
+        return overlapped(computation, links(task.problem, rates), PIECES, rates)
+
+    def rungs(self) -> Mapping[str, Self | str]:
+        """B, S: parts of tiles are kept in memory until the GEMM has ended. D is the config itself."""
+        return {
+            "B": self.replace(phases=TWO_LAUNCHES), "S": self.replace(phases=ONE_LAUNCH), "D": self,
+            "F": "a rank's own part takes the same way as the others', so that all ranks add in one order",
+        }  # fmt: skip
+
+    @classmethod
+    def untuned(cls, task: ReduceTask) -> Self | None:
+        """As one would write it down without measuring; None if no tile fits."""
+        problem, machine = task.problem, task.machine
+        tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
+        tile: dict[str, Any] = {**default_tile(problem, machine), "loads": "tma" if tma else "pointer", "split_k": 1}
+        base = cls(**tile, schedule="tile", programs_per_unit=1, combine="sender", protocol="signal")
+        return MODES.first_valid([cls.of(with_fitting_tile(MODES.space, base.config(), problem, machine))], task)
+
+    @classmethod
+    def first(cls, task: ReduceTask) -> Iterator[Self]:
+        """With other tiles, and with other words and splits."""
+        base = cls.untuned(task)
+        if base is not None:
+            yield base
+            for tile in tiles_beside_default(task.problem, task.machine):
+                yield base.replace(**tile)
+            yield from base.changed(task.problem.m <= MOST_ROWS_IN_WORDS)
+
+    def changed(self, in_words: bool) -> Iterator[Self]:
+        yield self.replace(combine="separate")
+        yield self.replace(split_k=2)
+        yield self.replace(split_k=4)
+        for protocol in ("sentinel", "ll") if in_words else ():
+            yield self.replace(protocol=protocol)
+            yield self.replace(protocol=protocol, split_k=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(Fused):
+    mode: str = "one_shot"
+
+    title: ClassVar[str] = "one shot: each rank gets all parts and sums them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoShot(Fused):
+    mode: str = "two_shot"
+
+    title: ClassVar[str] = "two shots: the owner sums, then sends to all"
+
+
+MOST_ROWS_AT_ONCE = 256
+"""On two ranks, where one shot moves as much as two: beyond, two shots with a separate combine are the fastest."""
+
+LONG_GEMM = 5.0
+"""A GEMM that takes as many times as long as its exchange hides one shot; a shorter one goes first, the sum follows."""
+
+
+def by_arithmetic(task: ReduceTask) -> type[OneShot | TwoShot | OwnCollective] | None:
+    """The mode of an untuned config on two ranks of sm_90 with more than a few rows; None elsewhere."""
+    parts = two_ranks.parts(task.problem, task.machine)
+    if parts is None or task.problem.m <= MOST_ROWS_ONE_SHOT:
+        return None
+    if task.problem.m > MOST_ROWS_AT_ONCE:
+        return TwoShot
+    return OneShot if parts.gemm > LONG_GEMM * parts.exchange else OwnCollective
+
+
+CHOSEN: Mapping[Any, Mapping[str, str]] = {OwnCollective: {"protocol": "sentinel"}, TwoShot: {"combine": "separate"}}
+"""What the mode by arithmetic has otherwise than untuned."""
+
+
+def default(task: ReduceTask) -> Mode[GemmAllReduce]:
+    """The config used without measuring: on two ranks of sm_90 by arithmetic. Elsewhere one shot for few rows, two for
+    many; the library's way where neither's inbox fits.
+    """
+    chosen = by_arithmetic(task)
+    base = None if chosen is None else chosen.untuned(task)
+    if base is not None:
+        return MODES.first_valid([base.replace(**CHOSEN.get(chosen, {})), base], task) or base
+    order = (OneShot, TwoShot) if task.problem.m <= MOST_ROWS_ONE_SHOT else (TwoShot, OneShot)
+    return next(filter(None, (mode.untuned(task) for mode in order)), Library(launch="eager"))
+
+
+MODES = Modes(
+    Library, OwnCollective, OneShot, TwoShot, default=default, tried=(OneShot, TwoShot, OwnCollective),
+    laid_out=(Library, OneShot, TwoShot, OwnCollective), shared=(operands_constraint(), wire_constraint()),
+)  # fmt: skip
+SPACE = MODES.space

@@ -1,0 +1,152 @@
+"""The modes of GEMM + all-reduce + residual + RMSNorm as they are declared: who does which of the two parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from autotune.device_rates import Rates
+from autotune.kernels.all_reduce_norm import modes as norming
+from autotune.kernels.all_reduce_norm.modes import NORM_ROWS, NORM_WARPS, SENDERS, Norming, norm_shapes
+from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES
+from autotune.kernels.gemm.cost import library_gemm, links, overlapped
+from autotune.kernels.gemm.space import operands_constraint, wire_constraint
+from autotune.kernels.gemm_all_reduce import modes as reducing
+from autotune.kernels.gemm_all_reduce.modes import EXCHANGE, PROTOCOL
+from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
+from autotune.kernels.launching.mode import GRAPHS, LibraryMode, Mode, Modes
+from autotune.search_spaces import Constraint
+from autotune.task import Task
+
+NormedTask = Task[GemmAllReduceNorm]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryCollective(Norming, LibraryMode[GemmAllReduceNorm]):
+    mode: str = "library_collective"
+    norm_rows: int = NORM_ROWS
+    norm_warps: int = NORM_WARPS
+
+    title: ClassVar[str] = norming.LibraryCollective.title
+    constraints: ClassVar[tuple[Constraint, ...]] = (GRAPHS, *norming.OF_NORM)
+
+    def latency(self, task: NormedTask, rates: Rates) -> float:
+        return overlapped(library_gemm(task.problem, rates), links(task.problem, rates), reducing.PIECES, rates)
+
+    @classmethod
+    def untuned(cls, task: NormedTask) -> Self | None:
+        """As one would write it down without measuring; None if no block fits."""
+        return MODES.first_valid((cls(launch="eager", **shape) for shape in norm_shapes(task.problem.n)), task)
+
+    @classmethod
+    def first(cls, task: NormedTask) -> Iterator[Self]:
+        yield from filter(None, [cls.untuned(task)])
+
+
+def _inbox_fits(s: NormedTask, exchange: str, norm_rows: int, protocol: str) -> bool:
+    return s.problem.norm.inbox_bytes(exchange, norm_rows, protocol) <= MOST_INBOX_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCollective(Norming, Mode[GemmAllReduceNorm]):
+    """The library's GEMM, then our all-reduce with the norm."""
+
+    mode: str = "own_collective"
+    exchange: str = EXCHANGE
+    protocol: str = PROTOCOL
+    norm_rows: int = NORM_ROWS
+    norm_warps: int = NORM_WARPS
+    senders: int = SENDERS
+
+    title: ClassVar[str] = reducing.OwnCollective.title
+    constraints: ClassVar = (
+        reducing.WORDS_ARRIVE,
+        reducing.WIDE_WORDS,
+        *norming.OF_NORM,
+        *norming.OF_ROWS,
+        Constraint("size of the rows' inbox", ("exchange", "norm_rows", "protocol"), _inbox_fits,
+                   "the inbox needs too much memory; the LL protocol needs twice as much"),
+    )  # fmt: skip
+
+    def latency(self, task: NormedTask, rates: Rates) -> float:
+        return library_gemm(task.problem, rates) + links(task.problem, rates) + 2 * rates.signal + rates.launch
+
+    @classmethod
+    def untuned(cls, task: NormedTask) -> Self | None:
+        """As one would write it down without measuring; None if no block fits."""
+        exchange = "one_shot" if task.problem.m <= reducing.MOST_ROWS_ONE_SHOT else "two_shot"
+        shapes = norm_shapes(task.problem.n)
+        return MODES.first_valid(
+            (cls(exchange=exchange, protocol="signal", senders=0, **shape) for shape in shapes), task
+        )
+
+    @classmethod
+    def first(cls, task: NormedTask) -> Iterator[Self]:
+        base = cls.untuned(task)
+        if base is not None:
+            yield base
+            words = itertools.product(("one_shot", "two_shot"), ("signal", "sentinel", "ll"), (0, 4))
+            for shots, protocol, senders in words:
+                yield base.replace(exchange=shots, protocol=protocol, senders=senders)
+
+
+class Fused(Norming, reducing.Fused):
+    """Our GEMM with the all-reduce, then our sum and norm."""
+
+    alone: ClassVar[type[reducing.Fused]]
+    """The mode without the norm."""
+    constraints: ClassVar[tuple[Constraint, ...]] = (*reducing.Fused.constraints, *norming.OF_NORM)
+
+    @classmethod
+    def untuned(cls, task: Task[Any]) -> Self | None:
+        """As one would write both down; None if nothing fits."""
+        base = cls.alone.untuned(task)
+        shapes = norm_shapes(task.problem.n) if base is not None else ()
+        return MODES.first_valid((cls(**vars(base), **shape) for shape in shapes), task)
+
+    @classmethod
+    def first(cls, task: Task[Any]) -> Iterator[Self]:
+        base = cls.untuned(task)
+        if base is not None:
+            yield base
+            yield from base.changed(in_words=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(Fused, reducing.OneShot):
+    mode: str = "one_shot"
+    norm_rows: int = NORM_ROWS
+    norm_warps: int = NORM_WARPS
+
+    alone: ClassVar = reducing.OneShot
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoShot(Fused, reducing.TwoShot):
+    mode: str = "two_shot"
+    norm_rows: int = NORM_ROWS
+    norm_warps: int = NORM_WARPS
+
+    alone: ClassVar = reducing.TwoShot
+
+
+def default(task: NormedTask) -> Mode[GemmAllReduceNorm]:
+    """The library's GEMM, then our all-reduce with the norm: nobody's tile has to fit. On two ranks of sm_90 that sum
+    travels as words, or a GEMM that is long enough does it in one shot, as in GEMM + all-reduce.
+    """
+    by_arithmetic, own = reducing.by_arithmetic(task), OwnCollective.untuned(task)
+    if by_arithmetic is reducing.OneShot and (fused := OneShot.untuned(task)) is not None:
+        return fused
+    words = [own.replace(protocol="sentinel")] if own and by_arithmetic is reducing.OwnCollective else []
+    chosen = MODES.first_valid(words, task) or own or LibraryCollective.untuned(task)
+    return chosen or reducing.Library(launch="eager")
+
+
+MODES = Modes(
+    reducing.Library, LibraryCollective, OwnCollective, OneShot, TwoShot, default=default,
+    laid_out=(reducing.Library, OneShot, TwoShot, OwnCollective, LibraryCollective),
+    shared=(operands_constraint(), wire_constraint()),
+)  # fmt: skip
+SPACE = MODES.space
