@@ -28,14 +28,12 @@ WRONG = {
     ],
     "compile_survey": [("--sample", "0")],
     "fleet_night": [("--problems", "0")],
-    "fp8_gemm": [("--scales", "rows"), ("--shapes", "16x16"), ("--shapes", "16x0x16")],
     "gang_start": [("--ranks", "0")],
     "model_layers": [("--tiny", "--ranks", "0"), ("--tiny", "--minutes", "nan"), ("--tiny", "--heap-gib", "-1")],
     "record_kernels": [("--only", "none"), ("--workers", "0"), ("--seconds", "nan")],
     "repeatability": [("--seeds", "0"), ("--minutes", "-1"), ("--world-size", "1e9")],
     "results": [("--world-size", "0"), ("--minutes", "nan")],
     "routings": [("none.json",), (__file__, "--exponents", "a")],
-    "grouped_gemm": [("--shapes", "1x2xx"), ("--experts", "0")],
     "lookup": [("--size", "10")],
     "search_quality": [
         ("none.json.gz",),
@@ -51,8 +49,6 @@ WRONG = {
 }
 
 GPU_ONLY = {
-    "fp8_gemm": (),
-    "grouped_gemm": (),
     "launch_path": ("--kernel", "real"),
     "operator_overhead": ("--launches", "real"),
     "time_to_optimum": (TABLE,),
