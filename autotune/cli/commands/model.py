@@ -21,6 +21,7 @@ from autotune.errors import InputError
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.sizes import parse_sizes
+from autotune.table import Table
 
 if TYPE_CHECKING:
     from autotune.models.architecture import Architecture
@@ -152,7 +153,7 @@ def model(
         interrupted = job.tune(problems, expected_gains(found, machine), result)
     measured = MeasuredModel(order, result) if order is not None and not interrupted else None
     if not json:
-        output.data(output.columns(HEADER, result.rows()))
+        output.data(output.columns(Table(HEADER, result.rows())))
         for line in result.lines():
             output.data(line)
     if measured is not None:
