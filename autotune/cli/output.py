@@ -21,10 +21,11 @@ import typer
 
 from autotune.errors import AutotuneError, InputError
 from autotune.files import is_database, write_whole
+from autotune.table import Table
 from autotune.text import json_text, visible, visible_lines
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from autotune.report.view import View
 
@@ -205,25 +206,20 @@ class _OneLine(logging.Formatter):
         return visible(super().format(record))
 
 
-def columns(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, align: str = "", *,
-    names: bool = False,
-) -> str:  # fmt: skip
+def columns(of: Table, width: int | None = None, *, names: bool = False) -> str:
     """A table as aligned plain text. In a terminal it fits, and long texts take several lines; else a row is a line.
     Where a column would be narrower than its words, each row is a paragraph without the header; with ``names``, for
     cells that do not explain themselves, a line for each cell, its name in front.
-
-    ``align`` has ``r`` for each column of numbers.
     """
     from rich.console import Console
 
     width = width or table_width()
-    if not _words_fit([header, *rows], width):
+    if not _words_fit([of.header, *of.rows], width):
         if names:
-            return "\n\n".join(named(list(zip(header, map(visible, row), strict=True))) for row in rows)
-        return "\n".join(_paragraph(row, width) for row in rows)
+            return "\n\n".join(named(list(zip(of.header, map(visible, row), strict=True))) for row in of.rows)
+        return "\n".join(_paragraph(row, width) for row in of.rows)
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(table(header, rows, align))
+    console.print(rich_table(of))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())
 
@@ -236,22 +232,21 @@ def view(of: View) -> str:
             visible(text), 78, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         )  # fmt: skip
 
-    width = shutil.get_terminal_size().columns
-    tables = [columns(each.header, each.rows, width, each.align) for each in of.tables]
+    tables = [columns(each, shutil.get_terminal_size().columns) for each in of.tables]
     notes = "\n".join(wrapped(f"- {note}") for note in of.notes if note)
     return "\n\n".join(filter(None, [wrapped(of.title), wrapped(of.text), *tables, notes]))
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> Table:
-    """A rich table, which fits the terminal."""
-    from rich.table import Table
+def rich_table(of: Table) -> RenderableType:
+    """A table that fits the terminal."""
+    from rich import table
     from rich.text import Text
 
-    found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, name in enumerate(header):
-        justify: Literal["left", "right"] = "right" if align[place : place + 1] == "r" else "left"
+    found = table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, name in enumerate(of.header):
+        justify: Literal["left", "right"] = "right" if of.align[place : place + 1] == "r" else "left"
         found.add_column(Text(name), overflow="fold", justify=justify)
-    for row in rows:
+    for row in of.rows:
         found.add_row(*(Text(visible(cell)) for cell in row))
     return found
 

@@ -17,7 +17,7 @@ from autotune.notebook import html_table
 from autotune.outcome import DEFAULT_REGIME, LONGEST, Evaluation, Latency, Part, Regime
 from autotune.problem import Problem
 from autotune.schema import Within
-from autotune.text import microseconds, shortened
+from autotune.text import shortened
 
 Differences = dict[str, tuple[str, str]]
 """Differing fields by name, with both sides' values."""
@@ -232,29 +232,11 @@ class Entry:
     origin: str = ""
     """``FILE:NAME`` of the kernel or workload, for people; empty for a built-in workload, or if it is not known."""
 
-    @property
-    def told(self) -> list[tuple[str, str]]:
-        """Kernel, problem, and latency against the fastest baseline, as named lines."""
-        regime, winner = Regime(self.key.regime), self.winner
-        problem = fields_text({name: value for name, value in self.key.fields.items() if name != "world_size"})
-        latency = microseconds(winner.latency.of(regime))
-        fastest = min(winner.baselines, key=lambda name: winner.baselines[name].of(regime), default=None)
-        if fastest is not None:
-            baseline = winner.baselines[fastest].of(regime)
-            times = baseline / winner.latency.of(regime)
-            latency += f", {times:.2f} times as fast as {fastest} ({microseconds(baseline)})"
-        return [
-            ("workload", self.key.workload),
-            ("problem", problem),
-            ("device", f"{self.key.world_size} × {self.key.device}"),
-            ("latency", f"{latency}, {regime}"),
-            ("tuned", f"{self.finished_at:%Y-%m-%d %H:%M} UTC"),
-        ]
-
     def _repr_html_(self) -> str:
         """For notebooks."""
+        told = [("workload", self.key.workload), ("problem", fields_text(self.key.fields)), ("device", self.key.device)]
         config = [(name, str(value)) for name, value in self.winner.config.items()]
-        return html_table("Cache entry", [*self.told, *config])
+        return html_table("Cache entry", [*told, *config])
 
 
 class Unread:

@@ -45,7 +45,10 @@ class Found:
     def _repr_html_(self) -> str:
         rows = [("source", self.source), ("reason", self.reason)]
         if self.entry is not None:
-            rows += self.entry.told
+            from autotune.results.lines import entry_lines
+            from autotune.results.result import Result
+
+            rows += entry_lines(Result.of(self.entry))
         return html_table("Found", [*rows, *((name, str(value)) for name, value in self.config.items())])
 
     @classmethod

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.cli import output
 from autotune.errors import InputError
+from autotune.table import Table
 
 HEADER = ("problem", "latency", "speedup", "mode", "tuned")
 ROWS = (
@@ -23,7 +24,7 @@ def test_a_terminal_of_plain_letters_gets_plain_letters() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_a_table_fits_and_breaks_no_word(width: int) -> None:
-    lines = output.columns(HEADER, ROWS, width).splitlines()
+    lines = output.columns(Table(HEADER, ROWS), width).splitlines()
     assert max(map(len, lines)) <= width
     words = {word for line in lines for word in line.split()}
     assert {word for row in ROWS for cell in row for word in cell.split()} <= words

@@ -73,22 +73,6 @@ def test_the_live_view_shows_what_a_person_wants_to_see() -> None:
         assert part in text
 
 
-def test_the_finals_have_a_bar_of_their_own_and_the_best_its_age() -> None:
-    now = 0.0
-    view = LiveView("all-gather-gemm  m=4096", "4 × NVIDIA H200", clock=lambda: now)
-    view(progress("searching", 100, 400.0))
-    now = 30.0
-    here = progress("finals", 100, 380.0)
-    here.finals, here.seconds_left = (9, 36), 12.0
-    view(here)
-    now = 32.0
-    text = drawn(view)
-    assert "finals" in text and "25%" in text and "0:32 elapsed, 0:10 left" in text
-    assert "9 of 36 measurements" in text and "found 0:02 ago" in text and "100%" not in text
-    now = 50.0
-    assert "0:50 elapsed, 0:00 left" in drawn(view), "later than foreseen"
-
-
 def test_the_live_view_fits_80_columns() -> None:
     view = LiveView("all-gather-gemm  " + "m=4096 n=28672 k=8192 dtype=bf16 layout=rows b_order=kn bias=false", "here")
     here = progress("waiting for a process", 40, 400.0)

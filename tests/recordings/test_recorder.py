@@ -43,7 +43,7 @@ def test_a_lifted_constraint_lets_in_what_the_compilers_then_refuse(tmp_path: Pa
     assert breaking < set(gang.calls) == set(found.evaluations)
     path = tmp_path / "lifted.json.gz"
     write(found, path)
-    assert (again := read(path)).lifted == ("shared memory",)
+    assert (again := read(path)).lifted == ["shared memory"]
     assert set(again.space_of(FOUND).enumerate(PROBLEM, EIGHT_GPUS)) == set(found.evaluations)
 
 

@@ -24,6 +24,7 @@ from autotune.results.figures import (
 )
 from autotune.results.result import Result
 from autotune.settings import default_database_url
+from autotune.table import Table
 from autotune.text import counted
 from autotune.workloads import provenance_of
 
@@ -157,7 +158,7 @@ def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> s
         f"The nearest entry: {of.title}",
         f"  {microseconds(of.microseconds)}: {config_text(of.config)}",
         "",
-        output.columns(("field", "stored", "requested"), rows),
+        output.columns(Table(("field", "stored", "requested"), rows)),
     ]
     if not differences:
         lines.append(f"\nIt is of the same problem and machine but stale: {nearest.provenance.changes(provenance)}.")

@@ -23,6 +23,7 @@ from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.results.figures import Ratio, microseconds, options_text
 from autotune.results.result import Result
+from autotune.table import Table
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def tune_grid(
     if json:
         output.data_json([row.as_dict() for row in rows])
     elif rows:
-        output.data(output.columns(HEADER, [row.cells() for row in rows]))
+        output.data(output.columns(Table(HEADER, [row.cells() for row in rows])))
         for row in rows:
             if row.held_out is not None:
                 output.data(row.held_out.line())

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from autotune.cli import output
 from autotune.cli.watch import clock_text
+from autotune.table import Table
 
 
 class GridProgress:
@@ -55,4 +56,4 @@ class GridProgress:
     def render(self) -> RenderableType:
         """Called from the drawing thread."""
         line = Text(self.line(), style="bold")
-        return Group(output.table(self._header, self._rows), Text(), line) if self._rows else line
+        return Group(output.rich_table(Table(self._header, self._rows)), Text(), line) if self._rows else line

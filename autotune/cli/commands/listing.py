@@ -20,6 +20,7 @@ from autotune.results.repeat import command_of
 from autotune.results.result import Result, short_problem
 from autotune.results.staleness import why_stale
 from autotune.suggestion import did_you_mean
+from autotune.table import Table
 from autotune.text import counted, visible
 from autotune.workloads import is_reference, names, workload
 
@@ -103,13 +104,13 @@ def table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
     """One table; where that is wider than the terminal, one for each workload and device."""
     both = list(zip(keys, rows, strict=True))
     flat = [(dashed(key.workload), cells[0], _devices(key), *cells[1:]) for key, cells in both]
-    text = output.columns(("workload", HEADER[0], "device", *HEADER[1:]), flat, output.WIDE)
+    text = output.columns(Table(("workload", HEADER[0], "device", *HEADER[1:]), flat), output.WIDE)
     if max(map(len, text.splitlines())) <= output.table_width():
         return text
     parts: dict[str, list[Cells]] = {}
     for key, cells in both:
         parts.setdefault(f"{dashed(key.workload)} on {_devices(key)}", []).append(cells)
-    return "\n\n".join(f"{title}\n{output.columns(HEADER, cells)}" for title, cells in parts.items())
+    return "\n\n".join(f"{title}\n{output.columns(Table(HEADER, cells))}" for title, cells in parts.items())
 
 
 def _devices(key: CacheKey) -> str:

@@ -24,6 +24,7 @@ from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.results.figures import dashed
 from autotune.sizes import parse_sizes
+from autotune.table import Table
 
 if TYPE_CHECKING:
     from autotune.model_runs.dense import DenseLayers
@@ -266,7 +267,7 @@ def _checked(found: Sequence[Forward], machine: Machine) -> list[Problem]:
 def _show(result: ModelResult, measured: MeasuredModel | None, json: bool) -> None:
     """Print the result, then measure and print that."""
     if not json:
-        output.data(output.columns(HEADER, result.rows()))
+        output.data(output.columns(Table(HEADER, result.rows())))
         for line in result.lines():
             output.data(line)
     if measured is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli import output, session
 from autotune.cli.commands.model_table import ModelResult
 from autotune.results.figures import microseconds
+from autotune.table import Table
 from autotune.text import counted
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class MeasuredModel:
 
     def show(self) -> None:
         """The table, then what was measured."""
-        output.data(output.columns(HEADER, [self._cells(each) for each in self._forward_dicts()], names=True))
+        output.data(output.columns(Table(HEADER, [self._cells(each) for each in self._forward_dicts()]), names=True))
         run = self.run
         output.data(
             f"measured: {run.model.layers} of {run.of_layers} layers with random weights, without embedding and "

@@ -75,7 +75,7 @@ def write(
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
     if format != "html" and (open or all):
         raise InputError(f"--all and --open are web pages; leave them out for {format}, which has every report in one")
-    studies, running = read(wanted, db)
+    studies, running = read(wanted, db, or_unfinished=format == "html")
     if format == "html":
         write_pages(studies, running, file, open=open, all=all)
     elif format == "json":
@@ -89,9 +89,9 @@ def write(
         output.write(text, file, counted(len(studies), "report"))
 
 
-def read(wanted: Wanted, db: str | None) -> tuple[list[Study], list[StudyRecord]]:
+def read(wanted: Wanted, db: str | None, *, or_unfinished: bool) -> tuple[list[Study], list[StudyRecord]]:
     """The finished studies that are asked for, the newest first, and the unfinished ones. Where none is finished, the
-    last unfinished one, so that one can see why.
+    last unfinished one ``or_unfinished``, so that one can see why.
     """
     from autotune.results.study import finished, unfinished
 
@@ -100,7 +100,7 @@ def read(wanted: Wanted, db: str | None) -> tuple[list[Study], list[StudyRecord]
         try:
             entries = wanted.entries(store)
         except AutotuneError:
-            if not begun:
+            if not (begun and or_unfinished):
                 raise
             return [unfinished(store, begun[-1], wanted.workload or _loaded(begun[-1].key))], begun
         return [finished(store, entry, wanted.workload or _loaded(entry.key)) for entry in entries], begun

@@ -20,6 +20,7 @@ from autotune.outcome import Regime, regime_of
 from autotune.results.figures import dashed, microseconds, problem_text
 from autotune.results.result import Result
 from autotune.suggestion import did_you_mean
+from autotune.table import Table
 from autotune.text import counted
 from autotune.workloads import Workload
 
@@ -92,7 +93,7 @@ def import_configs(
         output.data_json([_values(number, each) for number, each in enumerate(reviews, 1)])
     elif reviews:
         header = ("entry", "workload", "problem", "device", "latency", "action", "reason")
-        output.data(output.columns(header, [_row(number, each) for number, each in enumerate(reviews, 1)]))
+        output.data(output.columns(Table(header, [_row(number, each) for number, each in enumerate(reviews, 1)])))
     output.say(_summary(reviews, dry_run))
     if any(each.state.is_left_out for each in reviews):
         raise typer.Exit(1)

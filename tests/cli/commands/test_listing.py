@@ -18,13 +18,6 @@ from autotune.results.figures import microseconds
 SMALL = ("all-gather-gemm", "--trials", "8", "--effort", "quick")
 
 
-def test_list_of_nothing(gpus: Bench, tmp_path: Path) -> None:
-    result = gpus.tune("list")
-    assert result.exit_code == 0 and result.stdout == "" and "nothing is tuned yet" in result.stderr
-    assert gpus.json("list") == []
-    assert not (tmp_path / "cache.db").exists(), "listing makes no database"
-
-
 def test_list_of_some(gpus: Bench) -> None:
     gpus.tune(*SMALL)
     gpus.tune(*SMALL, "--m", "1024")

@@ -56,14 +56,6 @@ def test_times_of_the_interpreter_are_not_compared(laptop: Bench, tmp_path: Path
         assert RATIO.search(text) is None, text
 
 
-def test_the_command_for_a_config_can_be_typed_where_it_is_shown(
-    laptop: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(Path(__file__).parents[2])
-    for words in (("run", TOY, "--width", "32", "--trials", "3"), ("show", TOY, "--width", "32"), ("report", TOY)):
-        assert "tune run cli/toy_workload.py:ToyWorkload --width 32 " in laptop.tune(*words).stdout, words
-
-
 LOUD = """
 from toy_workload import ToyProblem, ToyWorkload
 

@@ -11,7 +11,6 @@ from typing import Any
 import optuna
 import pytest
 import torch
-import triton
 from fakes import Bench
 from small_kernels import SIZES, Clock, copy, grid, tensors
 
@@ -51,23 +50,6 @@ def launched(clock: Clock, n: int, dtype: torch.dtype = torch.float32, **options
     torch.testing.assert_close(out, x)
     (found,) = decorated.decisions.values()
     return found
-
-
-def test_show_several_as_a_list(kernel: Bench) -> None:
-    shown = kernel.tune("show", "copy")
-    assert shown.exit_code == 0 and len(shown.stdout.splitlines()) == 3
-    assert "next: one of them in full: tune show copy --study 2" in shown.stderr
-    one = kernel.tune("show", "copy", "--study", "2")
-    assert one.exit_code == 0 and one.stdout.startswith("copy  n=64 ")
-    assert kernel.tune("show", "copy", "--study", "1").stdout.startswith("copy  n=200 ")
-    empty = kernel.tune("show", "copy", "--n=", "--study", "1")
-    assert empty.exit_code == 2 and "--n : write a number" in empty.stderr, "the next word is no value of it"
-    for words in (("--device", "another"), ("--regime", "isolated")):
-        other = kernel.tune("export", "copy", *words)
-        assert (
-            other.exit_code == 1
-            and f"no finished study of copy {'on' if words[1] == 'another' else 'for'} " in other.stderr
-        )
 
 
 def test_reports_and_exports_are_of_the_database_and_go_where_they_are_told(
@@ -156,21 +138,6 @@ def test_a_workload_of_a_file_says_which_file_is_needed_and_loads_none(
     assert toy.json("list", "--db", there) == []
     text = toy.tune("show", "toy-sum").stdout
     assert "toy_workload.py:ToyWorkload" in text and "a launch is served" not in text
-
-
-def test_configs_by_size_are_written_and_read_as_vllm_keeps_them(kernel: Bench, tmp_path: Path) -> None:
-    file = tmp_path / "E=8,N=14336.json"
-    assert kernel.tune("export", "copy", "--format", "vllm", "-o", str(file)).exit_code == 0
-    values = json.loads(file.read_text())
-    assert values.pop("triton_version") == triton.__version__
-    assert {int(size): config["BLOCK"] for size, config in values.items()} == {64: 32, 200: 64}
-    assert set(values["64"]) == {"BLOCK", "num_warps", "num_stages"}
-    read = autotune.configs_by_size(file)
-    assert list(read) == [64, 200] and read.nearest(1)["BLOCK"] == 32 and read.nearest(10**6)["BLOCK"] == 64
-    found = launched(Clock(2, 1), 300, configs=read.listed())
-    assert (found.source, found.config["BLOCK"]) == ("tuned", 64)
-    result = kernel.tune("import", str(file))
-    assert result.exit_code == 2 and "autotune.configs_by_size(FILE)" in result.stderr
 
 
 def test_studies_go_to_an_optuna_storage_of_their_own(kernel: Bench, tmp_path: Path) -> None:

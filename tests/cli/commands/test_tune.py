@@ -33,16 +33,6 @@ def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
     assert "Next:" in result.stderr
 
 
-def test_options_are_the_problems_fields(gpus: Bench) -> None:
-    words = ("--m", "64", "--n", "256", "--k", "128", "--dtype", "fp16", "--layout", "k", "--b-order", "nk", "--bias")
-    problem = gpus.json(*SMALL, *words, "--in-place", "--world-size", "4")["problem"]
-    given = {
-        "m": 64, "n": 256, "k": 128, "dtype": "fp16", "layout": "k", "b_order": "nk", "bias": True, "in_place": True,
-        "world_size": 4,
-    }  # fmt: skip
-    assert problem == {**problem, **given}
-
-
 def test_fields_not_given_come_from_a_default_that_the_ranks_need_not_divide(gpus: Bench) -> None:
     problem = gpus.json(*SMALL, "--world-size", "3", "--m", "4095", "--n", "28671")["problem"]
     assert (problem["m"], problem["n"], problem["k"]) == (4095, 28671, 8192)
@@ -98,18 +88,6 @@ def test_a_finalist_that_timed_out_is_named_with_its_reason(gpus: Bench) -> None
     assert result.exit_code == 0 and told in result.stdout
     values = gpus.json("all-gather-gemm", "--trials", "1", "--effort", "quick")
     assert {each["outcome"] for each in values["out_in_the_finals"]} == {"timed out"}
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--world-size", "9"], "at most 8 ranks"),
-        (["--m", "65536", "--n", "4096"], "use smaller dimensions, or leave them out for a default that fits"),
-    ],
-)
-def test_too_large_for_the_interpreter(laptop: Bench, words: list[str], told: str) -> None:
-    result = laptop.tune("all-gather-gemm", *words)
-    assert result.exit_code == 2 and told in result.stderr
 
 
 @pytest.mark.parametrize("command", ["run", "grid", "record", "taxes", "model", "fleet"])
