@@ -259,7 +259,8 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         reverse = ctx.name.removeprefix("back of ") if ctx.name.startswith("back of ") else f"back of {ctx.name}"
-        return None, None, None, None, _exchanged(reverse, *ctx.place, grad)
+        group, ranks, rank = ctx.place
+        return None, None, None, None, _exchanged(reverse, group, ranks, rank, grad)
 
 
 def turned(matrix: Tensor) -> Tensor:
