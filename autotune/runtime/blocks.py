@@ -1,13 +1,13 @@
 """Blocks of memory that workspaces share: those of one problem that differ in its varying sizes alone, as a length.
 
 A block serves all sizes that need more than half of it, so any number of lengths takes the memory of a few. One place
-in it is in use at a time. Where another one's turn comes, a launch among the ranks clears the memory first
+in it is in use at a time. Where another one comes, a launch among the ranks clears the memory first
 (``kernels/primitives/hand_over.py``), on the stream and on the device: no host waits, and calls of one length after the
 other pay nothing.
 
 A captured graph is replayed unseen. So where a place is alone in its block when it is captured, nobody else gets into
 the block any more. Where it is not, each of its calls in a graph, and from then on each call outside of one, asks the
-device whose turn it was: a launch of one or two microseconds.
+device who held the block: a launch of one or two microseconds.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _NUMBERS = itertools.count(1)
 
 
 @dataclass
-class Turn:
-    """The place whose turn it was last, as far as the host knows."""
+class Holder:
+    """The place that has the block, as far as the host knows."""
 
     place: int = NOBODY
 
@@ -103,12 +103,12 @@ class Block:
         self.shared = heap.allocate((size.shared,), torch.uint8).zero_()
         self.own = scratch.zeros(heap.device, (max(size.own, ALIGNMENT),), torch.uint8)
         self.holder = torch.zeros(1, dtype=torch.int64, device=heap.device)
-        self.turn = Turn()
+        self.known = Holder()
         self.places = 0
         self.closed = False
         """True if nobody else may get in."""
         self.captured = False
-        """True if a graph may change the turn."""
+        """True if a graph may change the holder."""
 
     @property
     def is_clear(self) -> bool:
@@ -121,7 +121,7 @@ class Place:
     """A workspace's memory: its tensors in a block, or in none."""
 
     kept: Kept[Any]
-    turn: Turn = field(default_factory=Turn)
+    holder: Holder = field(default_factory=Holder)
     number: int = NOBODY
     block: Block | None = None
     need: Need = Need()
@@ -130,22 +130,22 @@ class Place:
     """Hands the block over to it."""
 
     def take(self) -> None:
-        """Have a turn that is not known to be ours: enqueue what clears the memory, unless the device knows better."""
+        """Take a block that is not known to be ours: enqueue what clears the memory, unless the device knows better."""
         assert self.block is not None and self.launch is not None
         if capturing(self.block.heap.device):
             return  # ``captured`` comes next
         self.launch.run()
         if not self.block.captured:
-            self.turn.place = self.number
+            self.holder.place = self.number
 
     def captured(self) -> None:
         """A call of ours is about to be captured by the caller."""
         assert self.block is not None and self.launch is not None
-        if self.block.closed or (self.block.places == 1 and self.turn.place == self.number):
+        if self.block.closed or (self.block.places == 1 and self.holder.place == self.number):
             self.block.closed = True
             return
         self.block.captured = True
-        self.turn.place = NOBODY
+        self.holder.place = NOBODY
         self.launch.run()
 
     def leave(self) -> None:
@@ -184,12 +184,12 @@ class Blocks:
         joins = block is not None
         block = block or Block(self._heap, self._size(others, need))
         kept = of(Cut(block.shared), Cut(block.own))
-        place = Place(kept, block.turn, next(_NUMBERS), block, need, family)
+        place = Place(kept, block.known, next(_NUMBERS), block, need, family)
         place.launch = self._hand_over(place, spin_limit)
         if not joins:
             self._heap.barrier()
             block.closed = alone or not block.is_clear  # clearing would lose what a user's scratch begins with
-            block.turn.place = place.number
+            block.known.place = place.number
             block.holder.fill_(place.number)
         elif not self._machine.is_interpreter:
             place.launch.compile()

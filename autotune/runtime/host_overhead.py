@@ -16,7 +16,7 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
 from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.runtime import operators
-from autotune.runtime.blocks import NOBODY, Turn
+from autotune.runtime.blocks import NOBODY, Holder
 from autotune.runtime.call import OPERATORS, Prepared
 from autotune.runtime.context import Context
 from autotune.runtime.workspace import Launches, Operands, Results, Workspace
@@ -106,7 +106,7 @@ class _NothingBound(Workspace):
     def __init__(self, problem: Problem) -> None:
         self.problem, self.bound = problem, False
         self._launches: dict[tuple[Any, ...], Launches] = {}
-        self._turn, self._number, self._calls = Turn(), NOBODY, memoryview(array("q", [0]))
+        self._holder, self._number, self._calls = Holder(), NOBODY, memoryview(array("q", [0]))
 
     def readable(self, operands: Operands) -> Operands:
         return operands

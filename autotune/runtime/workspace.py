@@ -50,7 +50,7 @@ class Workspace:
         try:
             with torch.inference_mode(False):  # as in ``_bound``
                 self.place = blocks.place(kernels, problem, config, spin_limit)
-            self._turn, self._number = self.place.turn, self.place.number
+            self._holder, self._number = self.place.holder, self.place.number
             self._setup = Setup(
                 kernels, problem, config, machine, heap, spin_limit, kept=self.place.kept, status=status
             )
@@ -89,7 +89,7 @@ class Workspace:
         # As ``_addresses`` does, in place: this is every call's way.
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
         run = launches.get(addresses) or self._bound(operands, outs, launches, addresses)
-        if self._turn.place != self._number:
+        if self._holder.place != self._number:
             self.place.take()
         self._calls[0] += 1  # nothing refuses it any more; and an interpreted call waits for the others in there
         run()

@@ -218,13 +218,13 @@ def test_a_captured_place_keeps_its_block_or_asks_the_device_each_time(alone: No
         alone_ = placed(63)
         alone_.captured()
         first, second = placed(62), placed(61)
-        assert alone_.lasts and alone_.turn.place == alone_.number and not runs
+        assert alone_.lasts and alone_.holder.place == alone_.number and not runs
         assert first.block is second.block is not alone_.block
         second.take()
-        assert second.turn.place == second.number
+        assert second.holder.place == second.number
         first.captured()
         for place in (second, first, second):
-            assert place.turn.place != place.number
+            assert place.holder.place != place.number
             place.take()
         assert runs == [61, 62, 61, 62, 61] and not first.lasts
 
