@@ -37,19 +37,16 @@ MUTANTS: list[Mutant] = [
         ("words of the upper half are those of the lower", "md ll", ("high = ((found >> 16) & 0xFFFF)", "high = (found & 0xFFFF)")),
     ),
     *rows_of(
-        "kernels/moe/arrivals.py",
-        ("the plan is not waited for", "md push", ("    return wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, peers)\n", "    return 0\n"), GPU),
-        ("peers are not waited for: done", "md pull", ("            wait_for_all(done, (epoch + 1) * comm_programs, peers, WORLD)\n", "            pass\n")),
-        ("the plan of one expert is waited for", "mdg push", ("epoch, local, peers)\n", "epoch, 1, peers)\n"), GPU),
-    ),
-    *rows_of(
         "kernels/moe_dispatch/device.py",
+        ("the plan is not waited for", "md push", ("late = wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, peers)", "late = 0"), GPU),
+        ("peers are not waited for: done", "md pull", ("            wait_for_all(done, (epoch + 1) * comm_programs, peers, WORLD)\n", "            pass\n")),
         ("the last row stays", "md push", ("exists = row < end\n", "exists = row < end - 1\n")),
         ("rows are read from the other slot", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
         ("rank 1 is an epoch ahead", "md ll", ("epoch = read_epoch(epoch_counter)\n", "epoch = read_epoch(epoch_counter) + rank\n")),
     ),
     *rows_of(
         "kernels/moe_dispatch_gemm/device.py",
+        ("the plan of one expert is waited for", "mdg push", ("epoch, local, peers)\n", "epoch, 1, peers)\n"), GPU),
         ("rows are read from the other slot", "mdg push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
         ("tokens are not waited for", "mdg push", ("        late = wait_for_tokens(inbox.arrivals, token, theirs, T, MOVES.SPLIT, epoch, peers, MOVES.WORLD, MOVES.TOKENS)\n", "        late = 0\n")),
         ("tokens of rank 0 alone", "mdg pull", ("there = slot.to(tl.int64) * MOVES.WORLD * T + token + late", "there = slot.to(tl.int64) * MOVES.WORLD * T + token % T + late")),

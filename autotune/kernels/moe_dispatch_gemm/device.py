@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.moe.arrivals import exchange_and_plan, finish_exchange, wait_for_plan
+from autotune.kernels.moe.arrivals import exchange_and_plan
 from autotune.kernels.moe.grouped_gemm import (
     Experts,
     expert_product,
@@ -26,23 +26,24 @@ from autotune.kernels.moe.grouped_gemm import (
 )
 from autotune.kernels.moe.plan import Moves, Plan, Routing
 from autotune.kernels.moe.tokens import Inbox, Tokens, places_of, wait_for_tokens
-from autotune.kernels.primitives.counters import read_epoch
+from autotune.kernels.primitives.counters import finish, read_epoch, wait_for_all, wait_in_slot
 from autotune.kernels.primitives.gated import PLAIN
 from autotune.kernels.primitives.known import Gemm, known
 
 
 @triton.jit
 def multiply_arrived(
-    late, c, experts, tokens, inbox, plan, group_m, epoch, part, parts, peers, OWN_FIRST: tl.constexpr,
+    late, c, experts, tokens, inbox, plan, group_m, before, epoch, peers, OWN_FIRST: tl.constexpr,
     EXPERTS: tl.constexpr, PER: tl.constexpr, MOVES: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
-    """This part of ``parts`` of the tiles of C, for a plan that is there; none if it is ``late``."""
+    """The tiles of C, for a plan that is there; none if it is ``late``. Programs ``before`` these do something else."""
     T, H = tokens.T, tokens.H
     offsets, own_rows = plan.offsets, plan.own_rows
     slot = (epoch & 1).to(tl.int32)
     tiles_n = tl.cdiv(experts.columns, FORM.BLOCK_N)
     blocks = row_blocks(offsets, EXPERTS, FORM.BLOCK_M)
     own_blocks = own_row_blocks(offsets, own_rows, EXPERTS, FORM.BLOCK_M) if OWN_FIRST else blocks
+    part, parts = tl.program_id(0) - before, tl.num_programs(0) - before
     for tile in range(part, tl.max(blocks, axis=0) * tiles_n * (1 - late), parts):
         if OWN_FIRST:
             expert, row, end, n = own_first_tile(
@@ -99,12 +100,13 @@ def dispatch_gemm_kernel(
     if pid < first_tile:
         exchange_and_plan(pid, tokens, routing, box, plan, planned, comm_programs, epoch, peers, MOVES)
     else:
-        late = wait_for_plan(planned, local, epoch, peers)
+        late = wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, peers)
         multiply_arrived(
-            late, c, experts, tokens, box, plan, group_m, epoch, pid - first_tile, programs - first_tile, peers,
-            OWN_FIRST, EXPERTS, PER, MOVES, FORM,
-        )  # fmt: skip
+            late, c, experts, tokens, box, plan, group_m, first_tile, epoch, peers, OWN_FIRST, EXPERTS, PER, MOVES, FORM
+        )
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
-    finish_exchange(epoch_counter, programs, epoch, done, comm_programs, peers, WORLD, PULL)
+    if finish(epoch_counter, programs):
+        if PULL:  # until peers have read what they read from us
+            wait_for_all(done, (epoch + 1) * comm_programs, peers, WORLD)
     heap.clear_if(in_vain, offsets, local + 1)
     heap.seal_if(in_vain, c, tl.cast(capacity, tl.int64) * (N if EPILOGUE == PLAIN else N // 2))

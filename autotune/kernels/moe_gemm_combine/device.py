@@ -50,7 +50,7 @@ def finish_group(said, group, tiles, slot, peers, WORLD: tl.constexpr, MODE: tl.
 
 @triton.jit
 def multiply_groups(
-    a, scale_a, experts, y, rows, sums, inbox, said, group_m, epoch, part, parts, peers, MODE: tl.constexpr,
+    a, scale_a, experts, rows, sums, inbox, said, group_m, epoch, part, parts, peers, MODE: tl.constexpr,
     GROUPS: tl.constexpr, EXPERTS: tl.constexpr, MOVES: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """This part of ``parts`` of the tiles, group by group."""
@@ -76,7 +76,7 @@ def multiply_groups(
         if MODE == ONE_SHOT:
             send_tile_rows(acc, rows, sums, inbox, row, end, column, epoch, peers, MOVES)
         else:
-            store_expert_tile(acc, y, row, end, column, H, FORM)
+            store_expert_tile(acc, rows.data, row, end, column, H, FORM)
         if not MOVES.LL:
             finish_group(said, group, rows_of_tiles * columns_n, slot, peers, MOVES.WORLD, MODE)
 
@@ -118,7 +118,7 @@ def gemm_combine_kernel(
         if LL:
             wait_for_all(done, epoch - 1, peers, WORLD)
         multiply_groups(
-            a, scale_a, experts, y, rows, sums, inbox, said, group_m, epoch, pid - placing, gemm_programs, peers, MODE,
+            a, scale_a, experts, rows, sums, inbox, said, group_m, epoch, pid - placing, gemm_programs, peers, MODE,
             GROUPS, EXPERTS, MOVES, FORM,
         )  # fmt: skip
     elif pid < adding:
