@@ -50,7 +50,7 @@ MUTANTS: list[Mutant] = [
         ("rows are read from the other slot", "mdg push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
         ("tokens are not waited for", "mdg push", ("        late = wait_for_tokens(inbox.arrivals, token, theirs, T, MOVES.SPLIT, epoch, peers, MOVES.WORLD, MOVES.TOKENS)\n", "        late = 0\n")),
         ("tokens of rank 0 alone", "mdg pull", ("there = slot.to(tl.int64) * MOVES.WORLD * T + token + late", "there = slot.to(tl.int64) * MOVES.WORLD * T + token % T + late")),
-        ("the last of the depth is lost", "mdg push", ("experts = Experts(b, H, N,", "experts = Experts(b, H - 8, N,")),
+        ("the last of the depth is lost", "mdg push", ("grouped.Experts(b, H, N,", "grouped.Experts(b, H - 8, N,")),
         ("a peer's token is taken for our own", "mdg own", ("ours = token // T == peers.rank", "ours = token // T != peers.rank")),
         ("a tile with others' rows waits for none", "mdg own", ("theirs = token // T != peers.rank", "theirs = (token // T != peers.rank) & (tile < 0)")),
         ("rank 1 is an epoch ahead", "mdg ll", ("epoch = read_epoch(epoch_counter)\n", "epoch = read_epoch(epoch_counter) + rank\n")),

@@ -12,18 +12,8 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
+from autotune.kernels.moe import grouped_gemm as grouped
 from autotune.kernels.moe.arrivals import exchange_and_plan
-from autotune.kernels.moe.grouped_gemm import (
-    Experts,
-    expert_product,
-    expert_tile,
-    own_first_tile,
-    own_row_blocks,
-    row_blocks,
-    rows_of,
-    scales_per_row,
-    store_expert_tile,
-)
 from autotune.kernels.moe.plan import Moves, Plan, Routing
 from autotune.kernels.moe.tokens import Inbox, Tokens, places_of, wait_for_tokens
 from autotune.kernels.primitives.counters import finish, read_epoch, wait_for_all, wait_in_slot
@@ -41,18 +31,18 @@ def multiply_arrived(
     offsets, own_rows = plan.offsets, plan.own_rows
     slot = (epoch & 1).to(tl.int32)
     tiles_n = tl.cdiv(experts.columns, FORM.BLOCK_N)
-    blocks = row_blocks(offsets, EXPERTS, FORM.BLOCK_M)
-    own_blocks = own_row_blocks(offsets, own_rows, EXPERTS, FORM.BLOCK_M) if OWN_FIRST else blocks
+    blocks = grouped.row_blocks(offsets, EXPERTS, FORM.BLOCK_M)
+    own_blocks = grouped.own_row_blocks(offsets, own_rows, EXPERTS, FORM.BLOCK_M) if OWN_FIRST else blocks
     part, parts = tl.program_id(0) - before, tl.num_programs(0) - before
     for tile in range(part, tl.max(blocks, axis=0) * tiles_n * (1 - late), parts):
         if OWN_FIRST:
-            expert, row, end, n = own_first_tile(
+            expert, row, end, n = grouped.own_first_tile(
                 tile, blocks, own_blocks, offsets, own_rows, tiles_n, group_m, FORM.BLOCK_M
             )
         else:
-            expert, row, end, n = expert_tile(tile, blocks, offsets, tiles_n, group_m, FORM.BLOCK_M)
+            expert, row, end, n = grouped.expert_tile(tile, blocks, offsets, tiles_n, group_m, FORM.BLOCK_M)
         # Behind a wait that timed out the plan may be anything.
-        token = rows_of(plan.pairs, row, end, PER, FORM.BLOCK_M).to(tl.int32)
+        token = grouped.rows_of(plan.pairs, row, end, PER, FORM.BLOCK_M).to(tl.int32)
         token = tl.minimum(tl.maximum(token, 0), MOVES.WORLD * T - 1)
         ours = token // T == peers.rank
         theirs = token // T != peers.rank
@@ -61,12 +51,12 @@ def multiply_arrived(
         there = slot.to(tl.int64) * MOVES.WORLD * T + token + late
         scales = None
         if FORM.SCALES:
-            per_row = scales_per_row(H, FORM.SCALES)
+            per_row = grouped.scales_per_row(H, FORM.SCALES)
             scales = places_of(ours, tokens.scales, here * per_row, inbox.scales, there * per_row)
         # Whole vectors of 16 bytes, which Triton 3.9 no longer sees: it would load single elements, and wait for each.
         rows = tl.multiple_of(places_of(ours, tokens.x, here * H, inbox.data, there * H), 16)
-        acc = expert_product(rows, row, scales, experts, expert, n * FORM.BLOCK_N, FORM)
-        store_expert_tile(acc, c, row, end, n * FORM.BLOCK_N, experts.columns, FORM)
+        acc = grouped.expert_product(rows, row, scales, experts, expert, n * FORM.BLOCK_N, FORM)
+        grouped.store_expert_tile(acc, c, row, end, n * FORM.BLOCK_N, experts.columns, FORM)
 
 
 @triton.jit(do_not_specialize=["T", "rank", "spin_limit", "group_m"])
@@ -84,12 +74,12 @@ def dispatch_gemm_kernel(
     expert's B [EXPERTS, H, N], with their plan. Of fp8 both have scales.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
-    tokens = Tokens(x, ids, gates, T, H, K, local, scale_x, scales_per_row(H, SCALES))
+    tokens = Tokens(x, ids, gates, T, H, K, local, scale_x, grouped.scales_per_row(H, SCALES))
     routing = Routing(routed, routings, routing_parts, T * K)
     box = Inbox(inbox, arrivals, done, scale_inbox)
     plan = Plan(offsets, pairs, row_gates, own_rows, local, capacity)
     MOVES: tl.constexpr = known(Moves, WORLD, STEP, ROUTING_LL, LL, PULL, TOKENS, COLUMNS, SPLIT, CHOICES)
-    experts = Experts(b, H, N, stride_be, stride_bk, stride_bn, scale_b)
+    experts = grouped.Experts(b, H, N, stride_be, stride_bk, stride_bn, scale_b)
     FORM: tl.constexpr = known(
         Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE, EPILOGUE, HALVES, SWAP, PARTS
     )
