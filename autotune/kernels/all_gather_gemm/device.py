@@ -34,16 +34,13 @@ NONE = tl.constexpr(0)
 PUSH = tl.constexpr(1)
 FETCH = tl.constexpr(2)
 
-
 Layout = namedtuple("Layout", "WORLD CHUNKS ROWS GATHERED PRELOAD PROXY_FENCE")
 """How A is shared out, and awaited in CHUNKS ranges of K."""
-
 
 Crew = namedtuple("Crew", "worker pid early head_start workers programs")
 """This program among all. In the first ``head_start`` turns only the ``workers`` take tiles, up to tile ``early``, and
 the others communicate; then all programs do.
 """
-
 
 Tile = namedtuple("Tile", "row column first_k end_k turn number source row_in_shard", defaults=(0, 0))
 """A tile of the product whose rows arrive: all of one shard unless they are GATHERED."""

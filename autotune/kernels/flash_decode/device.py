@@ -80,7 +80,6 @@ Attention = namedtuple("Attention", "D HEADS BLOCK_N PAGE CAP AHEAD")
 off the way to them.
 """
 
-
 Cache = namedtuple("Cache", "k v table kv_heads key_scale value_scale")
 """Keys and values of a sequence, by its block table. Of fp8 they are multiplied in the queries' type, and by the
 numbers behind ``key_scale`` and ``value_scale``.

@@ -47,12 +47,10 @@ ONE_SHOT_LL = tl.constexpr(2)
 TWO_SHOT = tl.constexpr(3)
 ONE_SHOT_SENTINEL = tl.constexpr(4)
 
-
 Units = namedtuple(
     "Units", "D UNITS BLOCKS HPP TRANSFER_HEADS TILE WORLD OWNED PART_CHUNK CHUNK", defaults=(None, None)
 )  # fmt: skip
 """How rows are cut into units, and who has them. PART_CHUNK splits are merged at once, and CHUNK ranks."""
-
 
 Records = namedtuple(
     "Records", "units total_rows heads_of_group mine mine_lse inbox inbox_lse value_stride lse_stride "

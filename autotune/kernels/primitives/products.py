@@ -15,7 +15,6 @@ from autotune.kernels.primitives.splits import join_splits, split_range
 
 WGMMA_ROWS = tl.constexpr(dtypes.WGMMA_ROWS)
 
-
 Operands = namedtuple("Operands", "a rows K b columns stride_bk stride_bn scale_a scale_b", defaults=(None, None))
 """A [rows, K], row-major, and B [K, columns] of any strides: tensor descriptors with TMA, pointers without. A's has a
 tile's rows, or half of them (``GemmKnobs.in_two_parts``). What is beyond the edge is clamped or zero.
