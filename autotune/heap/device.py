@@ -5,7 +5,7 @@ barrier among the program's threads orders all their stores before one thread's 
 ``wait``s on the counter in its own heap with an acquire at system scope, then reads. Data that it reads through TMA
 (the async proxy) needs a proxy fence in between.
 
-A wait may give up, a result may not lie. After ``spin_limit`` polls a wait times out: it sets the first word of
+A wait may give up, a result may not lie. After ``spins`` polls a wait times out: it sets the first word of
 ``status`` on every rank, and the word that the ranks' hosts read; waits that are still polling then end, too. A program
 ends with ``seal``, which fills its result with NaN where that word is set. What a rank sends after it has timed out may
 be anything and may overwrite what a peer still reads; but its peers' words were set before, so they seal their results.
@@ -44,7 +44,6 @@ MOST_TOLD = tl.constexpr(16)
 
 SEALED_AT_ONCE = tl.constexpr(1024)
 """Elements that a program fills with NaN at once."""
-
 
 Peers = namedtuple("Peers", "rank bases status spins", defaults=(None, None))
 """What a kernel knows of the ranks, and the polls after which a wait times out. Made inside it: as an argument it would

@@ -5,12 +5,7 @@ from __future__ import annotations
 from mutants.table import ANSWERED, GPU, Mutant, rows_of
 
 FD_ANNOUNCE = "    announce_unit(unit, owner, records, peers, FORM, DELIVERY)\n"
-FD_PUSH = "\n\n@triton.jit\ndef push_unit("
-FD_REDUCE = (
-    '    """Merge a unit\'s splits and deliver it. MEMORY, for ``tune taxes`` alone: by way of our own records."""\n'
-    "    first, end = rows_of_unit(unit, records.heads_of_group, FORM)\n"
-    "    owner, excess = home_of_unit(first, FORM)\n"
-)
+FD_DELIVER = "    kept, kept_lse = own_block(records, owner, FORM)\n    stride"
 
 MUTANTS: list[Mutant] = [
     *rows_of(
@@ -22,7 +17,7 @@ MUTANTS: list[Mutant] = [
         ("results are read from the other slot", "fd signal", ("slot = (epoch & (SLOTS - 1))", "slot = ((epoch + 1) & (SLOTS - 1))")),
         ("units are not waited for", "fd signal", ("    heap.wait_each(records.arrivals + unit + sources * records.units, sources < WORLD, epoch + 1, peers)\n", "    pass\n")),
         ("waits for the launch before", "fd kernel", ("sources < WORLD, epoch + 1, peers", "sources < WORLD, epoch, peers")),
-        ("units are announced before they are delivered", "fd kernel", (FD_ANNOUNCE + FD_PUSH, FD_PUSH), (FD_REDUCE, FD_REDUCE + FD_ANNOUNCE)),
+        ("units are announced before they are delivered", "fd kernel", (FD_ANNOUNCE, ""), (FD_DELIVER, FD_ANNOUNCE + FD_DELIVER)),
         ("outputs are read before they have come back", "fd two shot", ("        heap.wait(records.returns + unit, epoch + 1, peers)\n", "        pass\n")),
         ("a rank's part is left out", "fd signal", ("rows, valid, FORM.WORLD, FORM.D,", "rows, valid, FORM.WORLD - 1, FORM.D,")),
         ("a split is left out", "fd signal", ("valid, splits, FORM.D,", "valid, splits - 1, FORM.D,")),

@@ -21,6 +21,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
+from autotune.kernels.primitives import transfer
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.gated import PLAIN
 from autotune.kernels.primitives.known import Gemm, known
@@ -28,30 +29,18 @@ from autotune.kernels.primitives.products import Operands, accumulate, add_produ
 from autotune.kernels.primitives.scales import ROW, scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import Output, store_tile, swizzle
-from autotune.kernels.primitives.transfer import (
-    Inbox,
-    Shard,
-    Steps,
-    fetch_shards,
-    push_shard,
-    wait_for_rows,
-    wait_for_rows_of_each,
-)
 
 NONE = tl.constexpr(0)
 PUSH = tl.constexpr(1)
 FETCH = tl.constexpr(2)
 
-
 Layout = namedtuple("Layout", "WORLD CHUNKS ROWS GATHERED PRELOAD PROXY_FENCE")
 """How A is shared out, and awaited in CHUNKS ranges of K."""
-
 
 Crew = namedtuple("Crew", "worker pid early head_start workers programs")
 """This program among all. In the first ``head_start`` turns only the ``workers`` take tiles, up to tile ``early``, and
 the others communicate; then all programs do.
 """
-
 
 Tile = namedtuple("Tile", "row column first_k end_k turn number source row_in_shard", defaults=(0, 0))
 """A tile of the product whose rows arrive: all of one shard unless they are GATHERED."""
@@ -100,12 +89,12 @@ def wait_for_chunk(
         else:
             first_source = low // shard.width
             last_source = (high - 1) // shard.width
-        late = wait_for_rows_of_each(
+        late = transfer.wait_for_rows_of_each(
             counters, first_source, last_source, shard.rows if LAYOUT.ROWS else 0, tile.row, last, shard.rows,
             inbox.transfer_rows, target, peers, LAYOUT.WORLD, LAYOUT.PROXY_FENCE,
         )  # fmt: skip
     else:
-        late = wait_for_rows(
+        late = transfer.wait_for_rows(
             counters, tile.source, tile.row_in_shard, tile.row_in_shard + FORM.BLOCK_M - 1, shard.rows,
             inbox.transfer_rows, target, peers, LAYOUT.PROXY_FENCE,
         )  # fmt: skip
@@ -189,20 +178,20 @@ def gather_gemm_kernel(
     worker = pid - comm_programs
     epoch = read_epoch(epoch_counter)
     slot = (epoch & (SLOTS - 1)).to(tl.int32)  # not %: the epoch wraps around and is then negative
-    ours = Shard(shard, shard_rows, width, scale_shard, scale_columns)
-    box = Inbox(inbox_pointer, slot, M, K, arrivals, transfer_rows, scale_inbox, scale_pitch)
+    ours = transfer.Shard(shard, shard_rows, width, scale_shard, scale_columns)
+    box = transfer.Inbox(inbox_pointer, slot, M, K, arrivals, transfer_rows, scale_inbox, scale_pitch)
     FIRST: tl.constexpr = 0 if GATHERED else 1
     STEPS: tl.constexpr = known(
-        Steps, WORLD, ROWS, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, FIRST
+        transfer.Steps, WORLD, ROWS, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, FIRST
     )
     if TRANSFER == FETCH:
         if pid == 0:
             arrive(ready, peers, WORLD)
     if pid < comm_programs:
         if TRANSFER == PUSH:
-            push_shard(ours, box, pid, comm_programs, peers, STEPS, trace)
+            transfer.push_shard(ours, box, pid, comm_programs, peers, STEPS, trace)
         if TRANSFER == FETCH:
-            fetch_shards(ours, box, ready, done, epoch, pid, comm_programs, peers, STEPS)
+            transfer.fetch_shards(ours, box, ready, done, epoch, pid, comm_programs, peers, STEPS)
     if TRANSFER == NONE:
         # Another kernel pushes: comm_programs is its size, and all programs of this one are workers.
         workers = programs

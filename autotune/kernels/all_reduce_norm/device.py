@@ -1,9 +1,8 @@
 """Device code of all-reduce + residual + RMSNorm: one kernel, one launch, whatever the mode.
 
 A block is BLOCK_M whole rows. A program sends this rank's part of a block, or SENDERS programs do, a range of columns
-each. ``one_shot``: to every rank, and each sums all parts. ``two_shot``: to the block's owner, rank block % WORLD, who
-sums and sends the sum to all. Then every rank adds the residual and norms for itself, as it needs all rows. Our own
-part takes the same way as the others', so all ranks add the same numbers in the same order, and get the same bits.
+each; how it is summed: ``primitives/all_reduce.py``. Then every rank adds the residual and norms for itself: it needs
+all rows.
 
 Launch after launch, and no wait starves its producer: as in GEMM + all-reduce (``gemm_all_reduce/device.py``), with
 blocks in the place of tiles. Programs that only send wait for nothing and come before all others.

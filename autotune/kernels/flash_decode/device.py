@@ -20,9 +20,8 @@ from autotune.kernels.flash_decode.exchange import (
     Units,
     combine_unit,
     combines_here,
+    deliver_unit,
     home_of_unit,
-    push_unit,
-    reduce_unit,
     rows_of_unit,
     wait_for_unit,
 )
@@ -80,7 +79,6 @@ Attention = namedtuple("Attention", "D HEADS BLOCK_N PAGE CAP AHEAD")
 """HEADS rows attend to BLOCK_N tokens at once. AHEAD: the block table is read a step before its pages, so that it is
 off the way to them.
 """
-
 
 Cache = namedtuple("Cache", "k v table kv_heads key_scale value_scale")
 """Keys and values of a sequence, by its block table. Of fp8 they are multiplied in the queries' type, and by the
@@ -152,9 +150,9 @@ def run_phase(
     traces.end(trace, traces.PASSED, number)
     traces.begin(trace, traces.SENT, 0, unit)
     if number == 0:
-        reduce_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, KEEP)
+        deliver_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, KEEP)
     elif number == 1:
-        push_unit(unit, epoch, records, peers, FORM, DELIVERY)
+        deliver_unit(unit, None, None, None, epoch, records, peers, FORM, DELIVERY)
     else:
         combine_unit(unit, out, epoch, records, peers, FORM, DELIVERY)
     traces.end(trace, traces.SENT, 0)
@@ -265,7 +263,7 @@ def attend_kernel(
     if REDUCER != ELSEWHERE:
         for unit in range(first_unit, last_unit):
             traces.begin(trace, traces.SENT, unit - first_unit, unit)
-            reduce_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, DELIVERY, MEMORY)
+            deliver_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, DELIVERY, MEMORY)
             traces.end(trace, traces.SENT, unit - first_unit)
         if COMBINE:
             if first_unit < last_unit:
@@ -297,7 +295,7 @@ def reduce_kernel(
     FORM: tl.constexpr = known(Units, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED, PART_CHUNK, CHUNK)
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
-    reduce_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, DELIVERY)
+    deliver_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, DELIVERY)
     if COMBINE:
         finish_unordered(epoch_counter, finishing, unit == 0)
         combine_unit(unit, out, epoch, records, peers, FORM, DELIVERY)
@@ -321,7 +319,7 @@ def push_kernel(
     FORM: tl.constexpr = known(Units, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED)
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
-    push_unit(unit, epoch, records, peers, FORM, DELIVERY)
+    deliver_unit(unit, None, None, None, epoch, records, peers, FORM, DELIVERY)
     if WAIT:
         first, _ = rows_of_unit(unit, heads_of_group, FORM)
         owner, _ = home_of_unit(first, FORM)

@@ -47,12 +47,10 @@ ONE_SHOT_LL = tl.constexpr(2)
 TWO_SHOT = tl.constexpr(3)
 ONE_SHOT_SENTINEL = tl.constexpr(4)
 
-
 Units = namedtuple(
     "Units", "D UNITS BLOCKS HPP TRANSFER_HEADS TILE WORLD OWNED PART_CHUNK CHUNK", defaults=(None, None)
 )  # fmt: skip
 """How rows are cut into units, and who has them. PART_CHUNK splits are merged at once, and CHUNK ranks."""
-
 
 Records = namedtuple(
     "Records", "units total_rows heads_of_group mine mine_lse inbox inbox_lse value_stride lse_stride "
@@ -182,41 +180,32 @@ def through_memory(result, lse, rows, valid, mine, mine_lse):
 
 
 @triton.jit
-def reduce_unit(
+def deliver_unit(
     unit, parts, part_lse, splits, epoch, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr,
     MEMORY: tl.constexpr = False,
 ):  # fmt: skip
-    """Merge a unit's splits and deliver it. MEMORY, for ``tune taxes`` alone: by way of our own records."""
-    first, end = rows_of_unit(unit, records.heads_of_group, FORM)
-    owner, excess = home_of_unit(first, FORM)
-    for tile in range(FORM.TRANSFER_HEADS // FORM.TILE):
-        rows = first + tile * FORM.TILE + tl.arange(0, FORM.TILE)
-        valid = rows < end
-        stride = records.total_rows
-        result, lse = merge_parts(
-            parts, part_lse, stride * FORM.D, stride, rows, valid, splits, FORM.D, FORM.PART_CHUNK
-        )  # fmt: skip
-        rows -= excess
-        if MEMORY:
-            kept, kept_lse = own_block(records, owner, FORM)
-            result, lse = through_memory(result, lse, rows, valid, kept, kept_lse)
-        deliver_tile(result, lse, rows, valid, unit, owner, epoch, records, peers, FORM, DELIVERY)
-    announce_unit(unit, owner, records, peers, FORM, DELIVERY)
-
-
-@triton.jit
-def push_unit(unit, epoch, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr):
-    """Deliver a unit of our own records."""
+    """Merge a unit's splits and deliver it; or deliver what our own records have of it, where ``parts`` is None.
+    MEMORY, for ``tune taxes`` alone: by way of our own records.
+    """
     first, end = rows_of_unit(unit, records.heads_of_group, FORM)
     owner, excess = home_of_unit(first, FORM)
     kept, kept_lse = own_block(records, owner, FORM)
-    columns = tl.arange(0, FORM.D)
+    stride = records.total_rows
     for tile in range(FORM.TRANSFER_HEADS // FORM.TILE):
         rows = first + tile * FORM.TILE + tl.arange(0, FORM.TILE)
         valid = rows < end
-        rows -= excess
-        result = tl.load(kept + rows[:, None] * FORM.D + columns[None, :], mask=valid[:, None], other=0.0)
-        lse = tl.load(kept_lse + rows, mask=valid, other=float("-inf"))
+        if parts is None:
+            rows -= excess
+            within = rows[:, None] * FORM.D + tl.arange(0, FORM.D)[None, :]
+            result = tl.load(kept + within, mask=valid[:, None], other=0.0)
+            lse = tl.load(kept_lse + rows, mask=valid, other=float("-inf"))
+        else:
+            result, lse = merge_parts(
+                parts, part_lse, stride * FORM.D, stride, rows, valid, splits, FORM.D, FORM.PART_CHUNK
+            )  # fmt: skip
+            rows -= excess
+            if MEMORY:
+                result, lse = through_memory(result, lse, rows, valid, kept, kept_lse)
         deliver_tile(result, lse, rows, valid, unit, owner, epoch, records, peers, FORM, DELIVERY)
     announce_unit(unit, owner, records, peers, FORM, DELIVERY)
 

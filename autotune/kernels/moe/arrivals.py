@@ -14,7 +14,6 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.moe.plan import plan_expert, send_routing
 from autotune.kernels.moe.tokens import fetch_tokens, push_tokens
-from autotune.kernels.primitives.counters import finish, wait_for_all, wait_in_slot
 
 
 @triton.jit
@@ -33,19 +32,3 @@ def exchange_and_plan(
     else:
         plan_expert(pid - first_plan, routing, plan, epoch, peers, FORM)
         heap.signal(planned + (epoch & 1).to(tl.int32), peers.rank, peers)
-
-
-@triton.jit
-def wait_for_plan(planned, local, epoch, peers):
-    """Wait until the rows of all local experts are listed. Returns 1 where it timed out and they may not be, else 0."""
-    return wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, peers)
-
-
-@triton.jit
-def finish_exchange(
-    epoch_counter, programs, epoch, done, comm_programs, peers, WORLD: tl.constexpr, PULL: tl.constexpr
-):
-    """This program has finished; the last one waits until peers have read what they read from us."""
-    if finish(epoch_counter, programs):
-        if PULL:
-            wait_for_all(done, (epoch + 1) * comm_programs, peers, WORLD)

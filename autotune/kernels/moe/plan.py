@@ -26,19 +26,16 @@ from autotune.kernels.primitives.ll import ll_flag, ll_wait, ll_words
 ROWS_LOST = tl.constexpr(1)
 """Bit of the faults in a status: more rows than there is room for, as some tokens name an expert more than once."""
 
-
 Moves = namedtuple(
     "Moves", "WORLD STEP ROUTING_LL LL PULL TOKENS COLUMNS SPLIT CHOICES",
     defaults=(None, None, None, None, None, None),
 )  # fmt: skip
 """How routing and tokens travel."""
 
-
 Routing = namedtuple("Routing", "inbox arrivals parts pairs")
 """The inbox of routing, of ``pairs`` from each rank, sent by ``parts`` programs. ``arrivals``, int32 [2, WORLD], counts
 these; none do by LL words.
 """
-
 
 Plan = namedtuple("Plan", "offsets pairs gates own_rows local capacity")
 """The rows of this rank's ``local`` experts, see ``routing.Plan``. ``own_rows``, int32 [local, 2]: the first of an

@@ -31,10 +31,8 @@ Rows = namedtuple("Rows", "data offsets pairs gates places")
 products. ``places``: see above, None in ``one_shot``.
 """
 
-
 Sums = namedtuple("Sums", "out ids T H K local")
 """The sums of this rank's tokens: out [T, H] by ``ids`` [T, K] of the ranks' ``local`` experts each."""
-
 
 Moves = namedtuple("Moves", "TYPE WORLD PULL LL ROTATE TOKENS COLUMNS SPLIT CHOICES")
 """How rows or their sums travel, by blocks of TOKENS, SPLIT programs each. ROTATE: one peer after the other; otherwise

@@ -24,10 +24,8 @@ from autotune.kernels.primitives.ll import ll_flag, ll_wait, packed, per_word
 SCALE_STEP = tl.constexpr(32)
 """Scales of a token that a program moves at once."""
 
-
 Tokens = namedtuple("Tokens", "x ids gates T H K local scales per_row", defaults=(None, 1))
 """This rank's tokens x [T, H], of K ids each, for ranks of ``local`` experts; scales are fp32 [T, per_row]."""
-
 
 Inbox = namedtuple("Inbox", "data arrivals done scales", defaults=(None,))
 """Where tokens arrive, and their scales. ``done``, int32 [WORLD]: programs of each rank that have read all that they

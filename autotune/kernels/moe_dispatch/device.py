@@ -8,26 +8,27 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.moe.arrivals import exchange_and_plan, finish_exchange, wait_for_plan
+from autotune.kernels.moe.arrivals import exchange_and_plan
 from autotune.kernels.moe.plan import Moves, Plan, Routing
 from autotune.kernels.moe.tokens import Inbox, Tokens, read_tokens, wait_for_tokens
-from autotune.kernels.primitives.counters import read_epoch
+from autotune.kernels.primitives.counters import finish, read_epoch, wait_for_all, wait_in_slot
 from autotune.kernels.primitives.known import known
 
 
 @triton.jit
 def lay_out(
-    late, rows, scale_rows, tokens, inbox, plan, epoch, part, parts, peers, FORM: tl.constexpr, ROWS: tl.constexpr,
+    late, rows, scale_rows, tokens, inbox, plan, before, epoch, peers, FORM: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, PER_ROW: tl.constexpr,
 ):  # fmt: skip
     """Copy the rows of a plan that is there, ROWS at a time: our own from x, the others' from the inbox as they
-    arrive; and PER_ROW scales of each, where there are any. None if the plan is ``late``.
+    arrive; and PER_ROW scales of each, where there are any. None if the plan is ``late``. Programs ``before`` these do
+    something else.
     """
     T, H = tokens.T, tokens.H
     TYPE: tl.constexpr = rows.dtype.element_ty
     slot = (epoch & 1).to(tl.int32)
     end = tl.load(plan.offsets + plan.local) * (1 - late)
-    for first in range(part * ROWS, end, parts * ROWS):
+    for first in range((tl.program_id(0) - before) * ROWS, end, (tl.num_programs(0) - before) * ROWS):
         row = first + tl.arange(0, ROWS)
         exists = row < end
         # Behind a wait that timed out the plan may be anything.
@@ -85,13 +86,12 @@ def dispatch_kernel(
     if pid < first_row:
         exchange_and_plan(pid, tokens, routing, box, plan, planned, comm_programs, epoch, peers, MOVES)
     else:
-        late = wait_for_plan(planned, local, epoch, peers)
-        lay_out(
-            late, rows, scale_rows, tokens, box, plan, epoch, pid - first_row, programs - first_row, peers, MOVES, ROWS,
-            ROW_COLUMNS, PER_ROW,
-        )  # fmt: skip
+        late = wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, peers)
+        lay_out(late, rows, scale_rows, tokens, box, plan, first_row, epoch, peers, MOVES, ROWS, ROW_COLUMNS, PER_ROW)
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
-    finish_exchange(epoch_counter, programs, epoch, done, comm_programs, peers, WORLD, PULL)
+    if finish(epoch_counter, programs):
+        if PULL:  # until peers have read what they read from us
+            wait_for_all(done, (epoch + 1) * comm_programs, peers, WORLD)
     heap.seal_if(in_vain, rows, tl.cast(capacity, tl.int64) * H)
     heap.clear_if(in_vain, offsets, local + 1)  # of a plan that the library takes at its word
     if product is not None:

@@ -20,15 +20,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.moe.grouped_gemm import (
-    Experts,
-    expert_product,
-    expert_tile,
-    row_blocks,
-    rows_of,
-    scales_per_row,
-    store_expert_tile,
-)
+from autotune.kernels.moe import grouped_gemm as grouped
 from autotune.kernels.moe.sums import Moves, Rows, Sums, add_rows, add_sums, place_rows, send_sums, send_tile_rows
 from autotune.kernels.moe_combine.device import ONE_SHOT, PULL
 from autotune.kernels.primitives.counters import arrive, finish, last_of, read_epoch, wait_for_all, wait_in_slot
@@ -50,7 +42,7 @@ def finish_group(said, group, tiles, slot, peers, WORLD: tl.constexpr, MODE: tl.
 
 @triton.jit
 def multiply_groups(
-    a, scale_a, experts, y, rows, sums, inbox, said, group_m, epoch, part, parts, peers, MODE: tl.constexpr,
+    a, scale_a, experts, rows, sums, inbox, said, group_m, epoch, part, parts, peers, MODE: tl.constexpr,
     GROUPS: tl.constexpr, EXPERTS: tl.constexpr, MOVES: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """This part of ``parts`` of the tiles, group by group."""
@@ -58,7 +50,7 @@ def multiply_groups(
     slot = (epoch & 1).to(tl.int32)
     tiles_n = tl.cdiv(H, FORM.BLOCK_N)
     wide = tl.cdiv(tiles_n, GROUPS)
-    blocks = row_blocks(rows.offsets, EXPERTS, FORM.BLOCK_M)
+    blocks = grouped.row_blocks(rows.offsets, EXPERTS, FORM.BLOCK_M)
     rows_of_tiles = tl.max(blocks, axis=0)
     if not MOVES.LL:
         if (rows_of_tiles == 0) & (part == 0):  # there is nothing to do, and nobody else will say so
@@ -68,15 +60,16 @@ def multiply_groups(
         group = tile // (rows_of_tiles * wide)
         columns_n = tl.minimum(wide, tiles_n - group * wide)
         in_group = tile - group * rows_of_tiles * wide
-        expert, row, end, n = expert_tile(in_group, blocks, rows.offsets, columns_n, group_m, FORM.BLOCK_M)
+        expert, row, end, n = grouped.expert_tile(in_group, blocks, rows.offsets, columns_n, group_m, FORM.BLOCK_M)
         column = (group * wide + n) * FORM.BLOCK_N
-        places = rows_of(None, row, end, 1, FORM.BLOCK_M)
-        scales = scale_a + places * scales_per_row(depth, FORM.SCALES) if FORM.SCALES else None
-        acc = expert_product(a if FORM.A_TMA else a + places * depth, row, scales, experts, expert, column, FORM)
+        places = grouped.rows_of(None, row, end, 1, FORM.BLOCK_M)
+        scales = scale_a + places * grouped.scales_per_row(depth, FORM.SCALES) if FORM.SCALES else None
+        start = a if FORM.A_TMA else a + places * depth
+        acc = grouped.expert_product(start, row, scales, experts, expert, column, FORM)
         if MODE == ONE_SHOT:
             send_tile_rows(acc, rows, sums, inbox, row, end, column, epoch, peers, MOVES)
         else:
-            store_expert_tile(acc, y, row, end, column, H, FORM)
+            grouped.store_expert_tile(acc, rows.data, row, end, column, H, FORM)
         if not MOVES.LL:
             finish_group(said, group, rows_of_tiles * columns_n, slot, peers, MOVES.WORLD, MODE)
 
@@ -97,7 +90,7 @@ def gemm_combine_kernel(
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     rows = Rows(y, offsets, pairs, row_gates, places)
     sums = Sums(out, ids, T, H, K, local)
-    experts = Experts(b, depth, H, stride_be, stride_bk, stride_bn, scale_b)
+    experts = grouped.Experts(b, depth, H, stride_be, stride_bk, stride_bn, scale_b)
     said = Said(tickets, ready, arrivals)
     MOVES: tl.constexpr = known(Moves, TYPE, WORLD, MODE == PULL, LL, ROTATE, TOKENS, COLUMNS, SPLIT, CHOICES)
     FORM: tl.constexpr = known(
@@ -118,7 +111,7 @@ def gemm_combine_kernel(
         if LL:
             wait_for_all(done, epoch - 1, peers, WORLD)
         multiply_groups(
-            a, scale_a, experts, y, rows, sums, inbox, said, group_m, epoch, pid - placing, gemm_programs, peers, MODE,
+            a, scale_a, experts, rows, sums, inbox, said, group_m, epoch, pid - placing, gemm_programs, peers, MODE,
             GROUPS, EXPERTS, MOVES, FORM,
         )  # fmt: skip
     elif pid < adding:

@@ -26,17 +26,14 @@ from autotune.kernels.primitives.tiles import finished
 ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)
 
-
 Exchange = namedtuple("Exchange", "TYPE WORLD MODE PROTOCOL BLOCK_M BLOCK_N SIGNALS", defaults=(1,))
 """What is exchanged: elements of TYPE; BLOCK_M rows, of which a block has BLOCK_N columns. Each rank sends its part
 with SIGNALS signals.
 """
 
-
 Boxes = namedtuple("Boxes", "inbox results arrivals returns scales", defaults=(None,))
 """Inboxes and their counters, in this rank's heap. ``scales``, of an inbox of fp8: fp32, one for each row of a block.
 """
-
 
 Block = namedtuple("Block", "number blocks rows pitch columns", defaults=(None,))
 """One of ``blocks``: its rows that exist, and the columns where not all do."""

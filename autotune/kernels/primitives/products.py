@@ -15,7 +15,6 @@ from autotune.kernels.primitives.splits import join_splits, split_range
 
 WGMMA_ROWS = tl.constexpr(dtypes.WGMMA_ROWS)
 
-
 Operands = namedtuple("Operands", "a rows K b columns stride_bk stride_bn scale_a scale_b", defaults=(None, None))
 """A [rows, K], row-major, and B [K, columns] of any strides: tensor descriptors with TMA, pointers without. A's has a
 tile's rows, or half of them (``GemmKnobs.in_two_parts``). What is beyond the edge is clamped or zero.
@@ -95,43 +94,38 @@ def add_now(acc, product, factor=None):
 
 @triton.jit
 def accumulate_parts(acc, operands, row, column, first_k, end_k, FORM: tl.constexpr):
-    """``accumulate`` where the upper and the lower half of a tile's rows are multiplied in turn."""
+    """``accumulate`` where the upper and the lower half of a tile's rows are multiplied in turn. Scales by blocks are
+    loaded a step ahead; a tile is then at most one block wide.
+    """
     upper, lower = apart(acc)
-    for k in range(first_k, end_k, FORM.BLOCK_K):
-        a_upper = operands.a.load([row, k])
-        a_lower = operands.a.load([row + FORM.BLOCK_M // 2, k])
-        b_tile = load_b_by_tma(operands.b, k, column, FORM)
-        upper = add_now(upper, tl.dot(a_upper, b_tile))
-        lower = add_now(lower, tl.dot(a_lower, b_tile))
-    return together(upper, lower)
-
-
-@triton.jit
-def accumulate_scaled_parts(acc, operands, row, column, first_k, end_k, FORM: tl.constexpr):
-    """``accumulate_parts`` with block scales, loaded a step ahead; a tile is at most one block wide."""
-    upper, lower = apart(acc)
-    pitch = operands.K // SIDE
-    rows = row + tl.arange(0, FORM.BLOCK_M // 2)
-    # int32 is enough, an A with 2**31 of them has 256 GiB, and 64 bits would take registers that are all in use.
-    of_upper = tl.minimum(rows, operands.rows - 1) * pitch
-    of_lower = tl.minimum(rows + FORM.BLOCK_M // 2, operands.rows - 1) * pitch
-    of_b = operands.scale_b + column // SIDE * pitch
-    at = tl.minimum(first_k, end_k - 1) // SIDE
-    factor_b = tl.load(of_b + at)
-    upper_factor = tl.load(operands.scale_a + at + of_upper) * factor_b
-    lower_factor = tl.load(operands.scale_a + at + of_lower) * factor_b
-    for k in range(first_k, end_k, FORM.BLOCK_K):
-        at = tl.minimum(k + FORM.BLOCK_K, end_k - 1) // SIDE
+    if FORM.SCALES == BLOCK:
+        pitch = operands.K // SIDE
+        rows = row + tl.arange(0, FORM.BLOCK_M // 2)
+        # int32 is enough, an A with 2**31 of them has 256 GiB, and 64 bits would take registers that are all in use.
+        of_upper = tl.minimum(rows, operands.rows - 1) * pitch
+        of_lower = tl.minimum(rows + FORM.BLOCK_M // 2, operands.rows - 1) * pitch
+        of_b = operands.scale_b + column // SIDE * pitch
+        at = tl.minimum(first_k, end_k - 1) // SIDE
         factor_b = tl.load(of_b + at)
-        next_upper = tl.load(operands.scale_a + at + of_upper)
-        next_lower = tl.load(operands.scale_a + at + of_lower)
+        upper_factor = tl.load(operands.scale_a + at + of_upper) * factor_b
+        lower_factor = tl.load(operands.scale_a + at + of_lower) * factor_b
+    for k in range(first_k, end_k, FORM.BLOCK_K):
+        if FORM.SCALES == BLOCK:
+            at = tl.minimum(k + FORM.BLOCK_K, end_k - 1) // SIDE
+            factor_b = tl.load(of_b + at)
+            next_upper = tl.load(operands.scale_a + at + of_upper)
+            next_lower = tl.load(operands.scale_a + at + of_lower)
         a_upper = operands.a.load([row, k])
         a_lower = operands.a.load([row + FORM.BLOCK_M // 2, k])
         b_tile = load_b_by_tma(operands.b, k, column, FORM)
-        upper = add_now(upper, tl.dot(a_upper, b_tile), upper_factor[:, None])
-        lower = add_now(lower, tl.dot(a_lower, b_tile), lower_factor[:, None])
-        upper_factor = next_upper * factor_b
-        lower_factor = next_lower * factor_b
+        if FORM.SCALES == BLOCK:
+            upper = add_now(upper, tl.dot(a_upper, b_tile), upper_factor[:, None])
+            lower = add_now(lower, tl.dot(a_lower, b_tile), lower_factor[:, None])
+            upper_factor = next_upper * factor_b
+            lower_factor = next_lower * factor_b
+        else:
+            upper = add_now(upper, tl.dot(a_upper, b_tile))
+            lower = add_now(lower, tl.dot(a_lower, b_tile))
     return together(upper, lower)
 
 
@@ -166,9 +160,7 @@ def accumulate(acc, operands, row, column, first_k, end_k, FORM: tl.constexpr):
     in at every step; the other SCALES are the caller's.
     """
     PARTS: tl.constexpr = FORM.TMA and operands.a.block_shape[0] < FORM.BLOCK_M
-    if PARTS and FORM.SCALES == BLOCK:
-        acc = accumulate_scaled_parts(acc, operands, row, column, first_k, end_k, FORM)
-    elif PARTS:
+    if PARTS:
         acc = accumulate_parts(acc, operands, row, column, first_k, end_k, FORM)
     elif FORM.TMA and FORM.HALVES and not FORM.B_TRANSPOSED:
         acc = accumulate_halves(acc, operands, row, column, first_k, end_k, FORM)

@@ -26,16 +26,13 @@ from autotune.kernels.primitives import trace as traces
 SCALE_STEP = tl.constexpr(256)
 """Scales that a program moves at once."""
 
-
 Shard = namedtuple("Shard", "data rows width scales scale_columns", defaults=(None, 1))
 """Data [rows, width], and scales of its rows: fp32 [rows, scale_columns], or None."""
-
 
 Inbox = namedtuple("Inbox", "data slot rows pitch arrivals transfer_rows scales scale_pitch", defaults=(None, 1))
 """Where shards arrive: slots of a whole matrix [rows, pitch], and of its scales. ``arrivals`` is int32 [CHUNKS, WORLD,
 units].
 """
-
 
 Steps = namedtuple("Steps", "WORLD ROWS CHUNKS STEP_ROWS STEP_COLUMNS VECTOR HINT ROTATE FIRST")
 """How a shard, ROWS of the matrix or else columns, moves. All rows begin at multiples of VECTOR elements, HINT bytes.
