@@ -26,7 +26,8 @@ from replays import in_turns
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
-from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, grouped_gemm
+from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_gemm
+from autotune.kernels.moe.grouped_tile import GroupedTile
 from autotune.kernels.moe.library import Scaling, grouped_product
 from autotune.machine import machine, versions
 
@@ -99,9 +100,9 @@ class Comparison:
 
     def ours(self, tile: tuple[int, ...], gathered: bool) -> Callable[[], object]:
         block_m, block_n, block_k, warps, stages, per_unit = tile
-        knobs = GroupedKnobs(
+        knobs = GroupedTile(
             mode="push", loads="tma", block_m=block_m, block_n=block_n, block_k=block_k, num_warps=warps,
-            num_stages=stages, group_m=8, programs_per_unit=per_unit,
+            num_stages=stages, group_m=8, swap_ab=False, programs_per_unit=per_unit,
         )  # fmt: skip
         rows = self.a.shape[0]
         operands = GroupedOperands(self.a, self.b, self.offsets, rows)

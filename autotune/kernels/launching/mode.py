@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from autotune.config import Config
+from autotune.config import Config, in_turns
 from autotune.device_rates import Rates
 from autotune.errors import InvalidConfig
 from autotune.kernels.launching.knobs import Knobs, LadderKnobs
@@ -18,6 +19,7 @@ from autotune.search_spaces.joint import DIMENSION, joint_space, word
 from autotune.task import Task
 
 P = TypeVar("P", bound=Problem)
+M = TypeVar("M", bound="Mode[Any]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +37,8 @@ class Mode(Knobs, ABC, Generic[P]):
     """True if its kernels overlap communication and computation."""
 
     @abstractmethod
-    def latency(self, task: Task[P], rates: Rates) -> float:
-        """Microseconds by a cost model."""
+    def latency(self, task: Task[P], rates: Rates) -> float | None:
+        """Microseconds by a cost model; None where there is none."""
 
     @classmethod
     def first(cls, task: Task[P]) -> Iterator[Self]:
@@ -80,14 +82,14 @@ class Modes(Generic[P]):
 
     def __init__(
         self, *modes: type[Mode[P]], default: Callable[[Task[P]], Mode[P]], tried: Sequence[type[Mode[P]]] = (),
-        shared: Sequence[Constraint] = (),
+        shared: Sequence[Constraint] = (), turns: bool = False,
     ) -> None:  # fmt: skip
         """``default`` is what a sensible engineer would use untuned, ``tried`` the order of first configs, if it is not
-        that of the modes, and ``shared`` are constraints of all modes.
+        that of the modes, which take ``turns`` or not, and ``shared`` are constraints of all modes.
         """
         self.by_name = {mode.mode: mode for mode in modes}
         self.space = joint_space(self.by_name, help="communication strategy", shared=shared)
-        self._default, self._tried = default, tried or modes
+        self._default, self._tried, self._turns = default, tried or modes, turns
 
     def of(self, config: Config) -> Mode[P]:
         """Raises InvalidConfig for an unknown mode, an unknown or a missing knob, a value of another type."""
@@ -98,10 +100,16 @@ class Modes(Generic[P]):
             raise InvalidConfig(f"mode={config['mode']!r}: allowed: {', '.join(self.by_name)}")
         return kind.of(config)
 
+    def first_valid(self, configs: Iterable[M], task: Task[P]) -> M | None:
+        """It looks at no more of them."""
+        problem, machine = task.problem, task.machine
+        return next((each for each in configs if self.space.violation(each.config(), problem, machine) is None), None)
+
     def default_config(self, task: Task[P]) -> Config:
         return self._default(task).config()
 
     def first_configs(self, task: Task[P]) -> list[Config]:
         """The default, then the first of each mode; all valid, each once."""
-        found = [self.default_config(task), *(each.config() for mode in self._tried for each in mode.first(task))]
-        return list(self.space.valid(found, task.problem, task.machine))
+        ways = [[each.config() for each in mode.first(task)] for mode in self._tried]
+        found = in_turns(ways) if self._turns else itertools.chain(*ways)
+        return list(self.space.valid([self.default_config(task), *found], task.problem, task.machine))
