@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from autotune.kernels.gemm.space import tile_constraints
+from autotune.kernels.gemm.space import tile_constraints, tma_aligned
+from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.moe.grouped_tile import GroupedTile
-from autotune.machine import Machine
 from autotune.search_spaces.space import Constraint
 from autotune.sizes import round_up
 from autotune.task import Task
@@ -35,12 +35,24 @@ def counts_stay(s: Task[Any]) -> bool:
     return bool(s.problem.dtype == "bf16" or (s.problem.scaled and s.machine.kind == "cuda"))
 
 
-def grouped_tile(problem: Any, machine: Machine, *, gathered: bool, tma: bool) -> dict[str, Any]:
+def _groups_on_the_device(s: Task[Any], mode: str) -> bool:
+    return s.machine.is_interpreter or counts_stay(s)
+
+
+LIBRARY_GROUPS = Constraint(
+    "groups of the library", ("mode",), _groups_on_the_device,
+    "the library's grouped GEMM needs counts on the host, except in bf16, and in fp8 on NVIDIA GPUs",
+)  # fmt: skip
+
+
+def grouped_tile(task: Task[Any], *, gathered: bool) -> dict[str, Any]:
     """Tile, pipeline and loads that one would write down without measuring: few rows read B as fast as they can, many
-    compute. ``gathered``: rows of A are; ``tma``: it takes B.
+    compute. ``gathered``: rows of A are.
 
     The caller makes it smaller where it does not fit (fp32).
     """
+    problem, machine = task.problem, task.machine
+    tma = tma_aligned(task, "tma") and halves_by_tma(task, "tma") and machine.has_tma and not machine.is_interpreter
     rows, (_, columns, depth) = problem.rows_per_expert, problem.gemm
     few, cuda = rows <= 32, machine.kind == "cuda"
     tile: dict[str, Any]
@@ -89,8 +101,17 @@ def narrower(tile: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**tile, "block_n": max(32, tile["block_n"] // parts)} for parts in (1, 2, 4)]
 
 
+def tiles_apart(mode: type[Knobs], task: Task[Any]) -> list[dict[str, Any]]:
+    """Those of a GEMM in a launch of its own; a single, empty choice if it is the library's."""
+    return narrower(grouped_tile(task, gathered=False)) if issubclass(mode, GroupedTile) else [{}]
+
+
 def other_rows(tile: GroupedTile) -> list[dict[str, Any]]:
     """Half and twice as many rows in a tile; no fewer, for a tile of 16 where experts have hundreds takes eight times
     as long (2 H100, 2026-11-24).
     """
     return [{"block_m": tile.block_m // 2}, {"block_m": tile.block_m * 2}]
+
+
+def other_tiles(mode: Knobs) -> list[dict[str, Any]]:
+    return [{"swap_ab": not mode.swap_ab}, *other_rows(mode)] if isinstance(mode, GroupedTile) else []

@@ -8,16 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from autotune.kernels.gemm.space import operands_constraint, tma_aligned
+from autotune.kernels.gemm.space import operands_constraint
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.mode import Mode, Modes
 from autotune.kernels.moe.grouped_space import (
     GROUPED,
+    LIBRARY_GROUPS,
     counts_stay,
     grouped_tile,
-    halves_by_tma,
     narrower,
     other_rows,
+    other_tiles,
+    tiles_apart,
 )
 from autotune.kernels.moe.grouped_tile import GroupedTile
 from autotune.kernels.moe.mode import LL_ARRIVE, ExpertsMode
@@ -63,13 +65,6 @@ class Protocol(Knobs):
     )  # fmt: skip
 
 
-def _tile(task: DispatchGemmTask, *, gathered: bool) -> dict[str, Any]:
-    """Tile, pipeline and loads of our GEMM without measuring; smaller ones may be needed."""
-    tma = task.machine.has_tma and not task.machine.is_interpreter
-    fits = tma_aligned(task, "tma") and halves_by_tma(task, "tma")
-    return grouped_tile(task.problem, task.machine, gathered=gathered, tma=tma and fits)
-
-
 def _rows_are_wide(s: DispatchGemmTask, copy_kib: int, layout_rows: int) -> bool:
     return wide_enough(s, copy_kib, layout_rows) and layout_rows <= round_up(s.problem.capacity)
 
@@ -91,33 +86,22 @@ class LaidOut(Moves, Protocol, ExpertsMode[MoeDispatchGemm]):
     )  # fmt: skip
 
     @classmethod
-    def own_tiles(cls, task: DispatchGemmTask) -> list[dict[str, Any]]:
-        """Our GEMM's tile, and smaller ones; a mode without one has a single choice."""
-        return [{}]
-
-    @classmethod
     def untuned(cls, task: DispatchGemmTask) -> Self | None:
         words = task.problem.tokens <= FEW_TOKENS and task.machine.kind == "cuda" and not task.problem.scaled
+        tiles = tiles_apart(cls, task)
         sizes: dict[str, Any] = {"split": 1, "copy_kib": 8, "layout_rows": 1, "layout_warps": 8}
         shapes = (
             cls(protocol="ll" if words else "signal", **sizes, comm_programs=programs, transfer_tokens=transfer, **tile)
             for programs in (128, 64, 32, 16, 8, 4, 2, 1)
             for transfer in (8, 1)
-            for tile in cls.own_tiles(task)
+            for tile in tiles
         )
         return MODES.first_valid(shapes, task)
 
-    def other_tiles(self) -> list[dict[str, Any]]:
-        return []
-
     def changes(self) -> list[dict[str, Any]]:
         return [
-            {"layout_rows": 4}, {"copy_kib": 16}, *self.other_tiles(), {"comm_programs": 32}, {"layout_warps": 16},
+            {"layout_rows": 4}, {"copy_kib": 16}, *other_tiles(self), {"comm_programs": 32}, {"layout_warps": 16},
         ]  # fmt: skip
-
-
-def _groups_on_the_device(s: DispatchGemmTask, mode: str) -> bool:
-    return s.machine.is_interpreter or counts_stay(s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +109,7 @@ class OwnCollective(LaidOut):
     mode: str = "own_collective"
 
     title: ClassVar[str] = "our collective and the library's GEMM"
-    constraints: ClassVar = (
-        *LaidOut.constraints,
-        Constraint("groups of the library", ("mode",), _groups_on_the_device,
-                   "the library's grouped GEMM needs counts on the host, except in bf16, and in fp8 on NVIDIA GPUs"),
-    )  # fmt: skip
+    constraints: ClassVar = (*LaidOut.constraints, LIBRARY_GROUPS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +118,6 @@ class Unfused(GroupedTile, LaidOut):
 
     title: ClassVar[str] = "our collective and our GEMM, one after the other"
     constraints: ClassVar = (*LaidOut.constraints, *GROUPED)
-
-    @classmethod
-    def own_tiles(cls, task: DispatchGemmTask) -> list[dict[str, Any]]:
-        return narrower(_tile(task, gathered=False))
-
-    def other_tiles(self) -> list[dict[str, Any]]:
-        return [{"swap_ab": not self.swap_ab}, *other_rows(self)]
 
 
 def _leaves_room(s: DispatchGemmTask, comm_programs: int) -> bool:
@@ -185,7 +158,7 @@ class Fused(GroupedTile, TileOrder, ExpertsMode[MoeDispatchGemm]):
     @classmethod
     def untuned(cls, task: DispatchGemmTask) -> Self | None:
         problem, few, words = task.problem, task.problem.tokens <= FEW_TOKENS, cls.words(task)
-        whole = _tile(task, gathered=True)
+        whole = grouped_tile(task, gathered=True)
         own_tiles = problem.rows_per_expert // problem.world_size >= whole["block_m"]
         order = "own_first" if own_tiles and problem.world_size > 1 else "experts"
         shapes = (

@@ -9,10 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from autotune.kernels.gemm.space import operands_constraint, tma_aligned
+from autotune.kernels.gemm.space import operands_constraint
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.mode import Mode, Modes
-from autotune.kernels.moe.grouped_space import GROUPED, counts_stay, grouped_tile, narrower, other_rows
+from autotune.kernels.moe.grouped_space import (
+    GROUPED,
+    LIBRARY_GROUPS,
+    counts_stay,
+    grouped_tile,
+    narrower,
+    other_rows,
+    other_tiles,
+    tiles_apart,
+)
 from autotune.kernels.moe.grouped_tile import GroupedTile
 from autotune.kernels.moe.mode import ExpertsMode, Protocol
 from autotune.kernels.moe_combine.modes import (
@@ -63,12 +72,6 @@ SUMS_TO_SEND = Constraint("sums to send", ("comm_programs", "transfer_tokens", "
                           "there are fewer parts of blocks than programs to send them")  # fmt: skip
 
 
-def _tile(task: GemmCombineTask) -> dict[str, Any]:
-    """Tile, pipeline and loads of our GEMM without measuring; smaller ones may be needed."""
-    tma = task.machine.has_tma and not task.machine.is_interpreter and tma_aligned(task, "tma")
-    return grouped_tile(task.problem, task.machine, gathered=False, tma=tma)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Apart(Sums, PeerOrder, Senders, Combine, ExpertsMode[MoeGemmCombine]):
     """A GEMM, then our combine alone."""
@@ -78,32 +81,21 @@ class Apart(Sums, PeerOrder, Senders, Combine, ExpertsMode[MoeGemmCombine]):
     constraints: ClassVar[tuple[Constraint, ...]] = (SUMS_TO_SEND, *SUMS, rows_fit("sum_warps"))
 
     @classmethod
-    def own_tiles(cls, task: GemmCombineTask) -> list[dict[str, Any]]:
-        """Our GEMM's tile, and smaller ones; a mode without one has a single choice."""
-        return [{}]
-
-    @classmethod
     def untuned(cls, task: GemmCombineTask) -> Self | None:
+        tiles = tiles_apart(cls, task)
         words: dict[str, Any] = {"combine": "push", "peer_order": "rotate", "split": 1, "sum_warps": 8}
         shapes = (
             cls(**words, comm_programs=programs, transfer_tokens=transfer, copy_kib=kib, **tile)
             for transfer, kib in ((2, 8), (1, 4), (1, 2), (1, 1))  # a thread has all of a column's rows
             for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-            for tile in cls.own_tiles(task)
+            for tile in tiles
         )
         return MODES.first_valid(shapes, task)
-
-    def other_tiles(self) -> list[dict[str, Any]]:
-        return []
 
     def changes(self) -> list[dict[str, Any]]:
         fewer = {"transfer_tokens": 1, "copy_kib": 2, "sum_warps": 4}
         words = [{"combine": "pull"}, {"peer_order": "interleaved"}]
-        return [fewer, {"comm_programs": 128}, *self.other_tiles(), *words]
-
-
-def _groups_on_the_device(s: GemmCombineTask, mode: str) -> bool:
-    return s.machine.is_interpreter or counts_stay(s)
+        return [fewer, {"comm_programs": 128}, *other_tiles(self), *words]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +103,7 @@ class OwnCollective(Apart):
     mode: str = "own_collective"
 
     title: ClassVar[str] = "our collective and the library's GEMM"
-    constraints: ClassVar = (
-        *Apart.constraints,
-        Constraint("groups of the library", ("mode",), _groups_on_the_device,
-                   "the library's grouped GEMM needs counts on the host, except in bf16, and in fp8 on NVIDIA GPUs"),
-    )  # fmt: skip
+    constraints: ClassVar = (*Apart.constraints, LIBRARY_GROUPS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +112,6 @@ class Unfused(GroupedTile, Apart):
 
     title: ClassVar[str] = "our collective and our GEMM, one after the other"
     constraints: ClassVar = (*Apart.constraints, *GROUPED)
-
-    @classmethod
-    def own_tiles(cls, task: GemmCombineTask) -> list[dict[str, Any]]:
-        return narrower(_tile(task))
-
-    def other_tiles(self) -> list[dict[str, Any]]:
-        return [{"swap_ab": not self.swap_ab}, *other_rows(self)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +127,11 @@ class Fused(GroupedTile, Sums, ExpertsMode[MoeGemmCombine]):
 
     @classmethod
     def untuned(cls, task: GemmCombineTask) -> Self | None:
-        few = task.problem.tokens <= FEW_TOKENS
+        few, tiles = task.problem.tokens <= FEW_TOKENS, narrower(grouped_tile(task, gathered=False))
         shapes = (
             cls(**words, transfer_tokens=transfer, split=1, copy_kib=kib, **tile)
             for words in cls.words(task)
-            for tile in narrower(_tile(task))
+            for tile in tiles
             for transfer, kib in (((1, 2), (1, 1)) if few else ((2, 8), (2, 4), (1, 4), (1, 1)))
         )
         return MODES.first_valid(shapes, task)
