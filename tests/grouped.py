@@ -11,12 +11,14 @@ from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, meta
-from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, grouped_gemm
+from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_gemm
+from autotune.kernels.moe.grouped_tile import GroupedTile
 from autotune.machine import Machine, machine
 
-KNOBS = GroupedKnobs(
-    mode="none", block_m=16, block_n=32, block_k=32, group_m=2, num_warps=4, num_stages=2, programs_per_unit=1
-)
+TILE = GroupedTile(
+    mode="none", block_m=16, block_n=32, block_k=32, group_m=2, num_warps=4, num_stages=2, loads="pointer",
+    swap_ab=False, programs_per_unit=1,
+)  # fmt: skip
 COUNTS: dict[str, list[int]] = {
     "even": [8, 8, 8], "some empty": [0, 17, 0, 1, 0], "one takes all": [0, 40, 0], "none": [0, 0], "one": [1],
     "long": [3, 201],
@@ -33,7 +35,7 @@ def wrong(case: dict[str, Any]) -> float:
     device = torch.device("cpu" if here.is_interpreter else "cuda")
     counts, n, k = COUNTS[case["counts"]], case.get("n", 72), case.get("k", 80)
     dtype, epilogue, halves = case.get("dtype", "bf16"), case.get("epilogue", "none"), case.get("halves", True)
-    knobs = KNOBS.__class__(**{**vars(KNOBS), **case.get("knobs", {})})
+    knobs = TILE.__class__(**{**vars(TILE), **case.get("knobs", {})})
     generator = torch.Generator().manual_seed(1)
     rows, fp8 = sum(counts) + SPARE, dtype == "fp8"
     kind, result = OPERAND_DTYPES[dtype], TORCH_DTYPES["bf16" if fp8 else dtype]
@@ -97,7 +99,7 @@ def all_wrong(cases: list[dict[str, Any]]) -> list[float]:
 
 def compiled(machine: Machine, case: dict[str, Any]) -> list[Compiled]:
     """The kernel of a case, for a machine that this process compiles for."""
-    knobs = KNOBS.__class__(**{**vars(KNOBS), **case.get("knobs", {})})
+    knobs = TILE.__class__(**{**vars(TILE), **case.get("knobs", {})})
     dtype, n, k, experts, rows = case.get("dtype", "bf16"), 4096, 2048, 8, 1 << 14
     kind, fp8 = OPERAND_DTYPES[dtype], dtype.startswith("fp8")
     epilogue = case.get("epilogue", "none")

@@ -32,7 +32,6 @@ def _counted(word: str) -> Callable[[int], str]:
 MODES = {
     "bsp": "the library's kernels one after the other (BSP)",
     "own_collective": "our collective and the library's GEMM",
-    "unfused": "our collective and our GEMM, one after the other",
     "pull": "pull: the GEMM reads the peers' memory itself",
     "pull_staged": "pull, staged: some programs fetch, the GEMM waits for what it needs",
     "push": "push: each rank sends, the receivers' tiles wait for what they need",
@@ -53,13 +52,6 @@ GEMM = (
     Phrase(("schedule",), _of({"tile": "one program per tile", "persistent": "persistent programs",
                                "flattened": "persistent programs with one flattened loop"})),
 )  # fmt: skip
-GROUPED = (
-    *GEMM[:-2],
-    Phrase(("swap_ab",), lambda swapped: "tiles are computed transposed" if swapped else ""),
-    Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
-)
-"""A grouped GEMM, which neither splits K nor has another schedule."""
-
 LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
 EXCHANGE = Phrase(("exchange",), _of({"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"}))
 STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
@@ -67,26 +59,6 @@ PROTOCOL = Phrase(
     ("protocol",),
     _of({"signal": "data, then a signal", "ll": "LL words of data and flag", "sentinel": "sentinel words: data alone"}),
 )
-COMBINED = (
-    Phrase(("exchange",), _of({"reduce_scatter": "every token's sums", "all_to_all": "the host reads counts"})),
-    PROTOCOL,
-    Phrase(("peer_order",), _of({"rotate": "one peer after the other", "interleaved": "peers in turn"})),
-)
-SUMS = (
-    Phrase(("transfer_tokens",), lambda n: f"{_counted('token')(n)} per signal"),
-    Phrase(("split",), lambda n: f"each block shared by {n} programs" if n != 1 else ""),
-    Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
-)
-
-DISPATCH = (
-    Phrase(("exchange",), _of({"all_gather": "every token to every rank", "all_to_all": "the host reads counts"})),
-    PROTOCOL,
-    Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} tokens"),
-    Phrase(("transfer_tokens",), lambda n: f"{_counted('token')(n)} per signal"),
-    Phrase(("split",), lambda n: f"each block shared by {n} programs" if n != 1 else ""),
-    Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
-)
-
 PHRASES: dict[str, tuple[Phrase, ...]] = {
     "all_gather_gemm": (
         LAUNCH,
@@ -112,37 +84,6 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         *GEMM,
         Phrase(("preload_b",), lambda yes: "B loaded before the wait" if yes else ""),
         STREAMS,
-    ),
-    "moe_dispatch": (
-        LAUNCH,
-        *DISPATCH,
-        Phrase(("layout_rows",), lambda n: f"{_counted('row')(n)} laid out at once"),
-        Phrase(("num_warps",), _counted("warp")),
-    ),
-    "moe_combine": (
-        LAUNCH,
-        *COMBINED,
-        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} send{'s' * (n == 1)}"),
-        *SUMS,
-        Phrase(("num_warps",), _counted("warp")),
-    ),
-    "moe_gemm_combine": (
-        LAUNCH,
-        *COMBINED,
-        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} send{'s' * (n == 1)}"),
-        Phrase(("combine",), _of({"push": "sums are pushed", "pull": "sums are pulled"})),
-        Phrase(("sum_warps",), _counted("warp")),
-        Phrase(("column_groups",), lambda n: f"{n} groups of columns, one after the other" if n != 1 else ""),
-        *SUMS,
-        *GROUPED,
-    ),
-    "moe_dispatch_gemm": (
-        LAUNCH,
-        *DISPATCH,
-        Phrase(("layout_rows",), lambda n: f"{_counted('row')(n)} laid out at once"),
-        Phrase(("layout_warps",), _counted("warp")),
-        Phrase(("tile_order",), _of({"experts": "", "own_first": "tiles of own tokens first"})),
-        *GROUPED,
     ),
     "flash_decode": (
         LAUNCH,

@@ -11,8 +11,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.gemm.library import ring
-from autotune.kernels.launching.contract import LIBRARY, S, T
+from autotune.kernels.launching.contract import S, T
 from autotune.kernels.moe.routing import planned
 from autotune.kernels.moe_combine.problem import CombinedProblem
 from autotune.machine import Machine
@@ -31,9 +30,6 @@ from autotune.workloads.launched import Operands, with_rows
 from autotune.workloads.tolerance import Error, Tolerance
 
 C = TypeVar("C", bound=CombinedProblem)
-
-OF_OURS = 2.0
-"""Roundings of a result: of what travels, and of the sum."""
 
 NOT_A_PAIR = torch.iinfo(torch.int32).min
 
@@ -142,13 +138,7 @@ class CombinedWorkload(ExpertsWorkload):
         return [with_rows(each, world_size * min(ids.shape[1], offsets.shape[0] - 1)) for each in named.values()]
 
 
-def combined_tolerance(
-    problem: CombinedProblem, mode: str, depth: int, machine: Machine, of_rows: float = 0.0
-) -> Tolerance:
-    """Ours rounds what travels, and the sum. The library rounds what travels and the sums of its collective.
-    ``of_rows``: roundings of the rows before that.
-    """
-    roundings = of_rows + (ring(problem.world_size) if mode == LIBRARY else OF_OURS)
+def combined_tolerance(problem: CombinedProblem, roundings: float, depth: int, machine: Machine) -> Tolerance:
     found = rounded(problem.result_dtype, roundings, depth, problem.tokens * problem.hidden, machine)
     return Tolerance(found.overall, SPREAD * found.element)
 

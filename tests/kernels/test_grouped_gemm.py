@@ -13,7 +13,7 @@ from compile_worker import Compilers
 from every_mode import on_cpu, whole
 from ranks_of_functions import run_ranks
 
-from autotune.kernels.moe.grouped_launch import GroupedOperands
+from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_arguments
 from autotune.kernels.moe.library import has_grouped
 from autotune.machine import H100, MI300X, MI350X, Machine
 
@@ -95,7 +95,7 @@ def test_it_compiles(machine: Machine, compilers: Compilers) -> None:
 
 
 def test_programs_are_as_many_as_tiles_or_as_a_unit_is_to_have() -> None:
-    knobs = dataclasses.replace(grouped.KNOBS, block_m=16, block_n=32, programs_per_unit=3)
+    knobs = dataclasses.replace(grouped.TILE, block_m=16, block_n=32, programs_per_unit=3)
     assert knobs.most_tiles(40, 3, 72) == (40 + 3 * 15) // 16 * 3 == 15, "an expert's last tile may have one row"
     assert knobs.most_tiles(2, 3, 72) == 2 * 3, "no more than rows"
     assert [knobs.grouped_programs(40, 3, 72, units) for units in (2, 100)] == [6, 15]
@@ -105,9 +105,9 @@ def test_programs_are_as_many_as_tiles_or_as_a_unit_is_to_have() -> None:
 def test_fp8_sums_are_promoted_unless_the_problem_asks_for_fast_ones() -> None:
     a, b = torch.zeros(8, 64), torch.zeros(2, 32, 64).transpose(1, 2)
     row = GroupedOperands(a, b, torch.zeros(3, dtype=torch.int32), 8, scales="row")
-    promoted = [grouped.KNOBS.grouped(row, "fp8", fast_accum=fast)["PROMOTE"] for fast in (False, True)]
-    assert promoted == [grouped.KNOBS.block_k, None]
-    assert grouped.KNOBS.grouped(row, "bf16")["PROMOTE"] is None
+    promoted = [grouped_arguments(grouped.TILE, row, "fp8", fast_accum=fast)["PROMOTE"] for fast in (False, True)]
+    assert promoted == [grouped.TILE.block_k, None]
+    assert grouped_arguments(grouped.TILE, row, "bf16")["PROMOTE"] is None
 
 
 def test_torch_multiplies_groups_of_bf16_alone_and_on_gpus() -> None:

@@ -18,8 +18,8 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Setup
 from autotune.kernels.moe.routing import Routing, drawn_routing, planned
 from autotune.kernels.moe_combine.launch import KERNELS
+from autotune.kernels.moe_combine.modes import SPACE
 from autotune.kernels.moe_combine.problem import MoeCombine
-from autotune.kernels.moe_combine.space import SPACE
 from autotune.kernels.primitives.counters import EPOCH_SHIFT
 from autotune.machine import H100, machine
 

@@ -88,7 +88,7 @@ def fleet(
         news = [row for row in rows if row.state not in ("done", "waiting")]
         if news:
             cells = [(row.state, standing.title(row.asked), row.device, row.told) for row in news]
-            output.data("\n" + output.columns(HEADER, cells))
+            output.data("\n" + output.columns(Table(HEADER, cells)))
     if not status:
         left = sum(row.state != "done" for row in rows)
         again = f"{left} left; the same command goes on with them, and tries failures again"

@@ -23,7 +23,7 @@ PROMOTED = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmTile(LadderKnobs):
+class Tile(LadderKnobs):
     """Tile, pipeline and operands of our GEMM: dimensions of every mode that has one."""
 
     block_m: int = number(16, 32, 64, 128, 256, help="rows of an output tile", say="tile {block_m}×{block_n}×{block_k}")
@@ -35,8 +35,6 @@ class GemmTile(LadderKnobs):
     num_stages: int = number(1, 2, 3, 4, 5, 6, help="depth of the software pipeline", say="{num_stages:pipeline stage}")
     loads: str = word("pointer", "tma", help="loads and stores by pointers, or by TMA",
                       say={"pointer": "pointer loads", "tma": "TMA loads"})  # fmt: skip
-    split_k: int = number(1, 2, 4, 8, 16, help="programs that share the depth of a tile",
-                          say={1: "", ...: "split-K by {split_k}"})  # fmt: skip
 
     @property
     def tma(self) -> bool:
@@ -107,6 +105,14 @@ class GemmTile(LadderKnobs):
         """
         whole = problem.dtype not in FP8 or problem.fast_accum or problem.scales == "block" or machine.kind == "hip"
         return None if whole else min(PROMOTED, self.block_k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmTile(Tile):
+    """The tile of a GEMM whose depth may be split."""
+
+    split_k: int = number(1, 2, 4, 8, 16, help="programs that share the depth of a tile",
+                          say={1: "", ...: "split-K by {split_k}"})  # fmt: skip
 
     def partials(self, rows: int, columns: int, allocate: Allocate) -> tuple[torch.Tensor, torch.Tensor]:
         """Scratch of ``join_splits`` for a matrix: fp32 partials and int32 tickets; empty where nothing is split."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from autotune.config import Config
+from autotune.config import Config, in_turns
 from autotune.device_rates import Rates
 from autotune.errors import InvalidConfig
 from autotune.kernels.launching.knobs import Knobs, LadderKnobs
@@ -82,15 +83,16 @@ class Modes(Generic[P]):
 
     def __init__(
         self, *modes: type[Mode[P]], default: Callable[[Task[P]], Mode[P]], tried: Sequence[type[Mode[P]]] = (),
-        laid_out: Sequence[type[Mode[P]]] = (), shared: Sequence[Constraint] = (),
+        laid_out: Sequence[type[Mode[P]]] = (), shared: Sequence[Constraint] = (), turns: bool = False,
     ) -> None:  # fmt: skip
-        """``default`` is what a sensible engineer would use untuned, ``tried`` the order of first configs and
-        ``laid_out`` that of dimensions, if it is not that of the modes, and ``shared`` are constraints of all modes.
+        """``default`` is what a sensible engineer would use untuned, ``tried`` the order of first configs (which take
+        ``turns`` or not) and ``laid_out`` that of dimensions, if it is not that of the modes; ``shared``: constraints
+        of all modes.
         """
         self.by_name = {mode.mode: mode for mode in modes}
         order = [mode.mode for mode in laid_out]
         self.space = joint_space(self.by_name, help="communication strategy", shared=shared, order=order)
-        self._default, self._tried = default, tried or modes
+        self._default, self._tried, self._turns = default, tried or modes, turns
 
     def of(self, config: Config) -> Mode[P]:
         """Raises InvalidConfig for an unknown mode, an unknown or a missing knob, a value of another type."""
@@ -112,5 +114,6 @@ class Modes(Generic[P]):
 
     def first_configs(self, task: Task[P]) -> list[Config]:
         """The default, then the first of each mode; all valid, each once."""
-        found = [self.default_config(task), *(each.config() for mode in self._tried for each in mode.first(task))]
-        return list(self.space.valid(found, task.problem, task.machine))
+        ways = [[each.config() for each in mode.first(task)] for mode in self._tried]
+        found = in_turns(ways) if self._turns else itertools.chain(*ways)
+        return list(self.space.valid([self.default_config(task), *found], task.problem, task.machine))

@@ -1,4 +1,4 @@
-"""Launching a grouped GEMM: its knobs, its part of a kernel's arguments, and the launch of one alone."""
+"""Launching a grouped GEMM: its part of a kernel's arguments, and the launch of one alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 
 from autotune.dtypes import FP8, SCALES
 from autotune.kernels.gemm.problem import scale_shapes
-from autotune.kernels.gemm.tile import PROMOTED, GemmKnobs
+from autotune.kernels.gemm.tile import PROMOTED
 from autotune.kernels.launching.gemm import halves_constant
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Allocate
 from autotune.kernels.moe import grouped_gemm as device
+from autotune.kernels.moe.grouped_tile import GroupedTile
 from autotune.kernels.moe.problem import GroupedProblem
 from autotune.kernels.primitives import gated
 
@@ -59,73 +60,64 @@ def scale_tensors(
     return allocate(of_a, torch.float32), of_b.transpose(1, 2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupedKnobs(GemmKnobs):
-    swap_ab: bool = False
-    programs_per_unit: int = 1
+def expert_b(tile: GroupedTile, operands: GroupedOperands, *, halves: bool) -> Any:
+    """B as it is stored, by expert; its halves one behind the other where a tile has columns of both."""
+    if not operands.transposed:
+        return tile.operand(operands.b, (1, tile.block_k, tile.block_n))
+    stored = operands.b.transpose(1, 2)
+    if halves and tile.tma:
+        return tile.operand(stored.unflatten(1, (2, -1)), (1, 2, tile.block_n // 2, tile.block_k))
+    return tile.operand(stored, (1, tile.block_n, tile.block_k))
 
-    def most_tiles(self, rows: int, experts: int, columns: int) -> int:
-        """Tiles of ``rows`` rows, however they fall to the experts."""
-        blocks = min(rows, (rows + experts * (self.block_m - 1)) // self.block_m)
-        return blocks * -(-columns // self.block_n)
 
-    def grouped_programs(self, rows: int, experts: int, columns: int, units: int) -> int:
-        """Programs that walk the tiles, on so many compute units."""
-        return max(1, min(self.most_tiles(rows, experts, columns), units * self.programs_per_unit))
+def whole_tiles(tile: GroupedTile, operands: GroupedOperands, c: torch.Tensor, *, gated: bool) -> Any:
+    """A descriptor of C for tiles that leave by TMA, or None: gathered rows of A take the registers for it.
 
-    def expert_b(self, operands: GroupedOperands, *, halves: bool) -> Any:
-        """B as it is stored, by expert; its halves one behind the other where a tile has columns of both."""
-        if not operands.transposed:
-            return self.operand(operands.b, (1, self.block_k, self.block_n))
-        stored = operands.b.transpose(1, 2)
-        if halves and self.tma:
-            return self.operand(stored.unflatten(1, (2, -1)), (1, 2, self.block_n // 2, self.block_k))
-        return self.operand(stored, (1, self.block_n, self.block_k))
+    Laid out, fp8 tiles of 128x128 took 5 to 6 % less time so, of bf16 from 3 % more to 3 % less (H200, 2026-11-24).
+    """
+    if not tile.tma or operands.gather is not None or tile.swap_ab:
+        return None
+    return tile.operand(c, (tile.block_m, tile.block_n // 2 if tile.block_n >= 64 or gated else tile.block_n))
 
-    def whole_tiles(self, operands: GroupedOperands, c: torch.Tensor, *, gated: bool) -> Any:
-        """A descriptor of C for tiles that leave by TMA, or None: gathered rows of A take the registers for it.
 
-        Laid out, fp8 tiles of 128x128 took 5 to 6 % less time so, of bf16 from 3 % more to 3 % less (H200, 2026-11-24).
-        """
-        if not self.tma or operands.gather is not None or self.swap_ab:
-            return None
-        return self.operand(c, (self.block_m, self.block_n // 2 if self.block_n >= 64 or gated else self.block_n))
-
-    def grouped(
-        self, operands: GroupedOperands, dtype: str, *, epilogue: str = "none", halves: bool = False,
-        fast_accum: bool = False,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Arguments that every kernel with a grouped GEMM has, but for its result; ``dtype`` is A's. ``halves`` counts
-        with an epilogue alone.
-        """
-        halves = halves and epilogue != "none"
-        experts, depth, columns = operands.b.shape
-        a_tma = self.tma and operands.gather is None
-        whole = dtype not in FP8 or fast_accum or operands.scales == "block"
-        promote = None if whole else min(PROMOTED, self.block_k)
-        parts = not self.swap_ab and self.rows_in_turn(operands.scales, promote, halves=halves)
-        return {
-            "a": self.a_operand(operands.a, in_two_parts=parts) if a_tma else operands.a, "gather": operands.gather,
-            "b": self.expert_b(operands, halves=halves), "scale_a": operands.scale_a, "scale_b": operands.scale_b,
-            "offsets": operands.offsets, "N": columns, "K": depth,
-            **{f"stride_b{name}": operands.b.stride(place) for place, name in enumerate("ekn")},
-            "group_m": self.group_m, "EXPERTS": experts, "PER": operands.per,
-            "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k, "A_TMA": a_tma, "TMA": self.tma,
-            "B_TRANSPOSED": operands.transposed, "HALVES": halves_constant(halves, columns),
-            "EVEN_K": depth % self.block_k == 0, "SWAP": self.swap_ab, "PROMOTE": promote, "PARTS": parts,
-            "SCALES": SCALES.index(operands.scales), "EPILOGUE": EPILOGUES[epilogue],
-        }  # fmt: skip
+def grouped_arguments(
+    tile: GroupedTile, operands: GroupedOperands, dtype: str, *, epilogue: str = "none", halves: bool = False,
+    fast_accum: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Arguments that every kernel with a grouped GEMM has, but for its result; ``dtype`` is A's. ``halves`` counts
+    with an epilogue alone.
+    """
+    halves = halves and epilogue != "none"
+    experts, depth, columns = operands.b.shape
+    a_tma = tile.tma and operands.gather is None
+    whole = dtype not in FP8 or fast_accum or operands.scales == "block"
+    promote = None if whole else min(PROMOTED, tile.block_k)
+    parts = not tile.swap_ab and tile.rows_in_turn(operands.scales, promote, halves=halves)
+    return {
+        "a": tile.a_operand(operands.a, in_two_parts=parts) if a_tma else operands.a, "gather": operands.gather,
+        "b": expert_b(tile, operands, halves=halves), "scale_a": operands.scale_a, "scale_b": operands.scale_b,
+        "offsets": operands.offsets, "N": columns, "K": depth,
+        **{f"stride_b{name}": operands.b.stride(place) for place, name in enumerate("ekn")},
+        "group_m": tile.group_m, "EXPERTS": experts, "PER": operands.per,
+        "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k, "A_TMA": a_tma, "TMA": tile.tma,
+        "B_TRANSPOSED": operands.transposed, "HALVES": halves_constant(halves, columns),
+        "EVEN_K": depth % tile.block_k == 0, "SWAP": tile.swap_ab, "PROMOTE": promote, "PARTS": parts,
+        "SCALES": SCALES.index(operands.scales), "EPILOGUE": EPILOGUES[epilogue],
+    }  # fmt: skip
 
 
 def grouped_gemm(
-    knobs: GroupedKnobs, operands: GroupedOperands, c: torch.Tensor, dtype: str, units: int, *,
+    tile: GroupedTile, operands: GroupedOperands, c: torch.Tensor, dtype: str, units: int, *,
     epilogue: str = "none", halves: bool = False, fast_accum: bool = False,
 ) -> Launch:  # fmt: skip
     """C [rows, N] = each row of A times its expert's B; with swiglu C is [rows, N / 2], B's columns are gate and up:
     ``halves``, or in turns. Rows of C beyond the last expert's are left alone.
     """
     experts, _, columns = operands.b.shape
-    arguments = {**knobs.grouped(operands, dtype, epilogue=epilogue, halves=halves, fast_accum=fast_accum), "c": c}
-    arguments["whole"] = knobs.whole_tiles(operands, c, gated=epilogue != "none")
-    programs = knobs.grouped_programs(operands.rows, experts, columns, units)
-    return Launch(device.grouped_gemm_kernel, programs, arguments, knobs.options)
+    arguments = {
+        **grouped_arguments(tile, operands, dtype, epilogue=epilogue, halves=halves, fast_accum=fast_accum),
+        "c": c,
+    }
+    arguments["whole"] = whole_tiles(tile, operands, c, gated=epilogue != "none")
+    programs = tile.grouped_programs(operands.rows, experts, columns, units)
+    return Launch(device.grouped_gemm_kernel, programs, arguments, tile.options)

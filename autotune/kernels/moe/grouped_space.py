@@ -9,30 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from autotune.config import Config, Value
-from autotune.kernels.gemm.space import gemm_constraints, gemm_dimensions
-from autotune.machine import Machine
-from autotune.search_spaces.dimension import Dimension, flags, numbers
+from autotune.kernels.gemm.space import tile_constraints, tma_aligned
+from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.moe.grouped_tile import GroupedTile
 from autotune.search_spaces.space import Constraint
 from autotune.sizes import round_up
 from autotune.task import Task
-
-
-def grouped_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
-    """Tile, pipeline and operands, for the modes whose grouped GEMM is ours."""
-    return (
-        *gemm_dimensions(modes),
-        flags("swap_ab", modes=modes, help="compute each tile's transpose: for experts with few rows"),
-        numbers("programs_per_unit", 1, 2, 4, modes=modes, help="GEMM programs per compute unit, which walk the tiles"),
-    )
-
-
-def grouped_constraints() -> tuple[Constraint, ...]:
-    return (
-        *gemm_constraints(),
-        Constraint("TMA of both halves", ("loads",), halves_by_tma,
-                   "gate and up in halves arrive as one tile only if B is stored transposed, b_order=nk"),
-    )  # fmt: skip
 
 
 def halves_by_tma(s: Task[Any], loads: str) -> bool:
@@ -40,20 +22,40 @@ def halves_by_tma(s: Task[Any], loads: str) -> bool:
     return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
 
 
+GROUPED = (
+    *tile_constraints(),
+    Constraint("TMA of both halves", ("loads",), halves_by_tma,
+               "gate and up in halves arrive as one tile only if B is stored transposed, b_order=nk"),
+)  # fmt: skip
+"""Constraints of every mode whose grouped GEMM is ours."""
+
+
 def counts_stay(s: Task[Any]) -> bool:
     """True if the library multiplies groups of these operands without a word to the host."""
     return bool(s.problem.dtype == "bf16" or (s.problem.scaled and s.machine.kind == "cuda"))
 
 
-def grouped_tile(problem: Any, machine: Machine, *, gathered: bool, tma: bool) -> dict[str, Value]:
+def _groups_on_the_device(s: Task[Any], mode: str) -> bool:
+    return s.machine.is_interpreter or counts_stay(s)
+
+
+LIBRARY_GROUPS = Constraint(
+    "groups of the library", ("mode",), _groups_on_the_device,
+    "the library's grouped GEMM needs counts on the host, except in bf16, and in fp8 on NVIDIA GPUs",
+)  # fmt: skip
+
+
+def grouped_tile(task: Task[Any], *, gathered: bool) -> dict[str, Any]:
     """Tile, pipeline and loads that one would write down without measuring: few rows read B as fast as they can, many
-    compute. ``gathered``: rows of A are; ``tma``: it takes B.
+    compute. ``gathered``: rows of A are.
 
     The caller makes it smaller where it does not fit (fp32).
     """
+    problem, machine = task.problem, task.machine
+    tma = tma_aligned(task, "tma") and halves_by_tma(task, "tma") and machine.has_tma and not machine.is_interpreter
     rows, (_, columns, depth) = problem.rows_per_expert, problem.gemm
     few, cuda = rows <= 32, machine.kind == "cuda"
-    tile: dict[str, Value]
+    tile: dict[str, Any]
     most = rows + 2 * math.isqrt(rows)  # of most experts: one with more reads its B twice
     if machine.is_interpreter:
         tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
@@ -79,10 +81,10 @@ def grouped_tile(problem: Any, machine: Machine, *, gathered: bool, tma: bool) -
     return {**tile, "swap_ab": few and cuda, "loads": "tma" if tma else "pointer"}
 
 
-def _adding_tile(problem: Any, *, gathered: bool, in_two_parts: bool) -> dict[str, Value]:
+def _adding_tile(problem: Any, *, gathered: bool, in_two_parts: bool) -> dict[str, Any]:
     """A tile whose sums are promoted, or scaled by blocks: one part of the work adds up while another multiplies.
 
-    The parts are two programs with tiles of 64 rows, or the two halves of a tile where ``GemmKnobs.rows_in_turn``
+    The parts are two programs with tiles of 64 rows, or the two halves of a tile where ``Tile.rows_in_turn``
     says so: the former took 10 to 25 % longer with scales by rows and 256 or 1024 rows an expert, up to 12 % by blocks
     (H200, 2026-11-23).
     """
@@ -94,19 +96,22 @@ def _adding_tile(problem: Any, *, gathered: bool, in_two_parts: bool) -> dict[st
     return {"num_warps": 4, "programs_per_unit": 2}
 
 
-def narrower_blocks(config: Config) -> list[int]:
-    """Columns of a config's tile, and of smaller ones that may fit where it does not."""
-    return [max(32, config.integer("block_n") // parts) for parts in (1, 2, 4)]
+def narrower(tile: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tile, and others of fewer columns that may fit where it does not."""
+    return [{**tile, "block_n": max(32, tile["block_n"] // parts)} for parts in (1, 2, 4)]
 
 
-def narrower_tiles(config: Config) -> list[dict[str, Value]]:
-    """``narrower_blocks`` as replacements; one empty replacement without a tile: the library multiplies."""
-    return [{"block_n": columns} for columns in narrower_blocks(config)] if "block_n" in config else [{}]
+def tiles_apart(mode: type[Knobs], task: Task[Any]) -> list[dict[str, Any]]:
+    """Those of a GEMM in a launch of its own; a single, empty choice if it is the library's."""
+    return narrower(grouped_tile(task, gathered=False)) if issubclass(mode, GroupedTile) else [{}]
 
 
-def other_rows(config: Config) -> list[Config]:
-    """The config with half and with twice as many rows in a tile; no fewer, for a tile of 16 where experts have
-    hundreds takes eight times as long (2 H100, 2026-11-24).
+def other_rows(tile: GroupedTile) -> list[dict[str, Any]]:
+    """Half and twice as many rows in a tile; no fewer, for a tile of 16 where experts have hundreds takes eight times
+    as long (2 H100, 2026-11-24).
     """
-    rows = config.integer("block_m")
-    return [config.replace(block_m=rows // 2), config.replace(block_m=rows * 2)]
+    return [{"block_m": tile.block_m // 2}, {"block_m": tile.block_m * 2}]
+
+
+def other_tiles(mode: Knobs) -> list[dict[str, Any]]:
+    return [{"swap_ab": not mode.swap_ab}, *other_rows(mode)] if isinstance(mode, GroupedTile) else []

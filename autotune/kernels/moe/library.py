@@ -11,15 +11,17 @@ import torch
 from autotune.dtypes import FP8, SCALE_BLOCK
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
-from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, grouped_gemm
+from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_gemm
+from autotune.kernels.moe.grouped_tile import GroupedTile
 from autotune.machine import machine
 
 GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 SCALED_GROUPED: Any = getattr(torch, "_scaled_grouped_mm", None)
 
-OF_BLOCKS = GroupedKnobs(
-    mode="bsp", block_m=64, block_n=128, block_k=128, group_m=8, num_warps=4, num_stages=3, programs_per_unit=2
-)
+OF_BLOCKS = GroupedTile(
+    mode="bsp", block_m=64, block_n=128, block_k=128, group_m=8, num_warps=4, num_stages=3, loads="pointer",
+    swap_ab=False, programs_per_unit=2,
+)  # fmt: skip
 """No library multiplies groups with scales by blocks: ours does, alone and untuned."""
 
 FEW_ROWS = 256
@@ -68,12 +70,12 @@ def _scaled_product(rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, 
         operands = GroupedOperands(
             rows, b, offsets, rows.shape[0], scale_a=scaling.a, scale_b=scaling.b, scales=scaling.kind
         )
-        here, knobs = machine(), OF_BLOCKS
+        here, tile = machine(), OF_BLOCKS
         if here.has_tma and rows.shape[1] % SCALE_BLOCK == 0:
             few = rows.shape[0] <= FEW_ROWS * b.shape[0]
-            knobs = dataclasses.replace(knobs, loads="tma", block_m=64 if few else 128)
+            tile = dataclasses.replace(tile, loads="tma", block_m=64 if few else 128)
         launch = grouped_gemm(
-            knobs, operands, product, NAMES[rows.dtype], here.compute_units, fast_accum=scaling.fast_accum
+            tile, operands, product, NAMES[rows.dtype], here.compute_units, fast_accum=scaling.fast_accum
         )
         launch.run()
         return product

@@ -8,16 +8,33 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from autotune.kernels.gemm.library import ring
 from autotune.kernels.launching.collectives import reduce_scatter_single
+from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import settle_key
+from autotune.kernels.launching.tensors import Run
+from autotune.kernels.launching.way import LibraryWay
 from autotune.kernels.moe.routing import Plan, reached_ranks
-from autotune.kernels.moe_combine.problem import CombinedProblem
+from autotune.kernels.moe_combine.modes import Library
+from autotune.kernels.moe_combine.problem import CombinedProblem, MoeCombine
+from autotune.kernels.moe_combine.tensors import Tensors
 from autotune.kernels.primitives.token_sums import list_rows_kernel, sum_rows_kernel
 
 LISTED = 1024
 """Rows that a program lists."""
 SUMMED = 1024
 """Columns that a program sums."""
+
+
+class BulkSynchronous(LibraryWay[MoeCombine, Library[MoeCombine], Tensors]):
+    def eager(self, call: Call[MoeCombine, Library[MoeCombine], Tensors, None]) -> Run:
+        problem, tensors, exchange = call.problem, call.tensors, call.knobs.exchange
+        plan = Plan(tensors.offsets, tensors.pairs, tensors.row_gates)
+        return lambda: combine(problem, tensors.rows, plan, tensors.ids, tensors.out, exchange, call.rank, call.group)
+
+    def roundings(self, problem: MoeCombine) -> float:
+        """What travels, and the sums of the collective."""
+        return ring(problem.world_size)
 
 
 def combine(

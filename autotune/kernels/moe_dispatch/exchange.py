@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import torch
 
-from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.contract import Call, MaybeS, T
 from autotune.kernels.launching.scratch import poison_inbox
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
+from autotune.kernels.launching.way import M, Way
 from autotune.kernels.moe.problem import SLOTS
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
+from autotune.kernels.moe_dispatch.steps import Moves, columns_of
 from autotune.sizes import round_up
 
 LONGEST_STEP = 2048
@@ -23,25 +25,29 @@ MOST_ROUTING_PARTS = 8
 """Programs that send the routing."""
 
 
-class ExchangeKnobs(Protocol):
-    @property
-    def mode(self) -> str: ...
-    @property
-    def ll(self) -> bool:
-        """True if tokens travel by the LL protocol."""
+@dataclass(frozen=True)
+class Travel:
+    """How tokens and their routing come to a rank."""
 
-    @property
-    def routing_ll(self) -> bool:
-        """True if the routing travels by the LL protocol."""
+    pull: bool = False
+    """Ranks load the tokens of their experts."""
+    ll: bool = False
+    """Tokens travel by the LL protocol."""
+    routing_ll: bool = False
+    """The routing does."""
 
-    @property
-    def comm_programs(self) -> int: ...
-    @property
-    def transfer_tokens(self) -> int: ...
-    @property
-    def split(self) -> int: ...
-    @property
-    def copy_kib(self) -> int: ...
+
+D = TypeVar("D", bound=DispatchedProblem)
+
+
+class PulledTokens(Way[D, M, T, MaybeS]):
+    """A way whose tokens, and their scales, peers load."""
+
+    def read_by_peers(self, problem: D, mode: M) -> tuple[int, ...]:
+        return problem.tokens, problem.hidden
+
+    def also_read_by_peers(self, problem: D, mode: M) -> tuple[str, ...]:
+        return ("scale_x",) if problem.row_scales else ()
 
 
 @dataclass(frozen=True)
@@ -75,20 +81,20 @@ class Scratch:
             poison_inbox(self.scale_inbox)
 
 
-def exchange_scratch(problem: DispatchedProblem, knobs: ExchangeKnobs, shared: Allocate) -> Scratch:
+def exchange_scratch(problem: DispatchedProblem, mode: Moves, travel: Travel, shared: Allocate) -> Scratch:
     ints, world, pairs = torch.int32, problem.world_size, problem.tokens * problem.top_k
-    per_word = 4 // problem.element_size if knobs.ll else 1
+    per_word = 4 // problem.element_size if travel.ll else 1
     return Scratch(
         epoch_counter=shared((1,), torch.int64),
         own_rows=shared((problem.local_experts, 2), ints),
         planned=shared((SLOTS,), ints),
         done=shared((world,), ints),
         routings=shared((SLOTS, world), ints),
-        arrivals=shared((SLOTS, world, math.ceil(problem.tokens / knobs.transfer_tokens)), ints),
-        routed=shared((SLOTS, world, 2, pairs), torch.int64 if knobs.routing_ll else ints),
+        arrivals=shared((SLOTS, world, math.ceil(problem.tokens / mode.transfer_tokens)), ints),
+        routed=shared((SLOTS, world, 2, pairs), torch.int64 if travel.routing_ll else ints),
         inbox=shared(
             (SLOTS, world, problem.tokens, problem.hidden // per_word),
-            torch.int64 if knobs.ll else OPERAND_DTYPES[problem.dtype],
+            torch.int64 if travel.ll else OPERAND_DTYPES[problem.dtype],
         ),
         scale_inbox=(
             shared((SLOTS, world, problem.tokens, problem.row_scales), torch.float32) if problem.row_scales else None
@@ -96,28 +102,22 @@ def exchange_scratch(problem: DispatchedProblem, knobs: ExchangeKnobs, shared: A
     )
 
 
-def exchange_arguments(call: Call[Any, Any, Any, Any], num_warps: int) -> tuple[int, dict[str, Any]]:
+def exchange_arguments(
+    call: Call[Any, Any, Any, Any], mode: Moves, travel: Travel, num_warps: int
+) -> tuple[int, dict[str, Any]]:  # fmt: skip
     """The number of programs, of so many warps, that exchange and plan, and their arguments but for the operands and
     the plan.
     """
     problem: DispatchedProblem = call.problem
-    knobs: ExchangeKnobs = call.knobs
     pairs = problem.tokens * problem.top_k
     step = min(LONGEST_STEP * max(1, num_warps // 8), round_up(problem.all_pairs))
     parts = min(MOST_ROUTING_PARTS, math.ceil(pairs / step))
     arguments = {
-        **{each.name: getattr(call.scratch, each.name) for each in fields(Scratch)}, "T": problem.tokens,
-        "H": problem.hidden, "K": problem.top_k,
-        "local": problem.local_experts, "capacity": problem.capacity, "routing_parts": parts,
-        "comm_programs": knobs.comm_programs, "rank": call.rank, "heap_bases": call.bases,
-        "status": call.status, "spin_limit": call.spin_limit, "WORLD": problem.world_size,
-        "PULL": knobs.mode == "pull", "LL": knobs.ll,
-        "ROUTING_LL": knobs.routing_ll, "STEP": step, "TOKENS": knobs.transfer_tokens, "SPLIT": knobs.split,
-        "COLUMNS": step_columns(problem, knobs.copy_kib, knobs.transfer_tokens), "CHOICES": round_up(problem.top_k),
+        **{each.name: getattr(call.scratch, each.name) for each in fields(Scratch)}, **call.common(),
+        "T": problem.tokens, "H": problem.hidden, "K": problem.top_k, "local": problem.local_experts,
+        "capacity": problem.capacity, "routing_parts": parts, "comm_programs": mode.comm_programs,
+        "PULL": travel.pull, "LL": travel.ll, "ROUTING_LL": travel.routing_ll, "STEP": step,
+        "TOKENS": mode.transfer_tokens, "SPLIT": mode.split, "CHOICES": round_up(problem.top_k),
+        "COLUMNS": columns_of(problem, mode.copy_kib, mode.transfer_tokens),
     }  # fmt: skip
-    return parts + knobs.comm_programs + problem.local_experts, arguments
-
-
-def step_columns(problem: DispatchedProblem, copy_kib: int, rows: int) -> int:
-    """Columns of a step of that many KiB over that many rows."""
-    return min(copy_kib * 1024 // problem.element_size // rows, round_up(problem.hidden))
+    return parts + mode.comm_programs + problem.local_experts, arguments

@@ -10,9 +10,32 @@ import torch.distributed as dist
 
 from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.tensors import Run
+from autotune.kernels.launching.way import LibraryWay
 from autotune.kernels.moe.plan import ROWS_LOST
 from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import Plan, Routing, planned, reached_ranks
+from autotune.kernels.moe_dispatch.modes import Library
+from autotune.kernels.moe_dispatch.problem import MoeDispatch
+from autotune.kernels.moe_dispatch.tensors import ScaledTensors, Tensors
+
+
+class BulkSynchronous(LibraryWay[MoeDispatch, Library[MoeDispatch], Tensors]):
+    def eager(self, call: Call[MoeDispatch, Library[MoeDispatch], Tensors, None]) -> Run:
+        """The host reads the counts of an all-to-all; an all-gather needs none."""
+        tensors = call.tensors
+        scaled = tensors if isinstance(tensors, ScaledTensors) else None
+
+        def run() -> None:
+            rows, of_rows, _ = dispatched(call, None if scaled is None else scaled.scale_x)
+            tensors.rows[: rows.shape[0]].copy_(rows)
+            if scaled is not None and of_rows is not None:
+                scaled.scale_rows[: rows.shape[0]].copy_(of_rows)
+
+        return run
+
+    def roundings(self, problem: MoeDispatch) -> float:
+        return 0.0
 
 
 def dispatched(

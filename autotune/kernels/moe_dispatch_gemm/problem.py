@@ -12,9 +12,6 @@ from autotune.problem import choice, size
 
 EPILOGUES = ("none", "swiglu")
 
-LAID_OUT = ("own_collective", "unfused")
-"""Modes that lay rows out by expert before a GEMM multiplies them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class MoeDispatchGemm(GatedColumns, GroupedProblem, DispatchedProblem):

@@ -10,9 +10,6 @@ from autotune.kernels.moe.problem import WHOLE, GroupedProblem
 from autotune.kernels.moe_combine.problem import CombinedProblem
 from autotune.problem import choice, size
 
-APART = ("own_collective", "unfused")
-"""Modes whose combine is a launch of its own."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class MoeGemmCombine(GroupedProblem, CombinedProblem):

@@ -10,10 +10,10 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
-from autotune.kernels.moe_combine.launch import KERNELS, Tensors
+from autotune.kernels.moe_combine.launch import KERNELS
+from autotune.kernels.moe_combine.own import Scratch
 from autotune.kernels.moe_combine.problem import MoeCombine
-from autotune.kernels.moe_combine.scratch import Scratch
-from autotune.kernels.moe_combine.space import SPACE, default_config, first_configs
+from autotune.kernels.moe_combine.tensors import Tensors
 from autotune.machine import Machine
 from autotune.workloads.combined import (
     CombinedOperation,
@@ -24,6 +24,7 @@ from autotune.workloads.combined import (
 )
 from autotune.workloads.comparison import drawn_with_zeros
 from autotune.workloads.launched import Operands
+from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Tolerance
 
 
@@ -38,21 +39,14 @@ class MoeCombineOperation(CombinedOperation[MoeCombine, Tensors, Scratch]):
         return self.drawn.own(number).to(self.wide) * weights.sum(1, keepdim=True)
 
 
-class MoeCombineWorkload(CombinedWorkload):
+class MoeCombineWorkload(ModedWorkload, CombinedWorkload):
     problem_type = MoeCombine
     operation_type = MoeCombineOperation
-    space = SPACE
     kernels = KERNELS
     options = ("routing", "exponent", "deterministic", "histogram")
 
-    def default_config(self, problem: MoeCombine, machine: Machine) -> Config:
-        return default_config(problem, machine)
-
-    def first_configs(self, problem: MoeCombine, machine: Machine) -> list[Config]:
-        return first_configs(problem, machine)
-
     def tolerance_of(self, problem: MoeCombine, config: Config, machine: Machine) -> Tolerance:
-        return combined_tolerance(problem, self.kernels.knobs.of(config).mode, problem.top_k, machine)
+        return combined_tolerance(problem, self.kernels.way_of(config).roundings(problem), problem.top_k, machine)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeCombine:
         """Rows are a contiguous matrix, laid out by the plan of the tokens whose ids are given."""

@@ -7,20 +7,19 @@ from typing import Any
 
 import torch
 
-from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, element_type
 from autotune.kernels.moe.routing import Plan
 from autotune.kernels.moe_dispatch.exchange import Scratch
-from autotune.kernels.moe_dispatch.launch import KERNELS, SCALED, Tensors
+from autotune.kernels.moe_dispatch.launch import KERNELS, SCALED
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
-from autotune.kernels.moe_dispatch.space import SPACE, default_config, first_configs
-from autotune.machine import Machine
+from autotune.kernels.moe_dispatch.tensors import Tensors
 from autotune.workloads.dispatched import RIGHT, WRONG, DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
+from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Error, Tolerance
 
 EXACT = Tolerance(0.0, 0.0)
@@ -50,23 +49,16 @@ class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors, Scratch]):
         return {"all_to_all": self.exchange(), "layout": lay_out}
 
 
-class MoeDispatchWorkload(DispatchedWorkload):
+class MoeDispatchWorkload(ModedWorkload, DispatchedWorkload):
     """Joins problem, kernels and space. Its operator takes tokens without scales."""
 
     problem_type = MoeDispatch
     operation_type = MoeDispatchOperation
-    space = SPACE
     kernels = KERNELS
     options = ("experts", "routing", "exponent", "histogram")
 
     def kernels_of(self, problem: MoeDispatch) -> Kernels[Any, Any, Any, Any]:
         return SCALED if problem.scaled else self.kernels
-
-    def default_config(self, problem: MoeDispatch, machine: Machine) -> Config:
-        return default_config(problem, machine)
-
-    def first_configs(self, problem: MoeDispatch, machine: Machine) -> list[Config]:
-        return first_configs(problem, machine)
 
     def tolerance(self, problem: MoeDispatch) -> Tolerance:
         return EXACT

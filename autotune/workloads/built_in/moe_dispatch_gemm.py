@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.kernels.gemm.library import OF_A_LIBRARY, dequantised
+from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.routing import Plan, planned
-from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, GemmScratch, Tensors, multiply, scaling_of
+from autotune.kernels.moe_dispatch.exchange import Scratch
+from autotune.kernels.moe_dispatch_gemm.launch import KERNELS
+from autotune.kernels.moe_dispatch_gemm.library import multiply
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
-from autotune.kernels.moe_dispatch_gemm.space import SPACE, TILED, default_config, first_configs
+from autotune.kernels.moe_dispatch_gemm.tensors import Tensors, scaling_of
 from autotune.machine import Machine
 from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded_gated, rounded_product
 from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
@@ -21,10 +23,11 @@ from autotune.workloads.gemm import result_type
 from autotune.workloads.grouped import check_experts, grouped_operands, is_transposed
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
+from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Error, Tolerance
 
 
-class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, GemmScratch]):
+class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Scratch]):
     """The tensors of one rank, and the config prepared last."""
 
     def draw(self, seed: int) -> None:
@@ -73,26 +76,17 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Gem
         }
 
 
-class MoeDispatchGemmWorkload(DispatchedWorkload):
+class MoeDispatchGemmWorkload(ModedWorkload, DispatchedWorkload):
     problem_type = MoeDispatchGemm
     operation_type = MoeDispatchGemmOperation
-    space = SPACE
     kernels = KERNELS
     options = ("experts", "epilogue", "gate_up", "routing", "exponent", "fast_accum", "histogram")
 
-    def default_config(self, problem: MoeDispatchGemm, machine: Machine) -> Config:
-        return default_config(problem, machine)
-
-    def first_configs(self, problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
-        return first_configs(problem, machine)
-
     def tolerance_of(self, problem: MoeDispatchGemm, config: Config, machine: Machine) -> Tolerance:
-        """The result alone is rounded, or also what the library's GEMM rounds on its way there."""
-        ours = self.kernels.knobs.of(config).mode in TILED
+        roundings = self.kernels.way_of(config).roundings(problem)
         elements = problem.tokens * problem.top_k * problem.width
-        if problem.gated:
-            return rounded_gated(problem, 0.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)
-        return rounded_product(problem, 1.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)
+        rounded = rounded_gated if problem.gated else rounded_product
+        return rounded(problem, roundings, elements, machine)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatchGemm:
         """X is a contiguous matrix, ids and gates have a row for each of its rows, and B is this rank's experts'."""

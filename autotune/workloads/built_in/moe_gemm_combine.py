@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.kernels.gemm.library import OF_A_LIBRARY, dequantised
+from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.library import grouped_product
-from autotune.kernels.moe_gemm_combine.launch import KERNELS, GemmScratch, Tensors, scaling_of
+from autotune.kernels.moe_gemm_combine.apart import Products
+from autotune.kernels.moe_gemm_combine.launch import KERNELS
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
-from autotune.kernels.moe_gemm_combine.space import SPACE, TILED, default_config, first_configs
+from autotune.kernels.moe_gemm_combine.tensors import Tensors, scaling_of
 from autotune.machine import Machine
 from autotune.workloads.combined import (
     CombinedOperation,
@@ -26,10 +27,11 @@ from autotune.workloads.gemm import result_type
 from autotune.workloads.grouped import check_experts, grouped_operands, is_transposed
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
+from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Tolerance
 
 
-class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, GemmScratch]):
+class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, Products]):
     """The tensors of one rank, and the config prepared last."""
 
     def draw(self, seed: int) -> None:
@@ -77,24 +79,15 @@ class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, GemmScr
         return {"gemm": gemm, **super().parts()}
 
 
-class MoeGemmCombineWorkload(CombinedWorkload):
+class MoeGemmCombineWorkload(ModedWorkload, CombinedWorkload):
     problem_type = MoeGemmCombine
     operation_type = MoeGemmCombineOperation
-    space = SPACE
     kernels = KERNELS
     options = ("routing", "exponent", "deterministic", "fast_accum", "histogram")
 
-    def default_config(self, problem: MoeGemmCombine, machine: Machine) -> Config:
-        return default_config(problem, machine)
-
-    def first_configs(self, problem: MoeGemmCombine, machine: Machine) -> list[Config]:
-        return first_configs(problem, machine)
-
     def tolerance_of(self, problem: MoeGemmCombine, config: Config, machine: Machine) -> Tolerance:
-        """Products are rounded too, and by the library's GEMM maybe more than once."""
-        mode = self.kernels.knobs.of(config).mode
-        of_rows = 1.0 if mode in TILED else 1.0 + OF_A_LIBRARY
-        found = combined_tolerance(problem, mode, problem.width, machine, of_rows)
+        roundings = self.kernels.way_of(config).roundings(problem)
+        found = combined_tolerance(problem, roundings, problem.width, machine)
         return with_lost(problem, found, machine)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeGemmCombine:

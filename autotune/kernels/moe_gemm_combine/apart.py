@@ -1,0 +1,85 @@
+"""A GEMM, ours or the library's, then our combine alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import torch
+
+from autotune.kernels.gemm.library import OF_A_LIBRARY
+from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.kernels.launching.way import Way
+from autotune.kernels.moe.grouped_launch import grouped_gemm
+from autotune.kernels.moe.library import grouped_product
+from autotune.kernels.moe_combine.own import ROUNDINGS, Scratch, combine_launch, scratch_of
+from autotune.kernels.moe_gemm_combine.modes import Apart, GemmCombineTask, OwnCollective, Unfused
+from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
+from autotune.kernels.moe_gemm_combine.tensors import OF_GEMM, Tensors, operands_of, scaling_of
+
+A = TypeVar("A", bound=Apart)
+
+
+@dataclass(frozen=True)
+class Products(Scratch):
+    """What a combine has, and of the GEMM:"""
+
+    y: torch.Tensor
+    """[capacity, hidden], this rank's alone: products, of no rows where the library allocates them or they travel."""
+
+    def poison(self) -> None:
+        super().poison()
+        self.y.fill_(math.nan)
+
+
+class _ApartWay(Way[MoeGemmCombine, A, Tensors, Products]):
+    def products(self, task: GemmCombineTask, mode: A, rows: int, shared: Allocate, own: Allocate) -> Products:
+        problem = task.problem
+        y = own((rows, problem.hidden), TORCH_DTYPES[problem.result_dtype])
+        return Products(**vars(scratch_of(problem, mode, mode.combine, shared, own)), y=y)
+
+    def combine(self, call: Call[MoeGemmCombine, A, Tensors, Products]) -> Launch:
+        mode, scratch = call.knobs, call.scratch
+        given: dict[str, Any] = {name: value for name, value in vars(call.tensors).items() if name not in OF_GEMM}
+        given |= {each.name: getattr(scratch, each.name) for each in fields(Scratch)} | {"rows": scratch.y}
+        return combine_launch(call, mode, mode.combine, mode.comm_programs, given, mode.sum_warps)
+
+
+class UnfusedWay(_ApartWay[Unfused]):
+    def scratch(self, task: GemmCombineTask, mode: Unfused, shared: Allocate, own: Allocate) -> Products:
+        return self.products(task, mode, task.problem.capacity, shared, own)
+
+    def launches(self, call: Call[MoeGemmCombine, Unfused, Tensors, Products]) -> list[Launch]:
+        problem, operands = call.problem, operands_of(call.problem, call.tensors)
+        gemm = grouped_gemm(
+            call.knobs, operands, call.scratch.y, problem.dtype, call.machine.compute_units,
+            fast_accum=problem.fast_accum,
+        )  # fmt: skip
+        return [gemm, self.combine(call)]
+
+    def roundings(self, problem: MoeGemmCombine) -> float:
+        return 1.0 + ROUNDINGS
+
+
+class OwnCollectiveWay(_ApartWay[OwnCollective]):
+    def scratch(self, task: GemmCombineTask, mode: OwnCollective, shared: Allocate, own: Allocate) -> Products:
+        return self.products(task, mode, 0, shared, own)
+
+    def launches(self, call: Call[MoeGemmCombine, OwnCollective, Tensors, Products]) -> list[Launch]:
+        """The library's GEMM will say where its rows are: at an aligned address, as nothing is."""
+        return [self.combine(call)]
+
+    def run(self, call: Call[MoeGemmCombine, OwnCollective, Tensors, Products], launches: list[Launch]) -> Run:
+        tensors, scaling, (launch,) = call.tensors, scaling_of(call.problem, call.tensors), launches
+
+        def run() -> None:
+            rows = grouped_product(tensors.a, tensors.b, tensors.offsets, scaling)
+            replace(launch, arguments={**launch.arguments, "rows": rows}).run()
+
+        return run
+
+    def roundings(self, problem: MoeGemmCombine) -> float:
+        return 1.0 + OF_A_LIBRARY + ROUNDINGS

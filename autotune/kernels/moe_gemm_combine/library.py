@@ -1,0 +1,29 @@
+"""The library's grouped GEMM, then sums by token where the rows are, and a collective."""
+
+from __future__ import annotations
+
+from autotune.kernels.gemm.library import OF_A_LIBRARY, ring
+from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.tensors import Run
+from autotune.kernels.launching.way import LibraryWay
+from autotune.kernels.moe.library import grouped_product
+from autotune.kernels.moe.routing import Plan
+from autotune.kernels.moe_combine import library
+from autotune.kernels.moe_gemm_combine.modes import Library
+from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
+from autotune.kernels.moe_gemm_combine.tensors import Tensors, scaling_of
+
+
+class BulkSynchronous(LibraryWay[MoeGemmCombine, Library, Tensors]):
+    def eager(self, call: Call[MoeGemmCombine, Library, Tensors, None]) -> Run:
+        problem, tensors, exchange = call.problem, call.tensors, call.knobs.exchange
+        plan, scaling = Plan(tensors.offsets, tensors.pairs, tensors.row_gates), scaling_of(problem, tensors)
+
+        def run() -> None:
+            rows = grouped_product(tensors.a, tensors.b, tensors.offsets, scaling)
+            library.combine(problem, rows, plan, tensors.ids, tensors.out, exchange, call.rank, call.group)
+
+        return run
+
+    def roundings(self, problem: MoeGemmCombine) -> float:
+        return 1.0 + OF_A_LIBRARY + ring(problem.world_size)

@@ -1,0 +1,52 @@
+"""Operands and result of grouped GEMM + combine, as our GEMM and the library's take them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from autotune.kernels.moe.grouped_launch import GroupedOperands
+from autotune.kernels.moe.library import Scaling
+from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
+
+OF_GEMM = ("a", "b", "scale_a", "scale_b")
+"""Tensors that a combine alone does not take."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """One rank's operands and result, all contiguous, but for B."""
+
+    a: torch.Tensor
+    """[capacity, width], by expert; with offsets, pairs and row_gates as ``moe.routing.Plan`` has them."""
+    b: torch.Tensor
+    """[local experts, width, hidden], contiguous, or each expert's is the transpose of a contiguous matrix."""
+    offsets: torch.Tensor
+    """int32 [local experts + 1]."""
+    pairs: torch.Tensor
+    """int32 [capacity]."""
+    row_gates: torch.Tensor
+    """fp32 [capacity]."""
+    ids: torch.Tensor
+    """int32 [tokens, top_k], of this rank's tokens."""
+    out: torch.Tensor
+    """[tokens, hidden]."""
+    scale_a: torch.Tensor | None = None
+    """fp32 [capacity, 1] or [capacity, width / 128]: A is fp8 then, as B is."""
+    scale_b: torch.Tensor | None = None
+    """fp32 [local experts, 1, hidden] or [local experts, width / 128, hidden / 128], stored as B is."""
+
+
+def operands_of(problem: MoeGemmCombine, tensors: Tensors) -> GroupedOperands:
+    return GroupedOperands(
+        tensors.a, tensors.b, tensors.offsets, problem.capacity, scale_a=tensors.scale_a, scale_b=tensors.scale_b,
+        scales=problem.scales,
+    )  # fmt: skip
+
+
+def scaling_of(problem: MoeGemmCombine, tensors: Tensors) -> Scaling | None:
+    """The scales of the operands, as the library's grouped GEMM takes them."""
+    if tensors.scale_a is None or tensors.scale_b is None:
+        return None
+    return Scaling(tensors.scale_a, tensors.scale_b, problem.scales, problem.fast_accum)
