@@ -35,9 +35,7 @@ MODES = {
     "own_collective": "our collective and the library's GEMM",
     "unfused": "our collective and our GEMM, one after the other",
     "pull": "pull: the GEMM reads the peers' memory itself",
-    "pull_staged": "pull, staged: some programs fetch, the GEMM waits for what it needs",
     "push": "push: each rank sends, the receivers' tiles wait for what they need",
-    "copy_engine": "copy engines move the data beside the library's GEMM",
     "one_shot": "one shot: each rank gets all parts and sums them",
     "two_shot": "two shots: the owner sums, then sends to all",
     "iris_all_gather": "our all-gather between two kernels",
@@ -70,7 +68,6 @@ SENDERS = Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block on
 LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
 EXCHANGE = Phrase(("exchange",), _of({"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"}))
 SUM = Phrase(("sum_block", "sum_warps"), lambda n, warps: f"summed in blocks of {n} by {_counted('warp')(warps)}")
-STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
 PROTOCOL = Phrase(
     ("protocol",),
     _of({"signal": "data, then a signal", "ll": "LL words of data and flag", "sentinel": "sentinel words: data alone"}),
@@ -96,31 +93,6 @@ DISPATCH = (
 )
 
 PHRASES: dict[str, tuple[Phrase, ...]] = {
-    "all_gather_gemm": (
-        LAUNCH,
-        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} data"),
-        Phrase(("transfer_rows",), lambda n: f"{_counted('row')(n)} per signal"),
-        Phrase(("copies",), _of({"pulled": "copies from the peers", "pushed": "copies to the peers"})),
-        Phrase(("chunk_sizes",), _of({"even": "even chunks", "shrinking": "chunks that shrink"})),
-        Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
-        Phrase(("peer_order",), _of({"rotate": "one peer after the other", "fanout": "all peers at each step"})),
-        PROTOCOL,
-        Phrase(
-            ("push_site",),
-            _of(
-                {
-                    "same_launch": "in the GEMM's launch",
-                    "same_stream": "in a launch before the GEMM",
-                    "side_stream": "on a stream beside the GEMM",
-                }
-            ),
-        ),
-        Phrase(("head_start",), lambda n: f"its programs join the GEMM after {_counted('tile')(n)}" if n else ""),
-        Phrase(("k_chunks",), lambda n: f"K in {n} chunks" if n != 1 else ""),
-        *GEMM,
-        Phrase(("preload_b",), lambda yes: "B loaded before the wait" if yes else ""),
-        STREAMS,
-    ),
     "gemm_all_reduce": (
         LAUNCH,
         PROTOCOL,

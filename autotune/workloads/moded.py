@@ -29,7 +29,8 @@ class ModedWorkload(LaunchedWorkload):
         return self.kernels.modes.first_configs(Task(problem, machine))
 
     def rungs(self, problem: Any, config: Config, machine: Machine) -> Mapping[str, Config | str]:
-        return {letter: mode.config() for letter, mode in self.kernels.modes.of(config).rungs().items()}
+        rungs = self.kernels.modes.of(config).rungs(Task(problem, machine))
+        return {letter: rung if isinstance(rung, str) else rung.config() for letter, rung in rungs.items()}
 
     def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
         rates = rates_of(machine)

@@ -47,8 +47,8 @@ MUTANTS: list[Mutant] = [
         ("words lie a row apart", "ag words", ("place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width", "place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * width + at % width")),
     ),
     *rows_of(
-        "kernels/all_gather_gemm/launch.py",
-        ("one slot", "ag own stream", ('return 2 if self.mode == "push"', 'return 1 if self.mode == "push"')),
+        "kernels/all_gather_gemm/fused.py",
+        ("one slot", "ag own stream", ("return 2 if isinstance(mode, Push)", "return 1 if isinstance(mode, Push)")),
     ),
     *rows_of(
         "kernels/all_gather_gemm/chunks.py",

@@ -43,7 +43,7 @@ class Mode(Knobs, ABC, Generic[P]):
         """Configs to try first, valid or not."""
         yield from ()
 
-    def rungs(self) -> Mapping[str, Self]:
+    def rungs(self, task: Task[P]) -> Mapping[str, Mode[P] | str]:
         """See ``Workload.rungs``."""
         return {}
 
