@@ -14,12 +14,7 @@ from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherG
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.gemm import two_ranks
 from autotune.kernels.gemm.cost import PULL_SHARE, library_gemm, links, overlapped, tiled_gemm
-from autotune.kernels.gemm.space import (
-    default_tile,
-    tiles_beside_default,
-    tma_aligned,
-    with_fitting_tile,
-)
+from autotune.kernels.gemm.space import default_tile, tiles_beside_default, tma_aligned, with_fitting_tile
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
@@ -116,7 +111,7 @@ class Ours(GemmTile, Mode[AllGatherGemm]):
 @dataclass(frozen=True, kw_only=True)
 class Pull(Ours):
     mode: str = "pull"
-    split_k: int = 1
+    split_k: int = 1  # no dimension
     schedule: str = SCHEDULE
 
     title: ClassVar[str] = "pull: the GEMM reads the peers' memory itself"
@@ -148,13 +143,12 @@ class Staged(Ours):
     comm_programs: int = COMM_PROGRAMS
     copy_kib: int = COPY_KIB
     peer_order: str = PEER_ORDER
-    push_site: str = "same_launch"
+    push_site: str = "same_launch"  # a dimension of the push
     head_start: int = number(
         0, 1, 2, 3, 4, 6, 8, help="tiles the GEMM programs take before the communicating programs join them",
         say={0: "", ...: "its programs join the GEMM after {head_start:tile}"},
     )  # fmt: skip
 
-    constraints: ClassVar = space.STAGED
     saturating: ClassVar[int]
     """Communicating programs that fill the links."""
     links_share: ClassVar[float] = 1.0
