@@ -160,7 +160,8 @@ def plain(case: Case) -> Callable[[], object]:
 
 def reads_shard(case: Case, config: Config) -> bool:
     """True where peers read A."""
-    return case.name == "all_gather_gemm" and GATHERING.knobs.of(config).read_by_peers
+    gathers = case.name == "all_gather_gemm"
+    return gathers and GATHERING.read_by_peers(case.problem, GATHERING.modes.of(config)) is not None
 
 
 def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Config]]:

@@ -91,16 +91,16 @@ class Dimension:
                 yield other
 
 
-def choices(name: str, *values: str, modes: tuple[str, ...] = (), help: str = "") -> Dimension:
+def choices(name: str, *values: str, modes: tuple[str, ...] = (), help: str = "", say: Say = "") -> Dimension:
     """A dimension of words without an order."""
-    return Dimension(name, values, modes, ordinal=False, help=help)
+    return Dimension(name, values, modes, ordinal=False, help=help, say=say)
 
 
-def numbers(name: str, *values: int, modes: tuple[str, ...] = (), help: str = "") -> Dimension:
+def numbers(name: str, *values: int, modes: tuple[str, ...] = (), help: str = "", say: Say = "") -> Dimension:
     """A dimension of integers in rising order."""
     if list(values) != sorted(values):
         raise ValueError(f"dimension {name}: {values} must rise")
-    return Dimension(name, values, modes, help=help)
+    return Dimension(name, values, modes, help=help, say=say)
 
 
 def flags(name: str, modes: tuple[str, ...] = (), help: str = "") -> Dimension:

@@ -29,8 +29,8 @@ class ModedWorkload(LaunchedWorkload):
         return self.kernels.modes.first_configs(Task(problem, machine))
 
     def rungs(self, problem: Any, config: Config, machine: Machine) -> Mapping[str, Config | str]:
-        rungs = self.kernels.modes.of(config).rungs()
-        return {letter: each if isinstance(each, str) else each.config() for letter, each in rungs.items()}
+        rungs = self.kernels.modes.of(config).rungs(Task(problem, machine))
+        return {letter: rung if isinstance(rung, str) else rung.config() for letter, rung in rungs.items()}
 
     def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
         rates = rates_of(machine)

@@ -46,8 +46,8 @@ MUTANTS: list[Mutant] = [
         ("words lie a row apart", "ag words", ("place = begin_of(source, shard_rows, width, 0, M, K, ROWS) + at // width * K + at % width", "place = begin_of(source, shard_rows, width, 0, M, K, ROWS) + at // width * width + at % width")),
     ),
     *rows_of(
-        "kernels/all_gather_gemm/launch.py",
-        ("one slot", "ag own stream", ('return 2 if self.mode == "push"', 'return 1 if self.mode == "push"')),
+        "kernels/all_gather_gemm/fused.py",
+        ("one slot", "ag own stream", ("return 2 if isinstance(mode, Push)", "return 1 if isinstance(mode, Push)")),
     ),
     *rows_of(
         "kernels/all_gather_gemm/chunks.py",

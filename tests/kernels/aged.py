@@ -37,7 +37,8 @@ class AgedOperation(AllGatherGemmOperation):
             self.scratch.epoch_counter.fill_(epoch << EPOCH_SHIFT.value)
             self.scratch.ready.fill_(epoch)
             self.scratch.done.fill_(wrapped(done))
-            self.scratch.arrivals.fill_(wrapped(epoch * parts))
+            if config["mode"] != "pull":
+                self.scratch.arrivals.fill_(wrapped(epoch * parts))
         return run
 
 

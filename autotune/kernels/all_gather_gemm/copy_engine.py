@@ -1,19 +1,25 @@
-"""The mode ``copy_engine``: peers' rows by device copies, the library's GEMM on each chunk as it arrives."""
+"""The copy engines' way: peers' rows by device copies, the library's GEMM on each chunk as it arrives."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
-from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.scratch import Scratch
-from autotune.kernels.all_gather_gemm.tensors import scales_of_c
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.all_gather_gemm.chunks import signal_chunk_kernel, wait_for_chunk_kernel
+from autotune.kernels.all_gather_gemm.library import MultiplyingWay
+from autotune.kernels.all_gather_gemm.modes import CopyEngine
+from autotune.kernels.all_gather_gemm.scratch import Inbox
+from autotune.kernels.all_gather_gemm.space import GatherTask
+from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
+from autotune.kernels.all_gather_gemm.way import GatherCall
 from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.sealing import seal_launch
 from autotune.kernels.launching.streams import on, side_stream, wait
+from autotune.kernels.launching.tensors import Allocate, Run
+from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.sizes import even_part
 
 Copies = list[tuple[torch.Tensor, torch.Tensor]]
@@ -49,7 +55,60 @@ def rounds(
             yield apart, number, chunk
 
 
-class CopyEngine:
+CopyCall = GatherCall[CopyEngine, Inbox]
+
+
+class CopyEngineWay(MultiplyingWay[CopyEngine, Inbox]):
+    def peers_read(self, mode: CopyEngine) -> bool:
+        return mode.copies == "pulled"
+
+    def scratch(self, task: GatherTask, mode: CopyEngine, shared: Allocate, own: Allocate) -> Inbox:
+        return Inbox.of_units(task.problem, shared, math.ceil(task.problem.shard[0] / mode.transfer_rows))
+
+    def launches(self, call: CopyCall) -> list[Launch]:
+        """The barrier before, and that after the copies; or, pushed, that before, then a signal and a wait for each
+        chunk; and the seal of a result that the library has written.
+        """
+        enter, seal = _barrier(call, call.scratch.ready, finish=False), seal_launch(call.status, call.tensors.c)
+        if call.knobs.copies == "pushed":
+            return [enter, *_signals_and_waits(call), seal]
+        return [enter, _barrier(call, call.scratch.done, finish=True), seal]
+
+    def run(self, call: CopyCall, launches: list[Launch]) -> Run:
+        return Chunks(call, launches)
+
+
+def _turns(call: CopyCall) -> list[tuple[int, int, tuple[int, int]]]:
+    problem, mode = call.problem, call.knobs
+    return list(rounds(problem.world_size, problem.shard[0], mode.transfer_rows, mode.chunk_sizes == "shrinking"))
+
+
+def _signals_and_waits(call: CopyCall) -> list[Launch]:
+    """Two launches per chunk, in order: the signal to its receiver, and the wait for the chunk of the same turn."""
+    scratch, launches, world, turns = call.scratch, [], call.problem.world_size, _turns(call)
+    units = scratch.arrivals.shape[-1]
+    for turn, (apart, number, _) in enumerate(turns, start=1):
+        signal = {
+            "arrivals": scratch.arrivals, "counter": call.rank * units + number, "peer": (call.rank + apart) % world,
+            "rank": call.rank, "heap_bases": call.bases,
+        }  # fmt: skip
+        waiting = {
+            "arrivals": scratch.arrivals, "counter": (call.rank - apart) % world * units + number,
+            "epoch_counter": scratch.epoch_counter, "status": call.status, "spin_limit": call.spin_limit,
+            "FINISH": turn == len(turns),
+        }  # fmt: skip
+        launches += [Launch(signal_chunk_kernel, 1, signal, {"num_warps": 1})]
+        launches += [Launch(wait_for_chunk_kernel, 1, waiting, {"num_warps": 1})]
+    return launches
+
+
+def _barrier(call: CopyCall, counters: torch.Tensor, finish: bool) -> Launch:
+    """All ranks wait for each other, on the device."""
+    arguments = call.common() | {"counters": counters, "trace": None, "FINISH": finish}
+    return Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
+
+
+class Chunks:
     """Rows layout: peers' rows come by device copies (the copy engines, no multiprocessor), chunk by chunk, and the
     library's GEMM runs on each chunk as it arrives, on alternating streams so that one chunk's tail overlaps with the
     next.
@@ -58,16 +117,11 @@ class CopyEngine:
     own to the peers, and signals each chunk; the GEMM of a chunk comes after a wait for its signal.
     """
 
-    def __init__(
-        self, problem: AllGatherGemm, tensors: GemmTensors, scratch: Scratch, launches: list[Launch],
-        heap: SymmetricHeap, returned: torch.Tensor | None, *, transfer_rows: int, streams: int, shrinking: bool,
-        pushed: bool,
-    ) -> None:  # fmt: skip
-        """``returned``, the tensor for the gathered A, serves as the inbox where it is given. ``launches``: the barrier
-        before, and that after the copies; or, pushed, that before, then a signal and a wait for each chunk; and
-        the seal of a result that the library has written.
-        """
-        rows, _ = problem.shard
+    def __init__(self, call: CopyCall, launches: list[Launch]) -> None:
+        """The tensor for the gathered A serves as the inbox where there is one."""
+        heap, problem, tensors, scratch = call.heap, call.problem, call.tensors, call.scratch
+        assert heap is not None, "a call that is only compiled is not run"
+        (rows, _), returned, pushed = problem.shard, returned_of(tensors), call.knobs.copies == "pushed"
         self._problem, self._tensors = problem, tensors
         self._enter, *others, self._seal = launches
         self._exit = None if pushed else others[0]
@@ -83,7 +137,7 @@ class CopyEngine:
         if scratch.scale_inbox is not None:
             assert tensors.scale_a is not None
             moved.append((tensors.scale_a, scratch.scale_inbox))
-        for apart, _, (begin, end) in rounds(problem.world_size, rows, transfer_rows, shrinking):
+        for apart, _, (begin, end) in _turns(call):
             source = (heap.rank - apart) % problem.world_size
             here = slice(source * rows + begin, source * rows + end)
             if pushed:
@@ -99,7 +153,7 @@ class CopyEngine:
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
         self._arriving = side_stream(heap, "arrivals") if pushed else self._copying
-        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(streams)]
+        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(call.knobs.gemm_streams)]
 
     def __call__(self) -> None:
         """Enqueue one call; the caller's later work on its stream comes after all of it."""

@@ -2,64 +2,82 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
+from autotune.kernels.all_gather_gemm.modes import Library, OwnCollective
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.scratch import Scratch
-from autotune.kernels.all_gather_gemm.tensors import scales_of_c
+from autotune.kernels.all_gather_gemm.push import gather_kernel, gather_words_kernel
+from autotune.kernels.all_gather_gemm.scratch import Inbox
+from autotune.kernels.all_gather_gemm.space import GatherTask
+from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
+from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard, of_step
+from autotune.kernels.gemm.library import OF_A_LIBRARY
 from autotune.kernels.launching.collectives import all_gather_single
+from autotune.kernels.launching.contract import MaybeS
+from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.kept import kept
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.tensors import Run
+from autotune.kernels.launching.scratch import wire_type
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
+from autotune.kernels.launching.way import LibraryWay, M
 
 
-def bulk_synchronous(
-    problem: AllGatherGemm, tensors: GemmTensors, heap: SymmetricHeap, between: Sequence[Launch] = (),
-    returned: torch.Tensor | None = None,
-) -> Run:  # fmt: skip
-    """The baseline, the hard way: one ``all_gather_single``, one library GEMM, no concatenation, no host wait.
+class MultiplyingWay(GatherWay[M, MaybeS]):
+    """The library's GEMM."""
 
-    In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
-    ``between`` are launches between the two. The gathered A is left in ``returned`` if there is one: it is gathered
-    there by rows, and copied along K. An eager call costs the host no more than plain torch's: what depends on
-    addresses alone is made here, once, and what is gathered goes where it went before.
-    """
-    if problem.scaled:
-        return _scaled(problem, tensors, heap, between, returned)
-    a, by_rows, group = tensors.a, problem.rows_layout, heap.library_group
-    gathered = returned
-    if gathered is None or not by_rows:
-        gathered = kept(heap, "gathered", (problem.m, problem.k) if by_rows else (problem.k, problem.m), a.dtype)
-    whole, out_scales = gathered if by_rows else gathered.t(), scales_of_c(tensors)
-
-    def run() -> None:
-        all_gather_single(gathered, a if by_rows else a.t().contiguous(), group)
-        for launch in between:
-            launch.run()
-        multiply_and_activate(problem, whole, None, tensors, tensors.c, out_scales)
-        if returned is not None and not by_rows:
-            returned.copy_(whole)
-
-    return run
+    def roundings(self, problem: AllGatherGemm) -> float:
+        """The product, also where an activation follows."""
+        return 1.0 + OF_A_LIBRARY
 
 
-def _scaled(
-    problem: AllGatherGemm, tensors: GemmTensors, heap: SymmetricHeap, between: Sequence[Launch],
-    returned: torch.Tensor | None,
-) -> Run:  # fmt: skip
+class BulkSynchronous(LibraryWay[AllGatherGemm, Library, GemmTensors], MultiplyingWay[Library, None]):
+    def eager(self, call: GatherCall[Library, None]) -> Run:
+        """The baseline, the hard way: one ``all_gather_single``, one library GEMM, no concatenation, no host wait.
+
+        In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it
+        is. The gathered A is left in its result, if it is one: it is gathered there by rows, and copied along K. An
+        eager call costs the host no more than plain torch's: what depends on addresses alone is made here, once, and
+        what is gathered goes where it went before.
+        """
+        problem, tensors, heap, returned = call.problem, call.tensors, call.heap, returned_of(call.tensors)
+        assert heap is not None, "a call that is only compiled is not run"
+        if problem.scaled:
+            return _scaled(call)
+        a, by_rows, group = tensors.a, problem.rows_layout, call.group
+        between = empty_launches(call.knobs.empty_launches)
+        gathered = returned
+        if gathered is None or not by_rows:
+            gathered = kept(heap, "gathered", (problem.m, problem.k) if by_rows else (problem.k, problem.m), a.dtype)
+        whole, out_scales = gathered if by_rows else gathered.t(), scales_of_c(tensors)
+
+        def run() -> None:
+            all_gather_single(gathered, a if by_rows else a.t().contiguous(), group)
+            for launch in between:
+                launch.run()
+            multiply_and_activate(problem, whole, None, tensors, tensors.c, out_scales)
+            if returned is not None and not by_rows:
+                returned.copy_(whole)
+
+        return run
+
+
+def _scaled(call: GatherCall[Library, None]) -> Run:
     """fp8 operands: bytes and travelling scales are gathered by one launch of the library.
 
     In K layout one copy puts what was gathered in order: the library's scaled GEMM takes no transposed A.
     """
-    a, scale_a, out_scales, group = tensors.a, tensors.scale_a, scales_of_c(tensors), heap.library_group
-    assert scale_a is not None
-    by_rows, ranks = problem.rows_layout, problem.world_size
+    problem, tensors, heap, returned = call.problem, call.tensors, call.heap, returned_of(call.tensors)
+    a, scale_a, out_scales = tensors.a, tensors.scale_a, scales_of_c(tensors)
+    assert scale_a is not None and heap is not None
+    by_rows, ranks, group = problem.rows_layout, problem.world_size, call.group
+    between = empty_launches(call.knobs.empty_launches)
     named = {"gathered": a, **({"gathered scales": scale_a} if problem.gathers_scales else {})}
     stacked = [
         returned
@@ -106,12 +124,45 @@ def _side_by_side(stacked: torch.Tensor, ranks: int) -> torch.Tensor:
     return stacked.view(ranks, -1, stacked.shape[1]).transpose(0, 1).flatten(1)
 
 
-def gather_and_multiply(
-    gather: Launch, problem: AllGatherGemm, tensors: GemmTensors, scratch: Scratch, returned: torch.Tensor | None
-) -> None:  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Words(Inbox):
+    words: torch.Tensor | None
+    """Sentinel words [2 slots, world_size, elements of a shard], where A travels as such; empty between launches."""
+
+
+class OwnCollectiveWay(MultiplyingWay[OwnCollective, Words]):
     """Gather with our own kernel, multiply with the library's GEMM; A arrives untransposed in either layout."""
-    gather.run()
-    scales = tensors.scale_a if scratch.scale_inbox is None else scratch.scale_inbox
-    multiply_and_activate(problem, scratch.inbox, scales, tensors, tensors.c, scales_of_c(tensors))
-    if returned is not None:
-        returned.copy_(scratch.inbox)
+
+    def scratch(self, task: GatherTask, mode: OwnCollective, shared: Allocate, own: Allocate) -> Words:
+        problem, words = task.problem, None
+        if mode.protocol == "sentinel":
+            shape = (2, problem.world_size, math.prod(problem.shard))
+            words = shared(shape, wire_type("sentinel", OPERAND_DTYPES[problem.dtype]))
+        return Words.of_units(problem, shared, 1, words=words)
+
+    def launches(self, call: GatherCall[OwnCollective, Words]) -> list[Launch]:
+        problem, mode, scratch, arguments = call.problem, call.knobs, call.scratch, call.common() | of_shard(call)
+        arguments["inbox_pointer"] = scratch.inbox
+        if scratch.words is None:
+            kernel, boxes = gather_kernel, {
+                "scale_inbox": scratch.scale_inbox, "arrivals": scratch.arrivals, "ready": scratch.ready,
+                **of_step(problem, mode),
+            }  # fmt: skip
+        else:
+            kernel, boxes = gather_words_kernel, {
+                "words": scratch.words, "BLOCK": mode.copy_kib * 1024 // problem.element_size,
+            }  # fmt: skip
+            arguments = {name: each for name, each in arguments.items() if not name.startswith("scale_")}
+        return [Launch(kernel, mode.comm_programs, arguments | boxes, {"num_warps": 8})]
+
+    def run(self, call: GatherCall[OwnCollective, Words], launches: list[Launch]) -> Run:
+        problem, tensors, scratch, returned = call.problem, call.tensors, call.scratch, returned_of(call.tensors)
+        scales = tensors.scale_a if scratch.scale_inbox is None else scratch.scale_inbox
+
+        def run() -> None:
+            launches[0].run()
+            multiply_and_activate(problem, scratch.inbox, scales, tensors, tensors.c, scales_of_c(tensors))
+            if returned is not None:
+                returned.copy_(scratch.inbox)
+
+        return run

@@ -1,38 +1,64 @@
-"""Memory of one config's kernels, kept between launches and shared across ranks."""
+"""Memory of one config's kernels, kept between launches and shared across ranks; counters are zero at the start."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 
-@dataclass(frozen=True)
-class Scratch:
-    """Memory that one config's kernels share across ranks: on the symmetric heap, counters zero at the start."""
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """On the heap."""
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
     ready: torch.Tensor
+    """int32 [world_size], like those that are done."""
     done: torch.Tensor
+
+    @classmethod
+    def of(cls, problem: AllGatherGemm, shared: Allocate, **others: Any) -> Self:
+        world = (problem.world_size,)
+        return cls(
+            epoch_counter=shared((1,), torch.int64), ready=shared(world, torch.int32), done=shared(world, torch.int32),
+            **others,
+        )  # fmt: skip
+
+    def poison(self) -> None:
+        """Fill with NaN what a right launch writes before it reads it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inbox(Counters):
+    """A whole A, on the heap."""
+
     arrivals: torch.Tensor
     """int32 [k_chunks, world_size, units]"""
     inbox: torch.Tensor
     """[slots * m, k]"""
     scale_inbox: torch.Tensor | None
     """fp32 [slots * m, scales of a row], where scales travel."""
-    words: torch.Tensor | None
-    """Sentinel words [2 slots, world_size, elements of a shard], where A travels as such; empty between launches."""
-    partials: torch.Tensor
-    """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
-    tickets: torch.Tensor
-    """int32 [tiles]"""
 
-    phase: torch.Tensor | None
-    """int32 [1], this rank's alone, zero between launches: see ``end_phase``; None in the modes of the space."""
+    @classmethod
+    def of_units(
+        cls, problem: AllGatherGemm, shared: Allocate, units: int, *, slots: int = 1, chunks: int = 1, **others: Any
+    ) -> Self:  # fmt: skip
+        """``units`` of a shard, each of which arrives as one. ``slots``: inboxes used in turn, a power of two."""
+        rows = slots * problem.m
+        return cls.of(
+            problem, shared,
+            arrivals=shared((chunks, problem.world_size, units), torch.int32),
+            inbox=shared((rows, problem.k), OPERAND_DTYPES[problem.dtype]),
+            scale_inbox=shared((rows, problem.scale_columns), torch.float32) if problem.gathers_scales else None,
+            **others,
+        )  # fmt: skip
 
     def poison(self) -> None:
-        """Fill with NaN everything that a right launch writes before it reads it."""
         self.inbox.fill_(float("nan"))
         if self.scale_inbox is not None:
             self.scale_inbox.fill_(float("nan"))

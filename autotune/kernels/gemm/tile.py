@@ -143,10 +143,8 @@ class GemmKnobs(GemmTile):
     split_k: int = 1
     schedule: str = "tile"
     transfer_rows: int = 0
-    k_chunks: int = 1
     comm_programs: int = 0
     copy_kib: int = 0
-    head_start: int = 0
     gemm_streams: int = 1
 
     @property

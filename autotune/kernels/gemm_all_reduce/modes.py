@@ -223,7 +223,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         computation = tiled_gemm(task.problem, self, task.machine, rates, task.machine.compute_units)
         return overlapped(computation, links(task.problem, rates), PIECES, rates)
 
-    def rungs(self) -> Mapping[str, Self | str]:
+    def rungs(self, task: ReduceTask) -> Mapping[str, Self | str]:
         """B, S: parts of tiles are kept in memory until the GEMM has ended. D is the config itself."""
         return {
             "B": self.replace(phases=TWO_LAUNCHES), "S": self.replace(phases=ONE_LAUNCH), "D": self,

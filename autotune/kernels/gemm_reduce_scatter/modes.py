@@ -185,7 +185,7 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
         computation = tiled_gemm(task.problem, self, task.machine, rates, task.machine.compute_units)
         return overlapped(computation, links(task.problem, rates, self.links_share), PIECES, rates)
 
-    def rungs(self) -> Mapping[str, Self]:
+    def rungs(self, task: ScatterTask) -> Mapping[str, Self]:
         """B, S: parts stay where they are made, and after the GEMM owners pull them. D: an owner's part of its own
         tiles goes through memory, too.
         """

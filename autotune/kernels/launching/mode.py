@@ -46,7 +46,7 @@ class Mode(Knobs, ABC, Generic[P_contra]):
         """Configs to try first, valid or not."""
         yield from ()
 
-    def rungs(self) -> Mapping[str, Self | str]:
+    def rungs(self, task: Task[P_contra]) -> Mapping[str, Mode[P_contra] | str]:
         """See ``Workload.rungs``."""
         return {}
 

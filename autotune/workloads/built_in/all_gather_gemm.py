@@ -13,14 +13,11 @@ from autotune.config import Config
 from autotune.kernels.all_gather_gemm.activation import reference
 from autotune.kernels.all_gather_gemm.launch import KERNELS, QUANTISING, RETURNING
 from autotune.kernels.all_gather_gemm.library import as_bytes, gather
+from autotune.kernels.all_gather_gemm.modes import Ours
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.scratch import Scratch
-from autotune.kernels.all_gather_gemm.space import KERNELS as OUR_GEMM
-from autotune.kernels.all_gather_gemm.space import SPACE, default_config, first_configs
-from autotune.kernels.gemm.library import OF_A_LIBRARY, dequantised, multiply
+from autotune.kernels.gemm.library import dequantised, multiply
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Kernels
-from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
 from autotune.machine import Machine
 from autotune.problem import Problem
@@ -28,10 +25,11 @@ from autotune.workloads.comparison import distance, farthest, rounded_gated, rou
 from autotune.workloads.gemm import FACTORS, GemmOperation, GemmWorkload
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
+from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Error, Tolerance
 
 
-class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
+class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Any]):
     """Operands lie in ordinary memory, A's shard on the heap where the problem says so."""
 
     def draw_operands(self, seed: int) -> torch.Tensor:
@@ -98,13 +96,11 @@ K=4096, 2 H100, 2026-11-25).
 """
 
 
-class AllGatherGemmWorkload(GemmWorkload):
+class AllGatherGemmWorkload(ModedWorkload, GemmWorkload):
     problem_type = AllGatherGemm
     operation_type = AllGatherGemmOperation
-    space = SPACE
     kernels = KERNELS
     options = ("layout", "in_place", "out_dtype", "fast_accum", "epilogue", "gate_up")
-    overlapping = ("push",)
 
     def kernels_of(self, problem: AllGatherGemm) -> Kernels[Any, Any, Any, Any]:
         return RETURNING if problem.gathered else QUANTISING if problem.quantised else self.kernels
@@ -115,54 +111,20 @@ class AllGatherGemmWorkload(GemmWorkload):
             return AllGatherGemm(m=32 * world_size, n=64 * world_size, k=128, world_size=world_size)
         return AllGatherGemm(m=4096, n=28672, k=8192, world_size=world_size)
 
-    def default_config(self, problem: AllGatherGemm, machine: Machine) -> Config:
-        return default_config(problem, machine)
-
-    def first_configs(self, problem: AllGatherGemm, machine: Machine) -> list[Config]:
-        return first_configs(problem, machine)
-
     def waste(self, config: Config, problem: AllGatherGemm, machine: Machine) -> float:
         """A rank's own rows take a detour through the inbox, like its peers', where tiles have rows of two owners, in
         layout k, and where programs share a tile.
         """
-        knobs = self.kernels.knobs.of(config)
-        never = not problem.rows_layout or not knobs.block_m or knobs.split_k > 1
-        detour = 1.0 if never or problem.one_owner(knobs.block_m) else DETOUR
-        return super().waste(config, problem, machine) * detour
-
-    def rungs(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Mapping[str, Config | str]:
-        """S: no tile begins before every rank has pushed everything. F: each tile loads A from its owner, if there is
-        one column of tiles: each of several would load A over the links again.
-        """
-        knobs = self.kernels.knobs.of(config)
-        joins = knobs.head_start if knobs.push_site == "same_launch" else 0
-        dataflow = config.replace(push_site="same_launch", head_start=joins)
-        separate = dataflow.replace(push_site="same_stream", head_start=0)
-        pull = {d.name: dataflow[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
-        if pull["schedule"] == "flattened":
-            pull["schedule"] = "persistent"  # the direct pull has no flattened form
-        direct: Config | str = Config({**pull, "mode": "pull"})
-        columns = -(-problem.n_local // knobs.block_n)
-        if knobs.split_k != 1:
-            direct = "the direct pull does not split K, so its tiles would not be these"
-        elif problem.gathered:
-            direct = "the direct pull gathers no A that it could give back"
-        elif columns > 1:
-            direct = f"each of its {columns} columns of tiles would load A over the links, {columns} times the bytes"
-        return {
-            "B": separate.replace(phases=TWO_LAUNCHES),
-            "S": dataflow.replace(phases=ONE_LAUNCH),
-            "D": dataflow,
-            "F": direct,
-        }
+        mode = KERNELS.modes.of(config)
+        detour = isinstance(mode, Ours) and mode.split_k == 1 and not problem.one_owner(mode.block_m)
+        return super().waste(config, problem, machine) * (DETOUR if detour and problem.rows_layout else 1.0)
 
     def tolerance_of(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Tolerance:
-        """The result alone is rounded, or what the library's GEMM rounds on its way there."""
-        ours = self.kernels.knobs.of(config).mode in OUR_GEMM
+        roundings = self.kernels.way_of(config).roundings(problem)
         if problem.gated:
-            elements, roundings = problem.m * problem.columns, 0.0 if ours else 1.0 + OF_A_LIBRARY
+            elements = problem.m * problem.columns
             return rounded_gated(problem, roundings, elements, machine, quantised=problem.quantised)
-        return rounded_product(problem, 1.0 if ours else 1.0 + OF_A_LIBRARY, problem.m * problem.n_local, machine)
+        return rounded_product(problem, roundings, problem.m * problem.n_local, machine)
 
     def heap_bytes(self, problem: AllGatherGemm) -> int:
         """A's shard and the largest scratch."""

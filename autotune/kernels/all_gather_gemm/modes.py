@@ -1,0 +1,373 @@
+"""The modes of all-gather + GEMM as they are declared, and the config used untuned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from autotune.device_rates import Rates
+from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS
+from autotune.kernels.all_gather_gemm import space
+from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
+from autotune.kernels.all_gather_gemm.space import GatherTask
+from autotune.kernels.gemm import two_ranks
+from autotune.kernels.gemm.cost import PULL_SHARE, library_gemm, links, overlapped, tiled_gemm
+from autotune.kernels.gemm.space import default_tile, tiles_beside_default, tma_aligned, with_fitting_tile
+from autotune.kernels.gemm.tile import GemmTile
+from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
+from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
+from autotune.machine import Machine
+from autotune.search_spaces.joint import dimensions_of, flag, number, word
+from autotune.sizes import round_up
+
+UNITS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+PROGRAMS = (1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64)
+
+TRANSFER_ROWS: Any = number(*UNITS, help="transfer granularity: rows of a shard that one signal covers",
+                            say="{transfer_rows:row} per signal")  # fmt: skip
+COMM_PROGRAMS: Any = number(*PROGRAMS, help="programs that move data",
+                            say={1: "1 program moves data", ...: "{comm_programs} programs move data"})  # fmt: skip
+COPY_KIB: Any = number(2, 4, 8, 16, 32, help="KiB that a communicating program moves per step",
+                       say="{copy_kib} KiB per step")  # fmt: skip
+PEER_ORDER: Any = word("rotate", "fanout", help="one peer after the other, or all at each step",
+                       say={"rotate": "one peer after the other", "fanout": "all peers at each step"})  # fmt: skip
+SCHEDULE: Any = word(
+    "tile", "persistent", "flattened",
+    help="one program per tile; persistent; persistent with tile and k loops flattened into one",
+    say={"tile": "one program per tile", "persistent": "persistent programs",
+         "flattened": "persistent programs with one flattened loop"},
+)  # fmt: skip
+
+PIECES = 4.0
+"""Parts in which data of a direct pull arrives, by the cost model."""
+
+
+def _library_gemm(problem: AllGatherGemm, rates: Rates, chunks: float = 1.0) -> float:
+    """The library's GEMM, and our kernel that makes an activation of its product: reads it, and writes half as much."""
+    computation = library_gemm(problem, rates, chunks)
+    if not problem.gated:
+        return computation
+    return computation + (1.5 * problem.m * problem.n_local * problem.result_size / rates.memory + rates.launch)
+
+
+def _moved(problem: AllGatherGemm, rates: Rates, copy_kib: int, share: float = 1.0) -> float:
+    """``links`` of programs whose short steps reach less of the rate."""
+    return links(problem, rates, share * (0.7 if copy_kib == 2 else 1.0))
+
+
+def _pieces(problem: AllGatherGemm, transfer_rows: int) -> float:
+    return max(1.0, problem.m / problem.world_size / transfer_rows)
+
+
+class Library(LibraryMode[AllGatherGemm]):
+    def latency(self, task: GatherTask, rates: Rates) -> float:
+        launches = 0.0 if self.launch == "graph" else 2 * rates.launch
+        return _library_gemm(task.problem, rates) + links(task.problem, rates) + rates.launch + launches
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCollective(Mode[AllGatherGemm]):
+    mode: str = "own_collective"
+    comm_programs: int = COMM_PROGRAMS
+    copy_kib: int = COPY_KIB
+    peer_order: str = PEER_ORDER
+    protocol: str = word(
+        "signal", "sentinel", help="A, then a signal; or sentinel words: A alone, polled until it is there",
+        say={"signal": "data, then a signal", "sentinel": "sentinel words: data alone"},
+    )  # fmt: skip
+
+    title: ClassVar[str] = "our collective and the library's GEMM"
+    constraints: ClassVar = space.OWN_COLLECTIVE
+
+    def latency(self, task: GatherTask, rates: Rates) -> float:
+        communication = _moved(task.problem, rates, self.copy_kib)
+        return _library_gemm(task.problem, rates) + communication + 2 * rates.signal + rates.launch
+
+    @classmethod
+    def first(cls, task: GatherTask) -> Iterator[Self]:
+        push, programs = Push.by_tiles(task), min(32, task.machine.compute_units // 4)
+        yield cls(comm_programs=programs, copy_kib=push.copy_kib, peer_order=push.peer_order, protocol="signal")
+        yield cls.of_words(programs, 2)
+
+    @classmethod
+    def of_words(cls, programs: int, copy_kib: int) -> Self:
+        return cls(comm_programs=programs, copy_kib=copy_kib, peer_order="fanout", protocol="sentinel")
+
+
+class Ours(GemmTile, Mode[AllGatherGemm]):
+    """Our GEMM."""
+
+    schedule: str
+
+    @classmethod
+    def like(cls, other: Ours, **changed: Any) -> Self:
+        """With the dimensions of another mode, which has all of this one's."""
+        same: dict[str, Any] = {each.name: getattr(other, each.name) for each in dimensions_of(cls)}
+        return cls(**same | changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pull(Ours):
+    mode: str = "pull"
+    split_k: int = 1  # no dimension
+    schedule: str = SCHEDULE
+
+    title: ClassVar[str] = "pull: the GEMM reads the peers' memory itself"
+    constraints: ClassVar = space.PULL
+
+    def latency(self, task: GatherTask, rates: Rates) -> float:
+        """Every column of tiles reads A over the links."""
+        problem, columns = task.problem, math.ceil(task.problem.n_local / self.block_n)
+        computation = tiled_gemm(problem, self, task.machine, rates, task.machine.compute_units)
+        communication = problem.bytes_moved * columns / (rates.links * PULL_SHARE)
+        return overlapped(computation, communication, PIECES, rates)
+
+    @classmethod
+    def first(cls, task: GatherTask) -> Iterator[Self]:
+        pull = cls.like(Push.by_tiles(task))
+        yield pull
+        yield pull.replace(loads="pointer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged(Ours):
+    """Some programs move units of A into an inbox, and signal them; the GEMM's wait for what they need."""
+
+    preload_b: bool = flag(help="load the first step of B before waiting for A", say="B loaded before the wait")
+    schedule: str = SCHEDULE
+    transfer_rows: int = TRANSFER_ROWS
+    k_chunks: int = number(1, 2, 4, 8, 16, help="ranges of K that are sent and awaited one after the other",
+                           say={1: "", ...: "K in {k_chunks} chunks"})  # fmt: skip
+    comm_programs: int = COMM_PROGRAMS
+    copy_kib: int = COPY_KIB
+    peer_order: str = PEER_ORDER
+    push_site: str = "same_launch"  # a dimension of the push
+    head_start: int = number(
+        0, 1, 2, 3, 4, 6, 8, help="tiles the GEMM programs take before the communicating programs join them",
+        say={0: "", ...: "its programs join the GEMM after {head_start:tile}"},
+    )  # fmt: skip
+
+    saturating: ClassVar[int]
+    """Communicating programs that fill the links."""
+    links_share: ClassVar[float] = 1.0
+
+    def latency(self, task: GatherTask, rates: Rates) -> float:
+        problem, units = task.problem, task.machine.compute_units
+        if self.schedule != "tile" and self.head_start == 0:
+            units -= self.comm_programs // 2
+        computation = tiled_gemm(problem, self, task.machine, rates, units)
+        share = min(1.0, self.comm_programs / self.saturating) * self.links_share
+        communication = _moved(problem, rates, self.copy_kib, share)
+        return overlapped(computation, communication, _pieces(problem, self.transfer_rows) * self.k_chunks, rates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullStaged(Staged):
+    mode: str = "pull_staged"
+
+    title: ClassVar[str] = "pull, staged: some programs fetch, the GEMM waits for what it needs"
+    constraints: ClassVar = space.PULL_STAGED
+    saturating: ClassVar[int] = 32
+    links_share: ClassVar[float] = PULL_SHARE
+
+    @classmethod
+    def first(cls, task: GatherTask) -> Iterator[Self]:
+        yield cls.like(Push.by_tiles(task))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push(Staged):
+    mode: str = "push"
+    push_site: str = word(
+        "same_launch", "same_stream", "side_stream",
+        help="place of the push: in the GEMM's launch, before it, or on a stream beside it",
+        say={"same_launch": "in the GEMM's launch", "same_stream": "in a launch before the GEMM",
+             "side_stream": "on a stream beside the GEMM"},
+    )  # fmt: skip
+
+    title: ClassVar[str] = "push: each rank sends, the receivers' tiles wait for what they need"
+    constraints: ClassVar = space.PUSH
+    overlaps: ClassVar[bool] = True
+    saturating: ClassVar[int] = 8
+
+    def rungs(self, task: GatherTask) -> Mapping[str, Ours | str]:
+        """S: no tile begins before every rank has pushed everything."""
+        joins = self.head_start if self.push_site == "same_launch" else 0
+        dataflow = self.replace(push_site="same_launch", head_start=joins)
+        separate = dataflow.replace(push_site="same_stream", head_start=0)
+        return {
+            "B": separate.replace(phases=TWO_LAUNCHES), "S": dataflow.replace(phases=ONE_LAUNCH), "D": dataflow,
+            "F": dataflow.direct(task.problem),
+        }  # fmt: skip
+
+    def direct(self, problem: AllGatherGemm) -> Pull | str:
+        """Each tile loads A from its owner, if there is one column of tiles: of several each would do so again."""
+        columns = -(-problem.n_local // self.block_n)
+        if self.split_k != 1:
+            return "the direct pull does not split K, so its tiles would not be these"
+        if problem.gathered:
+            return "the direct pull gathers no A that it could give back"
+        if columns > 1:
+            return f"each of its {columns} columns of tiles would load A over the links, {columns} times the bytes"
+        return Pull.like(self, schedule="persistent" if self.schedule == "flattened" else self.schedule)
+
+    @classmethod
+    def by_tiles(cls, task: GatherTask) -> Self:
+        """A push in the GEMM's own launch with a tile to suit M."""
+        problem, machine = task.problem, task.machine
+        tma = tma_aligned(task, "tma") and machine.has_tma and not machine.is_interpreter
+        tile: dict[str, Any] = default_tile(problem, machine)
+        if problem.quantised:
+            tile |= {"block_n": 2 * SCALE_BLOCK, "num_stages": min(3, tile["num_stages"])}
+            tile |= {"block_m": min(64, tile["block_m"])} if tile["num_warps"] == 4 else {}
+            tile |= {"block_k": min(tile["block_k"], 128 // problem.element_size)}
+        push = cls(
+            **tile,
+            loads="tma" if tma else "pointer",
+            split_k=1,
+            preload_b=False,
+            schedule="tile",
+            transfer_rows=min(256, max(16, round_up(problem.shard[0]))),
+            k_chunks=1,
+            comm_programs=min(16, machine.compute_units // 4),
+            copy_kib=4 if problem.m <= 64 else 8 if problem.m <= 512 else 16,
+            peer_order="fanout" if problem.m <= 512 else "rotate",
+            push_site="same_launch",
+            head_start=0,
+        )
+        return push.fitting(task)
+
+    def fitting(self, task: GatherTask) -> Self:
+        return self.of(with_fitting_tile(MODES.space, self.config(), task.problem, task.machine))
+
+    @classmethod
+    def first(cls, task: GatherTask) -> Iterator[Self]:
+        """By tiles, with other tiles, for few rows, and with the transfer beside or around the GEMM."""
+        machine, push = task.machine, cls.by_tiles(task)
+        persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
+        tiles: list[dict[str, Any]] = [*tiles_beside_default(task.problem, machine)]
+        yield push
+        for tile in tiles:
+            yield push.replace(**tile)
+        for tile in tiles:
+            yield push.replace(**{**tile, **persistent, "schedule": "flattened"})
+        yield from push.streaming(machine)
+        yield push.replace(k_chunks=4)
+        yield push.replace(k_chunks=8)
+        yield push.replace(**persistent)
+        yield push.replace(schedule="persistent", push_site="side_stream")
+        yield push.replace(loads="pointer")
+
+    def streaming(self, machine: Machine) -> Sequence[Self]:
+        """For few rows: deep steps of B and many splits, all of them loading before A has arrived."""
+        deep = self.replace(
+            block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
+            comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
+        )  # fmt: skip
+        # A preload may take a stage more, see _preload_fits: of 48 KiB a fifth one does not fit.
+        rows = self.block_m
+        return [
+            deep,
+            deep.replace(block_k=256, comm_programs=4),
+            deep.replace(block_k=128, split_k=8, num_stages=4 if rows < 128 else 3, num_warps=4),
+            deep.replace(block_n=32, num_warps=4),
+            deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4 if rows < WGMMA_ROWS else 3),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyEngine(Mode[AllGatherGemm]):
+    mode: str = "copy_engine"
+    transfer_rows: int = TRANSFER_ROWS
+    gemm_streams: int = number(1, 2, help="streams over which the chunks' GEMMs alternate",
+                               say="GEMMs on {gemm_streams:stream}")  # fmt: skip
+    copies: str = word(
+        "pulled", "pushed",
+        help="copies from the peers between two barriers, or to the peers, with a signal for each chunk",
+        say={"pulled": "copies from the peers", "pushed": "copies to the peers"},
+    )  # fmt: skip
+    chunk_sizes: str = word(
+        "even", "shrinking",
+        help="chunks of transfer_rows; or the last shard in halves of what is left, the others whole",
+        say={"even": "even chunks", "shrinking": "chunks that shrink"},
+    )  # fmt: skip
+
+    title: ClassVar[str] = "copy engines move the data beside the library's GEMM"
+    constraints: ClassVar = space.COPY_ENGINE
+
+    def latency(self, task: GatherTask, rates: Rates) -> float:
+        problem = task.problem
+        computation = _library_gemm(problem, rates, max(1.0, problem.m / self.transfer_rows))
+        return overlapped(computation, links(problem, rates), _pieces(problem, self.transfer_rows), rates)
+
+    @classmethod
+    def pulled(cls, transfer_rows: int) -> Self:
+        return cls(transfer_rows=transfer_rows, gemm_streams=1, copies="pulled", chunk_sizes="even")
+
+    @classmethod
+    def first(cls, task: GatherTask) -> Iterator[Self]:
+        """In one piece a shard."""
+        pulled = cls.pulled(_at_most(UNITS, max(UNITS[0], task.problem.shard[0])))
+        yield pulled
+        yield pulled.replace(copies="pushed")
+
+
+MOST_ROWS_BESIDE_TILES = 256
+"""From here on a tile whose rows have two owners costs more than the overlap gains: at m=1500 and 3000 the push takes
+1.18 and 1.31 times as long as what is chosen instead (N=28672 K=4096, 2 H100, 2026-11-25).
+"""
+
+MOST_ROWS_GATHERED_FIRST = 2000
+"""Beyond, the copy engines move A beside the library's GEMM: 1.00 against 1.20 at m=3000, 1.10 against 1.00 at 1500."""
+
+
+def default(task: GatherTask) -> Mode[AllGatherGemm]:
+    """The config used without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push."""
+    chosen = _by_arithmetic(task)
+    if chosen is not None and MODES.space.violation(chosen.config(), task.problem, task.machine) is None:
+        return chosen
+    return Push.by_tiles(task)
+
+
+def _by_arithmetic(task: GatherTask) -> Mode[AllGatherGemm] | None:
+    """Overlap where the exchange takes longer than the GEMM or the GEMM is long; else our all-gather first."""
+    problem, half = task.problem, task.machine.compute_units // 2
+    parts = two_ranks.parts(problem, task.machine)
+    if parts is None or not problem.rows_layout or problem.gathered:
+        return None
+    if parts.gemm > parts.exchange and problem.m * problem.k * problem.element_size <= MOST_WORD_BYTES:
+        programs = _at_most(PROGRAMS, min(32 if problem.m <= 32 else 64, half))
+        return OwnCollective.of_words(programs, 2 if problem.m <= 32 else 4 if problem.m <= 64 else 8)
+    tile = two_ranks.filling_tile(problem, task.machine, problem.m)
+    if problem.m < MOST_ROWS_BESIDE_TILES or problem.one_owner(tile["block_m"]):
+        return _filled_push(task, tile)
+    if problem.m <= MOST_ROWS_GATHERED_FIRST:
+        programs = _at_most(PROGRAMS, min(32, half))
+        return OwnCollective(comm_programs=programs, copy_kib=16, peer_order="rotate", protocol="signal")
+    return CopyEngine.pulled(_at_most(UNITS, round_up(problem.shard[0])))
+
+
+def _filled_push(task: GatherTask, tile: dict[str, int]) -> Push:
+    """A push whose tile has a program for nearly every compute unit; more programs than units are persistent."""
+    problem, units = task.problem, task.machine.compute_units
+    many = two_ranks.programs_of(tile, problem.m, problem.n_local) > units
+    push = Push.by_tiles(task).replace(
+        **tile, schedule="persistent" if many else "tile", head_start=2 if many else 0, copy_kib=16,
+        comm_programs=_at_most(PROGRAMS, min(20, units // 2)),
+        transfer_rows=min(512, max(16, round_up(problem.shard[0]))),
+    )  # fmt: skip
+    return push.fitting(task)
+
+
+def _at_most(values: Sequence[int], limit: int) -> int:
+    return max(value for value in values if value <= limit)
+
+
+MODES = Modes(
+    Library, OwnCollective, Pull, PullStaged, Push, CopyEngine, default=default,
+    tried=(Push, OwnCollective, CopyEngine, PullStaged, Pull),
+    shared=space.SHARED,
+)  # fmt: skip
+SPACE = MODES.space
