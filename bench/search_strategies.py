@@ -26,12 +26,13 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config, Value
-from autotune.kernels.gemm.space import gemm_dimensions
+from autotune.kernels.gemm.tile import GemmTile
 from autotune.machine import Machine
 from autotune.outcome import Evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay, read
 from autotune.search_spaces import Space
+from autotune.search_spaces.joint import dimensions_of
 from autotune.tuning import Given, JointSampler
 from autotune.tuning.search.proposer import no_prediction
 from autotune.workloads import Workload, names, workload
@@ -43,8 +44,8 @@ IN_VAIN = 50
 """Proposals a trial that may break a constraint, before a rival is taken to be at its end."""
 
 COMPUTE = (
-    *(dimension.name for dimension in gemm_dimensions(())),
-    "split_k", "schedule", "kv_splits", "heads_per_program", "table_reads", "program_order",
+    *(dimension.name for dimension in dimensions_of(GemmTile)),
+    "schedule", "kv_splits", "heads_per_program", "table_reads", "program_order",
 )  # fmt: skip
 """Dimensions that a kernel without communication would have too."""
 

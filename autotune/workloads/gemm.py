@@ -22,7 +22,6 @@ from autotune.problem import Problem
 from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales, with_zeros
 from autotune.workloads.input_sets import poison
 from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph, with_rows
-from autotune.workloads.roofline import gemm_latency
 from autotune.workloads.tolerance import Error
 
 FACTORS = (1.0, -1.0, 2.0, -2.0)
@@ -110,9 +109,6 @@ class GemmWorkload(LaunchedWorkload):
     def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
         """The library's GEMM and its collective: eager, and as a CUDA graph where there are graphs."""
         return eager_and_graph(self.space, {"bsp": Config({"mode": "bsp"})}, problem, machine)
-
-    def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
-        return gemm_latency(problem, self.kernels.knobs.of(config), machine)
 
 
 def result_type(of_a: torch.dtype, asked: str = "auto") -> torch.dtype:

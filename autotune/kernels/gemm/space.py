@@ -10,31 +10,13 @@ from typing import Any
 from autotune.config import Config
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.gemm.problem import GemmProblem
-from autotune.kernels.gemm.tile import GemmTile
 from autotune.machine import Machine
-from autotune.search_spaces.dimension import Dimension
-from autotune.search_spaces.joint import dimensions_of
 from autotune.search_spaces.space import Constraint, Space
 from autotune.sizes import round_up
 from autotune.task import Task
 
 MOST_SPLIT_PROGRAMS = 8
 """Programs per compute unit up to which a tile's depth may be split; beyond, joining costs more."""
-
-
-def gemm_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
-    """Tile, pipeline and operands, for the modes whose GEMM is ours."""
-    return dimensions_of(GemmTile, modes)[:-1]
-
-
-def split_dimension(modes: tuple[str, ...]) -> Dimension:
-    """The number of programs that share a tile's depth, for the modes that can split it."""
-    return dimensions_of(GemmTile, modes)[-1]
-
-
-def gemm_constraints() -> tuple[Constraint, ...]:
-    """Constraints of every GEMM's config."""
-    return (operands_constraint(), *tile_constraints())
 
 
 def operands_constraint() -> Constraint:
@@ -189,7 +171,7 @@ def _promotes(problem: GemmProblem, machine: Machine) -> bool:
 
 def _promoted_tile() -> dict[str, int]:
     """The tile with which fp8 GEMMs whose sums are promoted, or scaled step by step, were fastest on H200, see
-    docs/decisions/0010: two programs fit on a compute unit, see ``GemmKnobs.in_two_parts``.
+    docs/decisions/0010: two programs fit on a compute unit, see ``Tile.in_two_parts``.
     """
     return {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
 

@@ -123,31 +123,3 @@ class GemmTile(Tile):
         tiles = self.tiles(rows, columns)
         partials = allocate((tiles * self.split_k, self.block_m, self.block_n), torch.float32)
         return partials, allocate((tiles,), torch.int32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GemmKnobs(GemmTile):
-    """The knobs that several GEMM workloads have. A knob that a workload or a mode lacks has no effect as it is here.
-
-    ``block_m`` is 0 where the GEMM is the library's.
-    """
-
-    launch: str = "eager"
-    block_m: int = 0
-    block_n: int = 0
-    block_k: int = 0
-    group_m: int = 1
-    num_warps: int = 0
-    num_stages: int = 0
-    loads: str = "pointer"
-    split_k: int = 1
-    schedule: str = "tile"
-    transfer_rows: int = 0
-    comm_programs: int = 0
-    copy_kib: int = 0
-    gemm_streams: int = 1
-
-    @property
-    def apart(self) -> tuple[str, ...]:
-        """The operands whose rows may lie apart, if only the GEMM reads A: its pointers go by A's columns."""
-        return ("a", "b") if self.tma or not self.block_m else ("b",)

@@ -191,7 +191,7 @@ def expert_product(a, row, scale_a, experts, expert, column, FORM: tl.constexpr)
     A_TMA, ``a`` a descriptor, those from ``row`` on; the columns from ``column`` on, see ``tile_columns``.
 
     ``scale_a`` points to each row's first scale [BLOCK_M]. ``row`` and ``a`` may carry the zero of a wait. PARTS, with
-    TMA: the upper and the lower half of the rows are multiplied in turn, see ``GemmKnobs.in_two_parts``.
+    TMA: the upper and the lower half of the rows are multiplied in turn, see ``Tile.in_two_parts``.
     """
     acc = tl.zeros((FORM.BLOCK_N, FORM.BLOCK_M) if FORM.SWAP else (FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
     scale_b = experts.scale_b

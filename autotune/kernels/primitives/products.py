@@ -17,7 +17,7 @@ WGMMA_ROWS = tl.constexpr(dtypes.WGMMA_ROWS)
 
 Operands = namedtuple("Operands", "a rows K b columns stride_bk stride_bn scale_a scale_b", defaults=(None, None))
 """A [rows, K], row-major, and B [K, columns] of any strides: tensor descriptors with TMA, pointers without. A's has a
-tile's rows, or half of them (``GemmKnobs.in_two_parts``). What is beyond the edge is clamped or zero.
+tile's rows, or half of them (``Tile.in_two_parts``). What is beyond the edge is clamped or zero.
 """
 
 
@@ -62,7 +62,7 @@ def load_b(operands, k, end_k, column, FORM: tl.constexpr):
 
 @triton.jit
 def add_product(acc, a_tile, b_tile, PROMOTE: tl.constexpr):
-    """Acc + one step's product; PROMOTE: see ``GemmKnobs.promoted``.
+    """Acc + one step's product; PROMOTE: see ``Tile.promoted``.
 
     Where sm_90's wgmma takes the tile, a step that is short enough starts from zero and is added as a whole. Told to
     promote, Triton would wait after each of its instructions, 32 of K, instead of once.
