@@ -80,3 +80,14 @@ def test_the_order_is_one_that_each_mode_agrees_with() -> None:
     assert [*merged([["a", "c"], ["b", "c", "d"], ["d"]])] == ["a", "b", "c", "d"]
     with pytest.raises(ValueError, match="differently"):
         list(merged([["a", "b"], ["b", "a"]]))
+
+
+def test_modes_may_be_laid_out_in_another_order_than_they_come() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Late(Library):
+        late: bool = flag(help="later", say="one tile later")
+
+    modes = {"late": Late, "pull": Pull}
+    found = joint_space(modes, help="strategy", order=["pull", "late"])
+    assert [*space(**modes).dimensions] == ["mode", "late", "order", "tile"]
+    assert [*found.dimensions] == ["mode", "order", "tile", "late"] and found.modes == ("late", "pull")

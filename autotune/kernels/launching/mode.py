@@ -19,7 +19,7 @@ from autotune.search_spaces.joint import DIMENSION, joint_space, word
 from autotune.task import Task
 
 P = TypeVar("P", bound=Problem)
-A = TypeVar("A", bound="Mode[Any]")
+M = TypeVar("M", bound="Mode[Any]")
 P_contra = TypeVar("P_contra", bound=Problem, contravariant=True)
 
 
@@ -39,7 +39,7 @@ class Mode(Knobs, ABC, Generic[P_contra]):
 
     @abstractmethod
     def latency(self, task: Task[P_contra], rates: Rates) -> float | None:
-        """Microseconds by a cost model; None without one."""
+        """Microseconds by a cost model; None where there is none."""
 
     @classmethod
     def first(cls, task: Task[P_contra]) -> Iterator[Self]:
@@ -103,11 +103,10 @@ class Modes(Generic[P]):
             raise InvalidConfig(f"mode={config['mode']!r}: allowed: {', '.join(self.by_name)}")
         return kind.of(config)
 
-    def first_valid(self, found: Iterable[A], task: Task[P]) -> A | None:
-        """The first valid one; it looks at no more of them."""
-        return next(
-            (each for each in found if self.space.violation(each.config(), task.problem, task.machine) is None), None
-        )
+    def first_valid(self, configs: Iterable[M], task: Task[P]) -> M | None:
+        """It looks at no more of them."""
+        problem, machine = task.problem, task.machine
+        return next((each for each in configs if self.space.violation(each.config(), problem, machine) is None), None)
 
     def default_config(self, task: Task[P]) -> Config:
         return self._default(task).config()
