@@ -48,7 +48,7 @@ class Found:
             from autotune.results.lines import entry_lines
             from autotune.results.result import Result
 
-            rows += entry_lines(Result.of(self.entry))
+            rows += [("tuned for", self.tuned_for), *entry_lines(Result.of(self.entry))]
         return html_table("Found", [*rows, *((name, str(value)) for name, value in self.config.items())])
 
     @classmethod

@@ -23,7 +23,7 @@ def test_ranks_of_two_checkouts_measure_in_turns(
     shutil.copytree(ROOT / "autotune", tmp_path / "autotune", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__", "recordings"))
     package = tmp_path / "autotune" / "__init__.py"
-    package.write_text(package.read_text().replace('"FlashDecode": "autotune.', '"Flash": "autotune.'))
+    package.write_text(package.read_text().replace('problem": "FlashDecode"', 'problem": "Flash"'))
     monkeypatch.setattr(versions, "ALLOWED", 0.0)
     assert compare(monkeypatch, "--toy", "--world-size", "1", "--only", "fd", "ar-8192", before=tmp_path) == 0
     printed = capsys.readouterr()

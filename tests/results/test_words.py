@@ -47,7 +47,7 @@ def test_a_default_in_words() -> None:
         ("gemm_all_reduce", {"split_k": 1, "group_m": 1, "num_warps": 4}, "4 warps."),
         ("moe_gemm_combine", {"combine": "push", "swap_ab": True}, "sums are pushed, tiles are computed transposed."),
         ("moe_gemm_combine", {"combine": "pull", "swap_ab": False}, "sums are pulled."),
-        ("flash_decode", {"reducer": "last", "wire": "rounded"}, "partial results rounded, the last split reduces."),
+        ("flash_decode", {"reducer": "last", "wire": "rounded"}, "the last split reduces, partial results rounded."),
     ],
 )
 def test_values_in_words(name: str, values: dict[str, Any], told: str) -> None:

@@ -8,24 +8,24 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from autotune.kernels.all_gather_gemm import device
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.primitives import transfer
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmWorkload
 
 
 @triton.jit
-def pass_by(arrivals, source, first, last, rows, transfer_rows, target, status, spin_limit, PROXY_FENCE: tl.constexpr):
+def pass_by(arrivals, source, first, last, rows, transfer_rows, target, peers, PROXY_FENCE: tl.constexpr):
     """In place of ``wait_for_rows``."""
-    return target * 0
+    return (target * 0).to(tl.int32)
 
 
 @triton.jit
 def pass_each_by(
-    arrivals, first_source, last_source, apart, first, last, rows, transfer_rows, target, status, spin_limit,
-    WORLD: tl.constexpr, PROXY_FENCE: tl.constexpr,
+    arrivals, first_source, last_source, apart, first, last, rows, transfer_rows, target, peers, WORLD: tl.constexpr,
+    PROXY_FENCE: tl.constexpr,
 ):  # fmt: skip
     """In place of ``wait_for_rows_of_each``."""
-    return target * 0
+    return (target * 0).to(tl.int32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class RacingWorkload(AllGatherGemmWorkload):
 
     def operation(self, *arguments: Any) -> Any:
         """Set up on this rank, whose process is the gang's: nobody else's kernels lose their waits."""
-        device.wait_for_rows, device.wait_for_rows_of_each = pass_by, pass_each_by
+        transfer.wait_for_rows, transfer.wait_for_rows_of_each = pass_by, pass_each_by
         return super().operation(*arguments)
 
 

@@ -71,7 +71,7 @@ def test_a_missing_wait_is_caught_on_gpus() -> None:
 
 
 ALL_GATHER = Path(__file__).parents[3] / "docs" / "examples" / "all_gather.py"
-WAIT = "heap.wait_each(counters, sources < WORLD, epoch + 1, status, spin_limit)"
+WAIT = "heap.wait_each(counters, sources < WORLD, epoch + 1, peers)"
 
 
 def users_own(folder: Path, *, waits: bool) -> Workload:
@@ -79,7 +79,7 @@ def users_own(folder: Path, *, waits: bool) -> Workload:
     text = ALL_GATHER.read_text()
     assert text.count(WAIT) == 1
     file = folder / f"waits_{waits}.py"
-    file.write_text(text if waits else text.replace("epoch + 1, status", "tl.minimum(epoch + 1, 4), status", 1))
+    file.write_text(text if waits else text.replace("epoch + 1, peers", "tl.minimum(epoch + 1, 4), peers", 1))
     return from_reference(f"{file}:AllGatherWorkload")
 
 
