@@ -48,7 +48,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Door:
+class HostOverhead:
     """Microseconds of the host that an operator's call takes beside the bound call that the tuner times: its checks,
     its look-up, its result's memory (decision 12).
     """
@@ -92,9 +92,9 @@ class Latency:
     host_rounds: tuple[Time, ...] = ()
     isolated_rounds: tuple[Time, ...] = ()
     """``host`` and ``isolated`` per round; empty if any round lacks it."""
-    host_door: Part | None = None
-    isolated_door: Part | None = None
-    """The parts of ``host`` and ``isolated`` that are an operator's door; None of a bound call, as baselines are."""
+    host_overhead: Part | None = None
+    isolated_overhead: Part | None = None
+    """The operator's share of ``host`` and ``isolated``; None of a bound call, as baselines are."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a regime has rounds of another number, or the percentiles are in the wrong order."""
@@ -109,30 +109,30 @@ class Latency:
         """Median, low and high, as Triton's benches give them."""
         return [time / 1e3 for time in (self.median, self.low, self.high)]
 
-    def through(self, door: Door | None) -> Latency:
+    def through(self, overhead: HostOverhead | None) -> Latency:
         """Add the operator's host overhead; device time is unchanged."""
-        if door is None:
+        if overhead is None:
             return self
         return replace(
             self,
-            host=None if self.host is None else self.host + door.host,
-            isolated=None if self.isolated is None else self.isolated + door.isolated,
-            host_rounds=tuple(each + door.host for each in self.host_rounds),
-            isolated_rounds=tuple(each + door.isolated for each in self.isolated_rounds),
-            host_door=None if self.host is None else door.host,
-            isolated_door=None if self.isolated is None else door.isolated,
+            host=None if self.host is None else self.host + overhead.host,
+            isolated=None if self.isolated is None else self.isolated + overhead.isolated,
+            host_rounds=tuple(each + overhead.host for each in self.host_rounds),
+            isolated_rounds=tuple(each + overhead.isolated for each in self.isolated_rounds),
+            host_overhead=None if self.host is None else overhead.host,
+            isolated_overhead=None if self.isolated is None else overhead.isolated,
         )
 
     @property
     def bound(self) -> Latency:
         """The bound call's latency, which trials and baselines measure: without the operator's overhead."""
-        if self.host_door is None and self.isolated_door is None:
+        if self.host_overhead is None and self.isolated_overhead is None:
             return self
-        door = Door(-(self.host_door or 0.0), -(self.isolated_door or 0.0))
-        return replace(self.through(door), host_door=None, isolated_door=None)
+        overhead = HostOverhead(-(self.host_overhead or 0.0), -(self.isolated_overhead or 0.0))
+        return replace(self.through(overhead), host_overhead=None, isolated_overhead=None)
 
     def same_calls(self, other: Latency) -> bool:
-        """True if both are of one measurement, with an operator's door or without."""
+        """True if both are of one measurement, with an operator's host overhead or without."""
         device = [(each.median, each.low, each.high, each.skew, each.by_rank, each.rounds) for each in (self, other)]
         return device[0] == device[1]
 
@@ -161,8 +161,8 @@ class Latency:
 
 
 def alike(one: Latency, other: Latency) -> tuple[Latency, Latency]:
-    """Both with an operator's door in their times, or both without: a replay's result has none."""
-    return (one, other) if (one.host_door is None) == (other.host_door is None) else (one.bound, other.bound)
+    """Both with an operator's host overhead in their times, or both without: a replay's result has none."""
+    return (one, other) if (one.host_overhead is None) == (other.host_overhead is None) else (one.bound, other.bound)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ PUSH = {
 }  # fmt: skip
 STAGED = {name: value for name, value in PUSH.items() if name != "push_site"} | {"mode": "pull_staged"}
 GATHER = {
-    "mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate", "protocol": "signal",
+    "mode": "custom_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate", "protocol": "signal",
 }  # fmt: skip
 COPIES = {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}
 WORDS = {**GATHER, "peer_order": "fanout", "protocol": "sentinel"}
@@ -36,7 +36,7 @@ DECODE = {
 }  # fmt: skip
 APART = {"reducer": "kernel", "combine_site": "next_launch"}
 """Everything is sent before anything is waited for: interpreted programs run in turn."""
-COLLECTIVE = {"mode": "own_collective", "exchange": "one_shot", "protocol": "signal", **SUM, "transfer_rows": 16}
+COLLECTIVE = {"mode": "custom_collective", "exchange": "one_shot", "protocol": "signal", **SUM, "transfer_rows": 16}
 BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
 ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
 
@@ -233,10 +233,10 @@ CASES: Mapping[str, Case] = {
     "rs late": _scatter(SCATTER, schedule="persistent", signals="next_turn"),
     "rs pull": _scatter(SCATTER, mode="pull"),
     "rs split": _scatter(SCATTER, split_k=2),
-    "rs gather": _scatter({"mode": "own_collective", **SUM}),
+    "rs gather": _scatter({"mode": "custom_collective", **SUM}),
     "rs copies": _scatter({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, **SUM}),
     "rs residual": _scatter(SCATTER, {"residual": True}),
-    "rs residual gather": _scatter({"mode": "own_collective", **SUM}, {"residual": True}),
+    "rs residual gather": _scatter({"mode": "custom_collective", **SUM}, {"residual": True}),
     "rs residual copies": _scatter(
         {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, **SUM}, {"residual": True}
     ),

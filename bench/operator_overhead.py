@@ -171,7 +171,7 @@ def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Confi
     plugin, on_gpu = case.workload, context.heap.device.type == "cuda"
     left_out = {"bsp"} if on_gpu and context.heap.world_size > torch.cuda.device_count() else set()
     if isinstance(case.problem, ExpertsProblem) and not on_gpu:
-        left_out = {"bsp", "own_collective"}
+        left_out = {"bsp", "custom_collective"}
     tried = plugin.first_configs(case.problem, context.machine)
     baselines = plugin.baselines(case.problem, context.machine)
     eager = [config for config in (*tried, *baselines.values()) if config.get("launch", "eager") == "eager"]

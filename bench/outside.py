@@ -81,7 +81,7 @@ class Claim:
         winner = found.entry.winner
         ours = time_in(winner.latency, "isolated" if regime == BOUND else regime)
         if regime == BOUND and ours is not None:
-            ours -= winner.latency.isolated_door or 0.0
+            ours -= winner.latency.isolated_overhead or 0.0
             regime = "isolated"
         # Plain torch is captured in a graph here where ours is; elsewhere an eager call stands against an eager one.
         alike = (latency for name, latency in winner.baselines.items() if regime == "graph" or "graph" not in name)

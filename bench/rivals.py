@@ -67,7 +67,7 @@ PUSHING = {
 }  # fmt: skip
 """The push is a kernel of its own on another stream there, of as many programs as there are row blocks or so."""
 
-SERVED = Config({"mode": "own_collective", "protocol": "sentinel", "sum_warps": 4})
+SERVED = Config({"mode": "custom_collective", "protocol": "sentinel", "sum_warps": 4})
 
 FAILURES = (
     RuntimeError, AssertionError, ValueError, TypeError, NotImplementedError, AttributeError, CompilationError,

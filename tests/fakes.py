@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from autotune.cli import app, session
 from autotune.config import Config
 from autotune.machine import INTERPRETER, Machine
-from autotune.outcome import Door, Evaluation, Latency, Outcome
+from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
 from autotune.runtime.lookup import forget_lookups
@@ -112,7 +112,7 @@ class FakeGang:
         """Host time to enqueue a config; an isolated call takes that much longer than the device's time."""
         self.drift = 1.0
         """Times as long as before that everything takes from the finals on."""
-        self.door: Door | None = None
+        self.overhead: HostOverhead | None = None
         self.turns: list[Turn | MeasureBarrier | Trace] = []
         self.turn_failure: Failed | None = None
         self.clock: Callable[[Config, int], float] = lambda config, rank: 1980.0
@@ -150,8 +150,8 @@ class FakeGang:
     def measure_parts(self, plan: Any) -> dict[str, Latency]:
         return {name: latency_of(median, self.ranks) for name, median in LIMITS.items()}
 
-    def measure_door(self) -> Door | None:
-        return self.door
+    def measure_overhead(self) -> HostOverhead | None:
+        return self.overhead
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         return dict(RATES)

@@ -92,7 +92,7 @@ class MixtureTests:
         modes, count = (count, 1) if isinstance(count, set) else (self.modes, count)
         configs = [each for each in variants(found, problem, here, steps) if each["mode"] in modes]
         if not (here.is_interpreter or problem.dtype == "bf16" or problem.row_scales):
-            modes = modes - {"own_collective"}  # the library has no such grouped GEMM on GPUs
+            modes = modes - {"custom_collective"}  # the library has no such grouped GEMM on GPUs
         check_all(found, problem, few(problem, configs, count), modes, calls=3)
 
 

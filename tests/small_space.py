@@ -13,7 +13,7 @@ from fakes import LAPTOP, latency_of
 from autotune.config import Config
 from autotune.db import Store, TrialRecord
 from autotune.machine import Machine
-from autotune.outcome import Door, Evaluation, Latency, Outcome
+from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Space, Task, choices, numbers
 from autotune.tuning import Budget, Effort, Progress, Result, tune
@@ -130,7 +130,7 @@ class Ranks:
     def measure_parts(self, plan: Any) -> dict[str, Latency]:
         return {"sum": latency_of(120.0)}
 
-    def measure_door(self) -> Door | None:
+    def measure_overhead(self) -> HostOverhead | None:
         return None
 
     def measure_rates(self, dtype: str) -> dict[str, float]:

@@ -64,7 +64,7 @@ def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes
     from autotune.ranks.gang import Gang
     from autotune.runtime import WARM_CALL
 
-    return Gang(workload, problem, machine, heap_bytes, door=WARM_CALL)
+    return Gang(workload, problem, machine, heap_bytes, warm_call=WARM_CALL)
 
 
 def make_screen(workload: Workload, problem: Problem, machine: Machine) -> Screen:

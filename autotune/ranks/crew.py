@@ -16,7 +16,7 @@ from autotune.errors import GangError
 from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.machine import Machine
-from autotune.outcome import Door, Evaluation, Latency
+from autotune.outcome import Evaluation, HostOverhead, Latency
 from autotune.problem import Problem
 from autotune.ranks.evaluation import (
     SPIN_LIMITS,
@@ -24,7 +24,7 @@ from autotune.ranks.evaluation import (
     check_same_work,
     evaluate,
     kind_of,
-    measure_door,
+    measure_overhead,
     measure_parts,
     measure_rates,
     prove,
@@ -60,13 +60,19 @@ class Crew:
     restarts = 0
 
     def __init__(
-        self, workload: Workload, problem: Problem, machine: Machine, agreement: Agreement, group: Any, door: str = ""
+        self,
+        workload: Workload,
+        problem: Problem,
+        machine: Machine,
+        agreement: Agreement,
+        group: Any,
+        warm_call: str = "",
     ) -> None:
-        """``group``, a gloo group over all ranks, serves the heap alone; ``door`` is that of ``MeasureDoor``. Nothing
-        is allocated before a request.
+        """``group``, a gloo group over all ranks, serves the heap alone; ``warm_call``: see ``MeasureOverhead``. Nothing is
+        allocated before a request.
         """
         self._workload, self._problem, self._machine = workload, problem, machine
-        self._agreement, self._group, self._door = agreement, group, door
+        self._agreement, self._group, self._warm_call = agreement, group, warm_call
         self._heap: SymmetricHeap | None = None
         self._rank: Rank | None = None
         self._over = False
@@ -132,9 +138,9 @@ class Crew:
         """Latencies of the operation's parts alone; empty on a failure."""
         return measure_parts(self._everyone, plan)
 
-    def measure_door(self) -> Door | None:
+    def measure_overhead(self) -> HostOverhead | None:
         """The price of an operator's call beside the bound call; None where the workload has no operator."""
-        return measure_door(self._everyone, self._door)
+        return measure_overhead(self._everyone, self._warm_call)
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """Rates of a device and its links per microsecond, by resource; empty on a failure."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from autotune.config import Config
 from autotune.errors import RanksDisagree
 from autotune.machine import Machine
-from autotune.outcome import DEFAULT_REGIME, Door, Evaluation, Latency, Outcome, Regime
+from autotune.outcome import DEFAULT_REGIME, Evaluation, HostOverhead, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.early_stop import clearly_slower, in_parts, slowest
 from autotune.ranks.protocol import (
@@ -20,8 +20,8 @@ from autotune.ranks.protocol import (
     Done,
     Failed,
     Measure,
-    MeasureDoor,
     MeasureIsolated,
+    MeasureOverhead,
     MeasureParts,
     MeasureRates,
     Recheck,
@@ -83,8 +83,8 @@ LONGEST = {"gpu": 3e6, "interpreter": 2e5}
 take a tenth of a second and more, and more of them would tell nothing.
 """
 
-DOOR_CALLS = 30
-"""Isolated calls by which an operator's door is timed."""
+OVERHEAD_CALLS = 30
+"""Isolated calls by which an operator's host overhead is timed."""
 
 FEWEST = 3
 """Calls at least, however long each takes."""
@@ -284,16 +284,16 @@ def measure_parts(everyone: Everyone, plan: MeasurePlan) -> dict[str, Latency]:
     return found
 
 
-def measure_door(everyone: Everyone, door: str) -> Door | None:
-    """An operator's door on the slowest rank, see ``MeasureDoor``; None where there is none."""
-    answers = everyone(MeasureDoor(door, DOOR_CALLS), "measure") if door else []
+def measure_overhead(everyone: Everyone, warm_call: str) -> HostOverhead | None:
+    """An operator's host overhead on the slowest rank, see ``MeasureOverhead``; None where there is none."""
+    answers = everyone(MeasureOverhead(warm_call, OVERHEAD_CALLS), "measure") if warm_call else []
     if isinstance(answers, Failed) or not answers or not answers[0].times:
         return None
     host, isolated = (
         max(0.0, *(statistics.median(times) for times in by_rank))
         for by_rank in ([answer.host for answer in answers], [answer.times for answer in answers])
     )
-    return Door(host, isolated)
+    return HostOverhead(host, isolated)
 
 
 def measure_rates(everyone: Everyone, dtype: str) -> dict[str, float]:

@@ -15,7 +15,7 @@ from types import TracebackType
 from autotune.config import Config
 from autotune.errors import GangError, WorkloadError
 from autotune.machine import Machine, check_interpreter
-from autotune.outcome import Door, Evaluation, Latency, Outcome
+from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
 from autotune.processes.memory import advice, shortage
@@ -26,7 +26,7 @@ from autotune.ranks.evaluation import (
     check_same_work,
     evaluate,
     kind_of,
-    measure_door,
+    measure_overhead,
     measure_parts,
     measure_rates,
     prove,
@@ -72,18 +72,18 @@ class Gang:
 
     def __init__(
         self, workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0,
-        deadlines: Mapping[str, float] | None = None, door: str = "",
+        deadlines: Mapping[str, float] | None = None, warm_call: str = "",
     ) -> None:  # fmt: skip
         """Nothing is started before ``start`` or ``with``. ``heap_bytes`` is a minimum, for later problems.
 
-        ``deadlines`` are seconds by phase instead of ``DEADLINES``; ``door`` is that of ``MeasureDoor``, if any.
+        ``deadlines`` are seconds by phase instead of ``DEADLINES``; ``warm_call``: see ``MeasureOverhead``.
         """
         self.workload, self.problem, self.machine = workload, problem, machine
         self.restarts = 0
         self.start_seconds: dict[str, float] = {}
         """Seconds of the last start: until the slowest rank had its imports, had joined, had its heap; the set-up."""
         self._in_vain = 0
-        self._door = door
+        self._warm_call = warm_call
         self._rates: dict[str, dict[str, float]] = {}
         self._heap_bytes = max(heap_bytes, workload.heap_bytes(problem))
         self._heap_setting = HEAP_BYTES.value()
@@ -196,9 +196,9 @@ class Gang:
         """Latencies of the operation's parts alone; empty on a failure."""
         return measure_parts(self._everyone, plan)
 
-    def measure_door(self) -> Door | None:
+    def measure_overhead(self) -> HostOverhead | None:
         """The price of an operator's call beside the bound call; None where the workload has no operator."""
-        return measure_door(self._everyone, self._door)
+        return measure_overhead(self._everyone, self._warm_call)
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """Rates of a device and its links per microsecond, by resource; measured once per element type."""

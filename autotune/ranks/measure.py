@@ -60,7 +60,7 @@ slow, as a rule, the next timing begins with the pause that this one came to; ea
 """
 
 WARM_CALLS = 4
-"""Calls before a traced one: the third is captured, and replayed from then on. And before a door is timed."""
+"""Calls before a traced one: the third is captured, and replayed from then on. And before host overhead is timed."""
 
 CLOCK_CYCLES = 1_000_000
 """Cycles by which a GPU's clock is measured: half a millisecond, of which events resolve a thousandth."""
@@ -83,8 +83,8 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class TimedDoor:
-    """Microseconds of the host in an operator's door, per call; none under the interpreter."""
+class TimedOverhead:
+    """Microseconds of the host in an operator's host overhead, per call; none under the interpreter."""
 
     isolated: list[float]
     host: list[float]
@@ -151,23 +151,23 @@ class Stopwatch:
             return []
         return [self._isolated_time(call) for _ in range(calls)]
 
-    def time_door(self, call: Callable[[], object], calls: int) -> TimedDoor:
+    def time_overhead(self, call: Callable[[], object], calls: int) -> TimedOverhead:
         """Time a ``call`` that enqueues nothing, as calls that do are timed: isolated, and back to back. Each less the
         same of no call at all. Collective.
         """
 
-        def door() -> None:
+        def overhead() -> None:
             call()
 
         def nothing() -> None:
             pass
 
         for _ in range(WARM_CALLS):
-            door()
+            overhead()
         if self._machine.is_interpreter:
-            return TimedDoor([], [])
-        isolated = [self._isolated_time(door) - self._isolated_time(nothing) for _ in range(calls)]
-        return TimedDoor(isolated, [self._enqueueing(door, HOST_CALLS) - self._enqueueing(nothing, HOST_CALLS)])
+            return TimedOverhead([], [])
+        isolated = [self._isolated_time(overhead) - self._isolated_time(nothing) for _ in range(calls)]
+        return TimedOverhead(isolated, [self._enqueueing(overhead, HOST_CALLS) - self._enqueueing(nothing, HOST_CALLS)])
 
     def time_barrier(self, warmup: int, calls: int) -> dict[str, tuple[float, ...]]:
         """Times of a launch that is nothing but the barrier of all ranks, and of an empty one. Collective."""

@@ -77,12 +77,12 @@ class MeasureIsolated:
 
 
 @dataclass(frozen=True)
-class MeasureDoor:
+class MeasureOverhead:
     """Time what the host does in an operator's call beside the bound call. ``Done.times``: isolated, ``host``: back to
     back; both empty where the workload has no operator, and under the interpreter.
     """
 
-    door: str
+    warm_call: str
     """``MODULE:FUNCTION``, see ``runtime.host_overhead``: a name, as ranks import nothing from above them."""
     calls: int
 
@@ -132,8 +132,8 @@ class MeasureRates:
 
 
 Request = (
-    Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | MeasureDoor | Turn | MeasureBarrier | Trace
-    | MeasureParts | MeasureRates
+    Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | MeasureOverhead | Turn | MeasureBarrier
+    | Trace | MeasureParts | MeasureRates
 )  # fmt: skip
 
 

@@ -28,8 +28,8 @@ from autotune.ranks.protocol import (
     Failed,
     Measure,
     MeasureBarrier,
-    MeasureDoor,
     MeasureIsolated,
+    MeasureOverhead,
     MeasureParts,
     MeasureRates,
     Open,
@@ -138,8 +138,8 @@ class Rank:
             return self._measured(timed.device, timed.host)
         elif isinstance(request, MeasureIsolated):
             return self._measured(self._stopwatch.time_isolated(self._run, request.calls))
-        elif isinstance(request, MeasureDoor):
-            return self._door(request)
+        elif isinstance(request, MeasureOverhead):
+            return self._overhead(request)
         elif isinstance(request, Turn):
             return self._turn(request)
         elif isinstance(request, Trace):
@@ -160,14 +160,14 @@ class Rank:
             return Failed(Outcome.TIMED_OUT, TIMED_OUT)
         return Done(self.fingerprint, times=tuple(times), host=tuple(host))
 
-    def _door(self, request: MeasureDoor) -> Reply:
+    def _overhead(self, request: MeasureOverhead) -> Reply:
         """Time an operator's call of the problem that ends where the bound call would begin."""
-        opened = pkgutil.resolve_name(request.door)
+        opened = pkgutil.resolve_name(request.warm_call)
         try:
             call = opened(self._workload, self._problem, self._operation, self._heap, self._machine)
             if call is None:
                 return Done(self.fingerprint)
-            timed = self._stopwatch.time_door(call, request.calls)
+            timed = self._stopwatch.time_overhead(call, request.calls)
         except (InputError, NotImplementedError):  # a user's workload, whose operator takes no such call
             return Done(self.fingerprint)
         return Done(self.fingerprint, times=tuple(timed.isolated), host=tuple(timed.host))

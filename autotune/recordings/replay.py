@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.config import Config
 from autotune.errors import InputError
-from autotune.outcome import Door, Evaluation, Latency, Outcome
+from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings.recording import Recording
@@ -47,7 +47,7 @@ class Replay:
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         return dict(self.recording.parts)
 
-    def measure_door(self) -> Door | None:
+    def measure_overhead(self) -> HostOverhead | None:
         """None: a recording is of bound calls."""
         return None
 

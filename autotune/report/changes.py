@@ -30,7 +30,7 @@ TITLE = "What changed from A to B"
 
 NEWEST = "Where a problem has several results, the newest counts."
 
-WITHOUT_DOOR = (
+WITHOUT_OVERHEAD = (
     "Where one side's times lack what our operator adds on the host, as a replay's do, both are compared without it."
 )
 
@@ -49,7 +49,7 @@ def views(changes: Changes) -> list[View]:
     notes = [
         NEWEST * any(len(side.entries) > side.problems for side in (changes.a, changes.b)),
         BY_SPREAD * any(change.ratio.rounds == 0 for change in changes.changes),
-        WITHOUT_DOOR * any(change.without_door for change in changes.changes),
+        WITHOUT_OVERHEAD * any(change.without_overhead for change in changes.changes),
         INTERPRETER_NOTE * any(change.now.key.is_interpreted for change in changes.changes),
     ]
     return [

@@ -52,9 +52,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Change:
-    """A problem that both sides have. Where one side's times lack an operator's door, those here are of bound calls on
-    both.
-    """
+    """A problem that both sides have. Where one side's times lack host overhead, those here are of bound calls on both."""
 
     then: Entry
     now: Entry
@@ -63,8 +61,8 @@ class Change:
     verdict: Verdict
     beside: Ratio | None
     """B's winner over A's config, where B measured both in turns; tells a worse config from a slower machine."""
-    without_door: bool = False
-    """True if a side's own result says more, since it has a door."""
+    without_overhead: bool = False
+    """True if a side's own result says more, since it has host overhead."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -72,7 +70,7 @@ class Change:
             "b": Result.of(self.now).to_dict(),
             "ratio": None if self.now.key.is_interpreted else dataclasses.asdict(self.ratio),
             "verdict": self.verdict.value,
-            "without_door": self.without_door,
+            "without_overhead": self.without_overhead,
             "beside": dataclasses.asdict(self.beside) if self.beside is not None else None,
             "provenance_differences": self.then.provenance.differences(self.now.provenance),
         }
@@ -195,7 +193,7 @@ def _change(then: Entry, now: Entry, trials: Trials, threshold: float) -> Change
     regime = Regime(now.key.regime)
     latencies = alike(then.winner.latency, now.winner.latency)
     claimed = [each.winner.latency.of(regime) for each in (then, now)]
-    without_door = claimed != [each.of(regime) for each in latencies]
+    without_overhead = claimed != [each.of(regime) for each in latencies]
     then, now = (_with(*each) for each in zip((then, now), latencies, strict=True))
     found = quotient(now.winner.latency, then.winner.latency, regime)
     verdict = Verdict.SAME
@@ -206,7 +204,7 @@ def _change(then: Entry, now: Entry, trials: Trials, threshold: float) -> Change
     beside = None
     if verdict is not Verdict.SAME and then.winner.config != now.winner.config:
         beside = _beside(then.winner.config, now, trials(now), regime)
-    return Change(then, now, found, verdict, beside, without_door)
+    return Change(then, now, found, verdict, beside, without_overhead)
 
 
 def _with(entry: Entry, latency: Latency) -> Entry:

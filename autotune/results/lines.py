@@ -17,7 +17,7 @@ from autotune.results.figures import (
     resource_text,
     share_text,
 )
-from autotune.results.regimes import TITLES, conclusion, door_text, title_of
+from autotune.results.regimes import TITLES, conclusion, overhead_text, title_of
 from autotune.results.result import Result
 from autotune.results.routings import line
 from autotune.results.words import has_words, in_words
@@ -94,7 +94,7 @@ def _regimes(of: Result) -> list[str]:
         f"{name}: " + ", ".join(f"{TITLES[Regime(each)]} {microseconds(value)}" for each, value in known.items())
         for name, known in of.in_regimes.items()
     ]
-    return [*texts, *filter(None, [conclusion(of.verdicts), door_text(of.latency)])]
+    return [*texts, *filter(None, [conclusion(of.verdicts), overhead_text(of.latency)])]
 
 
 def _limits(of: Result) -> Lines:

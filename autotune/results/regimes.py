@@ -100,10 +100,10 @@ def conclusion(of: Sequence[Verdict]) -> str:
     return f"The winner is not slower than any baseline beyond the noise (measured: {measured})."
 
 
-def door_text(latency: Latency) -> str:
+def overhead_text(latency: Latency) -> str:
     """A sentence on the operator's own part of a winner's times; empty where that was not measured."""
-    doors = {Regime.PIPELINED: latency.host_door, Regime.ISOLATED: latency.isolated_door}
-    parts = [f"{microseconds(part)} {TITLES[regime]}" for regime, part in doors.items() if part is not None]
+    overheads = {Regime.PIPELINED: latency.host_overhead, Regime.ISOLATED: latency.isolated_overhead}
+    parts = [f"{microseconds(part)} {TITLES[regime]}" for regime, part in overheads.items() if part is not None]
     if not parts:
         return ""
     return (

@@ -44,7 +44,7 @@ class Constraint:
         return (not self.modes or mode in self.modes) and names.issuperset(self.uses)
 
 
-class Remembering:
+class Memoized:
     """The first constraint that a config breaks; one that has seen its values is not called for them again."""
 
     def __init__(self, of_mode: Mapping[str, Sequence[Constraint]], task: Task[Any]) -> None:
@@ -133,9 +133,9 @@ class Space:
                 return constraint
         return None
 
-    def remembering(self, problem: Problem, machine: Machine) -> Remembering:
+    def memoized(self, problem: Problem, machine: Machine) -> Memoized:
         """``broken`` for one problem on one machine, for who asks again and again."""
-        return Remembering(self._constraints_of, Task(problem, machine))
+        return Memoized(self._constraints_of, Task(problem, machine))
 
     def check(self, config: Config, problem: Problem, machine: Machine) -> None:
         """Raise InvalidConfig if there is a violation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from autotune.config import Config
-from autotune.outcome import Door, Evaluation, Latency
+from autotune.outcome import Evaluation, HostOverhead, Latency
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.workloads import Workload
@@ -34,7 +34,7 @@ class Evaluator(Protocol):
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         pass
 
-    def measure_door(self) -> Door | None:
+    def measure_overhead(self) -> HostOverhead | None:
         """The price of an operator's call beside the bound call; None if unknown."""
 
     def measure_rates(self, dtype: str) -> dict[str, float]:

@@ -214,14 +214,14 @@ class _Run:
             return False
         best, routings = proven
         measured = {config: merge(latencies) for config, latencies in rounds.items()}
-        door = self._gang.measure_door()  # the same for all configs: it changes a claim, never the order
+        overhead = self._gang.measure_overhead()  # the same for all configs: it changes a claim, never the order
         found = Winner(
             config=best,
-            latency=measured[best].through(door),
+            latency=measured[best].through(overhead),
             baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
             limits=merge_parts(parts),
             roofline=roofline(self._problem, self._gang.measure_rates(self._problem.dtype)),
-            routings={name: replace(each, latency=each.latency.through(door)) for name, each in routings.items()},
+            routings={name: replace(each, latency=each.latency.through(overhead)) for name, each in routings.items()},
         )
         self._store.finish(self._study.id, found, self._lease)
         if self._live is not None:

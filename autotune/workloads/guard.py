@@ -1,4 +1,4 @@
-"""A user's methods at the tuner's door: what a workload's raise names them, and what all give is checked."""
+"""A user's workload: what its methods raise names them, and what they return is checked."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from fakes import EIGHT_GPUS, LAPTOP, Bench, FakeGang, bench_of
 
-from autotune.outcome import Door
+from autotune.outcome import HostOverhead
 from autotune.workloads import registry
 
 SCREENS = sorted((Path(__file__).parent / "screens").glob("*.txt"))
@@ -52,7 +52,7 @@ def screen(file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def with_host(gang: FakeGang) -> None:
-    gang.host, gang.door = lambda config: 40.0, Door(3.0, 7.0)
+    gang.host, gang.overhead = lambda config: 40.0, HostOverhead(3.0, 7.0)
 
 
 def _printed(line: str, bench: Bench, folder: Path) -> str:

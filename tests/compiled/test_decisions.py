@@ -107,13 +107,13 @@ def test_the_librarys_way_is_the_fastest_that_the_caller_could_take() -> None:
 def test_where_the_winner_takes_a_detour_what_stands_in_for_it_decides(collective: float) -> None:
     """A push in tiles of 16 rows, tuned with 32 rows on each rank and used with 20."""
     steps = {"comm_programs": 2, "copy_kib": 2, "peer_order": "rotate", "protocol": "signal"}
-    ours = Config({"mode": "own_collective", **steps}), latency_of(collective)
+    ours = Config({"mode": "custom_collective", **steps}), latency_of(collective)
     library = Config({"mode": "bsp", "launch": "eager"}), latency_of(100.0)
     (found,) = decided(
         lambda x, b: gather(x) @ b, (20, K), (K, N), entries=[tuned(m=64)], measured=[ours, library]
     )  # fmt: skip
     assert found.replaced == (collective < 100.0) and found.gain == max(0.0, 100.0 - collective)
-    assert ("own_collective" in found.reason) == found.replaced
+    assert ("custom_collective" in found.reason) == found.replaced
 
 
 def test_what_is_no_faster_stays() -> None:

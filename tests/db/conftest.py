@@ -111,7 +111,7 @@ def winner(trial: TrialRecord, latency: Latency) -> Winner:
     """A winner with every field set."""
     slower = Latency(530.0, 525.0, 540.0, 2.0, 50)
     best = replace(latency, rounds=(408.0, 408.5), host_rounds=(17.0, 18.0), isolated_rounds=(430.0, 432.0))
-    best = replace(best, host_door=4.5, isolated_door=6.25)
+    best = replace(best, host_overhead=4.5, isolated_overhead=6.25)
     roofline = Roofline({"flops": 7.5e8, "memory": 4e6}, {"flops": 330.25, "links": 0.0})
     baselines = {"eager": slower, "graph": replace(slower, rounds=(529.0, 531.0))}
     routings = {"zipf 1": Routed(best, {"graph": slower}), "one expert": Routed(best)}

@@ -30,8 +30,8 @@ SENTINEL = LL.replace(protocol="sentinel")
 TWO_SENTINEL = TWO_SHOT.replace(protocol="sentinel")
 COLLECTIVE = Config(
     {
-        "mode": "own_collective", "exchange": "two_shot", "protocol": "sentinel", "transfer_rows": 16, "sum_block": 512,
-        "sum_warps": 4,
+        "mode": "custom_collective", "exchange": "two_shot", "protocol": "sentinel", "transfer_rows": 16,
+        "sum_block": 512, "sum_warps": 4,
     }
 )  # fmt: skip
 BSP = Config({"mode": "bsp", "launch": "eager"})

@@ -14,7 +14,7 @@ from autotune.machine import machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")
-MODES = {"bsp", "pull", "pull_staged", "push", "own_collective"}
+MODES = {"bsp", "pull", "pull_staged", "push", "custom_collective"}
 
 ALIGNED = {"m": 32, "n": 32, "k": 64}
 """Per rank; tiles divide the shard."""
@@ -63,17 +63,17 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, layout: str,
     problem = problem_of(world_size, layout, sizes)
     tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
     configs = few(problem, variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1)
-    check_all(WORKLOAD, problem, configs, MODES - ({"own_collective"} if world_size == 1 else set()))
+    check_all(WORKLOAD, problem, configs, MODES - ({"custom_collective"} if world_size == 1 else set()))
 
 
 def test_kernels_that_wait_for_each_other_are_right_on_four_ranks() -> None:
-    problem, modes = problem_of(4, "rows", {**ODD, "m": 6, "n": 10, "k": 40}), {"push", "pull", "own_collective"}
+    problem, modes = problem_of(4, "rows", {**ODD, "m": 6, "n": 10, "k": 40}), {"push", "pull", "custom_collective"}
     configs = [each for each in variants(WORKLOAD, problem, on_cpu(), INTERPRETED_TILES) if each["mode"] in modes]
     check_all(WORKLOAD, problem, few(problem, configs, 1), modes)
 
 
 COPIES = {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, "chunk_sizes": "shrinking"}
-WORDS = {"mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "fanout", "protocol": "sentinel"}
+WORDS = {"mode": "custom_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "fanout", "protocol": "sentinel"}
 
 
 def test_chunks_that_shrink_and_words_are_right_on_three_ranks() -> None:

@@ -37,7 +37,7 @@ PUSHED = Config(
     }
 )  # fmt: skip
 COPIES = Config({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4})
-OWN = Config({"mode": "own_collective", "sum_block": 512, "sum_warps": 4})
+OWN = Config({"mode": "custom_collective", "sum_block": 512, "sum_warps": 4})
 
 
 def of_mode(mode: str, **values: str | int) -> Config:
@@ -51,7 +51,7 @@ def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str
     problem = GATHER.problem_type(m=m, n=2 * 24, k=2 * 32, layout=layout, world_size=2)
     others = [of_mode(mode) for mode in ("pull_staged", "pull")]
     words = {"protocol": "sentinel", "peer_order": "fanout"} if layout == "k" else {"protocol": "signal"}
-    others.append(of_mode("own_collective", **words))
+    others.append(of_mode("custom_collective", **words))
     configs = [PUSH, PUSH.replace(push_site="same_stream"), *others]
     if layout == "rows":
         copies = of_mode("copy_engine", gemm_streams=1, copies="pulled", chunk_sizes="even")

@@ -16,7 +16,7 @@ from autotune.machine import INTERPRETED, machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")
-MODES = {"bsp", "pull", "pull_staged", "push", "own_collective"}
+MODES = {"bsp", "pull", "pull_staged", "push", "custom_collective"}
 FP8 = {"dtype": "fp8", "b_order": "nk"}
 
 TILES = [

@@ -16,7 +16,7 @@ from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_all_reduce")
 FUNCTIONS = str(Path(__file__).parent / "all_reduce_on_ranks.py")
-MODES = {"bsp", "own_collective", "one_shot", "two_shot"}
+MODES = {"bsp", "custom_collective", "one_shot", "two_shot"}
 
 ALIGNED = {"m": 16, "n": 64, "k": 64}
 """k per rank; tiles divide the matrix."""
@@ -39,7 +39,7 @@ INTERPRETED_TILES = [
 
 
 def with_rows(tile: dict[str, int], problem: Any) -> dict[str, int]:
-    """With the fewest rows that ``own_collective`` may take at once: eight chunks at most."""
+    """With the fewest rows that ``custom_collective`` may take at once: eight chunks at most."""
     whole = max(16, 1 << (problem.m - 1).bit_length())
     parts = [rows for rows in (whole >> shift for shift in (3, 2, 1)) if rows >= 16 and problem.m % rows == 0]
     return {**tile, "transfer_rows": next(iter(parts), whole)}
@@ -60,17 +60,17 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[
     here = on_cpu()
     problem = problem_of(world_size, sizes)
     tiles = [with_rows(tile, problem) for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
-    modes = MODES - ({"own_collective"} if world_size == 1 else set())
+    modes = MODES - ({"custom_collective"} if world_size == 1 else set())
     check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, tiles), count), modes)
 
 
 def test_chunks_of_rows_are_right_under_the_interpreter() -> None:
     here = on_cpu()
     problem = problem_of(2, {**ODD, "m": 48, "n": 48, "k": 80, "dtype": "fp8", "scales": "row"})
-    chunks = {"mode": "own_collective", **SUM, "transfer_rows": 16, "exchange": "two_shot"}
+    chunks = {"mode": "custom_collective", **SUM, "transfer_rows": 16, "exchange": "two_shot"}
     configs = [Config({**chunks, "protocol": protocol}) for protocol in ("signal", "sentinel")]
     assert all(WORKLOAD.space.violation(config, problem, here) is None for config in configs)
-    check_all(WORKLOAD, problem, configs, {"own_collective"})
+    check_all(WORKLOAD, problem, configs, {"custom_collective"})
 
 
 def test_persistent_programs_are_right_under_the_interpreter() -> None:

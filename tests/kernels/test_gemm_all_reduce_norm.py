@@ -12,7 +12,7 @@ from autotune.machine import machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_all_reduce_norm")
-MODES = {"bsp", "library_collective", "own_collective", "one_shot", "two_shot"}
+MODES = {"bsp", "library_collective", "custom_collective", "one_shot", "two_shot"}
 
 NUMBERS = {"group_m": 2, "num_stages": 2, "programs_per_unit": 1, "num_warps": 4}
 INTERPRETED = [

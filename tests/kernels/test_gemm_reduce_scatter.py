@@ -27,7 +27,7 @@ NARROW = {"rows": 35, "n": 24, "k": 40, "bias": True}
 TINY = {"rows": 1, "n": 24, "k": 56, "dtype": "fp32"}
 
 ONE_OF_EACH = {"bsp", "push", "pull"}
-EXCHANGED = {"own_collective", "copy_engine"}
+EXCHANGED = {"custom_collective", "copy_engine"}
 
 
 def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:

@@ -26,7 +26,7 @@ FLAT = {**LAYOUT, "block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "
 
 class TestMoeDispatchGemm(GroupedTests):
     name = "moe_dispatch_gemm"
-    modes = {"bsp", "own_collective", "unfused", "push", "pull"}
+    modes = {"bsp", "custom_collective", "unfused", "push", "pull"}
     count = 3
     local_experts = [1, 2, 5]
     hidden = [64, 72, 128]

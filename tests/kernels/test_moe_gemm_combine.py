@@ -17,7 +17,7 @@ MANY = {"sum_warps": 8, "block_m": 128, "block_n": 128, "block_k": 64, "group_m"
 
 class TestMoeGemmCombine(GroupedTests):
     name = "moe_gemm_combine"
-    modes = {"bsp", "own_collective", "unfused", "push", "pull", "one_shot"}
+    modes = {"bsp", "custom_collective", "unfused", "push", "pull", "one_shot"}
     gpu_hidden = [64, 72, 2048]
     fp8_sizes = {"hidden": 208, "width": 256}
 

@@ -11,8 +11,8 @@ from autotune.machine import machine
 from autotune.workloads import workload
 
 MODES = {
-    "all_gather_gemm": {"bsp", "pull", "pull_staged", "push", "own_collective"},
-    "gemm_reduce_scatter": {"bsp", "push", "pull", "own_collective", "copy_engine"},
+    "all_gather_gemm": {"bsp", "pull", "pull_staged", "push", "custom_collective"},
+    "gemm_reduce_scatter": {"bsp", "push", "pull", "custom_collective", "copy_engine"},
     "gemm_all_reduce": {"bsp", "one_shot", "two_shot"},
 }
 DECODE_MODES = {"bsp", "iris_all_gather", "fine_grained_wait", "fused"}

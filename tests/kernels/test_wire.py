@@ -18,8 +18,8 @@ from autotune.machine import INTERPRETED, Machine, machine
 from autotune.workloads import workload
 
 MODES = {
-    "gemm_reduce_scatter": {"bsp", "push", "pull", "own_collective", "copy_engine"},
-    "gemm_all_reduce": {"bsp", "own_collective", "one_shot", "two_shot"},
+    "gemm_reduce_scatter": {"bsp", "push", "pull", "custom_collective", "copy_engine"},
+    "gemm_all_reduce": {"bsp", "custom_collective", "one_shot", "two_shot"},
 }
 KERNELS = {"push", "pull", "one_shot", "two_shot"}
 A100 = Machine("cuda", "NVIDIA A100", "sm_80", 2, 108, 163 * 1024, 40 << 20, "nvlink")
@@ -70,7 +70,7 @@ def test_it_is_a_problem_of_its_own_with_a_tolerance_of_its_own(name: str) -> No
     fields = {"m": 512, "n": 1024, "k": 2048, "world_size": 2}
     exact, fp8 = (found.problem_type(**fields, wire=wire) for wire in WIRES)
     assert exact.to_json() != fp8.to_json()
-    for mode in MODES[name] - {"own_collective", "copy_engine"}:
+    for mode in MODES[name] - {"custom_collective", "copy_engine"}:
         tried = (*found.first_configs(exact, EIGHT_GPUS), *found.baselines(exact, EIGHT_GPUS).values())
         config = next(each for each in tried if each["mode"] == mode)
         allowed, wider = (found.tolerance_of(each, config, EIGHT_GPUS).overall for each in (exact, fp8))

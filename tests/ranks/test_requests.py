@@ -21,8 +21,8 @@ from autotune.ranks.protocol import (
     Done,
     Failed,
     Measure,
-    MeasureDoor,
     MeasureIsolated,
+    MeasureOverhead,
     MeasureParts,
     Recheck,
     SetUp,
@@ -222,5 +222,5 @@ def test_a_door_that_a_users_workload_does_not_have_has_no_price(
     def spy(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("door_spy.spy", spy)
-    assert done(Alone(bench), MeasureDoor("door_spy:spy", 3)).times == ()
+    monkeypatch.setattr("overhead_spy.spy", spy)
+    assert done(Alone(bench), MeasureOverhead("overhead_spy:spy", 3)).times == ()

@@ -14,7 +14,7 @@ from autotune.report.page.layout import PHONE, ROW, SCREEN, laid_out, legend_row
 from autotune.report.view import Chart
 from autotune.results.study import Study
 
-MODES = ["best so far", "bsp", "own_collective", "pull", "pull_staged", "push", "copy_engine"]
+MODES = ["best so far", "bsp", "custom_collective", "pull", "pull_staged", "push", "copy_engine"]
 
 
 def charts(study: Study) -> dict[str, Chart]:

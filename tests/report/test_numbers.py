@@ -15,7 +15,7 @@ from sized_studies import of_size, won
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, TrialRecord
 from autotune.machine import INTERPRETER
-from autotune.outcome import Door, Evaluation, Latency, Outcome, Regime
+from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome, Regime
 from autotune.report.draw import WINNER
 from autotune.report.page import to_index
 from autotune.report.views import headline, slices
@@ -66,7 +66,7 @@ def test_neighbours_are_told_by_their_times_in_the_regime(hosted: Study) -> None
 
 def test_the_headline_is_of_the_regime(hosted: Study) -> None:
     assert hosted.result is not None
-    hosted = won(hosted, latency=hosted.result.latency.through(Door(0.0, 0.0)))
+    hosted = won(hosted, latency=hosted.result.latency.through(HostOverhead(0.0, 0.0)))
     report = hosted.result
     assert report is not None
     rows = {row[0]: row[-1] for row in headline.table(report).rows}

@@ -14,7 +14,7 @@ from fakes import latency_of
 from sized_studies import won
 
 from autotune.db import TrialRecord
-from autotune.outcome import Door, Evaluation, Outcome, Regime
+from autotune.outcome import Evaluation, HostOverhead, Outcome, Regime
 from autotune.report.draw import bounds
 from autotune.report.page.document import VIEWS
 from autotune.report.view import View
@@ -195,11 +195,11 @@ def test_who_beat_whom(study: Study) -> None:
     assert finals.conclusion(report, found[:1]) == "", "there was nobody to beat"
 
 
-def test_the_winner_s_door_is_not_held_against_it_in_the_finals(study: Study) -> None:
-    """Finalists are bound calls; the host of the winner's claim has the operator's door, longer than its device."""
+def test_the_winner_s_host_overhead_is_not_held_against_it_in_the_finals(study: Study) -> None:
+    """Finalists are bound calls; the host overhead of the winner's claim is longer than its device."""
     report = study.result
     assert report is not None
-    claimed = won(study, latency=report.latency.through(Door(900.0, 900.0))).result
+    claimed = won(study, latency=report.latency.through(HostOverhead(900.0, 900.0))).result
     assert claimed is not None
     found = finals.finalists(study)
     assert claimed.latency.of(report.regime) > 2 * report.latency.of(report.regime)

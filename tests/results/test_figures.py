@@ -9,7 +9,7 @@ import random
 import pytest
 from fakes import latency_of
 
-from autotune.outcome import Door, Latency, Regime, alike
+from autotune.outcome import HostOverhead, Latency, Regime, alike
 from autotune.results.figures import (
     NOT_TOLD_APART,
     Ratio,
@@ -102,9 +102,9 @@ def test_each_regime_has_its_own_rounds() -> None:
 
 def test_a_door_adds_to_each_regime_its_own_price_and_can_be_taken_off() -> None:
     call = in_rounds(10.0, 11.0, host=20.0, isolated=40.0)
-    through = call.through(Door(host=3.0, isolated=7.0))
-    assert (through.host, through.host_rounds, through.host_door) == (23.0, (23.0, 23.0), 3.0)
-    assert (through.isolated, through.isolated_rounds, through.isolated_door) == (47.0, (47.0, 47.0), 7.0)
+    through = call.through(HostOverhead(host=3.0, isolated=7.0))
+    assert (through.host, through.host_rounds, through.host_overhead) == (23.0, (23.0, 23.0), 3.0)
+    assert (through.isolated, through.isolated_rounds, through.isolated_overhead) == (47.0, (47.0, 47.0), 7.0)
     assert through.bound == call == call.bound and (through.median, through.rounds) == (call.median, call.rounds)
     assert alike(through, call) == (call, call) == alike(call, through)
     assert alike(through, through) == (through, through) and alike(call, call) == (call, call)

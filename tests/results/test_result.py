@@ -10,7 +10,7 @@ from fakes import EIGHT_GPUS, LAPTOP, latency_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Roofline, Routed, Winner
-from autotune.outcome import Door, Regime
+from autotune.outcome import HostOverhead, Regime
 from autotune.results.lines import entry_lines
 from autotune.results.regimes import CAPTURE, called_alike, conclusion, verdicts
 from autotune.results.result import Result, short_problem
@@ -82,11 +82,11 @@ def test_names() -> None:
 
 
 def test_a_baseline_that_is_the_winner_is_not_compared_with_itself() -> None:
-    """The door is in the winner's times alone; the device's time is of the same calls."""
-    library, door = latency_of(150.0, host=40.0), Door(9.0, 14.0)
-    of = result(latency=library.through(door), baselines={"bsp eager": library, "bsp graph": latency_of(140.0)})
+    """The overhead is in the winner's times alone; the device's time is of the same calls."""
+    library, overhead = latency_of(150.0, host=40.0), HostOverhead(9.0, 14.0)
+    of = result(latency=library.through(overhead), baselines={"bsp eager": library, "bsp graph": latency_of(140.0)})
     assert [each.is_winner for each in of.speedups] == [False, True]
-    routed = result(routings={"uniform": Routed(library.through(door), {"bsp eager": library})}).routings[1]
+    routed = result(routings={"uniform": Routed(library.through(overhead), {"bsp eager": library})}).routings[1]
     assert routed.speedup is not None and routed.speedup.is_winner
 
 

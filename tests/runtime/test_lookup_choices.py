@@ -87,7 +87,7 @@ def test_a_nearer_entry_whose_config_is_not_valid_for_this_problem_is_passed_ove
 
 
 COLLECTIVE = Config(
-    {"mode": "own_collective", "comm_programs": 32, "copy_kib": 8, "peer_order": "fanout", "protocol": "signal"}
+    {"mode": "custom_collective", "comm_programs": 32, "copy_kib": 8, "peer_order": "fanout", "protocol": "signal"}
 )
 COPIES = Config(
     {"mode": "copy_engine", "transfer_rows": 256, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even"}
@@ -109,7 +109,7 @@ def measure(path: Path, study: int, times: dict[Config, float | None]) -> None:
 @pytest.mark.parametrize(
     ("collective", "copies", "allowed"),
     [
-        (110.0, 120.0, {"own_collective", "copy_engine"}), (110.0, 140.0, {"own_collective"}),
+        (110.0, 120.0, {"custom_collective", "copy_engine"}), (110.0, 140.0, {"custom_collective"}),
         (140.0, 120.0, {"copy_engine"}), (140.0, 140.0, {"bsp"}), (None, None, {"bsp"}),
     ],
 )  # fmt: skip
@@ -143,7 +143,7 @@ def test_between_tuned_sizes_nothing_is_served_that_takes_another_way_there_or_w
 def test_copies_are_served_where_their_chunks_fill_the_librarys_rounds_and_else_the_collective(database: Path) -> None:
     scatter = workload("gemm_reduce_scatter")
     copies = {"mode": "copy_engine", "transfer_rows": 1024, "gemm_streams": 1, "sum_block": 4096, "sum_warps": 4}
-    collective = Config({"mode": "own_collective", "sum_block": 2048, "sum_warps": 8})
+    collective = Config({"mode": "custom_collective", "sum_block": 2048, "sum_warps": 8})
 
     def of(m: int) -> Any:
         return scatter.problem_type(m=m, n=4096, k=14336, world_size=2)
@@ -157,8 +157,8 @@ def test_copies_are_served_where_their_chunks_fill_the_librarys_rounds_and_else_
         m: lookup("gemm_reduce_scatter", of(m), machine=EIGHT_GPUS, url=str(database)).config["mode"]
         for m in (1026, 1278, 1500, 1984, 2046, 2048, 4094)
     }
-    refused = {m for m, mode in modes.items() if mode == "own_collective"}
-    assert refused == {1026, 1278, 1500} and set(modes.values()) == {"own_collective", "copy_engine"}
+    refused = {m for m, mode in modes.items() if mode == "custom_collective"}
+    assert refused == {1026, 1278, 1500} and set(modes.values()) == {"custom_collective", "copy_engine"}
 
 
 def test_what_was_tuned_with_the_detour_is_served_with_it(database: Path) -> None:

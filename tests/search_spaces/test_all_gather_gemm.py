@@ -29,7 +29,7 @@ COPIES = Config(
     {"mode": "copy_engine", "transfer_rows": 256, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even"}
 )
 SENTINEL = Config(
-    {"mode": "own_collective", "comm_programs": 8, "copy_kib": 2, "peer_order": "fanout", "protocol": "sentinel"}
+    {"mode": "custom_collective", "comm_programs": 8, "copy_kib": 2, "peer_order": "fanout", "protocol": "sentinel"}
 )
 FP8 = {"dtype": "fp8", "b_order": "nk"}
 GATED = {**FP8, "scales": "row", "epilogue": "swiglu", "quantised": True}

@@ -107,7 +107,7 @@ def test_what_the_arithmetic_chooses_on_two_ranks_is_valid_at_any_size(name: str
 
 @pytest.mark.parametrize(
     ("name", "modes"), [("all_gather_gemm", {"push"}), ("gemm_reduce_scatter", {"push"}),
-                        ("gemm_all_reduce", {"one_shot", "two_shot"}), ("gemm_all_reduce_norm", {"own_collective"})]
+                        ("gemm_all_reduce", {"one_shot", "two_shot"}), ("gemm_all_reduce_norm", {"custom_collective"})]
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("machine", "fields"),

@@ -49,7 +49,7 @@ def test_what_is_tried_first_is_valid_and_has_every_mode(machine: Machine, world
 
 COLLECTIVE = Config(
     {
-        "mode": "own_collective", "exchange": "one_shot", "protocol": "signal", "transfer_rows": 8192,
+        "mode": "custom_collective", "exchange": "one_shot", "protocol": "signal", "transfer_rows": 8192,
         "sum_block": 8192, "sum_warps": 8,
     }
 )  # fmt: skip
@@ -110,7 +110,7 @@ def test_a_constraint_ends_where_it_says(
 def test_few_rows_take_one_shot_untuned_and_a_collective_takes_them_all(m: int, shots: str, rows: int) -> None:
     problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=8)
     assert FOUND.default_config(problem, H100)["mode"] == shots
-    first = next(config for config in FOUND.first_configs(problem, H100) if config["mode"] == "own_collective")
+    first = next(config for config in FOUND.first_configs(problem, H100) if config["mode"] == "custom_collective")
     assert (first["exchange"], first["transfer_rows"], first["sum_block"]) == (shots, rows, 1024)
 
 
@@ -121,5 +121,5 @@ def test_words_of_tiles_are_tried_first_for_few_rows_alone_and_collectives_in_tw
         first = FOUND.first_configs(problem, H100)
         tiles = {config["protocol"] for config in first if config["mode"] in ("one_shot", "two_shot")}
         assert tiles == words | {"signal"}
-    chunked = {config["transfer_rows"] for config in first if config["mode"] == "own_collective"}
+    chunked = {config["transfer_rows"] for config in first if config["mode"] == "custom_collective"}
     assert chunked == {512, 256, 128}

@@ -124,10 +124,10 @@ def test_a_constraint_is_lifted_by_its_name_and_the_others_hold() -> None:
 
 def test_a_remembering_space_says_what_the_space_says() -> None:
     for machine in (H100, LAPTOP):
-        remembering = TOY.remembering(problem(), machine)
+        memoized = TOY.memoized(problem(), machine)
         for tile, unit in itertools.product((16, 32, 64), (32, 64, 128)):
             config = Config({"mode": "push", "tile": tile, "unit": unit, "tma": True})
-            assert remembering(config) is TOY.broken(config, problem(), machine)
+            assert memoized(config) is TOY.broken(config, problem(), machine)
 
 
 def test_a_problem_is_refused_only_where_no_mode_is_left() -> None:
@@ -150,7 +150,7 @@ COPIES = {
     "mode": "copy_engine", "transfer_rows": 128, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even",
 }  # fmt: skip
 SENTINEL = {
-    "mode": "own_collective", "comm_programs": 8, "copy_kib": 2, "peer_order": "fanout", "protocol": "sentinel",
+    "mode": "custom_collective", "comm_programs": 8, "copy_kib": 2, "peer_order": "fanout", "protocol": "sentinel",
 }  # fmt: skip
 FEW = {"m": 64}
 PRELOAD = {**PUSH, "block_m": 64, "block_n": 64, "block_k": 128, "loads": "tma", "transfer_rows": 16, "preload_b": True}

@@ -32,7 +32,7 @@ def make_entry() -> MakeEntry:
         by_rank = (405.0, 1 / 3, *(400.0 + rank for rank in range(6)))[: problem.world_size]
         latency = Latency(
             median, 0.1 + 0.2, 419.125, 3.5, 50, by_rank, host=17.5, isolated=431.0, rounds=(408.0, 1e3 / 7),
-            host_rounds=(17.0, 18.0), isolated_rounds=(430.0, 432.0), host_door=6.5, isolated_door=9.0,
+            host_rounds=(17.0, 18.0), isolated_rounds=(430.0, 432.0), host_overhead=6.5, isolated_overhead=9.0,
         )  # fmt: skip
         slower = Latency(530.0, 525.0, 540.0, 2.0, 50)
         return Entry(

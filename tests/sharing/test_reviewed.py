@@ -71,10 +71,10 @@ def test_another_config_needs_replace(store: Store, make_entry: MakeEntry, media
 
 
 def test_both_are_told_with_an_operators_door_or_both_without(store: Store, make_entry: MakeEntry) -> None:
-    """A result without an operator's door is no faster for lacking one."""
+    """A result without an operator's host overhead is no faster for lacking one."""
     alone = dataclasses.replace(make_entry().key, regime="isolated")
     ours = dataclasses.replace(make_entry(), key=alone)
-    bare = dataclasses.replace(ours.winner.latency, host_door=None, isolated_door=None)
+    bare = dataclasses.replace(ours.winner.latency, host_overhead=None, isolated_overhead=None)
     bring(store, ours)
     theirs = dataclasses.replace(ours, winner=dataclasses.replace(ours.winner, latency=bare))
     [told] = bring(store, theirs)

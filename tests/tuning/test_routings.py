@@ -13,7 +13,7 @@ from fakes import EIGHT_GPUS, FakeGang, FakeScreen, latency_of
 
 from autotune.config import Config
 from autotune.db import Store
-from autotune.outcome import Door, Evaluation, Outcome
+from autotune.outcome import Evaluation, HostOverhead, Outcome
 from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.tuning import EFFORTS, Budget, Result, tune
@@ -70,7 +70,7 @@ def test_a_door_is_in_the_winner_s_times_under_each_routing_and_in_no_baseline_s
             return replace(found, latency=replace(found.latency, host=50.0))
 
     gang = Hosted()
-    gang.door = Door(host=9.0, isolated=14.0)
+    gang.overhead = HostOverhead(host=9.0, isolated=14.0)
     result, store = run(tmp_path, gang)
     store.close()
     assert result.entry is not None

@@ -6,8 +6,8 @@ import torch
 
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngineWay
 from autotune.kernels.all_gather_gemm.fused import PullWay, StagedWay
-from autotune.kernels.all_gather_gemm.library import BulkSynchronous, OwnCollectiveWay
-from autotune.kernels.all_gather_gemm.modes import MODES, CopyEngine, Library, OwnCollective, Pull, PullStaged, Push
+from autotune.kernels.all_gather_gemm.library import BulkSynchronous, CustomCollectiveWay
+from autotune.kernels.all_gather_gemm.modes import MODES, CopyEngine, CustomCollective, Library, Pull, PullStaged, Push
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTensors
 from autotune.kernels.gemm.problem import blocks
@@ -22,7 +22,7 @@ MOST_CHUNKS = 16
 class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):
     modes = MODES
     ways = {
-        Library: BulkSynchronous(), OwnCollective: OwnCollectiveWay(), Pull: PullWay(), PullStaged: StagedWay(),
+        Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Pull: PullWay(), PullStaged: StagedWay(),
         Push: StagedWay(), CopyEngine: CopyEngineWay(),
     }  # fmt: skip
     tensors_type = GemmTensors

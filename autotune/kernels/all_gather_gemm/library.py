@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
-from autotune.kernels.all_gather_gemm.modes import Library, OwnCollective
+from autotune.kernels.all_gather_gemm.modes import CustomCollective, Library
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.push import gather_kernel, gather_words_kernel
 from autotune.kernels.all_gather_gemm.scratch import Inbox
@@ -130,17 +130,17 @@ class Words(Inbox):
     """Sentinel words [2 slots, world_size, elements of a shard], where A travels as such; empty between launches."""
 
 
-class OwnCollectiveWay(MultiplyingWay[OwnCollective, Words]):
+class CustomCollectiveWay(MultiplyingWay[CustomCollective, Words]):
     """Gather with our own kernel, multiply with the library's GEMM; A arrives untransposed in either layout."""
 
-    def scratch(self, task: GatherTask, mode: OwnCollective, shared: Allocate, own: Allocate) -> Words:
+    def scratch(self, task: GatherTask, mode: CustomCollective, shared: Allocate, own: Allocate) -> Words:
         problem, words = task.problem, None
         if mode.protocol == "sentinel":
             shape = (2, problem.world_size, math.prod(problem.shard))
             words = shared(shape, wire_type("sentinel", OPERAND_DTYPES[problem.dtype]))
         return Words.of_units(problem, shared, 1, words=words)
 
-    def launches(self, call: GatherCall[OwnCollective, Words]) -> list[Launch]:
+    def launches(self, call: GatherCall[CustomCollective, Words]) -> list[Launch]:
         problem, mode, scratch, arguments = call.problem, call.knobs, call.scratch, call.common() | of_shard(call)
         arguments["inbox_pointer"] = scratch.inbox
         if scratch.words is None:
@@ -155,7 +155,7 @@ class OwnCollectiveWay(MultiplyingWay[OwnCollective, Words]):
             arguments = {name: each for name, each in arguments.items() if not name.startswith("scale_")}
         return [Launch(kernel, mode.comm_programs, arguments | boxes, {"num_warps": 8})]
 
-    def run(self, call: GatherCall[OwnCollective, Words], launches: list[Launch]) -> Run:
+    def run(self, call: GatherCall[CustomCollective, Words], launches: list[Launch]) -> Run:
         problem, tensors, scratch, returned = call.problem, call.tensors, call.scratch, returned_of(call.tensors)
         scales = tensors.scale_a if scratch.scale_inbox is None else scratch.scale_inbox
 

@@ -68,8 +68,8 @@ class Library(LibraryMode[AllGatherGemm]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnCollective(Mode[AllGatherGemm]):
-    mode: str = "own_collective"
+class CustomCollective(Mode[AllGatherGemm]):
+    mode: str = "custom_collective"
     comm_programs: int = COMM_PROGRAMS
     copy_kib: int = COPY_KIB
     peer_order: str = PEER_ORDER
@@ -339,13 +339,13 @@ def _by_arithmetic(task: GatherTask) -> Mode[AllGatherGemm] | None:
         return None
     if parts.gemm > parts.exchange and problem.m * problem.k * problem.element_size <= MOST_WORD_BYTES:
         programs = _at_most(PROGRAMS, min(32 if problem.m <= 32 else 64, half))
-        return OwnCollective.of_words(programs, 2 if problem.m <= 32 else 4 if problem.m <= 64 else 8)
+        return CustomCollective.of_words(programs, 2 if problem.m <= 32 else 4 if problem.m <= 64 else 8)
     tile = two_ranks.filling_tile(problem, task.machine, problem.m)
     if problem.m < MOST_ROWS_BESIDE_TILES or problem.one_owner(tile["block_m"]):
         return _filled_push(task, tile)
     if problem.m <= MOST_ROWS_GATHERED_FIRST:
         programs = _at_most(PROGRAMS, min(32, half))
-        return OwnCollective(comm_programs=programs, copy_kib=16, peer_order="rotate", protocol="signal")
+        return CustomCollective(comm_programs=programs, copy_kib=16, peer_order="rotate", protocol="signal")
     return CopyEngine.pulled(_at_most(UNITS, round_up(problem.shard[0])))
 
 
@@ -366,8 +366,8 @@ def _at_most(values: Sequence[int], limit: int) -> int:
 
 
 MODES = Modes(
-    Library, OwnCollective, Pull, PullStaged, Push, CopyEngine, default=default,
-    tried=(Push, OwnCollective, CopyEngine, PullStaged, Pull),
+    Library, CustomCollective, Pull, PullStaged, Push, CopyEngine, default=default,
+    tried=(Push, CustomCollective, CopyEngine, PullStaged, Pull),
     shared=space.SHARED,
 )  # fmt: skip
 SPACE = MODES.space

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from autotune.kernels.all_gather_gemm.modes import OwnCollective, Staged
+from autotune.kernels.all_gather_gemm.modes import CustomCollective, Staged
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, MaybeS
@@ -56,7 +56,7 @@ def of_shard(call: GatherCall[Any, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def of_step(problem: AllGatherGemm, mode: OwnCollective | Staged, chunks: int = 1) -> dict[str, Any]:
+def of_step(problem: AllGatherGemm, mode: CustomCollective | Staged, chunks: int = 1) -> dict[str, Any]:
     """A communicating program's steps through a shard: the block that it moves at once, see ``transfer``."""
     width = problem.shard[1]
     if problem.rows_layout:

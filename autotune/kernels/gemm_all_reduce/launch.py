@@ -6,11 +6,11 @@ import math
 
 import torch
 
+from autotune.kernels.gemm_all_reduce.custom_collective import CustomCollectiveWay
 from autotune.kernels.gemm_all_reduce.exchange import SHOTS
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
 from autotune.kernels.gemm_all_reduce.library import BulkSynchronous
-from autotune.kernels.gemm_all_reduce.modes import MODES, Library, OneShot, OwnCollective, TwoShot
-from autotune.kernels.gemm_all_reduce.own_collective import OwnCollectiveWay
+from autotune.kernels.gemm_all_reduce.modes import MODES, CustomCollective, Library, OneShot, TwoShot
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
@@ -23,7 +23,12 @@ MOST_SUM_BLOCK = 8192
 
 class GemmAllReduceKernels(ModeKernels[GemmAllReduce, SummedTensors]):
     modes = MODES
-    ways = {Library: BulkSynchronous(), OwnCollective: OwnCollectiveWay(), OneShot: FusedWay(), TwoShot: FusedWay()}
+    ways = {
+        Library: BulkSynchronous(),
+        CustomCollective: CustomCollectiveWay(),
+        OneShot: FusedWay(),
+        TwoShot: FusedWay(),
+    }
     tensors_type = SummedTensors
     results = ("c",)
 

@@ -109,10 +109,10 @@ def _ll_row_fits_registers(s: ReduceTask, protocol: str, sum_block: int, sum_war
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnCollective(Mode[GemmAllReduce]):
+class CustomCollective(Mode[GemmAllReduce]):
     """The library's GEMM, then our all-reduce of its product, taken as one long row, maybe chunk by chunk."""
 
-    mode: str = "own_collective"
+    mode: str = "custom_collective"
     exchange: str = EXCHANGE
     protocol: str = PROTOCOL
     transfer_rows: int = number(
@@ -279,17 +279,17 @@ LONG_GEMM = 5.0
 """A GEMM that takes as many times as long as its exchange hides one shot; a shorter one goes first, the sum follows."""
 
 
-def by_arithmetic(task: ReduceTask) -> type[OneShot | TwoShot | OwnCollective] | None:
+def by_arithmetic(task: ReduceTask) -> type[OneShot | TwoShot | CustomCollective] | None:
     """The mode of an untuned config on two ranks of sm_90 with more than a few rows; None elsewhere."""
     parts = two_ranks.parts(task.problem, task.machine)
     if parts is None or task.problem.m <= MOST_ROWS_ONE_SHOT:
         return None
     if task.problem.m > MOST_ROWS_AT_ONCE:
         return TwoShot
-    return OneShot if parts.gemm > LONG_GEMM * parts.exchange else OwnCollective
+    return OneShot if parts.gemm > LONG_GEMM * parts.exchange else CustomCollective
 
 
-CHOSEN: Mapping[Any, Mapping[str, str]] = {OwnCollective: {"protocol": "sentinel"}, TwoShot: {"combine": "separate"}}
+CHOSEN: Mapping[Any, Mapping[str, str]] = {CustomCollective: {"protocol": "sentinel"}, TwoShot: {"combine": "separate"}}
 """What the mode by arithmetic has otherwise than untuned."""
 
 
@@ -306,7 +306,7 @@ def default(task: ReduceTask) -> Mode[GemmAllReduce]:
 
 
 MODES = Modes(
-    Library, OwnCollective, OneShot, TwoShot, default=default, tried=(OneShot, TwoShot, OwnCollective),
-    laid_out=(Library, OneShot, TwoShot, OwnCollective), shared=(operands_constraint(), wire_constraint()),
+    Library, CustomCollective, OneShot, TwoShot, default=default, tried=(OneShot, TwoShot, CustomCollective),
+    laid_out=(Library, OneShot, TwoShot, CustomCollective), shared=(operands_constraint(), wire_constraint()),
 )  # fmt: skip
 SPACE = MODES.space

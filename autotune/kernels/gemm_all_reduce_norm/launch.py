@@ -19,10 +19,10 @@ from autotune.kernels.gemm_all_reduce.library import BulkSynchronous
 from autotune.kernels.gemm_all_reduce.modes import Library
 from autotune.kernels.gemm_all_reduce_norm.modes import (
     MODES,
+    CustomCollective,
     LibraryCollective,
     NormedTask,
     OneShot,
-    OwnCollective,
     TwoShot,
 )
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
@@ -57,11 +57,11 @@ class Product:
         self.part.fill_(torch.nan)
 
 
-ProductCall = Call[GemmAllReduceNorm, OwnCollective, NormedTensors, Product]
+ProductCall = Call[GemmAllReduceNorm, CustomCollective, NormedTensors, Product]
 
 
-class LibraryGemm(Way[GemmAllReduceNorm, OwnCollective, NormedTensors, Product]):
-    def scratch(self, task: NormedTask, mode: OwnCollective, shared: Allocate, own: Allocate) -> Product:
+class LibraryGemm(Way[GemmAllReduceNorm, CustomCollective, NormedTensors, Product]):
+    def scratch(self, task: NormedTask, mode: CustomCollective, shared: Allocate, own: Allocate) -> Product:
         return Product(own((task.problem.m, task.problem.n), TORCH_DTYPES[task.problem.result_dtype]))
 
     def launches(self, call: ProductCall) -> list[Launch]:
@@ -77,7 +77,7 @@ class LibraryGemm(Way[GemmAllReduceNorm, OwnCollective, NormedTensors, Product])
 
 
 class ExchangeWay(ExchangingWay):
-    def shots(self, mode: OwnCollective) -> str:
+    def shots(self, mode: CustomCollective) -> str:
         return mode.exchange
 
 
@@ -96,7 +96,7 @@ class GemmAllReduceNormKernels(ModeKernels[GemmAllReduceNorm, NormedTensors]):
     modes = MODES
     ways = {
         Library: ThenNorm(BulkSynchronous(), LibraryNorm()), LibraryCollective: ThenNorm(BulkSynchronous(), AddNorm()),
-        OwnCollective: ThenNorm(LibraryGemm(), ExchangeWay()),
+        CustomCollective: ThenNorm(LibraryGemm(), ExchangeWay()),
         OneShot: ThenNorm(FusedWay(), AddNorm()), TwoShot: ThenNorm(FusedWay(), AddNorm()),
     }  # fmt: skip
     tensors_type = NormedTensors

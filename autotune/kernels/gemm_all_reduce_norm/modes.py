@@ -50,17 +50,17 @@ def _inbox_fits(s: NormedTask, exchange: str, norm_rows: int, protocol: str) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnCollective(Norming, Mode[GemmAllReduceNorm]):
+class CustomCollective(Norming, Mode[GemmAllReduceNorm]):
     """The library's GEMM, then our all-reduce with the norm."""
 
-    mode: str = "own_collective"
+    mode: str = "custom_collective"
     exchange: str = EXCHANGE
     protocol: str = PROTOCOL
     norm_rows: int = NORM_ROWS
     norm_warps: int = NORM_WARPS
     senders: int = SENDERS
 
-    title: ClassVar[str] = reducing.OwnCollective.title
+    title: ClassVar[str] = reducing.CustomCollective.title
     constraints: ClassVar = (
         reducing.WORDS_ARRIVE,
         reducing.WIDE_WORDS,
@@ -136,17 +136,17 @@ def default(task: NormedTask) -> Mode[GemmAllReduceNorm]:
     """The library's GEMM, then our all-reduce with the norm: nobody's tile has to fit. On two ranks of sm_90 that sum
     travels as words, or a GEMM that is long enough does it in one shot, as in GEMM + all-reduce.
     """
-    by_arithmetic, own = reducing.by_arithmetic(task), OwnCollective.untuned(task)
+    by_arithmetic, own = reducing.by_arithmetic(task), CustomCollective.untuned(task)
     if by_arithmetic is reducing.OneShot and (fused := OneShot.untuned(task)) is not None:
         return fused
-    words = [own.replace(protocol="sentinel")] if own and by_arithmetic is reducing.OwnCollective else []
+    words = [own.replace(protocol="sentinel")] if own and by_arithmetic is reducing.CustomCollective else []
     chosen = MODES.first_valid(words, task) or own or LibraryCollective.untuned(task)
     return chosen or reducing.Library(launch="eager")
 
 
 MODES = Modes(
-    reducing.Library, LibraryCollective, OwnCollective, OneShot, TwoShot, default=default,
-    laid_out=(reducing.Library, OneShot, TwoShot, OwnCollective, LibraryCollective),
+    reducing.Library, LibraryCollective, CustomCollective, OneShot, TwoShot, default=default,
+    laid_out=(reducing.Library, OneShot, TwoShot, CustomCollective, LibraryCollective),
     shared=(operands_constraint(), wire_constraint()),
 )  # fmt: skip
 SPACE = MODES.space

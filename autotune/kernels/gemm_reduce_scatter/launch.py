@@ -6,8 +6,8 @@ import math
 
 from autotune.kernels.gemm_reduce_scatter.copy_engine import CopyEngineWay
 from autotune.kernels.gemm_reduce_scatter.fused import SLOTS, FusedWay
-from autotune.kernels.gemm_reduce_scatter.library import BulkSynchronous, OwnCollectiveWay
-from autotune.kernels.gemm_reduce_scatter.modes import MODES, CopyEngine, Library, OwnCollective, Pull, Push
+from autotune.kernels.gemm_reduce_scatter.library import BulkSynchronous, CustomCollectiveWay
+from autotune.kernels.gemm_reduce_scatter.modes import MODES, CopyEngine, CustomCollective, Library, Pull, Push
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
@@ -20,7 +20,7 @@ LARGEST_BLOCK = 256
 class GemmReduceScatterKernels(ModeKernels[GemmReduceScatter, SummedTensors]):
     modes = MODES
     ways = {
-        Library: BulkSynchronous(), OwnCollective: OwnCollectiveWay(), Push: FusedWay(), Pull: FusedWay(),
+        Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Push: FusedWay(), Pull: FusedWay(),
         CopyEngine: CopyEngineWay(),
     }  # fmt: skip
     tensors_type = SummedTensors

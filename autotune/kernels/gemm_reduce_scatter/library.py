@@ -11,7 +11,7 @@ import torch
 from autotune.kernels.gemm.library import OF_A_LIBRARY, multiply, ring
 from autotune.kernels.gemm.way import GemmWay
 from autotune.kernels.gemm_reduce_scatter import device
-from autotune.kernels.gemm_reduce_scatter.modes import Library, OwnCollective, ScatterTask, Summing
+from autotune.kernels.gemm_reduce_scatter.modes import CustomCollective, Library, ScatterTask, Summing
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.collectives import reduce_scatter_single
 from autotune.kernels.launching.contract import Call
@@ -107,17 +107,17 @@ class SummingWay(GemmWay[GemmReduceScatter, M, SummedTensors, Parts]):
         return 2.0 + OF_A_LIBRARY
 
 
-class OwnCollectiveWay(SummingWay[OwnCollective]):
-    def scratch(self, task: ScatterTask, mode: OwnCollective, shared: Allocate, own: Allocate) -> Parts:
+class CustomCollectiveWay(SummingWay[CustomCollective]):
+    def scratch(self, task: ScatterTask, mode: CustomCollective, shared: Allocate, own: Allocate) -> Parts:
         return self.parts(task.problem, shared, product=shared)
 
-    def launches(self, call: SumCall[OwnCollective]) -> list[Launch]:
+    def launches(self, call: SumCall[CustomCollective]) -> list[Launch]:
         scratch = call.scratch
         # Elements from which on addresses are known to be multiples: a rank's rows begin at a multiple of ``elements``.
         hint = math.gcd(call.problem.rows * call.problem.n, LONGEST_VECTOR)
         return [self.sum_launch(call, device.pull_sum_kernel, product=scratch.product, ready=scratch.ready, HINT=hint)]
 
-    def run(self, call: SumCall[OwnCollective], launches: list[Launch]) -> Run:
+    def run(self, call: SumCall[CustomCollective], launches: list[Launch]) -> Run:
         problem, tensors, product = call.problem, call.tensors, call.scratch.product
 
         def run() -> None:

@@ -64,8 +64,8 @@ class Summing(Mode[GemmReduceScatter]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnCollective(Summing):
-    mode: str = "own_collective"
+class CustomCollective(Summing):
+    mode: str = "custom_collective"
     sum_block: int = SUM_BLOCK
     sum_warps: int = SUM_WARPS
 
@@ -288,7 +288,7 @@ def _by_arithmetic(task: ScatterTask) -> Mode[GemmReduceScatter] | None:
 
 
 MODES = Modes(
-    Library, OwnCollective, Push, Pull, CopyEngine, default=default, tried=(Push, Pull, OwnCollective, CopyEngine),
-    shared=(operands_constraint(), wire_constraint()),
+    Library, CustomCollective, Push, Pull, CopyEngine, default=default,
+    tried=(Push, Pull, CustomCollective, CopyEngine), shared=(operands_constraint(), wire_constraint()),
 )  # fmt: skip
 SPACE = MODES.space

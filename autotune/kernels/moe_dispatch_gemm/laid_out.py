@@ -18,7 +18,7 @@ from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_gemm
 from autotune.kernels.moe_dispatch.exchange import Scratch, Travel, exchange_scratch
 from autotune.kernels.moe_dispatch.own import dispatch_launch
 from autotune.kernels.moe_dispatch_gemm.library import multiply
-from autotune.kernels.moe_dispatch_gemm.modes import DispatchGemmTask, LaidOut, OwnCollective, Unfused
+from autotune.kernels.moe_dispatch_gemm.modes import CustomCollective, DispatchGemmTask, LaidOut, Unfused
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.kernels.moe_dispatch_gemm.tensors import Tensors, scaling_of
 
@@ -82,12 +82,12 @@ class UnfusedWay(_LaidOutWay[Unfused]):
         return 0.0 if problem.gated else 1.0
 
 
-class OwnCollectiveWay(_LaidOutWay[OwnCollective]):
-    def launches(self, call: Call[MoeDispatchGemm, OwnCollective, Tensors, LaidOutRows]) -> list[Launch]:
+class CustomCollectiveWay(_LaidOutWay[CustomCollective]):
+    def launches(self, call: Call[MoeDispatchGemm, CustomCollective, Tensors, LaidOutRows]) -> list[Launch]:
         """The dispatch, and the seal of the library's result."""
         return [self.dispatch(call), seal_launch(call.status, call.tensors.c)]
 
-    def run(self, call: Call[MoeDispatchGemm, OwnCollective, Tensors, LaidOutRows], launches: list[Launch]) -> Run:
+    def run(self, call: Call[MoeDispatchGemm, CustomCollective, Tensors, LaidOutRows], launches: list[Launch]) -> Run:
         dispatch, seal = launches
         problem, tensors, scratch = call.problem, call.tensors, call.scratch
         scaling = scaling_of(problem, tensors, scratch.scale_rows)

@@ -8,9 +8,9 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, All
 from autotune.kernels.launching.way import ModeKernels
 from autotune.kernels.moe.grouped_launch import scale_tensors
 from autotune.kernels.moe_dispatch_gemm.fused import PullWay, PushWay
-from autotune.kernels.moe_dispatch_gemm.laid_out import OwnCollectiveWay, UnfusedWay
+from autotune.kernels.moe_dispatch_gemm.laid_out import CustomCollectiveWay, UnfusedWay
 from autotune.kernels.moe_dispatch_gemm.library import BulkSynchronous
-from autotune.kernels.moe_dispatch_gemm.modes import MODES, Library, OwnCollective, Pull, Push, Unfused
+from autotune.kernels.moe_dispatch_gemm.modes import MODES, CustomCollective, Library, Pull, Push, Unfused
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.kernels.moe_dispatch_gemm.tensors import Tensors
 
@@ -18,7 +18,7 @@ from autotune.kernels.moe_dispatch_gemm.tensors import Tensors
 class MoeDispatchGemmKernels(ModeKernels[MoeDispatchGemm, Tensors]):
     modes = MODES
     ways = {
-        Library: BulkSynchronous(), OwnCollective: OwnCollectiveWay(), Unfused: UnfusedWay(), Push: PushWay(),
+        Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Unfused: UnfusedWay(), Push: PushWay(),
         Pull: PullWay(),
     }  # fmt: skip
     tensors_type = Tensors

@@ -105,8 +105,8 @@ class LaidOut(Moves, Protocol, ExpertsMode[MoeDispatchGemm]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnCollective(LaidOut):
-    mode: str = "own_collective"
+class CustomCollective(LaidOut):
+    mode: str = "custom_collective"
 
     title: ClassVar[str] = "our collective and the library's GEMM"
     constraints: ClassVar = (*LaidOut.constraints, LIBRARY_GROUPS)
@@ -214,5 +214,7 @@ def default(task: DispatchGemmTask) -> Mode[MoeDispatchGemm]:
     return next(filter(None, found), Library(launch="eager", exchange="all_gather"))
 
 
-MODES = Modes(Library, OwnCollective, Unfused, Push, Pull, default=default, shared=(operands_constraint(),), turns=True)
+MODES = Modes(
+    Library, CustomCollective, Unfused, Push, Pull, default=default, shared=(operands_constraint(),), turns=True
+)
 SPACE = MODES.space

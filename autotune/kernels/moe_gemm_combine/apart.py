@@ -16,7 +16,7 @@ from autotune.kernels.launching.way import Way
 from autotune.kernels.moe.grouped_launch import grouped_gemm
 from autotune.kernels.moe.library import grouped_product
 from autotune.kernels.moe_combine.own import ROUNDINGS, Scratch, combine_launch, scratch_of
-from autotune.kernels.moe_gemm_combine.modes import Apart, GemmCombineTask, OwnCollective, Unfused
+from autotune.kernels.moe_gemm_combine.modes import Apart, CustomCollective, GemmCombineTask, Unfused
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
 from autotune.kernels.moe_gemm_combine.tensors import OF_GEMM, Tensors, operands_of, scaling_of
 
@@ -64,15 +64,15 @@ class UnfusedWay(_ApartWay[Unfused]):
         return 1.0 + ROUNDINGS
 
 
-class OwnCollectiveWay(_ApartWay[OwnCollective]):
-    def scratch(self, task: GemmCombineTask, mode: OwnCollective, shared: Allocate, own: Allocate) -> Products:
+class CustomCollectiveWay(_ApartWay[CustomCollective]):
+    def scratch(self, task: GemmCombineTask, mode: CustomCollective, shared: Allocate, own: Allocate) -> Products:
         return self.products(task, mode, 0, shared, own)
 
-    def launches(self, call: Call[MoeGemmCombine, OwnCollective, Tensors, Products]) -> list[Launch]:
+    def launches(self, call: Call[MoeGemmCombine, CustomCollective, Tensors, Products]) -> list[Launch]:
         """The library's GEMM will say where its rows are: at an aligned address, as nothing is."""
         return [self.combine(call)]
 
-    def run(self, call: Call[MoeGemmCombine, OwnCollective, Tensors, Products], launches: list[Launch]) -> Run:
+    def run(self, call: Call[MoeGemmCombine, CustomCollective, Tensors, Products], launches: list[Launch]) -> Run:
         tensors, scaling, (launch,) = call.tensors, scaling_of(call.problem, call.tensors), launches
 
         def run() -> None:

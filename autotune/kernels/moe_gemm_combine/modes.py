@@ -99,8 +99,8 @@ class Apart(Sums, PeerOrder, Senders, Combine, ExpertsMode[MoeGemmCombine]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnCollective(Apart):
-    mode: str = "own_collective"
+class CustomCollective(Apart):
+    mode: str = "custom_collective"
 
     title: ClassVar[str] = "our collective and the library's GEMM"
     constraints: ClassVar = (*Apart.constraints, LIBRARY_GROUPS)
@@ -238,6 +238,14 @@ def default(task: GemmCombineTask) -> Mode[MoeGemmCombine]:
 
 
 MODES = Modes(
-    Library, OwnCollective, Unfused, Push, Pull, OneShot, default=default, shared=(operands_constraint(),), turns=True
+    Library,
+    CustomCollective,
+    Unfused,
+    Push,
+    Pull,
+    OneShot,
+    default=default,
+    shared=(operands_constraint(),),
+    turns=True,
 )
 SPACE = MODES.space

@@ -19,7 +19,7 @@ from autotune.results.figures import (
     relative_error,
     resource_text,
 )
-from autotune.results.regimes import conclusion, door_text, title_of
+from autotune.results.regimes import conclusion, overhead_text, title_of
 from autotune.results.result import Result
 from autotune.results.study import Study
 from autotune.text import counted
@@ -57,7 +57,7 @@ def view(study: Study) -> View | None:
     baselines = counted(len(report.speedups), "baseline")
     label = f"Bars: winner {latency_text(report.latency, report.regime)} against {baselines}."
     chart = Chart("headline", label, options(report), height=90 + 22 * len(rows) * max(1, len(regimes(report))))
-    notes = [*(each.text for each in report.verdicts), conclusion(report.verdicts), door_text(report.latency)]
+    notes = [*(each.text for each in report.verdicts), conclusion(report.verdicts), overhead_text(report.latency)]
     if report.limit is not None and report.limit.efficiency is not None:
         notes.append(f"Overlap efficiency: {efficiency_text(report.limit.efficiency)}.")
     text = EXPLAINED if has_rounds(report.latency, report.regime) else BY_SPREAD

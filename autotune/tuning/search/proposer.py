@@ -15,8 +15,8 @@ from autotune.config import Config, Value
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.search_spaces import Space
-from autotune.tuning.search.second_opinion import SecondOpinion
 from autotune.tuning.search.surrogate import Surrogate
+from autotune.tuning.search.tpe import Tpe
 
 GUIDED_FROM = 8
 """Measured configs from which on the surrogate is asked; before, the sampler draws at random."""
@@ -106,9 +106,9 @@ class Proposer:
         """
         self._space, self._problem, self._machine = given.space, given.problem, given.machine
         self._random, self._logarithmic = draw, logarithmic
-        self._second_opinion = SecondOpinion(given.space, seed)
+        self._second_opinion = Tpe(given.space, seed)
         self._surrogate = Surrogate(given.space, given.predict)
-        self._broken = given.space.remembering(given.problem, given.machine)
+        self._broken = given.space.memoized(given.problem, given.machine)
         self._steps = {
             mode: [
                 (d.name, {value: tuple(d.neighbours(value)) for value in d.values})

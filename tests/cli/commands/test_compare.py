@@ -15,7 +15,7 @@ from fakes import EIGHT_GPUS, Bench
 from autotune.config import Config
 from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.machine import Machine
-from autotune.outcome import Door, Evaluation, Latency, Outcome, Regime
+from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome, Regime
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")
@@ -105,13 +105,13 @@ def test_nothing_slower_is_success(sides: tuple[Bench, str, str]) -> None:
 def test_a_result_without_a_door_is_compared_with_the_bound_call(gpus: Bench, tmp_path: Path, swapped: bool) -> None:
     """Else every problem whose host is the slower part would be called slower, or faster on the way back."""
     sides = []
-    for name, door in (("a.db", None), ("b.db", Door(8.0, 14.0))):
+    for name, overhead in (("a.db", None), ("b.db", HostOverhead(8.0, 14.0))):
         bound = dataclasses.replace(in_rounds(30.0, 30.0, 30.0), host=40.0, host_rounds=(40.0, 40.1, 39.9))
         with Store.open(tmp_path / name) as store:
             problem = FOUND.problem_type.from_dict({"m": 64, "n": 28672, "k": 8192, "world_size": 8})
             key = CacheKey.of(problem, EIGHT_GPUS, Regime.PIPELINED)
             study = store.study(key, provenance_of(FOUND), seed=0, space_size=9)
-            store.finish(study.id, Winner(WON, bound.through(door)))
+            store.finish(study.id, Winner(WON, bound.through(overhead)))
         sides.append(str(tmp_path / name))
     result = gpus.tune("compare", *(reversed(sides) if swapped else sides))
     assert result.exit_code == 0 and "1 the same" in result.stdout, result.stdout

@@ -35,10 +35,10 @@ def test_the_time_left_is_that_of_the_sizes_that_the_cache_lacks() -> None:
 def test_rows_fit_the_terminal() -> None:
     progress = GridProgress(HEADER, [True, True], 60.0, Clock())
     progress.next_size()
-    progress.done(["m=16 n=8192", "123.4 µs", "1.42x bsp graph", "0.92", "own_collective", "1.03 times as long"])
+    progress.done(["m=16 n=8192", "123.4 µs", "1.42x bsp graph", "0.92", "custom_collective", "1.03 times as long"])
     progress.next_size()
     console = Console(file=io.StringIO(), width=80)
     console.print(progress.render())
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert max(map(len, lines)) <= 80 and lines[-1].startswith("size 2 of 2")
-    assert "own_collective" in "\n".join(lines)
+    assert "custom_collective" in "\n".join(lines)

@@ -11,7 +11,7 @@ from fakes import Bench, FakeGang
 
 from autotune.config import Config
 from autotune.db import Store
-from autotune.outcome import Door
+from autotune.outcome import HostOverhead
 from autotune.text import microseconds
 
 SMALL = ("all-gather-gemm", "--trials", "16", "--effort", "quick")
@@ -77,16 +77,16 @@ def test_a_winner_pays_the_operator_s_door_and_a_baseline_does_not(other: Bench,
 
     def prepare(gang: FakeGang) -> None:
         dear(gang)
-        gang.door = Door(host=2000.0, isolated=40.0)
+        gang.overhead = HostOverhead(host=2000.0, isolated=40.0)
 
     other.prepare = prepare
     found = other.json(*SMALL, "--regime", "isolated", "--force")
-    assert found["config"] == before["config"], "the door is the same for all configs"
+    assert found["config"] == before["config"], "the overhead is the same for all configs"
     ours, then = found["latency"], before["latency"]
     assert ours["median"] == then["median"]
     assert (ours["host"], ours["isolated"]) == (then["host"] + 2000.0, then["isolated"] + 40.0)
     assert ours["isolated_rounds"] == pytest.approx([each + 40.0 for each in then["isolated_rounds"]])
-    assert (ours["host_door"], ours["isolated_door"], then["host_door"]) == (2000.0, 40.0, None)
+    assert (ours["host_overhead"], ours["isolated_overhead"], then["host_overhead"]) == (2000.0, 40.0, None)
     assert found["in_regimes"]["winner"]["pipelined"] == ours["host"]
     assert found["in_regimes"]["winner"]["graph"] == before["in_regimes"]["winner"]["graph"]
     assert found["baselines"] == before["baselines"]
@@ -97,10 +97,10 @@ def test_a_winner_pays_the_operator_s_door_and_a_baseline_does_not(other: Bench,
 
 
 def test_what_a_neighbour_s_config_loses_is_that_of_bound_calls(gpus: Bench) -> None:
-    """Those of the finals: the door, the same for every config, is in the winner's claim alone."""
+    """Those of the finals: the overhead, the same for every config, is in the winner's claim alone."""
 
     def prepare(gang: FakeGang) -> None:
-        gang.host, gang.door = lambda config: 2000.0, Door(500.0, 600.0)
+        gang.host, gang.overhead = lambda config: 2000.0, HostOverhead(500.0, 600.0)
 
     gpus.prepare = prepare
     rows = gpus.json("grid", *SMALL, "--m", "2048", "--held-out", "4096")
@@ -111,10 +111,10 @@ def test_what_a_neighbour_s_config_loses_is_that_of_bound_calls(gpus: Bench) -> 
 
 
 def test_the_library_s_own_way_through_our_operator_is_not_called_as_fast(gpus: Bench) -> None:
-    """It wins where nothing else does; a caller of the operator pays the door for it."""
+    """It wins where nothing else does; a caller of the operator pays the overhead for it."""
 
     def prepare(gang: FakeGang) -> None:
-        gang.host, gang.door = library_s_host, Door(70.0, 90.0)
+        gang.host, gang.overhead = library_s_host, HostOverhead(70.0, 90.0)
 
     gpus.prepare = prepare
     found = gpus.json(*SMALL)

@@ -30,7 +30,7 @@ def test_what_is_infinite_arrives_in_fp8_and_changes_nothing_beside_it(pair: Pai
 
 def test_the_gathered_a_has_the_same_bits_on_every_rank(pair: Pair) -> None:
     for answers in (answer["gathered_bits"] for answer in pair):
-        assert all(answers.values()) and "own_collective sentinel" in answers, answers
+        assert all(answers.values()) and "custom_collective sentinel" in answers, answers
 
 
 def test_results_in_fp8_keep_what_is_special_in_its_block(pair: Pair) -> None:

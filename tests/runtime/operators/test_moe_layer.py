@@ -12,7 +12,7 @@ from two_ranks import EVERYWHERE
 
 ON_RANKS = str(Path(__file__).with_name("moe_layer_on_ranks.py"))
 COMBINE = {"push", "pull", "one_shot"}
-MODES = {"moe_combine": COMBINE, "moe_gemm_combine": COMBINE | {"own_collective", "unfused"}}
+MODES = {"moe_combine": COMBINE, "moe_gemm_combine": COMBINE | {"custom_collective", "unfused"}}
 WORST = 2e-2
 """Relative error of a right result in bf16, which the interpreter cuts off."""
 
@@ -53,5 +53,5 @@ def test_one_captured_layer_is_right_for_a_thousand_routings(tmp_path: Path) -> 
     """Nothing of a call depends on a number that the host has read."""
     for found in run_ranks(ON_RANKS, "replays", 2, tmp_path, gpu=True, argument=url(tmp_path)):
         assert set(found.values()) == {1000}, found
-        for place, modes in enumerate(({"push", "pull", "own_collective", "unfused"}, MODES["moe_gemm_combine"])):
+        for place, modes in enumerate(({"push", "pull", "custom_collective", "unfused"}, MODES["moe_gemm_combine"])):
             assert {each.split()[place] for each in found} == modes

@@ -98,5 +98,5 @@ def test_a_call_keeps_no_memory_of_its_callers(alone: dict[str, Any]) -> None:
 
 def test_a_row_of_a_matrix_is_a_matrix(alone: dict[str, Any]) -> None:
     errors = alone["rows_of_a_matrix"]
-    assert len(errors) == len(MODES["gemm_all_reduce"] - {"bsp", "own_collective"})  # a single rank has no collective
+    assert len(errors) == len(MODES["gemm_all_reduce"] - {"bsp", "custom_collective"})  # of one rank
     assert max(errors) < WORST, errors

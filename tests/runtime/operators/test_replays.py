@@ -15,9 +15,9 @@ from two_ranks import GPUS
 ON_RANKS = str(Path(__file__).with_name("replays_on_ranks.py"))
 
 SEVERAL_LAUNCHES = {
-    "all_gather_gemm": {"own_collective", "copy_engine", "push"},
-    "gemm_reduce_scatter": {"own_collective", "copy_engine"},
-    "gemm_all_reduce": {"own_collective"},
+    "all_gather_gemm": {"custom_collective", "copy_engine", "push"},
+    "gemm_reduce_scatter": {"custom_collective", "copy_engine"},
+    "gemm_all_reduce": {"custom_collective"},
     "flash_decode": {"iris_all_gather", "fine_grained_wait", "fused"},
 }
 """Modes that have configs whose calls are several launches."""

@@ -1,4 +1,4 @@
-"""The price of an operator's door, as the ranks take it: by calling it, in the ways in which bound calls are timed."""
+"""An operator's host overhead, as the ranks take it: by calling it, in the ways in which bound calls are timed."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from pathlib import Path
 import pytest
 
 from autotune.machine import H100, machine
-from autotune.outcome import Door, Outcome
-from autotune.ranks.evaluation import measure_door
+from autotune.outcome import HostOverhead, Outcome
+from autotune.ranks.evaluation import measure_overhead
 from autotune.ranks.gang import Gang
 from autotune.ranks.measure import HOST_CALLS, WARM_CALLS, Stopwatch
-from autotune.ranks.protocol import Done, Failed, MeasureDoor, Request
+from autotune.ranks.protocol import Done, Failed, MeasureOverhead, Request
 from autotune.runtime import WARM_CALL
 from autotune.workloads import workload
 
 
 def test_ranks_call_the_door_that_they_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under the interpreter its time says nothing, and no door is a door without a price."""
-    monkeypatch.setenv("DOOR_MARKS", str(tmp_path))
+    """Under the interpreter its time says nothing, and no warm call is one without a price."""
+    monkeypatch.setenv("CALL_MARKS", str(tmp_path))
     found = workload("gemm_all_reduce")
     problem = found.problem_type(m=16, n=64, k=64, world_size=2)
-    with Gang(found, problem, machine(), door="door_spy:spy") as gang:
-        assert gang.measure_door() is None
+    with Gang(found, problem, machine(), warm_call="overhead_spy:spy") as gang:
+        assert gang.measure_overhead() is None
         assert {file.name: len(file.read_text()) for file in tmp_path.iterdir()} == {
             "rank 0": WARM_CALLS, "rank 1": WARM_CALLS,
         }  # fmt: skip
-        assert measure_door(gang._everyone, WARM_CALL) is None and measure_door(gang._everyone, "") is None
+        assert measure_overhead(gang._everyone, WARM_CALL) is None and measure_overhead(gang._everyone, "") is None
 
 
 class Simulated(Stopwatch):
-    """A single call of nothing takes 50 µs, a door's 12 more; back to back 0.5, and 6 more."""
+    """A single call of nothing takes 50 µs, a warm call 12 more; back to back 0.5, and 6 more."""
 
     def __init__(self) -> None:
         self._machine = H100
         self.opened = 0
 
-    def door(self) -> None:
+    def warm_call(self) -> None:
         self.opened += 1
 
     def _isolated_time(self, call: Callable[[], None]) -> float:
@@ -54,7 +54,7 @@ class Simulated(Stopwatch):
 
 def test_a_door_is_timed_as_calls_are_less_what_no_call_takes() -> None:
     watch = Simulated()
-    timed = watch.time_door(watch.door, 5)
+    timed = watch.time_overhead(watch.warm_call, 5)
     assert watch.opened == WARM_CALLS + 5 + HOST_CALLS
     assert timed.isolated == [12.0] * 5 and timed.host == [6.0]
 
@@ -63,19 +63,19 @@ def test_a_door_is_timed_as_calls_are_less_what_no_call_takes() -> None:
     ("answers", "price"),
     [
         ([Done("", times=(9.0, 11.0, 30.0), host=(6.0,)), Done("", times=(8.0, 14.0, 15.0), host=(5.0,))],
-         Door(6.0, 14.0)),
-        ([Done("", times=(-2.0, -1.0, 0.5), host=(-0.1,))], Door(0.0, 0.0)),
+         HostOverhead(6.0, 14.0)),
+        ([Done("", times=(-2.0, -1.0, 0.5), host=(-0.1,))], HostOverhead(0.0, 0.0)),
         ([Done(""), Done("")], None),
         (Failed(Outcome.CRASHED, "rank 1 died"), None),
     ],
     ids=["the slowest rank", "never less than nothing", "no operator", "a failure"],
 )  # fmt: skip
-def test_the_slowest_rank_s_door_counts(answers: list[Done] | Failed, price: Door | None) -> None:
+def test_the_slowest_rank_s_door_counts(answers: list[Done] | Failed, price: HostOverhead | None) -> None:
     asked: list[Request] = []
 
     def everyone(request: Request, phase: str) -> list[Done] | Failed:
         asked.append(request)
         return answers
 
-    assert measure_door(everyone, WARM_CALL) == price
-    assert [each.door for each in asked if isinstance(each, MeasureDoor)] == [WARM_CALL]
+    assert measure_overhead(everyone, WARM_CALL) == price
+    assert [each.warm_call for each in asked if isinstance(each, MeasureOverhead)] == [WARM_CALL]

@@ -11,7 +11,7 @@ from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm.way import GemmWay
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.exchange import Exchange, exchange_arguments
-from autotune.kernels.gemm_all_reduce.modes import OwnCollective, ReduceTask
+from autotune.kernels.gemm_all_reduce.modes import CustomCollective, ReduceTask
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import SummedTensors
@@ -19,13 +19,13 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 
-ChunksCall = Call[GemmAllReduce, OwnCollective, SummedTensors, Exchange]
+ChunksCall = Call[GemmAllReduce, CustomCollective, SummedTensors, Exchange]
 
 
-class OwnCollectiveWay(GemmWay[GemmAllReduce, OwnCollective, SummedTensors, Exchange]):
+class CustomCollectiveWay(GemmWay[GemmAllReduce, CustomCollective, SummedTensors, Exchange]):
     """A tile is ``sum_block`` elements of a chunk's product, which counts as one row."""
 
-    def scratch(self, task: ReduceTask, mode: OwnCollective, shared: Allocate, own: Allocate) -> Exchange:
+    def scratch(self, task: ReduceTask, mode: CustomCollective, shared: Allocate, own: Allocate) -> Exchange:
         problem, tiles, tile = task.problem, _tiles(task.problem, mode), (1, mode.sum_block)
         chunks = problem.m // _rows(problem, mode)
         parts = own((chunks, tiles, *tile), TORCH_DTYPES[problem.result_dtype])
@@ -42,12 +42,12 @@ class OwnCollectiveWay(GemmWay[GemmAllReduce, OwnCollective, SummedTensors, Exch
         return 2.0 + problem.bias
 
 
-def _rows(problem: GemmAllReduce, mode: OwnCollective) -> int:
+def _rows(problem: GemmAllReduce, mode: CustomCollective) -> int:
     """Rows of C that an all-reduce takes."""
     return min(problem.m, mode.transfer_rows)
 
 
-def _tiles(problem: GemmAllReduce, mode: OwnCollective) -> int:
+def _tiles(problem: GemmAllReduce, mode: CustomCollective) -> int:
     return math.ceil(_rows(problem, mode) * problem.n / mode.sum_block)
 
 

@@ -1,4 +1,4 @@
-"""A door that ranks are told to call: it leaves a mark at each call, in the folder that DOOR_MARKS names."""
+"""A warm call that ranks are told to call: it leaves a mark at each call, in the folder that CALL_MARKS names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 def spy(found: Any, problem: Any, operation: Any, heap: Any, here: Any) -> Callable[[], object]:
     """As ``runtime.host_overhead.warm_call``."""
-    marks = Path(os.environ["DOOR_MARKS"], f"rank {heap.rank}")
+    marks = Path(os.environ["CALL_MARKS"], f"rank {heap.rank}")
 
     def call() -> None:
         with marks.open("a") as file:

@@ -13,7 +13,7 @@ STARTUP = 8
 """Configs that TPE draws at random before it has a model."""
 
 
-class SecondOpinion:
+class Tpe:
     """TPE has a study of its own: there it gets dimensions by index, whatever form the caller's study has them in, and
     results in the order in which they come, which is not the order in which they were asked for.
     """
