@@ -68,8 +68,9 @@ class Crew:
         group: Any,
         warm_call: str = "",
     ) -> None:
-        """``group``, a gloo group over all ranks, serves the heap alone; ``warm_call``: see ``MeasureOverhead``. Nothing is
-        allocated before a request.
+        """``group``, a gloo group over all ranks, serves the heap alone; ``warm_call``: see ``MeasureOverhead``.
+
+        Nothing is allocated before a request.
         """
         self._workload, self._problem, self._machine = workload, problem, machine
         self._agreement, self._group, self._warm_call = agreement, group, warm_call

@@ -52,7 +52,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Change:
-    """A problem that both sides have. Where one side's times lack host overhead, those here are of bound calls on both."""
+    """A problem that both sides have. Bound calls where one side lacks host overhead."""
 
     then: Entry
     now: Entry
