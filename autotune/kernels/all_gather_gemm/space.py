@@ -5,6 +5,8 @@ from __future__ import annotations
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.kernels.gemm.space import (
+    FLATTENING,
+    STREAMS,
     fits_shared_memory,
     operands_constraint,
     scales_of_chunks,
@@ -106,10 +108,6 @@ def _preload_fits(
     return not further or fits_shared_memory(s, block_m, block_n, block_k, num_stages + 1, loads)
 
 
-def _split_is_not_flattened(s: GatherTask, split_k: int, schedule: str) -> bool:
-    return split_k == 1 or schedule != "flattened"
-
-
 def _staged_head_start_used(s: GatherTask, head_start: int, schedule: str) -> bool:
     return head_start == 0 or schedule != "tile"
 
@@ -132,10 +130,6 @@ def _chunks_shrink(s: GatherTask, chunk_sizes: str, transfer_rows: int) -> bool:
 
 def _copies_rows(s: GatherTask, mode: str) -> bool:
     return s.problem.rows_layout and s.problem.world_size > 1
-
-
-def _one_stream_on_cpu(s: GatherTask, gemm_streams: int) -> bool:
-    return gemm_streams == 1 or not s.machine.is_interpreter
 
 
 def _rounds_to_fp8(s: GatherTask, mode: str) -> bool:
@@ -201,8 +195,7 @@ STAGED = (
                "with scales per block a preloaded step would need its own scaling"),
     Constraint("preload", ("preload_b", "block_m", "block_n", "block_k", "num_stages", "loads"), _preload_fits,
                "the preloaded step takes a stage more, which does not fit into a program's shared memory"),
-    Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
-               "the programs of a split tile join at its end, so its loop cannot run on into the next tile"),
+    FLATTENING,
     TILE_SCALE,
 )  # fmt: skip
 PULL_STAGED = (
@@ -226,5 +219,5 @@ COPY_ENGINE = (
     Constraint("copies by rows", ("mode",), _copies_rows,
                "chunks of C are independent only in rows layout, and a single rank has nothing to copy"),
     scales_of_chunks(),
-    Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "streams need a GPU"),
+    STREAMS,
 )  # fmt: skip

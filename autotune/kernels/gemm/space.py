@@ -19,6 +19,21 @@ MOST_SPLIT_PROGRAMS = 8
 """Programs per compute unit up to which a tile's depth may be split; beyond, joining costs more."""
 
 
+def _one_stream_on_cpu(s: Task[Any], gemm_streams: int) -> bool:
+    return gemm_streams == 1 or not s.machine.is_interpreter
+
+
+def _split_is_not_flattened(s: Task[Any], split_k: int, schedule: str) -> bool:
+    return split_k == 1 or schedule != "flattened"
+
+
+STREAMS = Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "streams need a GPU")
+FLATTENING = Constraint(
+    "flattening", ("split_k", "schedule"), _split_is_not_flattened,
+    "the programs of a split tile join at its end, so its loop cannot run on into the next tile",
+)  # fmt: skip
+
+
 def operands_constraint() -> Constraint:
     return Constraint("element type", ("mode",), _operands_multiplied,
                       "this machine has no matrix units for these operands: sm_90 and later and gfx950 take fp8 and "

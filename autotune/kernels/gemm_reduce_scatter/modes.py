@@ -10,6 +10,8 @@ from autotune.device_rates import Rates
 from autotune.kernels.gemm import two_ranks
 from autotune.kernels.gemm.cost import PULL_SHARE, library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import (
+    FLATTENING,
+    STREAMS,
     default_tile,
     operands_constraint,
     scales_of_chunks,
@@ -84,10 +86,6 @@ def _chunk_of_sensible_size(s: ScatterTask, transfer_rows: int) -> bool:
     return transfer_rows <= max(16, round_up(s.problem.m)) and transfer_rows * MOST_CHUNKS >= s.problem.rows
 
 
-def _one_stream_on_cpu(s: ScatterTask, gemm_streams: int) -> bool:
-    return gemm_streams == 1 or not s.machine.is_interpreter
-
-
 @dataclass(frozen=True, kw_only=True)
 class CopyEngine(Summing):
     mode: str = "copy_engine"
@@ -106,7 +104,7 @@ class CopyEngine(Summing):
         Constraint("chunks", ("transfer_rows",), _chunk_of_sensible_size,
                    f"a chunk holds at least 1/{MOST_CHUNKS} of an owner's rows, and at most all rows of A"),
         scales_of_chunks(),
-        Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "streams need a GPU"),
+        STREAMS,
     )  # fmt: skip
 
     def latency(self, task: ScatterTask, rates: Rates) -> float:
@@ -128,10 +126,6 @@ def _tile_within_rows(s: ScatterTask, block_m: int) -> bool:
 
 def _transfer_within_tiles(s: ScatterTask, transfer_tiles: int, block_m: int, block_n: int) -> bool:
     return transfer_tiles == 1 or transfer_tiles <= -(-s.problem.rows // block_m) * -(-s.problem.n // block_n)
-
-
-def _split_is_not_flattened(s: ScatterTask, split_k: int, schedule: str) -> bool:
-    return split_k == 1 or schedule != "flattened"
 
 
 def _next_turn_exists(s: ScatterTask, signals: str, schedule: str) -> bool:
@@ -172,8 +166,7 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
                    "a tile has one owner and may exceed the owner's rows only by rounding up to a power of two"),
         Constraint("transfer within an owner's tiles", ("transfer_tiles", "block_m", "block_n"), _transfer_within_tiles,
                    "a transfer would cover more tiles than an owner has"),
-        Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
-                   "the programs of a split tile join at its end, so its loop cannot run on into the next tile"),
+        FLATTENING,
         Constraint("next turn", ("signals", "schedule"), _next_turn_exists,
                    "only a persistent program has a next tile; in a flattened loop these signals came early on H200"),
         Constraint("order without effect", ("peer_order",), _peers_to_order, "a single peer has no order"),
