@@ -245,7 +245,8 @@ def rich_table(of: Table) -> RenderableType:
     found = table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, name in enumerate(of.header):
         justify: Literal["left", "right"] = "right" if of.align[place : place + 1] == "r" else "left"
-        found.add_column(Text(name), overflow="fold", justify=justify)
+        words = max((len(word) for row in of.rows for word in row[place].split()), default=0)
+        found.add_column(Text(name), overflow="fold", justify=justify, min_width=min(words, LONGEST_WORD))
     for row in of.rows:
         found.add_row(*(Text(visible(cell)) for cell in row))
     return found
