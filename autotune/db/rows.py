@@ -145,7 +145,7 @@ def entry(row: Row[Any]) -> Entry:
 
 
 def _shared(row: Study | Row[Any]) -> dict[str, Any]:
-    """What a study and its entry have alike. Raises ValueError for values that are damaged in either, so that both
+    """Values that a study and its entry share. Raises ValueError for values that are damaged in either, so that both
     readers agree.
     """
     if row.state not in get_args(State):

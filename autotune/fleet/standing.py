@@ -1,4 +1,4 @@
-"""How far a list is, from the studies and their leases alone."""
+"""A list's progress, from the studies and their leases alone."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ SEALED_AT_ONCE = tl.constexpr(1024)
 """Elements that a program fills with NaN at once."""
 
 Peers = namedtuple("Peers", "rank bases status spins", defaults=(None, None))
-"""What a kernel knows of the ranks, and the polls after which a wait times out. Made inside it: as an argument it would
+"""A kernel's view of the ranks, and the polls after which a wait times out. Made inside it: as an argument it would
 be specialised for each rank.
 """
 

@@ -132,7 +132,7 @@ class ModelPlan:
         return forwards(found, plan, parse_sizes(self.tokens, "--tokens"))
 
     def layers(self, machine: Machine, layers: int | None, url: str | None, regime: Regime) -> DenseLayers:
-        """What ``--measure`` builds. Raises InputError for what it does not."""
+        """The layers that ``--measure`` builds. Raises InputError for a model that it cannot build."""
         from autotune.model_runs.dense import DenseLayers
 
         return DenseLayers.of(*self.read(machine), tuple(parse_sizes(self.tokens, "--tokens")), layers, url, regime)

@@ -35,7 +35,7 @@ PUSH = tl.constexpr(1)
 FETCH = tl.constexpr(2)
 
 Layout = namedtuple("Layout", "WORLD CHUNKS ROWS GATHERED PRELOAD PROXY_FENCE")
-"""How A is shared out, and awaited in CHUNKS ranges of K."""
+"""A's shards, and the CHUNKS ranges of K in which it is awaited."""
 
 Crew = namedtuple("Crew", "worker pid early head_start workers programs")
 """This program among all. In the first ``head_start`` turns only the ``workers`` take tiles, up to tile ``early``, and

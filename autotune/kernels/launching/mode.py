@@ -93,6 +93,11 @@ class Modes(Generic[P]):
         order = [mode.mode for mode in laid_out]
         self.space = joint_space(self.by_name, help="communication strategy", shared=shared, order=order)
         self._default, self._tried, self._turns = default, tried or modes, turns
+        left_out = [
+            m.__name__ for m in modes if m not in self._tried and m.first.__qualname__ != Mode.first.__qualname__
+        ]
+        assert not left_out, f"tried lacks {left_out}: their first configs would never be"
+        assert not laid_out or {*laid_out} == {*modes}, "laid_out has each mode"
 
     def of(self, config: Config) -> Mode[P]:
         """Raises InvalidConfig for an unknown mode, an unknown or a missing knob, a value of another type."""
