@@ -9,7 +9,8 @@ from calls import url
 from ranks_of_functions import run_ranks
 from two_ranks import EVERYWHERE
 
-from autotune.workloads import names, workload
+from autotune.workloads import workload
+from autotune.workloads.user_files import BUILT_IN
 
 ON_RANKS = str(Path(__file__).with_name("contract_on_ranks.py"))
 
@@ -21,7 +22,7 @@ MOST_CALLS = 17
 def test_every_problem_is_right_in_every_mode(gpu: str, tmp_path: Path) -> None:
     for found in run_ranks(ON_RANKS, "every_mode", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert all(" " not in mode for modes in found.values() for mode in modes), found
-        for name in names():
+        for name in BUILT_IN:
             seen = {mode for problem, modes in found.items() if problem.split()[0] == name for mode in modes}
             assert seen | {"bsp"} == {*workload(name).space.modes, "bsp"}, name
 
@@ -34,7 +35,7 @@ def test_every_problem_is_right_in_a_compiled_graph(gpu: str, tmp_path: Path) ->
 
 def test_the_host_overhead_is_the_operator_s_call_without_its_launches(tmp_path: Path) -> None:
     (found,) = run_ranks(ON_RANKS, "host_overheads", 1, tmp_path, seconds=270)
-    assert {each.split()[0] for each in found} == set(names())
+    assert {each.split()[0] for each in found} == set(BUILT_IN)
     for problem, of in found.items():
         assert of["made"] == of["wanted"], problem
         assert of["called"] == of["problem"], problem
