@@ -40,7 +40,7 @@ CONFIGS = {
     "two_sentinel": TWO_SENTINEL, "collective": COLLECTIVE,
 }  # fmt: skip
 
-SPINS = {True: 1 << 30, False: 1 << 16}
+SPINS = {True: 1 << 30, False: 1 << 22}
 """By whether there is a GPU, whose polls are far faster."""
 
 
