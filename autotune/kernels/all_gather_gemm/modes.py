@@ -308,7 +308,7 @@ class CopyEngine(Mode[AllGatherGemm]):
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """In one piece a shard."""
+        """One chunk per shard."""
         pulled = cls.pulled(_at_most(UNITS, max(UNITS[0], task.problem.shard[0])))
         yield pulled
         yield pulled.replace(copies="pushed")

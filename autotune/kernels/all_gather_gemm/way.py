@@ -1,4 +1,4 @@
-"""What ways of all-gather + GEMM share: the operands that peers read, and arguments of kernels that move A."""
+"""Shared by the ways of all-gather + GEMM: operands that peers read, and arguments of kernels that move A."""
 
 from __future__ import annotations
 

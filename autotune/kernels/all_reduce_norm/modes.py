@@ -85,7 +85,6 @@ OF_NORM = (
     Constraint("a thread's share of a row", ("norm_rows", "norm_warps"), _feeds_every_thread,
                "a thread gets fewer than 4 elements of the block"),
 )  # fmt: skip
-"""Constraints of our norm."""
 
 OF_ROWS = (
     Constraint("LL words of rows fit", ("protocol", "norm_rows", "norm_warps"), _ll_fit_registers,
