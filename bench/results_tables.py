@@ -31,6 +31,9 @@ DRAWING = "docs/examples/transformer_block_picture.py"
 OUTSIDE = 8
 """Seconds that a problem takes from outside, in three regimes."""
 
+RIVALS = "torch,paper,served"
+"""Not iris.ops, which hangs at some sizes (gemm-all-reduce, m=64, 2 × H100, 2026-11-24): a deadline each time."""
+
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 
@@ -47,7 +50,7 @@ class Winners(Table):
         for number, part in enumerate(chunks(values, sizes.seconds + BESIDE), 1):
             words = ["bench/winners.py", sizes.workload.replace("_", "-"), f"--{varied}={listed(part)}"]
             words += [*options(sizes.shared(toy)), f"--world-size={setting.world_size}", *setting.effort(sizes.seconds)]
-            words += ["--no-rivals"] if toy else []
+            words += ["--no-rivals"] if toy else [f"--rivals={RIVALS}"]
             seconds = START + len(part) * (sizes.seconds + BESIDE)
             found.append(Step(f"{self.name}.{number}", (*words, "--json", JSON), seconds))
         return found
