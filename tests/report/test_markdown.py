@@ -8,8 +8,7 @@ from sized_studies import won
 
 from autotune.report.markdown import table, to_markdown
 from autotune.results.study import Study, mode_of
-from autotune.table import Table
-from autotune.text import HIDDEN
+from autotune.text import HIDDEN, Table
 
 
 def test_the_verdict_is_first_and_every_table_is_whole(study: Study) -> None:

@@ -16,7 +16,7 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.scratch import poison_inbox, wire_type
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
-from autotune.kernels.primitives.protocols import PROTOCOLS
+from autotune.kernels.primitives.all_reduce import PROTOCOLS
 
 SHOTS = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
 

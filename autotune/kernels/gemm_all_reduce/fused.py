@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm.library import GemmWay
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.exchange import Exchange, exchange_arguments
 from autotune.kernels.gemm_all_reduce.modes import Fused, ReduceTask

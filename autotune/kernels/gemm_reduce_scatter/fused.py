@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm.library import GemmWay
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.modes import Fused, Pull, ScatterTask
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
