@@ -92,7 +92,7 @@ def ended(pid: int) -> bool:
 
 
 def test_the_list_is_selected_from_by_name_and_field() -> None:
-    assert [problem["m"] for _, problem in selected(["rs"], 4)] == [512, 2048, 8192]
+    assert [problem["m"] for _, problem in selected(["rs"], 4)] == [512, 2048, 4096, 8192]
     assert len(selected(["fd/batch=8"], 4)) == 2
     assert len(selected(None, 4)) == sum(len(sizes.sizes()) for sizes in LIST)
     with pytest.raises(ValueError, match="rs/m=513 chooses nothing"):

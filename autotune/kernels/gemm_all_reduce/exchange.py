@@ -76,7 +76,7 @@ def exchange_arguments(call: Call[GemmAllReduce, Any, SummedTensors, Any], shots
     problem, scratch = call.problem, call.scratch
     return {
         **call.common(), "inbox": scratch.inbox, "inbox_scales": scratch.inbox_scales, "results": scratch.results,
-        "arrivals": scratch.arrivals, "returns": scratch.returns, "parts": scratch.parts,
+        "arrivals": scratch.arrivals, "returns": scratch.returns,
         "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton), "MODE": SHOTS[shots].value,
         "PROTOCOL": PROTOCOLS[call.knobs.protocol].value,
         "residual": call.tensors.residual if problem.residual else None,

@@ -22,7 +22,6 @@ from autotune.kernels.gemm.space import (
 )
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
-from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import number, word
@@ -237,9 +236,9 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         return overlapped(computation, links(task.problem, rates), PIECES, rates)
 
     def rungs(self, task: ReduceTask) -> Mapping[str, Self | str]:
-        """B, S: parts of tiles are kept in memory until the GEMM has ended. D is the config itself."""
+        """B: parts of tiles are kept in memory until the GEMM has ended. D is the config itself."""
         return {
-            "B": self.replace(phases=TWO_LAUNCHES), "S": self.replace(phases=ONE_LAUNCH), "D": self,
+            "B": self.replace(phased=True), "D": self,
             "F": "a rank's own part takes the same way as the others', so that all ranks add in one order",
         }  # fmt: skip
 
