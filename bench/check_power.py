@@ -40,6 +40,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from mutant_cases import CASES, Case
 from mutants import MUTANTS, Mutant
 
+from autotune.task import Task
+
 PACKAGE = Path(__file__).parent.parent / "autotune"
 RANKS = 2
 POLLS = 1 << 13
@@ -119,12 +121,12 @@ def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
         gangs.start_python = ForkedRank  # type: ignore[assignment]
     found = workload(case.workload)
     problem, config = found.problem_type(**case.problem, world_size=RANKS), Config(case.config)
-    violation = found.space.violation(config, problem, here)
+    violation = found.space.violation(config, Task(problem, here))
     if violation is not None:
         return {"by": BROKEN, "outcome": str(Outcome.INVALID), "reason": str(violation)}
     plan = MeasurePlan(2, 5, 15) if gpu else MeasurePlan(0, 1, 1)
     with gangs.Gang(
-        found, problem, here, deadlines=dict.fromkeys(("check", "measure", "start"), DEADLINE[gpu])
+        found, Task(problem, here), deadlines=dict.fromkeys(("check", "measure", "start"), DEADLINE[gpu])
     ) as gang:
         first = gang.evaluate(config, seed, plan)
         if first.latency is None:

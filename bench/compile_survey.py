@@ -22,6 +22,7 @@ from tables import head, row
 from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled, CompileError, compile_offline_for
 from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 TARGETS = (H100, MI300X, MI350X)
@@ -40,7 +41,7 @@ def compiled(name: str, machine: Machine, config: str) -> list[Compiled] | str:
     found = workload(name)
     problem = found.problem_type.from_dict(PROBLEMS[name])
     try:
-        return found.compile(problem, Config.from_json(config), machine)
+        return found.compile(Task(problem, machine), Config.from_json(config))
     except CompileError as error:
         return str(error)
 
@@ -49,14 +50,14 @@ def sample(name: str, machine: Machine, count: int) -> Iterator[Config]:
     """Valid configs drawn at random, the modes in turn, those left out that launch nothing of ours."""
     found, rng = workload(name), random.Random(11)
     problem = found.problem_type.from_dict(PROBLEMS[name])
-    space = found.space.narrowed(problem, machine)
+    space = found.space.narrowed(Task(problem, machine))
     modes = [mode for mode in space.modes if mode not in ("bsp", "copy_engine") or name == "flash_decode"]
     drawn: set[Config] = set()
     while len(drawn) < count:
         mode = modes[len(drawn) % len(modes)]
         values = {d.name: rng.choice(d.values) for d in space.dimensions_of(mode)}
         config = Config({**values, "mode": mode})
-        if config not in drawn and space.violation(config, problem, machine) is None:
+        if config not in drawn and space.violation(config, Task(problem, machine)) is None:
             drawn.add(config)
             yield config
 
@@ -72,7 +73,7 @@ def main() -> None:
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn")) as pool:
         for name in PROBLEMS:
             for machine in TARGETS:
-                configs = list(sample(name, machine, options.sample))
+                configs = list(sample(Task(name, machine), options.sample))
                 futures = [pool.submit(compiled, name, machine, config.to_json()) for config in configs]
                 results = [future.result() for future in futures]
                 kernels = [result for result in results if not isinstance(result, str)]

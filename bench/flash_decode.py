@@ -25,6 +25,7 @@ from autotune.db import Store
 from autotune.machine import machine
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.workloads import workload
 
 HEADING = [
@@ -61,13 +62,15 @@ def others(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
     found = []
     kind, here = workload("flash_decode"), machine()
     problems = [kind.problem_type.from_dict(row["problem"]) for row in rows]
-    gang = Gang(kind, problems[0], here, max(kind.heap_bytes(problem) for problem in problems))
+    gang = Gang(kind, Task(problems[0], here), max(kind.heap_bytes(problem) for problem in problems))
     with closing(gang):
         for problem, row in zip(problems, rows, strict=True):
             gang.turn_to(kind, problem)
             gang.start()
             configs = {"paper": Config(PAPER), **{name: bsp(row, name.split()[-1]) for name in row["baselines"]}}
-            valid = {n: config for n, config in configs.items() if kind.space.violation(config, problem, here) is None}
+            valid = {
+                n: config for n, config in configs.items() if kind.space.violation(config, Task(problem, here)) is None
+            }
             latencies = {name: gang.evaluate(config, 1, BRIEFLY).latency for name, config in valid.items()}
             taken = {name: time_in(latency, TUNED_FOR) for name, latency in latencies.items() if latency is not None}
             found.append({name: time for name, time in taken.items() if time is not None})

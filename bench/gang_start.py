@@ -19,6 +19,8 @@ import time
 
 from arguments import new_parser, whole
 
+from autotune.task import Task
+
 WITH_BYTECODE = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """The ranks import the package compiled, as pip leaves it: containers often set the other."""
 
@@ -33,7 +35,7 @@ def start_gangs(ranks: int, gangs: int) -> None:
     problem = found.problem_type(m=32, n=16 * ranks, k=64, world_size=ranks)
     for _ in range(gangs):
         begun = time.monotonic()
-        with Gang(found, problem, INTERPRETED) as gang:
+        with Gang(found, Task(problem, INTERPRETED)) as gang:
             print(json.dumps({"start": time.monotonic() - begun, **gang.start_seconds}), flush=True)
 
 

@@ -21,6 +21,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.machine import H100
 from autotune.outcome import Latency
 from autotune.runtime.entries import Entries, serve
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 TABLES = (10, 100, 1000, 10_000)
@@ -37,9 +38,9 @@ def problem_of(rows: int) -> AllGatherGemm:
 
 def table_of(count: int) -> list[Entry]:
     """A table in which every even number of rows is tuned."""
-    winner = Winner(FOUND.default_config(problem_of(1), H100), Latency(1.0, 1.0, 1.0, 0.0, 1))
+    winner = Winner(FOUND.default_config(Task(problem_of(1), H100)), Latency(1.0, 1.0, 1.0, 0.0, 1))
     when, today = datetime.now(UTC), provenance_of(FOUND)
-    keys = [CacheKey.of(problem_of(2 * number), H100) for number in range(1, count + 1)]
+    keys = [CacheKey.of(Task(problem_of(2 * number), H100)) for number in range(1, count + 1)]
     return [Entry(key, today, winner, number, when, 1, 0, 1) for number, key in enumerate(keys)]
 
 
@@ -49,7 +50,7 @@ def microseconds(table: list[Entry], free: tuple[str, ...]) -> tuple[float, floa
     begin = time.perf_counter()
     entries = Entries(table)
     for number in range(LOOKUPS):
-        key = CacheKey.of(problem_of(2 * (number * 7919 % len(table)) + 1), H100)
+        key = CacheKey.of(Task(problem_of(2 * (number * 7919 % len(table)) + 1), H100))
         begin = begin if number == 0 else time.perf_counter()
         serve(entries, key, today, free, lambda config: None)
         took.append((time.perf_counter() - begin) * 1e6)

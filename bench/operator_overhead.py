@@ -34,6 +34,7 @@ from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import drawn_routing, planned
+from autotune.task import Task
 from autotune.workloads.built_in import (
     all_gather_gemm,
     all_reduce_norm,
@@ -70,7 +71,7 @@ class Case:
     def by_hand(self, context: autotune.Context, config: Config, out: Any) -> Callable[[], object]:
         """The launches of one call, bound to the operands once. Collective."""
         kernels = self.workload.kernels
-        setup = Setup(kernels, self.problem, config, context.machine, context.heap, context.spin_limit)
+        setup = Setup(kernels, Task(self.problem, context.machine), config, context.heap, context.spin_limit)
         operands = [self.operands.get(name) for name in kernels.operands]
         return setup.bind(kernels.bound(operands, list(out) if isinstance(out, tuple) else [out]))
 
@@ -172,8 +173,8 @@ def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Confi
     left_out = {"bsp"} if on_gpu and context.heap.world_size > torch.cuda.device_count() else set()
     if isinstance(case.problem, ExpertsProblem) and not on_gpu:
         left_out = {"bsp", "custom_collective"}
-    tried = plugin.first_configs(case.problem, context.machine)
-    baselines = plugin.baselines(case.problem, context.machine)
+    tried = plugin.first_configs(Task(case.problem, context.machine))
+    baselines = plugin.baselines(Task(case.problem, context.machine))
     eager = [config for config in (*tried, *baselines.values()) if config.get("launch", "eager") == "eager"]
     for mode in plugin.space.modes:
         config = next((config for config in (*eager, *tried) if config["mode"] == mode), None)

@@ -50,6 +50,7 @@ import autotune
 from autotune.machine import Machine, versions
 from autotune.model_runs.clock import TOY, Clock, Plan, Ratio, captured
 from autotune.runtime.lookup import Found
+from autotune.task import Task
 from autotune.workloads import workload as find
 
 ALLOWED = 0.03
@@ -147,7 +148,7 @@ class OfTheLibrary(autotune.Context):
     """Its operators call the library eagerly, whatever is tuned: against plain torch, their host overhead."""
 
     def choose(self, problem: Any, config: Any = None, workload: Any = None) -> Found:
-        ways = (workload or find(problem.workload)).baselines(problem, self.machine)
+        ways = (workload or find(problem.workload)).baselines(Task(problem, self.machine))
         return Found(next(iter(ways.values())), "given", None, "the library's way")
 
 

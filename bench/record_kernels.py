@@ -39,6 +39,7 @@ from autotune.kernels.launching.plan import compile_offline_for
 from autotune.machine import H100, Machine, machine, versions
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.recordings import Recording, write
+from autotune.task import Task
 
 WARMUP, ITERATIONS = 2, 10
 FEW_ITERATIONS = 3
@@ -189,7 +190,7 @@ def record(
 ) -> Recording:
     """Compile and measure as many configs as the time allows."""
     deadline = time.monotonic() + seconds
-    everything: list[Config] = list(foreign.space.enumerate(problem_of(foreign), target))
+    everything: list[Config] = list(foreign.space.enumerate(Task(problem_of(foreign), target)))
     shuffled = random.Random(0).sample(everything, len(everything))
     compiling: dict[Future[Evaluation | None], Config] = {
         compilers.submit(compile_one, foreign.name, config, target): config for config in shuffled
@@ -250,7 +251,7 @@ def compile_few(names: list[str], count: int, workers: int) -> int:
     broken = 0
     compilers = _pool(workers, begin_compiler, names, H100)
     for name in names:
-        everything = list(FOREIGN[name].space.enumerate(problem_of(FOREIGN[name]), H100))
+        everything = list(FOREIGN[name].space.enumerate(Task(problem_of(FOREIGN[name]), H100)))
         begin = time.monotonic()
         chosen = random.Random(0).sample(everything, min(count, len(everything)))
         ended = list(compilers.map(compile_one, [name] * len(chosen), chosen, [H100] * len(chosen)))
@@ -288,7 +289,7 @@ def main() -> None:
         recording = record(FOREIGN[name], compilers, device, target, arguments.seconds)
         write(recording, arguments.out / f"{name}.json.gz")
         ended = Counter(str(evaluation.outcome) for evaluation in recording.evaluations.values())
-        size = FOREIGN[name].space.size(problem_of(FOREIGN[name]), target)
+        size = FOREIGN[name].space.size(Task(problem_of(FOREIGN[name]), target))
         optimum = f"{recording.optimum:.1f} µs" if ended["measured"] else "nothing measured"
         print(f"{name}: {sum(ended.values())} of {size} configs, {dict(ended)}, optimum {optimum}, "
               f"{time.monotonic() - begin:.0f} s", flush=True)  # fmt: skip

@@ -28,6 +28,7 @@ from steps import FOLDER, JSON, Folder, Step, here, run_all, run_to_end
 from tables import table
 
 from autotune.model_runs.clock import Ratio
+from autotune.task import Task
 
 SEEDS = 5
 
@@ -69,7 +70,7 @@ def together(workload: str, problem: dict[str, Any], configs: list[dict[str, Any
 
     found, here = named(workload), machine()
     of = found.problem_type.from_dict(problem)
-    baselines = found.baselines(of, here)
+    baselines = found.baselines(Task(of, here))
     entrants = list(dict.fromkeys([*baselines.values(), *map(Config, configs)]))
     times: dict[Config, list[float]] = {config: [] for config in entrants}
 
@@ -81,7 +82,7 @@ def together(workload: str, problem: dict[str, Any], configs: list[dict[str, Any
         assert taken is not None
         return taken
 
-    with Gang(found, of, here) as gang:
+    with Gang(found, Task(of, here)) as gang:
         plans = {}
         for config in entrants:
             took = measured(config, 0, MeasurePlan())

@@ -30,6 +30,7 @@ from autotune.config import Config
 from autotune.errors import HeapExhausted
 from autotune.heap.loading import import_iris
 from autotune.kernels.launching.contract import Setup
+from autotune.task import Task
 from autotune.workloads import Workload
 from autotune.workloads.built_in.all_gather_gemm import WORKLOAD as GATHER
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation
@@ -208,7 +209,7 @@ def served(exchange: str) -> Rival:
         problem, here = operation._problem, operation._machine
         base = SERVED.replace(exchange=exchange, transfer_rows=max(16, 1 << (problem.m - 1).bit_length()))
         configs = [base.replace(sum_block=block) for block in (1024, 4096)]
-        fitting = [config for config in configs if REDUCE.space.violation(config, problem, here) is None]
+        fitting = [config for config in configs if REDUCE.space.violation(config, Task(problem, here)) is None]
         if not fitting:
             raise ValueError("no block of elements fits the problem")
         return fastest([ours(REDUCE, operation, config) for config in fitting])
@@ -228,7 +229,7 @@ def ours(
         problem = replace(problem, in_place=False)
     first = getattr(tensors, workload.kernels.operands[0])
     run = Setup(
-        workload.kernels, problem, config, operation._machine, heap, operation._spin_limit,
+        workload.kernels, Task(problem, operation._machine), config, heap, operation._spin_limit,
         shard=first if in_place and heap.owns(first) else None,
     ).bind(tensors)  # fmt: skip
 

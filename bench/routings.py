@@ -20,6 +20,7 @@ from autotune.config import Config
 from autotune.machine import machine
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.workloads import workload
 
 PLAN = MeasurePlan(warmup=3, screen=10, iterations=40)
@@ -54,11 +55,11 @@ def lines(rows: list[dict[str, Any]], exponents: list[float]) -> Iterator[str]:
             for fields in routings(exponents):
                 problem = found.problem_type.from_dict({**row["problem"], **fields})
                 if gang is None:
-                    gang = Gang(found, problem, here, max(found.heap_bytes(problem), 1 << 28))
+                    gang = Gang(found, Task(problem, here), max(found.heap_bytes(problem), 1 << 28))
                 gang.turn_to(found, problem)
                 gang.start()
                 winner = median(gang, Config(row["config"]))
-                baselines = [median(gang, config) for config in found.baselines(problem, here).values()]
+                baselines = [median(gang, config) for config in found.baselines(Task(problem, here)).values()]
                 best = min((each for each in baselines if each is not None), default=None)
                 yield tables.row([
                     row["workload"], problem.tokens, said(row["problem"]), said(fields),

@@ -33,6 +33,7 @@ from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay, read
 from autotune.search_spaces import Space
 from autotune.search_spaces.joint import dimensions_of
+from autotune.task import Task
 from autotune.tuning import Given, JointSampler
 from autotune.tuning.search.proposer import no_prediction
 from autotune.workloads import Workload, names, workload
@@ -90,9 +91,9 @@ class Table:
         """The configs that the tuning loop tries first; in the reduced space, the nearest ones."""
         if self.workload is None:
             return []
-        default = self.workload.default_config(self.problem, self.machine)
-        wanted = [default, *self.workload.baselines(self.problem, self.machine).values()]
-        wanted += self.workload.first_configs(self.problem, self.machine)
+        default = self.workload.default_config(Task(self.problem, self.machine))
+        wanted = [default, *self.workload.baselines(Task(self.problem, self.machine)).values()]
+        wanted += self.workload.first_configs(Task(self.problem, self.machine))
         return list(dict.fromkeys(near for config in wanted if (near := self._nearest(config)) is not None))
 
     @functools.cached_property
@@ -107,7 +108,7 @@ class Table:
 
     def predict(self, config: Config) -> float | None:
         """The cost model's microseconds."""
-        return self.workload.predict(self.problem, config, self.machine) if self.workload is not None else None
+        return self.workload.predict(Task(self.problem, self.machine), config) if self.workload is not None else None
 
     def latency(self, evaluation: Evaluation) -> float:
         """Microseconds, infinite where there is none."""
@@ -154,7 +155,7 @@ def sequential(table: Table, trials: int, seed: int) -> list[float]:
 
 def tpe(table: Table, trials: int, seed: int) -> list[float]:
     """Optuna's TPE as it comes; of the space it knows the dimensions, invalid configs are pruned."""
-    space = table.space.narrowed(table.problem, table.machine)
+    space = table.space.narrowed(Task(table.problem, table.machine))
     return _latencies(searched(table, space, optuna.samplers.TPESampler(seed=seed), trials))
 
 
@@ -204,7 +205,7 @@ def searched(
         if len(waiting) < min(ahead, trials - len(found)) and _has_more(sampler, study):
             trial = study.ask()
             config = space.suggest(trial)
-            if space.violation(config, table.problem, table.machine) is None:
+            if space.violation(config, Task(table.problem, table.machine)) is None:
                 waiting.append((trial, config))
             else:
                 study.tell(trial, state=PRUNED)
@@ -277,8 +278,8 @@ def _joint(
     predict: Callable[[Config], float | None] = no_prediction, ahead: int = AHEAD,
 ) -> list[tuple[Config, float]]:  # fmt: skip
     """What our sampler comes to, which is told a space."""
-    valid = [config for config in first if space.violation(config, table.problem, table.machine) is None]
-    given = Given(space, table.problem, table.machine, valid, predict=predict).narrowed
+    valid = [config for config in first if space.violation(config, Task(table.problem, table.machine)) is None]
+    given = Given(space, Task(table.problem, table.machine), valid, predict=predict).narrowed
     return searched(table, given.space, JointSampler(seed, given, logarithmic=True), trials, ahead)
 
 

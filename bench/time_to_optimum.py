@@ -26,6 +26,8 @@ from pathlib import Path  # noqa: E402
 from arguments import input_file, need_gpu, new_parser  # noqa: E402
 from tables import head, row  # noqa: E402
 
+from autotune.task import Task  # noqa: E402
+
 NEAR = 1.03
 """Times the recorded optimum."""
 
@@ -78,11 +80,11 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
             run.reached = run.last
 
     with (
-        Store.open(str(database)) as store, session.make_screen(found, problem, here) as screen,
-        closing(session.make_gang(found, problem, here)) as gang,
+        Store.open(str(database)) as store, session.make_screen(found, Task(problem, here)) as screen,
+        closing(session.make_gang(found, Task(problem, here))) as gang,
     ):  # fmt: skip
         tune(
-            found, problem, here, store, gang, screen, budget=Budget.of(effort, None, budget), effort=effort,
+            found, Task(problem, here), store, gang, screen, budget=Budget.of(effort, None, budget), effort=effort,
             watch=watch,
         )  # fmt: skip
     return run

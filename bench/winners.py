@@ -29,6 +29,7 @@ from latencies import WINNER, microseconds, speedup
 
 from autotune.model_runs.clock import Ratio
 from autotune.outcome import Latency
+from autotune.task import Task
 
 RIVALS = Path(__file__).with_name("rivals.py")
 
@@ -96,7 +97,7 @@ def measure_rivals(rows: list[dict[str, Any]], suppliers: Sequence[str]) -> None
                 continue
             problem = found.problem_type.from_dict(row["problem"])
             if gang is None:
-                gang = Gang(found, problem, machine(), max(found.heap_bytes(problem), 1 << 30))
+                gang = Gang(found, Task(problem, machine()), max(found.heap_bytes(problem), 1 << 30))
             else:
                 gang.turn_to(found, problem)
             gang.start()

@@ -20,6 +20,7 @@ from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.results.figures import dashed, options_text, plain
+from autotune.task import Task
 from autotune.workloads import Workload, is_reference, reference_of
 from autotune.workloads.faces import Face
 
@@ -97,7 +98,7 @@ class Request:
             default = self.workload.default_problem(machine, 1)
         kind = self.workload.problem_type
         problem = kind.from_dict(kind.completed({**self.given, "world_size": ranks}, default.as_dict()))
-        self.workload.space.check_problem(problem, machine)
+        self.workload.space.check_problem(Task(problem, machine))
         return problem
 
     def command(self, verb: str = "", db: str | None = None) -> str:

@@ -227,9 +227,7 @@ def view(of: View) -> str:
     """A view as text: its sentence, tables as wide as the terminal, notes."""
 
     def wrapped(text: str) -> str:
-        return textwrap.fill(
-            visible(text), 78, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
-        )  # fmt: skip
+        return textwrap.fill(visible(text), 78, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
     tables = [columns(each, shutil.get_terminal_size().columns) for each in of.tables]
     notes = "\n".join(wrapped(f"- {note}") for note in of.notes if note)

@@ -12,6 +12,7 @@ from autotune.machine import Machine
 from autotune.machine import machine as this_machine
 from autotune.problem import Problem
 from autotune.results.figures import problem_text
+from autotune.task import Task
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:
@@ -59,19 +60,19 @@ def open_store(db: str | None, *, create: bool = True) -> Store:
         return store
 
 
-def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> Evaluator:
+def make_gang(workload: Workload, task: Task[Problem], heap_bytes: int = 0) -> Evaluator:
     """The ranks, not yet started, each with a heap of at least ``heap_bytes``. Tests replace this function."""
     from autotune.ranks.gang import Gang
     from autotune.runtime import WARM_CALL
 
-    return Gang(workload, problem, machine, heap_bytes, warm_call=WARM_CALL)
+    return Gang(workload, task, heap_bytes, warm_call=WARM_CALL)
 
 
-def make_screen(workload: Workload, problem: Problem, machine: Machine) -> Screen:
+def make_screen(workload: Workload, task: Task[Problem]) -> Screen:
     """The compilers that run ahead of the ranks. Tests replace this function."""
     from autotune.tuning.screening import Screen
 
-    return Screen(workload, problem, machine)
+    return Screen(workload, task)
 
 
 def measured_rows(measurement: Measurement, machine: Machine) -> Iterator[Any]:
@@ -81,8 +82,8 @@ def measured_rows(measurement: Measurement, machine: Machine) -> Iterator[Any]:
     return rows_of(measurement, machine)
 
 
-def devices_text(problem: Problem, machine: Machine) -> str:
-    return f"{problem.world_size} × {machine.device}"
+def devices_text(task: Task[Problem]) -> str:
+    return f"{task.problem.world_size} × {task.machine.device}"
 
 
 def check_ranks(world_size: int, machine: Machine) -> None:
@@ -99,12 +100,12 @@ def check_ranks(world_size: int, machine: Machine) -> None:
         )
 
 
-def check_work(problem: Problem, machine: Machine) -> None:
+def check_work(task: Task[Problem]) -> None:
     """Raise MachineTooSmall for a problem that would take the interpreter hours."""
-    flops = getattr(problem, "flops", None)
-    if machine.is_interpreter and flops is not None and flops > MOST_INTERPRETED_FLOPS:
+    flops = getattr(task.problem, "flops", None)
+    if task.machine.is_interpreter and flops is not None and flops > MOST_INTERPRETED_FLOPS:
         raise MachineTooSmall(
-            f"{problem_text(problem.as_dict())}: {flops / 1e9:.3g} GFLOP for each rank; "
+            f"{problem_text(task.problem.as_dict())}: {flops / 1e9:.3g} GFLOP for each rank; "
             f"without GPUs, Triton's interpreter runs at most {MOST_INTERPRETED_FLOPS / 1e9:g} GFLOP; "
             "use smaller dimensions, or leave them out for a default that fits"
         )

@@ -23,6 +23,7 @@ from autotune.results.regimes import called_alike
 from autotune.runtime.context import Context, check_context
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import choose, forget_lookups
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 from autotune.workloads.built_in.all_gather_gemm import RETURNING_A
 from autotune.workloads.launched import LaunchedWorkload
@@ -110,7 +111,7 @@ class Table:
 
     def _served(self, found: LaunchedWorkload, problem: Problem) -> tuple[Entry | None, str]:
         try:
-            chosen = choose(found, problem, self.context.machine, self._entries[found.name], self.context.regime)
+            chosen = choose(found, Task(problem, self.context.machine), self._entries[found.name], self.context.regime)
         except AutotuneError as error:
             raise NoMatch(str(error)) from error
         return chosen.entry, chosen.reason

@@ -31,9 +31,7 @@ ANY_NUMBER = 1 << 30
 """Limit of graphs per code: beyond its own limit the compiler makes none, and none would be seen."""
 
 
-def fusing(
-    context: Context, *, replicated: bool = False, inductor: dict[str, Any] | None = None
-) -> dict[str, Any]:  # fmt: skip
+def fusing(context: Context, *, replicated: bool = False, inductor: dict[str, Any] | None = None) -> dict[str, Any]:
     """Options for ``torch.compile``: collectives and their GEMMs become operators where tuned ones are faster.
 
         model = torch.compile(model, options=autotune.fusing(context))

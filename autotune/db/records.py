@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, Self
 
 from autotune.config import Config
 from autotune.db.lease import Held
-from autotune.machine import INTERPRETER, Machine
+from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, LONGEST, Evaluation, Latency, Part, Regime
 from autotune.problem import Problem
 from autotune.schema import Within
+from autotune.task import Task
 from autotune.text import html_table, shortened
 
 Differences = dict[str, tuple[str, str]]
@@ -65,8 +66,9 @@ class CacheKey:
             raise ValueError(f"problem {self.problem}: expected the canonical JSON of Problem.to_json()")
 
     @classmethod
-    def of(cls, problem: Problem, machine: Machine, regime: Regime = DEFAULT_REGIME) -> Self:
+    def of(cls, task: Task[Problem], regime: Regime = DEFAULT_REGIME) -> Self:
         """The key of a problem on a machine in a regime."""
+        problem, machine = task.problem, task.machine
         return cls(
             workload=problem.workload,
             problem=problem.to_json(),

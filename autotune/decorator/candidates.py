@@ -13,6 +13,7 @@ from autotune.decorator.key import Call
 from autotune.errors import InvalidArguments, InvalidConfig
 from autotune.machine import Machine
 from autotune.search_spaces import COMPILER_OPTIONS, Constraint, Dimension, Space, choices
+from autotune.task import Task
 
 NO_MODES = choices("mode", "kernel")
 """The mode of configs without one."""
@@ -61,7 +62,7 @@ class Listed:
         """The ``triton.Config`` of the list."""
         return self._forms[config]
 
-    def violation(self, config: Config, call: Call, machine: Machine) -> str | None:
+    def violation(self, config: Config, task: Task[Call]) -> str | None:
         """The reason why the config cannot be used: it is neither in the list nor made by pruning. None if it can."""
         return None if config in self._forms else "it is not in the list of configs"
 
@@ -88,26 +89,24 @@ class Spaced:
             del values["mode"]
         return triton.Config(values, **options, pre_hook=self._hook)
 
-    def violation(self, config: Config, call: Call, machine: Machine) -> str | None:
+    def violation(self, config: Config, task: Task[Call]) -> str | None:
         """The reason why the config cannot be used for the call, in one line; None if it can."""
-        problem: Any = call
-        return self.space.violation(config, problem, machine)
+        problem: Any = task
+        return self.space.violation(config, problem)
 
-    def default(
-        self, call: Call, machine: Machine, survives: Callable[[Config], bool] = lambda config: True
-    ) -> Config:  # fmt: skip
+    def default(self, call: Call, machine: Machine, survives: Callable[[Config], bool] = lambda config: True) -> Config:
         """The user's config for this call, else the space's first valid one that ``survives`` pruning; raises
         InvalidConfig.
         """
         problem: Any = call
         if self._default is None:
-            first = next(filter(survives, self.space.enumerate(problem, machine)), None)
+            first = next(filter(survives, self.space.enumerate(Task(problem, machine))), None)
             if first is None:
                 raise InvalidConfig(f"{call.workload}: the space has no valid config for {call}; widen it")
             return first
         values = self._default(call) if callable(self._default) else self._default
         config = Config({"mode": self.space.modes[0], **values})
-        violation = self.violation(config, call, machine)
+        violation = self.violation(config, Task(call, machine))
         if violation is not None:
             raise InvalidConfig(f"{call.workload}: the default is not valid for {call}: {violation}")
         return config
@@ -137,11 +136,11 @@ class ListedSpace(Space):
             ),
         )
 
-    def narrowed(self, problem: Any, machine: Machine) -> Space:
+    def narrowed(self, task: Task[Any]) -> Space:
         """The space itself, as each value occurs."""
         return self
 
-    def neighbours(self, config: Config, problem: Any, machine: Machine) -> Iterator[Config]:
+    def neighbours(self, config: Config, task: Task[Any]) -> Iterator[Config]:
         """The configs that differ in the fewest values: a single step might lead out of the list."""
         others = (other for other in self._configs if other != config)
         yield from sorted(others, key=lambda other: sum(other[name] != config[name] for name in config))[:NEXT_TO]

@@ -29,6 +29,7 @@ from autotune.machine import machine as this_machine
 from autotune.runtime.entries import Entries, forget_entries, read_entries, serve
 from autotune.runtime.lookup import Found
 from autotune.settings import default_database_url, offline
+from autotune.task import Task
 
 LOG = logging.getLogger("autotune")
 
@@ -199,7 +200,7 @@ class Decider:
         if isinstance(candidates, Spaced):
 
             def refusal(config: Config) -> str | None:
-                violation = candidates.violation(config, call, machine)
+                violation = candidates.violation(config, Task(call, machine))
                 if violation is None and not tuner.survives_pruning(candidates.form(config), launch):
                     return PRUNED
                 return violation
@@ -208,7 +209,7 @@ class Decider:
 
             def refusal(config: Config) -> str | None:
                 pruned = bool(tuner.early_config_prune) and config not in left()  # which may make configs
-                return candidates.violation(config, call, machine) or (PRUNED if pruned else None)
+                return candidates.violation(config, Task(call, machine)) or (PRUNED if pruned else None)
 
         return refusal
 
@@ -238,10 +239,10 @@ class Decider:
 
     def _tuned(self, key: TuningKey, question: Question, launch: Arguments, anew: bool = False) -> Found:
         with FORKS_WAIT:
-            from autotune.decorator.proposals import Task
+            from autotune.decorator.proposals import KernelTask
             from autotune.decorator.tuning_session import Session  # Optuna takes a second to import
 
-        task = Task(
+        task = KernelTask(
             question.call, self.machine, question.key, self._provenance, self._url, self._options.trials,
             origin_of(self._tuner.fn), anew, question.captured,
         )  # fmt: skip

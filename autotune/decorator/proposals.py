@@ -19,6 +19,7 @@ from autotune.errors import StoreError
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.search_spaces import Space
+from autotune.task import Task
 from autotune.tuning import EFFORTS, Progress
 from autotune.tuning.claim import claimed
 from autotune.tuning.search import Candidate, Search
@@ -27,7 +28,7 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Task:
+class KernelTask:
     """One tuning key of one kernel, to be tuned here."""
 
     call: Call
@@ -56,8 +57,8 @@ class Proposals:
     """
 
     def __init__(
-        self, task: Task, listed: Sequence[Config], space: Space | None, size: int, accepts: Callable[[Config], bool],
-        watch: Watch,
+        self, task: KernelTask, listed: Sequence[Config], space: Space | None, size: int,
+        accepts: Callable[[Config], bool], watch: Watch,
     ) -> None:  # fmt: skip
         """``listed`` is tried in this order; a ``space`` is searched after the first of them.
 
@@ -77,20 +78,22 @@ class Proposals:
                 self._learn(Candidate(record.config, record.source), record.evaluation)
 
     @classmethod
-    def of_list(cls, task: Task, listed: Sequence[Config], watch: Watch) -> Proposals:
+    def of_list(cls, task: KernelTask, listed: Sequence[Config], watch: Watch) -> Proposals:
         """The proposals of a list: every config, or a search among them."""
         few = task.trials is None or len(listed) <= task.trials
         return cls(task, listed, None if few else ListedSpace(listed), len(listed), set(listed).__contains__, watch)
 
     @classmethod
-    def of_space(cls, task: Task, candidates: Spaced, accepts: Callable[[Config], bool], watch: Watch) -> Proposals:
+    def of_space(
+        cls, task: KernelTask, candidates: Spaced, accepts: Callable[[Config], bool], watch: Watch
+    ) -> Proposals:
         """The proposals of a joint space: every config of a small one, else a search that begins with the default."""
         space, problem = candidates.space, _problem(task)
         default = candidates.default(task.call, task.machine)
-        size = space.size(problem, task.machine)
+        size = space.size(Task(problem, task.machine))
         trials = task.trials or EFFORTS["standard"].trials
         if size <= trials:
-            return cls(task, list(space.enumerate(problem, task.machine)), None, size, accepts, watch)
+            return cls(task, list(space.enumerate(Task(problem, task.machine))), None, size, accepts, watch)
         return cls(dataclasses.replace(task, trials=trials), [default], space, size, accepts, watch)
 
     def finished(self) -> Config | None:
@@ -196,11 +199,11 @@ class Proposals:
         self._study = None
 
 
-def _search(space: Space, task: Task) -> Search:
-    return Search(space, _problem(task), task.machine, SEED, [], [], lambda config, evaluation: None)
+def _search(space: Space, task: KernelTask) -> Search:
+    return Search(space, Task(_problem(task), task.machine), SEED, [], [], lambda config, evaluation: None)
 
 
-def _problem(task: Task) -> Any:
+def _problem(task: KernelTask) -> Any:
     """A stand-in problem: a space reads only what its constraints read."""
     return task.call
 

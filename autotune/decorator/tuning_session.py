@@ -12,12 +12,13 @@ from autotune.config import Config
 from autotune.decorator.bench import FAILED, Bench, evaluation_of
 from autotune.decorator.candidates import Candidates, Listed, Spaced
 from autotune.decorator.key import TuningKey
-from autotune.decorator.proposals import Proposals, Task
+from autotune.decorator.proposals import KernelTask, Proposals
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
 from autotune.errors import NotTuned
 from autotune.gate import FORKS_WAIT
 from autotune.runtime.entries import forget_entries
 from autotune.runtime.lookup import Found
+from autotune.task import Task
 from autotune.tuning import Progress
 
 LOG = logging.getLogger("autotune")
@@ -34,7 +35,7 @@ class Session:
     """Set on rank 0 only."""
 
     def __init__(
-        self, tuner: TritonTuner, candidates: Candidates, agreement: Agreement, task: Task, key: TuningKey,
+        self, tuner: TritonTuner, candidates: Candidates, agreement: Agreement, task: KernelTask, key: TuningKey,
         launch: Arguments,
     ) -> None:  # fmt: skip
         """``key`` is Triton's key of ``task``; ``launch`` the arguments for timing."""
@@ -133,7 +134,7 @@ class Session:
         return list(FAILED)
 
     def _allows(self, config: Config) -> bool:
-        return self._candidates.violation(config, self._task.call, self._task.machine) is None
+        return self._candidates.violation(config, Task(self._task.call, self._task.machine)) is None
 
     def _survives(self, config: Config) -> bool:
         return self._tuner.survives_pruning(self._candidates.form(config), self._launch)

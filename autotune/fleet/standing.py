@@ -15,6 +15,7 @@ from autotune.db.records import Standing
 from autotune.fleet.problem_list import Asked
 from autotune.machine import INTERPRETED
 from autotune.results.figures import dashed, problem_text, regime_options
+from autotune.task import Task
 from autotune.text import counted
 from autotune.workloads import provenance_of
 
@@ -68,7 +69,7 @@ def rows_of(asked: Sequence[Asked], store: Store) -> list[Row]:
         known.setdefault(_problem(values), []).append((values["device"], standing))
     rows: list[Row] = []
     for each in asked:
-        key, provenance = CacheKey.of(each.problem, INTERPRETED, each.regime), provenance_of(each.workload)
+        key, provenance = CacheKey.of(Task(each.problem, INTERPRETED), each.regime), provenance_of(each.workload)
         found = known.get(_problem(dataclasses.asdict(key) | dataclasses.asdict(provenance)), [])
         mine = [_row(each, *one) for one in found if each.device in (None, one[0])]
         rows += mine or [Row(each, each.device or "", "waiting")]

@@ -15,6 +15,7 @@ from autotune.errors import AutotuneError, FleetError, StoreError
 from autotune.fleet.problem_list import Asked
 from autotune.fleet.standing import is_stop, title
 from autotune.machine import Machine
+from autotune.task import Task
 from autotune.tuning import Progress, Result
 from autotune.workloads import provenance_of
 
@@ -128,4 +129,4 @@ class Worker:
         self._store.fail(*self._left[asked], f"{socket.gethostname()}: {reason}")
 
     def _identity(self, asked: Asked) -> tuple[CacheKey, Provenance]:
-        return CacheKey.of(asked.problem, self._machine, asked.regime), provenance_of(asked.workload)
+        return CacheKey.of(Task(asked.problem, self._machine), asked.regime), provenance_of(asked.workload)

@@ -10,6 +10,7 @@ from autotune.dtypes import FP8
 from autotune.machine import Machine
 from autotune.models.forward import Forward, Work
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.tuning.effort import LONGEST, SHORTEST
 
 LEAST_SECONDS = 20.0
@@ -38,10 +39,10 @@ def known_rates(machine: Machine) -> Rates | None:
     return rates_of(machine)
 
 
-def estimate(problem: Problem, machine: Machine) -> Estimate:
-    rates = rates_of(machine) or RATES[GUESSED]
-    flops, read, moved = (float(getattr(problem, name, 0)) for name in ("flops", "bytes_read", "bytes_moved"))
-    computing = _alone(Work(flops, read, problem.dtype), rates) + rates.launch
+def estimate(task: Task[Problem]) -> Estimate:
+    rates = rates_of(task.machine) or RATES[GUESSED]
+    flops, read, moved = (float(getattr(task.problem, name, 0)) for name in ("flops", "bytes_read", "bytes_moved"))
+    computing = _alone(Work(flops, read, task.problem.dtype), rates) + rates.launch
     moving = moved / rates.links + rates.signal + rates.launch
     return Estimate(computing + moving, max(computing, moving))
 
@@ -61,10 +62,10 @@ def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Proble
     rates = rates_of(machine) or RATES[GUESSED]
     for forward in forwards:
         whole = rest(forward, rates) + sum(
-            call.count * estimate(call.problem, machine).before for call in forward.calls
+            call.count * estimate(Task(call.problem, machine)).before for call in forward.calls
         )
         for call in forward.calls:
-            gain = call.count * estimate(call.problem, machine).gain / whole
+            gain = call.count * estimate(Task(call.problem, machine)).gain / whole
             found[call.problem] = found.get(call.problem, 0.0) + gain
     return found
 

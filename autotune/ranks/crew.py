@@ -15,7 +15,6 @@ from autotune.config import Config
 from autotune.errors import GangError
 from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
-from autotune.machine import Machine
 from autotune.outcome import Evaluation, HostOverhead, Latency
 from autotune.problem import Problem
 from autotune.ranks.evaluation import (
@@ -32,6 +31,7 @@ from autotune.ranks.evaluation import (
 from autotune.ranks.protocol import Done, Failed, Reply, Request, SetUp
 from autotune.ranks.rank import Rank
 from autotune.settings import HEAP_BYTES
+from autotune.task import Task
 from autotune.workloads import Workload, reference_of
 
 T = TypeVar("T")
@@ -62,8 +62,7 @@ class Crew:
     def __init__(
         self,
         workload: Workload,
-        problem: Problem,
-        machine: Machine,
+        task: Task[Problem],
         agreement: Agreement,
         group: Any,
         warm_call: str = "",
@@ -72,7 +71,7 @@ class Crew:
 
         Nothing is allocated before a request.
         """
-        self._workload, self._problem, self._machine = workload, problem, machine
+        self._workload, self._problem, self._machine = workload, task.problem, task.machine
         self._agreement, self._group, self._warm_call = agreement, group, warm_call
         self._heap: SymmetricHeap | None = None
         self._rank: Rank | None = None
@@ -129,11 +128,11 @@ class Crew:
         self._over = True
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
-        return evaluate(self._everyone, self._workload, self._problem, self._machine, config, seed, plan)
+        return evaluate(self._everyone, self._workload, Task(self._problem, self._machine), config, seed, plan)
 
     def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
         """Check a winner once more, for far longer; None if every result is right. ``latency`` in microseconds."""
-        return prove(self._everyone, self._workload, self._problem, self._machine, config, seed, latency)
+        return prove(self._everyone, self._workload, Task(self._problem, self._machine), config, seed, latency)
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """Latencies of the operation's parts alone; empty on a failure."""

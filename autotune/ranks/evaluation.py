@@ -27,6 +27,7 @@ from autotune.ranks.protocol import (
     Recheck,
     Request,
 )
+from autotune.task import Task
 from autotune.workloads import Tolerance, Workload
 
 SPIN_LIMITS = {"gpu": 1 << 23, "interpreter": 1 << 14}
@@ -137,18 +138,18 @@ def kind_of(machine: Machine) -> str:
 
 
 def evaluate(
-    everyone: Everyone, workload: Workload, problem: Problem, machine: Machine, config: Config, seed: int,
+    everyone: Everyone, workload: Workload, task: Task[Problem], config: Config, seed: int,
     plan: MeasurePlan,
 ) -> Evaluation:  # fmt: skip
     """Compile, check, measure, check again; each phase only if the one before went well on every rank."""
-    course = _Course(everyone, workload, problem, machine, config)
+    course = _Course(everyone, workload, task, config)
     try:
         error = course.prepare(seed)
         found, complete = course.measure(plan)
         latency, times = found.latency(), found.in_regime(plan.regime)
         # What was dropped is not compared again: should it reach the finals, it will be there.
         if complete:
-            bursts = BURSTS[kind_of(machine)]
+            bursts = BURSTS[kind_of(task.machine)]
             error = max(error, course.recheck(seed + 1, latency.median, bursts, CALLS))
     except _Ended as ended:
         return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
@@ -157,14 +158,14 @@ def evaluate(
 
 
 def prove(
-    everyone: Everyone, workload: Workload, problem: Problem, machine: Machine, config: Config, seed: int,
+    everyone: Everyone, workload: Workload, task: Task[Problem], config: Config, seed: int,
     latency: float,
 ) -> Evaluation | None:  # fmt: skip
     """Check a config once more, for far longer than in an evaluation; None if every result is right.
 
     ``latency``: of a call, in microseconds.
     """
-    course, kind = _Course(everyone, workload, problem, machine, config), kind_of(machine)
+    course, kind = _Course(everyone, workload, task, config), kind_of(task.machine)
     bursts, calls = BURSTS[kind], PROOF_BURST[kind]
     try:
         course.prepare(seed)
@@ -184,12 +185,10 @@ class _Ended(Exception):
 class _Course:
     """One evaluation's requests, and the time per phase so far."""
 
-    def __init__(
-        self, everyone: Everyone, workload: Workload, problem: Problem, machine: Machine, config: Config
-    ) -> None:
-        self._everyone, self._config, self._world_size = everyone, config, problem.world_size
-        self._tolerance = workload.tolerance_of(problem, config, machine)
-        self._kind = kind_of(machine)
+    def __init__(self, everyone: Everyone, workload: Workload, task: Task[Problem], config: Config) -> None:
+        self._everyone, self._config, self._world_size = everyone, config, task.problem.world_size
+        self._tolerance = workload.tolerance_of(task, config)
+        self._kind = kind_of(task.machine)
         self.begin = time.perf_counter()
         self.seconds: dict[str, float] = {}
 

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from autotune.config import Config
 from autotune.errors import GangError, WorkloadError
-from autotune.machine import Machine, check_interpreter
+from autotune.machine import check_interpreter
 from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
@@ -33,6 +33,7 @@ from autotune.ranks.evaluation import (
 )
 from autotune.ranks.protocol import Bug, Done, Failed, MeasureBarrier, Open, Reply, Request, SetUp, Trace, Turn
 from autotune.settings import HEAP_BYTES
+from autotune.task import Task
 from autotune.workloads import Code, Workload, reference_of
 
 DEADLINES: Mapping[str, Mapping[str, float]] = {
@@ -71,23 +72,23 @@ class Gang:
     """
 
     def __init__(
-        self, workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0,
+        self, workload: Workload, task: Task[Problem], heap_bytes: int = 0,
         deadlines: Mapping[str, float] | None = None, warm_call: str = "",
     ) -> None:  # fmt: skip
         """Nothing is started before ``start`` or ``with``. ``heap_bytes`` is a minimum, for later problems.
 
         ``deadlines`` are seconds by phase instead of ``DEADLINES``; ``warm_call``: see ``MeasureOverhead``.
         """
-        self.workload, self.problem, self.machine = workload, problem, machine
+        self.workload, self.problem, self.machine = workload, task.problem, task.machine
         self.restarts = 0
         self.start_seconds: dict[str, float] = {}
         """Seconds of the last start: until the slowest rank had its imports, had joined, had its heap; the set-up."""
         self._in_vain = 0
         self._warm_call = warm_call
         self._rates: dict[str, dict[str, float]] = {}
-        self._heap_bytes = max(heap_bytes, workload.heap_bytes(problem))
+        self._heap_bytes = max(heap_bytes, workload.heap_bytes(task.problem))
         self._heap_setting = HEAP_BYTES.value()
-        self._kind = kind_of(machine)
+        self._kind = kind_of(task.machine)
         self._deadlines = {**DEADLINES[self._kind], **(deadlines or {})}
         self._processes: list[Process] = []
         self._connections: list[Connection] = []
@@ -181,7 +182,7 @@ class Gang:
         """Compile, check, measure, check again; each phase only if the one before went well on every rank."""
         if not self._alive():
             self._restart()  # whatever killed an idle rank, it was not this config
-        found = evaluate(self._everyone, self.workload, self.problem, self.machine, config, seed, plan)
+        found = evaluate(self._everyone, self.workload, Task(self.problem, self.machine), config, seed, plan)
         if found.outcome is Outcome.MEASURED:
             self._in_vain = 0
         return found
@@ -190,7 +191,7 @@ class Gang:
         """Check a winner once more, for far longer; None if every result is right. ``latency`` in microseconds."""
         if not self._alive():
             self._restart()
-        return prove(self._everyone, self.workload, self.problem, self.machine, config, seed, latency)
+        return prove(self._everyone, self.workload, Task(self.problem, self.machine), config, seed, latency)
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """Latencies of the operation's parts alone; empty on a failure."""

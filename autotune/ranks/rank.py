@@ -40,6 +40,7 @@ from autotune.ranks.protocol import (
     Trace,
     Turn,
 )
+from autotune.task import Task
 
 if TYPE_CHECKING:
     from autotune.heap.arena import SymmetricHeap
@@ -83,7 +84,7 @@ class Rank:
         self._heap.release(self._empty)
         self._workload = workload(request.workload)
         self._problem = self._workload.problem_type.from_dict(request.problem)
-        self._operation = self._workload.operation(self._problem, self._heap, self._machine, self._spin_limit)
+        self._operation = self._workload.operation(Task(self._problem, self._machine), self._heap, self._spin_limit)
 
     def code(self) -> Code:
         """The code with which this rank runs the problem."""
@@ -126,7 +127,7 @@ class Rank:
         elif isinstance(request, Compile):
             self._config = request.config
             if not self._machine.is_interpreter:
-                self._workload.compile(self._problem, request.config, self._machine)
+                self._workload.compile(Task(self._problem, self._machine), request.config)
         elif isinstance(request, Check):
             self._config = request.config
             self._run = self._operation.prepare(request.config)

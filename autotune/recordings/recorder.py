@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from autotune.config import Value
 from autotune.db import CacheKey, Store, TrialRecord
 from autotune.errors import InputError
-from autotune.machine import Machine
 from autotune.outcome import Evaluation
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan, warm_from
 from autotune.recordings.recording import Recording
 from autotune.search_spaces import Space
+from autotune.task import Task
 from autotune.tuning import Evaluator
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate
@@ -27,7 +27,7 @@ WARMUP = 2
 
 
 def record(
-    workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
+    workload: Workload, task: Task[Problem], store: Store, gang: Evaluator, screen: Screen,
     *, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str] = (), limit: int, iterations: int,
     watch: Callable[[int, int], None] = lambda done, size: None,
 ) -> Recording:  # fmt: skip
@@ -40,16 +40,16 @@ def record(
     more than ``limit`` configs, GangError, StoreError.
     """
     space = workload.space.restricted(allowed, lifted)
-    size = space.size(problem, machine)
+    size = space.size(task)
     if not 0 < size <= limit:
         if size:
             raise InputError(f"the reduced space has {size} valid configs: allow fewer (the limit is {limit})")
-        why = _emptied_by(workload.space, allowed, lifted, problem, machine)
+        why = _emptied_by(workload.space, allowed, lifted, task)
         raise InputError(f"the reduced space has no valid config{why}: allow other values")
     provenance = dataclasses.replace(provenance_of(workload), space=space.fingerprint())
-    study = store.study(CacheKey.of(problem, machine), provenance.as_recording(), seed=0, space_size=size)
+    study = store.study(CacheKey.of(task), provenance.as_recording(), seed=0, space_size=size)
     evaluations = {trial.config: trial.evaluation for trial in store.trials(study.id)}
-    configs = list(space.enumerate(problem, machine))
+    configs = list(space.enumerate(task))
     waiting = iter(random.Random(study.seed).sample(configs, size))
 
     def next_one() -> Candidate | None:
@@ -59,7 +59,7 @@ def record(
     ahead = Ahead(screen)
     ahead.fill(next_one)
     gang.start()
-    plan = MeasurePlan(WARMUP, iterations, iterations, warm_from=warm_from(machine))
+    plan = MeasurePlan(WARMUP, iterations, iterations, warm_from=warm_from(task.machine))
     while ahead:
         watch(len(evaluations), size)
         candidate, refused = ahead.take()
@@ -70,8 +70,8 @@ def record(
     watch(len(evaluations), size)
     return Recording(
         workload=workload.name,
-        problem=problem.as_dict(),
-        machine=machine,
+        problem=task.problem.as_dict(),
+        machine=task.machine,
         provenance=provenance,
         recorded_at=datetime.now(UTC),
         origin="measured",
@@ -84,11 +84,11 @@ def record(
 
 
 def _emptied_by(
-    space: Space, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str], problem: Problem, machine: Machine
+    space: Space, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str], task: Task[Problem]
 ) -> str:
     """The constraints without any one of which configs would be left; nothing where several forbid each config."""
     others = [each for each in space.constraints if each.name not in lifted]
-    alone = [each for each in others if space.restricted(allowed, [*lifted, each.name]).size(problem, machine)]
+    alone = [each for each in others if space.restricted(allowed, [*lifted, each.name]).size(task)]
     return "".join(f"; every config breaks {each.name} ({each.reason})" for each in alone)
 
 

@@ -32,6 +32,7 @@ from autotune.kernels.primitives.hand_over import hand_over_kernel
 from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.sizes import round_up
+from autotune.task import Task
 
 NOBODY = 0
 """In the stead of a place's number, while none has the block."""
@@ -166,19 +167,21 @@ class Blocks:
         self._blocks: dict[Hashable, list[Block]] = {}
         """Blocks by kernels and problem, without the sizes that vary; other sizes may well have another config."""
 
-    def place(self, kernels: Kernels[Any, Any, Any, Any], problem: Problem, config: Config, spin_limit: int) -> Place:
+    def place(
+        self, kernels: Kernels[Any, Any, Any, Any], task: Task[Problem], config: Config, spin_limit: int
+    ) -> Place:
         """Memory for a workspace. Collective. Raises HeapExhausted, on every rank alike.
 
         A new block is nobody else's before ``keep``: until then the caller may give back what was allocated.
         """
-        of = functools.partial(Kept.of, kernels, problem, kernels.knobs.of(config), self._machine)
+        of = functools.partial(Kept.of, kernels, task, kernels.knobs.of(config))
         shared, own = Cut(), Cut()
         kept: Kept[Any] = of(shared, own)
         need = Need(shared.size, own.size)
         if need == Need():
             return Place(kept)
-        alone = kept.shard is not None and getattr(problem, "in_place", False)  # it is the caller's between calls
-        family = (kernels, _without_varying(problem))
+        alone = kept.shard is not None and getattr(task.problem, "in_place", False)  # it is the caller's between calls
+        family = (kernels, _without_varying(task.problem))
         others = [] if alone else [each for each in self._blocks.get(family, ()) if not each.closed]
         block = self._open(others, need)
         joins = block is not None

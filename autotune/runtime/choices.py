@@ -16,6 +16,7 @@ from autotune.runtime.entries import Entries, Measured, read_entries
 from autotune.runtime.lookup import Found, lookup
 from autotune.runtime.meeting import Meeting, Step
 from autotune.settings import default_database_url
+from autotune.task import Task
 from autotune.workloads import Workload, provenance_of
 from autotune.workloads import workload as workload_named
 
@@ -47,7 +48,7 @@ class Choices:
         """A call in words. Raises InvalidConfig for a given config that is not valid."""
         if config is None:
             return f"{problem.workload} {problem.to_json()}"
-        violation = workload.space.violation(config, problem, self._machine)
+        violation = workload.space.violation(config, Task(problem, self._machine))
         if violation is not None:
             raise InvalidConfig(f"config not valid for {problem}: {violation}")
         return f"{problem.workload} {problem.to_json()} {config.to_json()}"

@@ -33,6 +33,7 @@ from autotune.runtime.meeting import CallAgreement, Meeting, Step
 from autotune.runtime.stream_order import STREAM_ORDER
 from autotune.runtime.workspace import Launches, Operands, Results, Workspace
 from autotune.settings import wait_seconds
+from autotune.task import Task
 from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -309,10 +310,10 @@ class Context:
 
     def _made(self, key: _Key) -> Workspace:
         workload, problem, config = key
+        task = Task(problem, self.machine)
         return Workspace(
-            workload.kernels, problem, config, self.machine, self.heap, self._blocks, self.spin_limit, self._status,
-            self._alarm.calls,
-        )  # fmt: skip
+            workload.kernels, task, config, self.heap, self._blocks, self.spin_limit, self._status, self._alarm.calls
+        )
 
     def _add(self, key: _Key, made: Workspace) -> None:
         """Remember a workspace, instead of the older ones where there are too many."""

@@ -144,9 +144,7 @@ def padded(operands: Operands, rows: Sequence[int], dim: int) -> Operands:
     return _padded(a, dim, length), b, bias, scale_a, scale_b
 
 
-def unpadded(
-    whole: torch.Tensor, rows: Sequence[int], dim: int, out: torch.Tensor | None
-) -> torch.Tensor:  # fmt: skip
+def unpadded(whole: torch.Tensor, rows: Sequence[int], dim: int, out: torch.Tensor | None) -> torch.Tensor:
     """A copy of the result of ``padded`` operands without the padding: rank by rank, each with its ``rows``. Raises
     InvalidProblem.
     """

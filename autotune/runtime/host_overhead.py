@@ -20,6 +20,7 @@ from autotune.runtime.blocks import NOBODY, Holder
 from autotune.runtime.call import OPERATORS, Prepared
 from autotune.runtime.context import Context
 from autotune.runtime.workspace import Launches, Operands, Results, Workspace
+from autotune.task import Task
 from autotune.workloads import Workload
 from autotune.workloads.interface import Operation
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
@@ -37,17 +38,18 @@ FURTHER = {
 
 
 def warm_call(
-    workload: Workload, problem: Problem, operation: Operation, heap: SymmetricHeap, machine: Machine
+    workload: Workload, task: Task[Problem], operation: Operation, heap: SymmetricHeap
 ) -> Callable[[], object] | None:
     """A warm operator call that stops before the launch; used to time host overhead.
 
     It is the operator's own code on ``operation``'s tensors; nothing is looked up, allocated on ``heap`` or launched.
     None where the workload has no operator in this process.
     """
+    problem = task.problem
     operator = OPERATORS.get(workload.name)
     if operator is None or not isinstance(workload, LaunchedWorkload) or not isinstance(operation, LaunchedOperation):
         return None
-    context, public = _OnNothing(heap, machine), public_of(workload, problem)
+    context, public = _OnNothing(heap, task.machine), public_of(workload, problem)
     if public is None:
         options = tuple(getattr(problem, name) for name in workload.options)
         return functools.partial(operator.all_of, context, tuple(operation.operands.values()), options, None, None)

@@ -24,6 +24,7 @@ from autotune.ranks.crew import Crew
 from autotune.runtime import WARM_CALL
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
 from autotune.settings import wait_seconds
+from autotune.task import Task
 from autotune.tuning import EFFORTS, Budget, Progress, limits_of
 from autotune.tuning import tune as search
 from autotune.tuning.screening import Screen
@@ -62,7 +63,7 @@ def tune(
             lambda: _Terms.of(name, problem, effort, trials, budget, seed, force, regime, world_size=world_size)
         )
         workload = workload_for(name, problem)
-        crew = Crew(workload, problem, terms.machine, agreement, heap_group, WARM_CALL)
+        crew = Crew(workload, Task(problem, terms.machine), agreement, heap_group, WARM_CALL)
         whole = False
         try:
             answer: Found
@@ -124,20 +125,20 @@ class _Terms:
 
 
 def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Found:
-    problem, machine = terms.problem, terms.machine
+    task = Task(terms.problem, terms.machine)
     said: set[str] = set()
 
     def watch(progress: Progress) -> None:
         if progress.waiting:
             crew.keep_waiting()
             if progress.phase not in said:
-                LOG.warning("%s: %s", problem, progress.phase)
+                LOG.warning("%s: %s", terms.problem, progress.phase)
             said.add(progress.phase)
 
-    with Store.open(url) as store, Screen(workload, problem, machine) as screen:
+    with Store.open(url) as store, Screen(workload, task) as screen:
         screen.start()
         result = search(
-            workload, problem, machine, store, crew, screen,
+            workload, task, store, crew, screen,
             budget=terms.limits, effort=EFFORTS[terms.effort], seed=terms.seed, force=terms.force, regime=terms.regime,
             watch=watch,
         )  # fmt: skip
@@ -146,7 +147,7 @@ def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Fo
         if result.entry is None:
             last = next((r.evaluation for r in reversed(store.trials(result.study.id)) if r.evaluation.reason), None)
             why = f"; the last one: {last.outcome}, {last.reason}" if last is not None else ""
-            raise NotTuned(f"{problem}: no config could be measured{why}")
+            raise NotTuned(f"{terms.problem}: no config could be measured{why}")
     return Found(result.entry.winner.config, "exact", result.entry, "")
 
 

@@ -16,6 +16,7 @@ from autotune.outcome import DEFAULT_REGIME, Latency, Regime, regime_of
 from autotune.problem import Problem
 from autotune.runtime.entries import LOCK, Entries, Measured, Served, forget_entries, read_entries, serve
 from autotune.settings import default_database_url
+from autotune.task import Task
 from autotune.text import html_table
 from autotune.workloads import Workload, provenance_of, workload
 
@@ -84,7 +85,9 @@ def lookup(
     """
     with FORKS_WAIT:  # a workload's modules, torch and SQLAlchemy's are imported by a first one
         url = url or default_database_url()
-        return _ANSWERS.find(workload_for(name, problem), problem, machine or this_machine(), url, regime_of(regime))
+        return _ANSWERS.find(
+            workload_for(name, problem), Task(problem, machine or this_machine()), url, regime_of(regime)
+        )
 
 
 def workload_for(name: str | Workload, problem: Problem) -> Workload:
@@ -116,14 +119,14 @@ class _Answers:
         with LOCK.held, FORKS_WAIT:
             self._answers.clear()
 
-    def find(self, found: Workload, problem: Problem, machine: Machine, url: str, regime: Regime) -> Found:
+    def find(self, found: Workload, task: Task[Problem], url: str, regime: Regime) -> Found:
         # Several workloads may share a type of problem: variants of a class, or the class before a reload. A caller may
         # make the workload anew for each look-up.
-        asked = (type(found), found.space, url, machine, problem, regime)
+        asked = (type(found), found.space, url, task, regime)
         answer = self._answers.get(asked)
         if answer is None:
             with LOCK.held, FORKS_WAIT:
-                answer = choose(found, problem, machine, read_entries(url, found.name, machine.device), regime)
+                answer = choose(found, task, read_entries(url, found.name, task.machine.device), regime)
                 self._answers[asked] = answer
         return answer
 
@@ -136,28 +139,27 @@ ones all that were slower than plain torch by 2 % and more were above it (2 H200
 """
 
 
-def choose(
-    found: Workload, problem: Problem, machine: Machine, entries: Entries, regime: Regime = DEFAULT_REGIME
-) -> Found:
+def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regime = DEFAULT_REGIME) -> Found:
     """The result for a problem among these entries; ``lookup`` takes all entries of a database."""
-    found.space.check_problem(problem, machine)
+    problem = task.problem
+    found.space.check_problem(task)
     served = serve(
-        entries, CacheKey.of(problem, machine, regime), provenance_of(found), problem.free,
-        lambda config: found.unservable(config, problem, machine, regime),
+        entries, CacheKey.of(task, regime), provenance_of(found), problem.free,
+        lambda config: found.unservable(config, task, regime),
     )  # fmt: skip
     if served.entry is None:
-        reason = served.reason + _other_inputs(entries, problem, machine, regime)
-        return Found(found.default_config(problem, machine), "default", None, reason)
+        reason = served.reason + _other_inputs(entries, task, regime)
+        return Found(found.default_config(task), "default", None, reason)
     lent, config = Found.of(served), served.entry.winner.config
     assert lent is not None
     if lent.source == "exact":
         return lent
     tuned = found.problem_type.from_dict(served.entry.key.fields)
-    here, there = (found.waste(config, each, machine) for each in (problem, tuned))
+    here, there = (found.waste(config, Task(each, task.machine)) for each in (problem, tuned))
     if here <= MOST_WASTE * there:
         return lent
     sizes = fields_text({name: served.entry.key.fields[name] for name in problem.free})
-    standing_in = StandIn(found, problem, machine, served.entry, entries.measured(served.entry), MOST_WASTE * there)
+    standing_in = StandIn(found, task, served.entry, entries.measured(served.entry), MOST_WASTE * there)
     return standing_in.found(
         f"{served.reason}; it would do {here:.2f} times the work needed here, {there:.2f} at {sizes}"
     )
@@ -168,8 +170,7 @@ class StandIn:
     """The config in the place of an entry's winner that would waste too much."""
 
     workload: Workload
-    problem: Problem
-    machine: Machine
+    task: Task[Problem]
     entry: Entry
     measured: Measured
     most_waste: float
@@ -179,12 +180,12 @@ class StandIn:
         the library's way. In the untuned config's mode that one, which is made for this size. The entry has it in the
         winner's place, with its time at the tuned size.
         """
-        usual = [each for each in self.workload.baselines(self.problem, self.machine).values() if self._serves(each)]
+        usual = [each for each in self.workload.baselines(self.task).values() if self._serves(each)]
         libraries = {each["mode"] for each in usual}
         known = sorted(filter(self._as_measured, self.measured), key=lambda pair: self._time(pair[1]))
         library = next((time for config, time in known if config["mode"] in libraries), None)
         faster = [pair for pair in known if library is None or self._time(pair[1]) < self._time(library)]
-        default = self.workload.default_config(self.problem, self.machine)
+        default = self.workload.default_config(self.task)
         for measured, time in faster:
             config = default if measured["mode"] == default["mode"] else measured
             if self._serves(config):
@@ -207,13 +208,13 @@ class StandIn:
 
     def _serves(self, config: Config) -> bool:
         regime = Regime(self.entry.key.regime)
-        refused = self.workload.unservable(config, self.problem, self.machine, regime)
-        return refused is None and self.workload.waste(config, self.problem, self.machine) <= self.most_waste
+        refused = self.workload.unservable(config, self.task, regime)
+        return refused is None and self.workload.waste(config, self.task) <= self.most_waste
 
 
-def _other_inputs(entries: Entries, problem: Problem, machine: Machine, regime: Regime) -> str:
+def _other_inputs(entries: Entries, task: Task[Problem], regime: Regime) -> str:
     """Inputs that the same sizes were tuned with, if none of these entries has the problem's own."""
-    names, key = problem.of_inputs, CacheKey.of(problem, machine, regime)
+    names, key = task.problem.of_inputs, CacheKey.of(task, regime)
     if not names or entries.of(key):
         return ""
     same = (each.key.fields for each in entries.alike(key, names))

@@ -14,9 +14,9 @@ from autotune.kernels.launching.contract import Kernels, Setup
 from autotune.kernels.launching.graphs import watched
 from autotune.kernels.launching.streams import capturing
 from autotune.kernels.launching.tensors import Run
-from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.runtime.blocks import Blocks
+from autotune.task import Task
 
 Operands = Sequence[torch.Tensor | None]
 Results = Sequence[torch.Tensor]
@@ -35,25 +35,23 @@ class Workspace:
     """One config's scratch, at one place. All calls of it come one after another, in the same order on all ranks."""
 
     def __init__(
-        self, kernels: Kernels[Any, Any, Any, Any], problem: Problem, config: Config, machine: Machine,
-        heap: SymmetricHeap, blocks: Blocks, spin_limit: int, status: torch.Tensor, calls: memoryview,
+        self, kernels: Kernels[Any, Any, Any, Any], task: Task[Problem], config: Config, heap: SymmetricHeap,
+        blocks: Blocks, spin_limit: int, status: torch.Tensor, calls: memoryview,
     ) -> None:  # fmt: skip
         """Collective. Raises HeapExhausted, on every rank alike. All workspaces of a heap have one ``status``, and one
         word in which they count their ``calls``.
         """
         # A graph would be bound to fixed addresses; callers who capture graphs capture the eager calls.
         config = config.replace(launch="eager") if "launch" in config else config
-        self._kernels, self._heap, self._calls, self.problem = kernels, heap, calls, problem
+        self._kernels, self._heap, self._calls, self.problem = kernels, heap, calls, task.problem
         self._launches: dict[tuple[Any, ...], Launches] = {}
         self.bound = False
         """True once it is compiled, and bound to tensors, on every rank."""
         try:
             with torch.inference_mode(False):  # as in ``_bound``
-                self.place = blocks.place(kernels, problem, config, spin_limit)
+                self.place = blocks.place(kernels, task, config, spin_limit)
             self._holder, self._number = self.place.holder, self.place.number
-            self._setup = Setup(
-                kernels, problem, config, machine, heap, spin_limit, kept=self.place.kept, status=status
-            )
+            self._setup = Setup(kernels, task, config, heap, spin_limit, kept=self.place.kept, status=status)
         except HeapExhausted as error:
             raise HeapExhausted(f"{error}; or free other problems' workspaces with context.release()") from error
 

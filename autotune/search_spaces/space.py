@@ -16,7 +16,6 @@ import numpy as np
 
 from autotune.config import Config, Value
 from autotune.errors import InputError, InvalidConfig, InvalidProblem
-from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.search_spaces import counting
 from autotune.search_spaces.dimension import Dimension
@@ -106,7 +105,7 @@ class Space:
         """The config with its dimensions in the space's order; what the space does not have comes last."""
         return Config({name: config[name] for name in [*self.dimensions, *config] if name in config})
 
-    def violation(self, config: Config, problem: Problem, machine: Machine) -> str | None:
+    def violation(self, config: Config, task: Task[Problem]) -> str | None:
         """The reason why the config is invalid for the problem on the machine, in one line; None if it is valid."""
         mode = config.get("mode")
         if not self.dimensions["mode"].holds(mode):
@@ -119,42 +118,39 @@ class Space:
         for name, dimension in wanted.items():
             if not dimension.holds(config[name]):
                 return f"{name}={config[name]!r}: allowed: {', '.join(map(str, dimension.values))}"
-        broken = self.broken(config, problem, machine)
+        broken = self.broken(config, task)
         if broken is None:
             return None
         got = ", ".join(f"{name}={config[name]}" for name in broken.uses)
         return f"{broken.name} ({got}): {broken.reason}"
 
-    def broken(self, config: Mapping[str, Value], problem: Problem, machine: Machine) -> Constraint | None:
+    def broken(self, config: Mapping[str, Value], task: Task[Problem]) -> Constraint | None:
         """The first constraint that the config breaks; its dimensions and values are those of its mode."""
-        task = Task(problem, machine)
+        task = task
         for constraint in self._constraints_of[str(config["mode"])]:
             if not constraint.allows(task, **{name: config[name] for name in constraint.uses}):
                 return constraint
         return None
 
-    def memoized(self, problem: Problem, machine: Machine) -> Memoized:
+    def memoized(self, task: Task[Problem]) -> Memoized:
         """``broken`` for one problem on one machine, for who asks again and again."""
-        return Memoized(self._constraints_of, Task(problem, machine))
+        return Memoized(self._constraints_of, task)
 
-    def check(self, config: Config, problem: Problem, machine: Machine) -> None:
+    def check(self, config: Config, task: Task[Problem]) -> None:
         """Raise InvalidConfig if there is a violation."""
-        violation = self.violation(config, problem, machine)
+        violation = self.violation(config, task)
         if violation is not None:
-            raise InvalidConfig(f"config not valid for {problem.workload} {problem}: {violation}")
+            raise InvalidConfig(f"config not valid for {task.problem.workload} {task.problem}: {violation}")
 
-    def check_problem(self, problem: Problem, machine: Machine) -> None:
+    def check_problem(self, task: Task[Problem]) -> None:
         """Raise InvalidProblem where the machine can run the problem in no mode, whatever the config."""
-        task = Task(problem, machine)
+        task = task
         broken = [
-            next(
-                (c for c in self._constraints_of[mode] if c.uses == ("mode",) and not c.allows(task, mode=mode)),
-                None,
-            )
+            next((c for c in self._constraints_of[mode] if c.uses == ("mode",) and not c.allows(task, mode=mode)), None)
             for mode in self.modes
         ]
         if broken[0] is not None and None not in broken:
-            raise InvalidProblem(f"{problem.workload} {problem} on {machine.arch}: {broken[0].reason}")
+            raise InvalidProblem(f"{task.problem.workload} {task.problem} on {task.machine.arch}: {broken[0].reason}")
 
     def suggest(self, trial: optuna.trial.BaseTrial) -> Config:
         """Let Optuna choose a config, valid or not: the mode first, then the dimensions that it has."""
@@ -186,26 +182,26 @@ class Space:
         """Optuna's distributions for ``parameters``."""
         return {name: self.dimensions[name].distribution() for name in config}
 
-    def enumerate(self, problem: Problem, machine: Machine, mode: str | None = None) -> Iterator[Config]:
+    def enumerate(self, task: Task[Problem], mode: str | None = None) -> Iterator[Config]:
         """Every valid config, in a fixed order; of one mode where one is given."""
-        task = Task(problem, machine)
+        task = task
         for each in (mode,) if mode else self.modes:
             for values in self._walk(each, task, self._ordered(each)):
                 yield Config({d.name: values[d.name] for d in self.dimensions_of(each)})
 
-    def size(self, problem: Problem, machine: Machine) -> int:
+    def size(self, task: Task[Problem]) -> int:
         """The exact number of valid configs, without walking through them."""
-        return sum(count for counts in _counts(self, Task(problem, machine)).values() for count in counts["mode"])
+        return sum(count for counts in _counts(self, task).values() for count in counts["mode"])
 
-    def valid(self, configs: Iterable[Config], problem: Problem, machine: Machine) -> Iterator[Config]:
+    def valid(self, configs: Iterable[Config], task: Task[Problem]) -> Iterator[Config]:
         """Valid configs among these, in their order, each once."""
-        return (config for config in dict.fromkeys(configs) if self.violation(config, problem, machine) is None)
+        return (config for config in dict.fromkeys(configs) if self.violation(config, task) is None)
 
-    def first_valid(self, configs: Iterable[Config], problem: Problem, machine: Machine) -> Config | None:
+    def first_valid(self, configs: Iterable[Config], task: Task[Problem]) -> Config | None:
         """The first of some configs that is valid; None if none is. It looks at no more of them."""
-        return next((config for config in configs if self.violation(config, problem, machine) is None), None)
+        return next((config for config in configs if self.violation(config, task) is None), None)
 
-    def neighbours(self, config: Config, problem: Problem, machine: Machine) -> Iterator[Config]:
+    def neighbours(self, config: Config, task: Task[Problem]) -> Iterator[Config]:
         """Valid configs that differ in one dimension by one step, within the mode."""
         for dimension in self.dimensions_of(str(config["mode"])):
             if dimension.name == "mode":
@@ -213,17 +209,17 @@ class Space:
             for value in dimension.neighbours(config[dimension.name]):
                 # Plain values, for to make a config takes longer than to see that they break a constraint.
                 other = {**config, dimension.name: value}
-                if self.broken(other, problem, machine) is None:
+                if self.broken(other, task) is None:
                     yield Config(other)
 
-    def narrowed(self, problem: Problem, machine: Machine) -> Space:
+    def narrowed(self, task: Task[Problem]) -> Space:
         """The space without values that no valid config has, so that a sampler proposes fewer invalid configs.
 
         Raises InvalidProblem where that is none at all, see ``check_problem``.
         """
-        self.check_problem(problem, machine)
+        self.check_problem(task)
         living: dict[str, set[Value]] = {name: set() for name in self.dimensions}
-        for mode, counts in _counts(self, Task(problem, machine)).items():
+        for mode, counts in _counts(self, task).items():
             for name, its in counts.items():
                 values = (mode,) if name == "mode" else self.dimensions[name].values
                 living[name].update(value for value, count in zip(values, its, strict=True) if count)

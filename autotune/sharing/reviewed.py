@@ -14,6 +14,7 @@ from autotune.errors import InvalidProblem, UnknownWorkload
 from autotune.machine import H100, INTERPRETED, MI300X, MI350X, Machine, versions
 from autotune.outcome import Regime, alike
 from autotune.search_spaces import Space
+from autotune.task import Task
 from autotune.text import microseconds
 from autotune.workloads import Workload, installed_workload, provenance_of
 
@@ -114,7 +115,7 @@ def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]
         return f"world_size={entry.key.world_size}, but the problem's is {problem.world_size}", ""
     stands_in = _machine_of(entry.key, machine)
     space = found.space if stands_in is not None else Space(*found.space.dimensions.values())
-    violation = space.violation(entry.winner.config, problem, stands_in or machine)
+    violation = space.violation(entry.winner.config, Task(problem, stands_in or machine))
     if violation is not None:
         return f"config: {violation}", ""
     if stands_in is None:

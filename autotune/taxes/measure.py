@@ -16,6 +16,7 @@ from autotune.problem import Problem
 from autotune.ranks.early_stop import slowest
 from autotune.ranks.evaluation import MeasurePlan, kind_of, warm_from
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Trace, Turn
+from autotune.task import Task
 from autotune.taxes.result import Doses, Taxes
 from autotune.taxes.trace import Traced
 from autotune.workloads import Workload
@@ -86,7 +87,7 @@ class Base:
 
 
 def choose_base(
-    workload: Workload, problem: Problem, machine: Machine, winner: Config, trials: Sequence[tuple[Config, float]]
+    workload: Workload, task: Task[Problem], winner: Config, trials: Sequence[tuple[Config, float]]
 ) -> Base:
     """The winner if its mode overlaps; else the fastest such config that its study measured; else an
     untuned one.
@@ -99,20 +100,20 @@ def choose_base(
     if others:
         _, fastest = min(others, key=lambda pair: pair[0])
         return Base(fastest, f"the study's fastest {fastest['mode']}, for the winner is {winner['mode']}")
-    untuned = workload.first_configs(problem, machine)
+    untuned = workload.first_configs(task)
     first = next((each for each in untuned if each["mode"] in workload.overlapping), untuned[0])
     return Base(first, f"an untuned {first['mode']}, for the winner is {winner['mode']}")
 
 
 def ladder_of(
-    workload: Workload, problem: Problem, machine: Machine, base: Config, winner: Config
+    workload: Workload, task: Task[Problem], base: Config, winner: Config
 ) -> tuple[dict[str, Config], dict[str, str]]:
     """The rungs that can be measured, by letter, and why the others cannot. L is no config."""
     found: dict[str, Config] = {}
     missing: dict[str, str] = {}
-    baselines = workload.baselines(problem, machine)
+    baselines = workload.baselines(task)
     for letter, name in (("E0", "bsp eager"), ("E1", "bsp eager"), ("G", "bsp graph")):
-        if letter == "E0" and machine.is_interpreter:
+        if letter == "E0" and task.machine.is_interpreter:
             missing[letter] = "an interpreted call is not enqueued: there is one time, E1"
         elif name in baselines:
             found[letter] = baselines[name]
@@ -120,9 +121,9 @@ def ladder_of(
             missing[letter] = f"the workload names no baseline {name!r} here"
     rungs: Mapping[str, Config | str] = dict.fromkeys("BDF", "the workload names no rungs of its own")
     if workload.overlapping:
-        rungs = workload.rungs(problem, base, machine)
+        rungs = workload.rungs(task, base)
     for letter, rung in rungs.items():
-        reason = rung if isinstance(rung, str) else _invalid(workload, problem, machine, rung)
+        reason = rung if isinstance(rung, str) else _invalid(workload, task, rung)
         if isinstance(rung, Config) and reason is None:
             found[letter] = rung
         else:
@@ -132,10 +133,10 @@ def ladder_of(
     return found, missing
 
 
-def _invalid(workload: Workload, problem: Problem, machine: Machine, rung: Config) -> str | None:
+def _invalid(workload: Workload, task: Task[Problem], rung: Config) -> str | None:
     """The space's reason to refuse a rung, apart from the knobs that no space has."""
     dimensions = workload.space.dimensions_of(str(rung["mode"]))
-    return workload.space.violation(Config({d.name: rung[d.name] for d in dimensions}), problem, machine)
+    return workload.space.violation(Config({d.name: rung[d.name] for d in dimensions}), task)
 
 
 @dataclass
@@ -250,16 +251,17 @@ Dose = Callable[[str, float], list[Done]]
 
 
 def measure(
-    workload: Workload, problem: Problem, machine: Machine, ranks: Ranks, winner: Config, base: Base, amount: Amount,
+    workload: Workload, task: Task[Problem], ranks: Ranks, winner: Config, base: Base, amount: Amount,
     watch: Callable[[str, int, int], None] = lambda phase, done, of: None, trace: bool = False,
 ) -> Taxes:  # fmt: skip
     """Measure the ladder of a problem, and both doses; with ``trace`` also one traced call. ``ranks`` are running.
 
     Raises AutotuneError if no two rungs can be measured.
     """
+    machine = task.machine
     if amount.rounds < FEWEST_ROUNDS:
         raise AutotuneError(f"{amount.rounds} round: an interval needs at least {FEWEST_ROUNDS}")
-    rungs, missing = ladder_of(workload, problem, machine, base.config, winner)
+    rungs, missing = ladder_of(workload, task, base.config, winner)
     run = Course(ranks, machine, amount, watch, missing)
     run.check(rungs)
     if len(run.configs) < 2:
@@ -273,10 +275,10 @@ def measure(
         return run.turn(letter, run.configs[letter].replace(empty_launches=int(dose)) if dose else None)
 
     def delayed(letter: str, dose: float) -> list[Done]:
-        return run.turn(letter, late=dose, late_rank=problem.world_size - 1)
+        return run.turn(letter, late=dose, late_rank=task.problem.world_size - 1)
 
     phased = [letter for letter in DOSED if workload.overlapping]
-    alone = problem.world_size == 1
+    alone = task.problem.world_size == 1
     launches = run.doses(phased, LAUNCHES, "empty launches", launched)
     late = run.doses(() if alone else DELAYED, amount.late, "a late rank", delayed)
     traces = {letter: run.traced(letter) for letter in TRACED if trace and letter in run.configs}

@@ -12,10 +12,10 @@ from functools import partial
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Lease, Provenance, Routed, Store, StudyRecord, TrialRecord, Winner
-from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, kind_of, warm_from
+from autotune.task import Task
 from autotune.tuning.cached import answers
 from autotune.tuning.claim import claimed
 from autotune.tuning.effort import MOST_TRIALS, Budget, Effort
@@ -66,7 +66,7 @@ class Result:
 
 
 def tune(
-    workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
+    workload: Workload, task: Task[Problem], store: Store, gang: Evaluator, screen: Screen,
     *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
     watch: Callable[[Progress], None] = lambda progress: None, regime: Regime = DEFAULT_REGIME,
     live: LiveStorage | None = None, provenance: Provenance | None = None,
@@ -80,13 +80,13 @@ def tune(
     run with its results so far; while waiting it raises KeyboardInterrupt. Raises GangError; StoreError,
     also where another process took the study over because this one's heartbeat had stopped: its result counts.
     """
-    key, provenance = CacheKey.of(problem, machine, regime), provenance or provenance_of(workload)
-    size = workload.space.size(problem, machine)
+    key, provenance = CacheKey.of(task, regime), provenance or provenance_of(workload)
+    size = workload.space.size(task)
     begin = partial(store.study, key, provenance, seed=seed, space_size=size, origin=origin_of(workload))
-    with claimed(store, begin, watch, answers(workload, problem, machine, regime), anew=force) as (study, lease):
+    with claimed(store, begin, watch, answers(workload, task, regime), anew=force) as (study, lease):
         if study.state == "finished":
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
-        run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, lease, watch, regime, live)
+        run = _Run(workload, task, store, gang, screen, budget, effort, study, lease, watch, regime, live)
         try:
             run.search_space()
             finished = run.finish(extra_finalists)
@@ -100,11 +100,11 @@ class _Run:
     """One run of the loop: its parts, and the clock."""
 
     def __init__(
-        self, workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
+        self, workload: Workload, task: Task[Problem], store: Store, gang: Evaluator, screen: Screen,
         budget: Budget, effort: Effort, study: StudyRecord, lease: Lease, watch: Callable[[Progress], None],
         regime: Regime, live: LiveStorage | None,
     ) -> None:  # fmt: skip
-        self._problem, self._machine, self._workload = problem, machine, workload
+        self._problem, self._machine, self._workload = task.problem, task.machine, workload
         self._store, self._gang, self._screen = store, gang, screen
         self._budget, self._effort, self._watch = budget, effort, watch
         self._study, self._lease = study, lease
@@ -112,19 +112,18 @@ class _Run:
         self._begin: float | None = None
         """The start of the budget: when ranks and baselines are there, however long a cold machine takes for them."""
         self._regime = regime
-        self._finals_plan = finals_plan(effort.iterations * 2, kind_of(machine), regime)
-        self._other_routings = len(problem.other_routings()) if effort.routings else 0
+        self._finals_plan = finals_plan(effort.iterations * 2, kind_of(task.machine), regime)
+        self._other_routings = len(task.problem.other_routings()) if effort.routings else 0
         self.progress = Progress(regime=regime)
-        self._baselines = workload.baselines(problem, machine)
+        self._baselines = workload.baselines(task)
         known = store.trials(study.id, workload.space.holds)
         self._history = [replace(each, config=workload.space.ordered(each.config)) for each in known]
         self._live = live.study(study, workload.space, self._history) if live is not None else None
-        first = beginning(workload, problem, machine, store, regime)
+        first = beginning(workload, task, store, regime)
         reserved = self._baselines.values()
         self._search = Search(
             workload.space,
-            problem,
-            machine,
+            task,
             study.seed,
             first,
             reserved,
@@ -177,8 +176,8 @@ class _Run:
         """Run the finals, measure the limits, store the winner; False if no config could be measured."""
         self._show("finals")
         baselines, regime = list(self._baselines.values()), self._regime
-        incumbents = previous_winner(self._workload, self._problem, self._machine, self._store, regime)
-        incumbents.append(self._workload.default_config(self._problem, self._machine))
+        incumbents = previous_winner(self._workload, Task(self._problem, self._machine), self._store, regime)
+        incumbents.append(self._workload.default_config(Task(self._problem, self._machine)))
         wanted = dict.fromkeys([*baselines, *self._valid([*incumbents, *extra_finalists, *self._fastest_found()])])
         finalists = [config for config in wanted if config not in self._disqualified]
         refused = self._refused(finalists)
@@ -232,7 +231,7 @@ class _Run:
 
     def _valid(self, configs: Sequence[Config]) -> Iterator[Config]:
         """Configs that are in the space; a reduced one may not have the default."""
-        return self._workload.space.valid(configs, self._problem, self._machine)
+        return self._workload.space.valid(configs, Task(self._problem, self._machine))
 
     def _refused(self, finalists: Sequence[Config]) -> dict[Config, Evaluation]:
         """The screen's verdicts on finalists that must not run; the search may not have come to them."""
@@ -367,7 +366,7 @@ class _Run:
         self._store.record(self._study.id, record, self._lease)
 
     def _predicted(self, config: Config) -> float | None:
-        return self._workload.predict(self._problem, config, self._machine)
+        return self._workload.predict(Task(self._problem, self._machine), config)
 
     def _save_invalid(self, config: Config, evaluation: Evaluation) -> None:
         assert evaluation.outcome is Outcome.INVALID

@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any
 
 from autotune.config import Config
-from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.processes.pool import HelperDied, HelperStuck, Pool
 from autotune.ranks.gang import IMPORTS
 from autotune.settings import COMPILE_WORKERS
+from autotune.task import Task
 from autotune.tuning.search import Candidate
 from autotune.workloads import Workload, reference_of, workload
 
@@ -47,13 +47,13 @@ RECENT = 16
 class Screen:
     """A pool of compilers for one problem. ``submit`` returns at once, ``verdict`` waits."""
 
-    def __init__(self, workload: Workload, problem: Problem, machine: Machine) -> None:
+    def __init__(self, workload: Workload, task: Task[Problem]) -> None:
         """Starts no process before the first ``submit``, and none under the interpreter."""
-        self._machine = machine
-        self.turn_to(workload, problem)
+        self._machine = task.machine
+        self.turn_to(workload, task.problem)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.workers = COMPILE_WORKERS.value() or max(1, min(MOST_WORKERS, cores - problem.world_size))
-        self.lookahead = 1 if machine.is_interpreter else min(self.workers, MOST_AHEAD)
+        self.workers = COMPILE_WORKERS.value() or max(1, min(MOST_WORKERS, cores - task.problem.world_size))
+        self.lookahead = 1 if task.machine.is_interpreter else min(self.workers, MOST_AHEAD)
         self._pool: Pool | None = None
 
     def __enter__(self) -> Screen:
@@ -160,16 +160,17 @@ def _import(name: str) -> None:
     workload(name)
 
 
-def _compile(name: str, problem: dict[str, Any], machine: Machine, config: str) -> Evaluation | None:
+def _compile(name: str, task: Task[dict[str, Any]], config: str) -> Evaluation | None:
     """Compile the config's kernels in a worker; the outcome if it must not run."""
+    machine = task.machine
     from autotune.kernels.launching.plan import CompileError, compile_offline_for
     from autotune.kernels.launching.residency import starvation
 
     found = workload(name)
-    given, wanted = found.problem_type.from_dict(problem), Config.from_json(config)
+    given, wanted = found.problem_type.from_dict(task.problem), Config.from_json(config)
     compile_offline_for(machine)
     try:
-        kernels = found.compile(given, wanted, machine)
+        kernels = found.compile(Task(given, machine), wanted)
     except CompileError as error:
         return Evaluation(Outcome.DID_NOT_COMPILE, str(error))
     except Exception as error:  # noqa: BLE001  a user's workload or a compiler: whatever it raises is this config's end

@@ -9,9 +9,9 @@ from typing import Any
 
 from autotune.config import Config, in_turns
 from autotune.db import CacheKey, Entry, Store
-from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.workloads import Workload
 
 NEIGHBOURS = 3
@@ -32,49 +32,45 @@ ANOTHER_REGIME = 0.5
 """Distance of two problems tuned for different regimes: less than that of a size twice as large."""
 
 
-def beginning(
-    workload: Workload, problem: Problem, machine: Machine, store: Store, regime: Regime = DEFAULT_REGIME
-) -> list[Config]:
+def beginning(workload: Workload, task: Task[Problem], store: Store, regime: Regime = DEFAULT_REGIME) -> list[Config]:
     """The configs with which a search begins: the default, then the workload's own first ones and warm starts in turns,
     so that a short search has seen both.
     """
-    default = workload.default_config(problem, machine)
-    own = [config for config in workload.first_configs(problem, machine) if config != default]
-    return [default, *in_turns([own, warm_starts(workload, problem, machine, store, regime)])]
+    default = workload.default_config(task)
+    own = [config for config in workload.first_configs(task) if config != default]
+    return [default, *in_turns([own, warm_starts(workload, task, store, regime)])]
 
 
-def warm_starts(
-    workload: Workload, problem: Problem, machine: Machine, store: Store, regime: Regime = DEFAULT_REGIME
-) -> list[Config]:
+def warm_starts(workload: Workload, task: Task[Problem], store: Store, regime: Regime = DEFAULT_REGIME) -> list[Config]:
     """Winners of the nearest problems tuned on the same kind of device, nearest first, then the nearest one's
     runners-up.
 
     World size counts as a dimension, so results for other numbers of ranks serve too. So do stale entries, since a
     config is only tried; it must be valid for this problem in today's space.
     """
-    key = CacheKey.of(problem, machine, regime)
-    entries = store.entries(workload.name, machine.device)
+    key = CacheKey.of(task, regime)
+    entries = store.entries(workload.name, task.machine.device)
     distances = {entry.study_id: _distances(key, entry.key) for entry in entries}
     within = [entry for entry in entries if distances[entry.study_id][0] <= FAR]
     near = sorted(within, key=lambda entry: sum(distances[entry.study_id]))[:NEIGHBOURS]
     configs = [entry.winner.config for entry in near]
     if near:
         configs += _fastest(store, near[0])
-    return _valid(workload, problem, machine, configs)
+    return _valid(workload, task, configs)
 
 
 def previous_winner(
-    workload: Workload, problem: Problem, machine: Machine, store: Store, regime: Regime = DEFAULT_REGIME
+    workload: Workload, task: Task[Problem], store: Store, regime: Regime = DEFAULT_REGIME
 ) -> list[Config]:
     """The newest winner of the same key, tuned with any versions; None if it is invalid today."""
-    key = CacheKey.of(problem, machine, regime)
-    same = [entry.winner.config for entry in store.entries(workload.name, machine.device) if entry.key == key]
-    return _valid(workload, problem, machine, same[:1])
+    key = CacheKey.of(task, regime)
+    same = [entry.winner.config for entry in store.entries(workload.name, task.machine.device) if entry.key == key]
+    return _valid(workload, task, same[:1])
 
 
-def _valid(workload: Workload, problem: Problem, machine: Machine, configs: Iterable[Config]) -> list[Config]:
+def _valid(workload: Workload, task: Task[Problem], configs: Iterable[Config]) -> list[Config]:
     """Configs that the space allows for the problem, each once."""
-    return [config for config in dict.fromkeys(configs) if workload.space.violation(config, problem, machine) is None]
+    return [config for config in dict.fromkeys(configs) if workload.space.violation(config, task) is None]
 
 
 def _fastest(store: Store, entry: Entry) -> Iterable[Config]:

@@ -14,7 +14,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import S, T
 from autotune.kernels.moe.routing import planned
 from autotune.kernels.moe_combine.problem import CombinedProblem
-from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.comparison import SPREAD, distance, rounded
 from autotune.workloads.experts import (
     FACTORS,
@@ -138,8 +138,9 @@ class CombinedWorkload(ExpertsWorkload):
         return [with_rows(each, world_size * min(ids.shape[1], offsets.shape[0] - 1)) for each in named.values()]
 
 
-def combined_tolerance(problem: CombinedProblem, roundings: float, depth: int, machine: Machine) -> Tolerance:
-    found = rounded(problem.result_dtype, roundings, depth, problem.tokens * problem.hidden, machine)
+def combined_tolerance(task: Task[CombinedProblem], roundings: float, depth: int) -> Tolerance:
+    problem = task.problem
+    found = rounded(problem.result_dtype, roundings, depth, problem.tokens * problem.hidden, task.machine)
     return Tolerance(found.overall, SPREAD * found.element)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from autotune.dtypes import DTYPES, SCALE_BLOCK
 from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.tolerance import Error, Tolerance
 
 HEAVY = 4
@@ -164,37 +165,34 @@ def rounded(dtype: str, roundings: float, depth: int, elements: int, machine: Ma
     return Tolerance(MARGIN * scatter * growth * kind.rounding, PEAK * growth * kind.half_unit)
 
 
-def rounded_product(
-    problem: Any, roundings: float, elements: int, machine: Machine, *, quantised: bool = False
-) -> Tolerance:
+def rounded_product(task: Task[Any], roundings: float, elements: int, *, quantised: bool = False) -> Tolerance:
     """``rounded`` for the result of a ``GemmProblem``, with what scales and fp8's sums in tensor cores add to it.
 
     ``quantised``: the parts of a sum have travelled as fp8, a scale for each row of a tile.
     """
-    found = rounded(problem.result_dtype, roundings, problem.k, elements, machine)
+    found = rounded(task.problem.result_dtype, roundings, task.problem.k, elements, task.machine)
     if quantised:
         overall = math.hypot(found.overall, MARGIN * OF_FP8)
         found = Tolerance(overall, found.element + PEAK * HALF_UNIT_OF_FP8)
-    return with_lost(problem, found, machine)
+    return with_lost(task, found)
 
 
-def with_lost(problem: Any, found: Tolerance, machine: Machine) -> Tolerance:
+def with_lost(task: Task[Any], found: Tolerance) -> Tolerance:
     """A tolerance with what scales, and the sums of fp8 products in tensor cores, add to it."""
-    if not problem.scaled:
+    if not task.problem.scaled:
         return found
-    lost = _lost(problem, machine)
+    lost = _lost(task)
     return Tolerance(math.hypot(found.overall, MARGIN * lost), SPREAD * (found.element + PEAK * lost))
 
 
-def rounded_gated(
-    problem: Any, roundings: float, elements: int, machine: Machine, *, quantised: bool = False
-) -> Tolerance:  # fmt: skip
+def rounded_gated(task: Task[Any], roundings: float, elements: int, *, quantised: bool = False) -> Tolerance:
     """Tolerance of activation(gate) * up of a product that is rounded so many times before; the result is rounded once,
     and if ``quantised`` to fp8, too.
     """
+    problem = task.problem
     elements = max(1, elements // GATED_FEW)
-    found = rounded(problem.result_dtype, 1.0 + GATED * roundings, problem.k, elements, machine)
-    lost = math.sqrt(GATED) * _lost(problem, machine) if problem.scaled else 0.0
+    found = rounded(problem.result_dtype, 1.0 + GATED * roundings, problem.k, elements, task.machine)
+    lost = math.sqrt(GATED) * _lost(task) if problem.scaled else 0.0
     spread = SPREAD if problem.scaled else 1.0
     element = GATED_PEAK * spread * (found.element + PEAK * lost)
     overall = math.hypot(found.overall, MARGIN * lost)
@@ -203,8 +201,8 @@ def rounded_gated(
     return Tolerance(overall, element)
 
 
-def _lost(problem: Any, machine: Machine) -> float:
+def _lost(task: Task[Any]) -> float:
     """The share of a sum of fp8 products that the tensor cores lose."""
-    if machine.kind != "cuda":
+    if task.machine.kind != "cuda":
         return 0.0
-    return TRUNCATED * (int(problem.gemm[2]) if problem.fast_accum else SCALE_BLOCK) / 32
+    return TRUNCATED * (int(task.problem.gemm[2]) if task.problem.fast_accum else SCALE_BLOCK) / 32

@@ -16,6 +16,7 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.problem import ExpertsProblem, GroupedProblem
 from autotune.kernels.moe.routing import Kind, drawn_routing, typical_routing
 from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.comparison import drawn_scales
 from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
@@ -125,5 +126,5 @@ class ExpertsWorkload(LaunchedWorkload):
             del sizes["width"]
         return self.problem_type(**sizes, world_size=world_size)
 
-    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
-        return eager_and_graph(self.space, self.library_ways, problem, machine)
+    def baselines(self, task: Task[Any]) -> dict[str, Config]:
+        return eager_and_graph(self.space, self.library_ways, task)

@@ -17,8 +17,8 @@ from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
 from autotune.kernels.launching.contract import S
 from autotune.kernels.launching.gemm import GemmTensors, SummedTensors, order_of
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, element_type
-from autotune.machine import Machine
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales, with_zeros
 from autotune.workloads.input_sets import poison
 from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph, with_rows
@@ -46,11 +46,12 @@ class GemmWorkload(LaunchedWorkload):
 
     row_by_row = True
 
-    def waste(self, config: Config, problem: Any, machine: Machine) -> float:
+    def waste(self, config: Config, task: Task[Any]) -> float:
         """Waste of our GEMM's tiles, all rounds of which take as long as a full one. The library knows better tiles."""
+        machine = task.machine
         if "block_m" not in config or machine.is_interpreter:
             return 1.0
-        (rows, owners), (_, columns, _) = self.tiled(problem), problem.gemm
+        (rows, owners), (_, columns, _) = self.tiled(task.problem), task.problem.gemm
         block_m, block_n, parts = (int(config.get(name, 1)) for name in ("block_m", "block_n", "split_k"))
         programs: int = owners * math.ceil(rows / block_m) * math.ceil(columns / block_n) * parts
         done = math.ceil(programs / machine.compute_units) * machine.compute_units * block_m * block_n / parts
@@ -106,9 +107,9 @@ class GemmWorkload(LaunchedWorkload):
         assert operands[0] is not None
         return result_type(operands[0].dtype, dict(zip(self.options, options, strict=True))["out_dtype"])
 
-    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+    def baselines(self, task: Task[Any]) -> dict[str, Config]:
         """The library's GEMM and its collective: eager, and as a CUDA graph where there are graphs."""
-        return eager_and_graph(self.space, {"bsp": Config({"mode": "bsp"})}, problem, machine)
+        return eager_and_graph(self.space, {"bsp": Config({"mode": "bsp"})}, task)
 
 
 def result_type(of_a: torch.dtype, asked: str = "auto") -> torch.dtype:
@@ -142,9 +143,7 @@ def operand_type(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, ou
     return dtype
 
 
-def kind_of_scales(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None, scale_b: torch.Tensor | None
-) -> str:  # fmt: skip
+def kind_of_scales(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None, scale_b: torch.Tensor | None) -> str:
     """The problem's word for scales of these shapes. Raises InvalidProblem where there is none."""
     if scale_a is None and scale_b is None:
         return "none"

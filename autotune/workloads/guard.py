@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex
 
 from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfig, WorkloadError
+from autotune.task import Task
 from autotune.workloads.tolerance import Error, Tolerance
 
 WHOLE = "whole_space"
@@ -96,32 +97,32 @@ def _problem(workload: Any, found: Any, *_: Any) -> Any:
     return found
 
 
-def _default(workload: Any, found: Any, problem: Any, machine: Any) -> Any:
-    return _config(workload, "default_config", found, problem, machine)
+def _default(workload: Any, found: Any, task: Task[Any]) -> Any:
+    return _config(workload, "default_config", found, task)
 
 
-def _first(workload: Any, found: Any, problem: Any, machine: Any) -> Any:
+def _first(workload: Any, found: Any, task: Task[Any]) -> Any:
     if not isinstance(found, list | tuple):
         raise WorkloadError(f"workload {workload.name}: first_configs gave {found!r}; it must return a list of Config")
-    return [_config(workload, "first_configs", each, problem, machine) for each in found]
+    return [_config(workload, "first_configs", each, task) for each in found]
 
 
-def _baselines(workload: Any, found: Any, problem: Any, machine: Any) -> Any:
+def _baselines(workload: Any, found: Any, task: Task[Any]) -> Any:
     if not isinstance(found, dict):
         raise WorkloadError(
             f"workload {workload.name}: baselines gave {found!r}; it must return a dictionary of Config"
         )
-    return {name: _config(workload, f"baselines[{name!r}]", each, problem, machine) for name, each in found.items()}
+    return {name: _config(workload, f"baselines[{name!r}]", each, task) for name, each in found.items()}
 
 
-def _config(workload: Any, where: str, found: Any, problem: Any, machine: Any) -> Config:
+def _config(workload: Any, where: str, found: Any, task: Task[Any]) -> Config:
     """Raises where it is none of the space: it would be served, or measured, unseen by anybody."""
     if not isinstance(found, Config):
         raise WorkloadError(f"workload {workload.name}: {where} gave {found!r}; expected an autotune.config.Config")
     space = vars(workload).get(WHOLE, workload.space)
-    violation = space.violation(found, problem, machine)
+    violation = space.violation(found, task)
     if violation is not None:
-        raise InvalidConfig(f"workload {workload.name}: {where} is not valid for {problem}: {violation}")
+        raise InvalidConfig(f"workload {workload.name}: {where} is not valid for {task.problem}: {violation}")
     return found
 
 

@@ -15,6 +15,7 @@ from autotune.errors import InputError
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.workloads.guard import guard, guard_results, is_users
 from autotune.workloads.sources import source_hash
 from autotune.workloads.tolerance import ROUNDED_ONCE, Error, Tolerance
@@ -113,14 +114,14 @@ class Workload(ABC):
         """A problem worth tuning on this machine, where the user names none."""
 
     @abstractmethod
-    def default_config(self, problem: Any, machine: Machine) -> Config:
+    def default_config(self, task: Task[Any]) -> Config:
         """The config that a sensible engineer would use untuned; valid for the problem on the machine."""
 
-    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
+    def first_configs(self, task: Task[Any]) -> list[Config]:
         """Configs to try before the sampler takes over, one of each mode at least; all valid."""
-        return [self.default_config(problem, machine)]
+        return [self.default_config(task)]
 
-    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+    def baselines(self, task: Task[Any]) -> dict[str, Config]:
         """The bulk-synchronous ways, by name: configs of the space, so that the winner is never slower than those of
         them that a caller gets as measured.
 
@@ -128,7 +129,7 @@ class Workload(ABC):
         """
         return {}
 
-    def rungs(self, problem: Any, config: Config, machine: Machine) -> Mapping[str, Config | str]:
+    def rungs(self, task: Task[Any], config: Config) -> Mapping[str, Config | str]:
         """Configs between the bulk-synchronous way and ours, for ``tune taxes``; a text says why one does not exist.
 
         All have the tile of ``config``, whose mode is one of ``overlapping``. B: our pieces, a launch for each phase.
@@ -144,11 +145,11 @@ class Workload(ABC):
         """
         return None
 
-    def unservable(self, config: Config, problem: Any, machine: Machine, regime: Regime) -> str | None:
+    def unservable(self, config: Config, task: Task[Any], regime: Regime) -> str | None:
         """The reason why a stored config does not answer for the problem; None if it does."""
-        return self.space.violation(config, problem, machine) or self.unlike_measured(config, regime)
+        return self.space.violation(config, task) or self.unlike_measured(config, regime)
 
-    def waste(self, config: Config, problem: Any, machine: Machine) -> float:
+    def waste(self, config: Config, task: Task[Any]) -> float:
         """The work of a config's kernels over what the problem needs, by its sizes alone: tiles that stand out, rounds
         that are not full, a detour. A config is not served for a size where it wastes more than where it was tuned.
         """
@@ -157,26 +158,26 @@ class Workload(ABC):
     def tolerance(self, problem: Any) -> Tolerance:
         return ROUNDED_ONCE[problem.dtype]
 
-    def tolerance_of(self, problem: Any, config: Config, machine: Machine) -> Tolerance:
+    def tolerance_of(self, task: Task[Any], config: Config) -> Tolerance:
         """Tolerance of one config, where configs round differently: by default they do not."""
-        return self.tolerance(problem)
+        return self.tolerance(task.problem)
 
     def heap_bytes(self, problem: Any) -> int:
         """Symmetric heap that tuning the problem needs on each rank, in bytes."""
         return 64 << 20
 
     @abstractmethod
-    def operation(self, problem: Any, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> Operation:
+    def operation(self, task: Task[Any], heap: SymmetricHeap, spin_limit: int) -> Operation:
         """Set the problem up on this rank. Collective."""
 
-    def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
+    def compile(self, task: Task[Any], config: Config) -> list[Compiled]:
         """Compile the config's kernels in this process, which has been set to compile for the machine.
 
         Raises CompileError. Where it compiles nothing, the ranks do so at a config's first launch, one at a time.
         """
         return []
 
-    def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
+    def predict(self, task: Task[Any], config: Config) -> float | None:
         """Microseconds that a cost model expects of a config, None where there is none.
 
         It orders the first trials and stands beside what was measured; it never keeps a config from being tried. What

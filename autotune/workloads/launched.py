@@ -13,10 +13,10 @@ from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Kernels, P, S, Setup, T
 from autotune.kernels.launching.plan import Compiled, compile_all
-from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.search_spaces import Space
+from autotune.task import Task
 from autotune.workloads.input_sets import DrawnSets, InputSets
 from autotune.workloads.interface import Operation, Run, Workload
 from autotune.workloads.tolerance import Error
@@ -45,10 +45,8 @@ class LaunchedWorkload(Workload):
     row_by_row: ClassVar[bool] = False
     """True if a call may have no rows: then its results have none, and nothing runs."""
 
-    def operation(
-        self, problem: Any, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> LaunchedOperation[Any, Any, Any]:
-        return self.operation_type(self.kernels_of(problem), problem, heap, machine, spin_limit)
+    def operation(self, task: Task[Any], heap: SymmetricHeap, spin_limit: int) -> LaunchedOperation[Any, Any, Any]:
+        return self.operation_type(self.kernels_of(task.problem), task, heap, spin_limit)
 
     def kernels_of(self, problem: Any) -> Kernels[Any, Any, Any, Any]:
         """The ``kernels``, or others where the problem has more operands or results."""
@@ -93,9 +91,9 @@ class LaunchedWorkload(Workload):
         """The largest scratch; operands lie elsewhere."""
         return self.kernels.scratch_bytes(problem) + SPARE_BYTES
 
-    def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
+    def compile(self, task: Task[Any], config: Config) -> list[Compiled]:
         """The launches of one call, on tensors without memory: no device is needed."""
-        return compile_all(self.kernels.offline(problem, config, machine))
+        return compile_all(self.kernels.offline(task, config))
 
 
 class LaunchedOperation(Operation, Generic[P, T, S]):
@@ -104,14 +102,12 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
     A subclass draws inputs, poisons what kernels write to, and compares.
     """
 
-    def __init__(
-        self, kernels: Kernels[P, Any, T, S], problem: P, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> None:
+    def __init__(self, kernels: Kernels[P, Any, T, S], task: Task[P], heap: SymmetricHeap, spin_limit: int) -> None:
         """Allocate the tensors. Their contents are undefined until ``refresh``."""
-        self._kernels, self._problem = kernels, problem
-        self._heap, self._machine, self._spin_limit = heap, machine, spin_limit
+        self._kernels, self._problem = kernels, task.problem
+        self._heap, self._machine, self._spin_limit = heap, task.machine, spin_limit
         ordinary = functools.partial(_empty, heap.device)
-        self._tensors: T = kernels.tensors(problem, heap.allocate, ordinary)
+        self._tensors: T = kernels.tensors(task.problem, heap.allocate, ordinary)
         self._mark = heap.mark()
         self._setup: Setup[P, Any, T, S] | None = None
 
@@ -144,7 +140,7 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         self._heap.release(self._mark)
         first: torch.Tensor = getattr(self._tensors, self._kernels.operands[0])
         self._setup = Setup(
-            self._kernels, self._problem, config, self._machine, self._heap, self._spin_limit,
+            self._kernels, Task(self._problem, self._machine), config, self._heap, self._spin_limit,
             shard=first if self._heap.owns(first) else None,
         )  # fmt: skip
         return self._setup.bind(self._tensors)
@@ -193,11 +189,10 @@ def with_rows(tensor: torch.Tensor | None, rows: int) -> torch.Tensor | None:
 
 
 def eager_and_graph(
-    space: Space, ways: Mapping[str, Config], problem: Problem, machine: Machine
-) -> dict[str, Config]:  # fmt: skip
+    space: Space, ways: Mapping[str, Config], task: Task[Problem]) -> dict[str, Config]:  # fmt: skip
     """Baselines: each of the library's ways called eagerly, and as a CUDA graph where there are graphs."""
     found = {f"{name} {how}": way.replace(launch=how) for name, way in ways.items() for how in ("eager", "graph")}
-    return {name: config for name, config in found.items() if space.violation(config, problem, machine) is None}
+    return {name: config for name, config in found.items() if space.violation(config, task) is None}
 
 
 def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

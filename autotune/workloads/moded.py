@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from autotune.config import Config
 from autotune.device_rates import rates_of
 from autotune.kernels.launching.way import ModeKernels
-from autotune.machine import Machine
 from autotune.task import Task
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -24,16 +23,16 @@ class ModedWorkload(LaunchedWorkload):
         cls.overlapping = tuple(overlapping)
         cls.boundaries = max((mode.boundaries for mode in overlapping.values()), default=1)
 
-    def default_config(self, problem: Any, machine: Machine) -> Config:
-        return self.kernels.modes.default_config(Task(problem, machine))
+    def default_config(self, task: Task[Any]) -> Config:
+        return self.kernels.modes.default_config(task)
 
-    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
-        return self.kernels.modes.first_configs(Task(problem, machine))
+    def first_configs(self, task: Task[Any]) -> list[Config]:
+        return self.kernels.modes.first_configs(task)
 
-    def rungs(self, problem: Any, config: Config, machine: Machine) -> Mapping[str, Config | str]:
-        rungs = self.kernels.modes.of(config).rungs(Task(problem, machine))
+    def rungs(self, task: Task[Any], config: Config) -> Mapping[str, Config | str]:
+        rungs = self.kernels.modes.of(config).rungs(task)
         return {letter: rung if isinstance(rung, str) else rung.config() for letter, rung in rungs.items()}
 
-    def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
-        rates = rates_of(machine)
-        return None if rates is None else self.kernels.modes.of(config).latency(Task(problem, machine), rates)
+    def predict(self, task: Task[Any], config: Config) -> float | None:
+        rates = rates_of(task.machine)
+        return None if rates is None else self.kernels.modes.of(config).latency(task, rates)

@@ -157,9 +157,8 @@ class AllGatherKernels(Kernels[AllGather, AllGatherKnobs, Tensors, Scratch]):
         dtype, (rows, columns) = TORCH_DTYPES[problem.dtype], (problem.rows, problem.columns)
         return Tensors(x=shared((rows, columns), dtype), out=own((problem.world_size * rows, columns), dtype))
 
-    def scratch(
-        self, problem: AllGather, knobs: AllGatherKnobs, machine: Machine, shared: Allocate, own: Allocate
-    ) -> Scratch | None:
+    def scratch(self, task: Task[AllGather], knobs: AllGatherKnobs, shared: Allocate, own: Allocate) -> Scratch | None:
+        problem = task.problem
         if knobs.mode == "bsp":
             return None
         pushes, world = knobs.mode == "push", problem.world_size
@@ -206,8 +205,8 @@ KERNELS = AllGatherKernels()
 class Operation(LaunchedOperation[AllGather, Tensors, Scratch]):
     """One rank's tensors."""
 
-    def __init__(self, problem: AllGather, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+    def __init__(self, task: Task[AllGather], heap: SymmetricHeap, spin_limit: int) -> None:
+        super().__init__(KERNELS, task.problem, heap, task.machine, spin_limit)
         self._expected = self._tensors.out
 
     def refresh(self, seed: int) -> None:
@@ -235,14 +234,14 @@ class AllGatherWorkload(LaunchedWorkload):
     def default_problem(self, machine: Machine, world_size: int) -> AllGather:
         return AllGather(rows=64, columns=256 if machine.is_interpreter else 8192, world_size=world_size)
 
-    def default_config(self, problem: AllGather, machine: Machine) -> Config:
-        return Config({"mode": "push", "block": 256 if problem.elements <= 1024 else 1024, "num_warps": 4})
+    def default_config(self, task: Task[AllGather]) -> Config:
+        return Config({"mode": "push", "block": 256 if task.problem.elements <= 1024 else 1024, "num_warps": 4})
 
-    def first_configs(self, problem: AllGather, machine: Machine) -> list[Config]:
-        default = self.default_config(problem, machine)
+    def first_configs(self, task: Task[AllGather]) -> list[Config]:
+        default = self.default_config(task)
         return [default, default.replace(mode="pull")]
 
-    def baselines(self, problem: AllGather, machine: Machine) -> dict[str, Config]:
+    def baselines(self, task: Task[AllGather]) -> dict[str, Config]:
         return {"bsp": Config({"mode": "bsp"})}
 
     def tolerance(self, problem: AllGather) -> Tolerance:
@@ -251,8 +250,8 @@ class AllGatherWorkload(LaunchedWorkload):
     def heap_bytes(self, problem: AllGather) -> int:
         return problem.elements * problem.element_size + super().heap_bytes(problem)
 
-    def operation(self, problem: AllGather, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> Operation:
-        return Operation(problem, heap, machine, spin_limit)
+    def operation(self, task: Task[AllGather], heap: SymmetricHeap, spin_limit: int) -> Operation:
+        return Operation(task, heap, spin_limit)
 
     # What follows is for programs that call it, by ``autotune.runtime.operator.Operator(WORKLOAD)``.
 

@@ -26,6 +26,7 @@ from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wai
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Space, choices, numbers
+from autotune.task import Task
 from autotune.workloads import Error
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
@@ -143,12 +144,10 @@ class FusedMatmulKernels(Kernels[Gathered, FusedMatmulKnobs, Tensors, Scratch]):
         b, c = own((problem.k, problem.n), dtype), own((problem.m, problem.n), dtype)
         return Tensors(shared(problem.shard, dtype), b, c)
 
-    def scratch(
-        self, problem: Gathered, knobs: FusedMatmulKnobs, machine: Machine, shared: Allocate, own: Allocate
-    ) -> Scratch | None:
+    def scratch(self, task: Task[Gathered], knobs: FusedMatmulKnobs, shared: Allocate, own: Allocate) -> Scratch | None:
         if knobs.mode == "gather":
             return None
-        ready, done = (shared((problem.world_size,), torch.int32) for _ in range(2))
+        ready, done = (shared((task.problem.world_size,), torch.int32) for _ in range(2))
         return Scratch(shared((1,), torch.int64), ready, done)
 
     def scratch_bytes(self, problem: Gathered) -> int:
@@ -190,8 +189,8 @@ KERNELS = FusedMatmulKernels()
 class Operation(LaunchedOperation[Gathered, Tensors, Scratch]):
     """One rank's tensors."""
 
-    def __init__(self, problem: Gathered, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+    def __init__(self, task: Task[Gathered], heap: SymmetricHeap, spin_limit: int) -> None:
+        super().__init__(KERNELS, task.problem, heap, task.machine, spin_limit)
         self._expected = self._tensors.c
 
     def refresh(self, seed: int) -> None:
@@ -217,15 +216,15 @@ class FusedMatmul(LaunchedWorkload):
         m, nk = (32 * world_size, 64) if machine.is_interpreter else (512 * world_size, 4096)
         return Gathered(m=m, n=nk, k=nk, world_size=world_size)
 
-    def default_config(self, problem: Gathered, machine: Machine) -> Config:
+    def default_config(self, task: Task[Gathered]) -> Config:
         blocks = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32}
         return Config({"mode": "pull", **blocks, "num_warps": 4, "num_stages": 3})
 
-    def baselines(self, problem: Gathered, machine: Machine) -> dict[str, Config]:
-        return {"two launches": self.default_config(problem, machine).replace(mode="gather")}
+    def baselines(self, task: Task[Gathered]) -> dict[str, Config]:
+        return {"two launches": self.default_config(task).replace(mode="gather")}
 
-    def operation(self, problem: Gathered, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> Operation:
-        return Operation(problem, heap, machine, spin_limit)
+    def operation(self, task: Task[Gathered], heap: SymmetricHeap, spin_limit: int) -> Operation:
+        return Operation(task, heap, spin_limit)
 
     def heap_bytes(self, problem: Gathered) -> int:
         rows, k = problem.shard

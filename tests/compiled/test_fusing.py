@@ -109,9 +109,7 @@ def answers(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_graph_is_fused_where_that_is_faster_and_right_in_any_case(
-    name: str, answers: list[dict[str, Any]]
-) -> None:  # fmt: skip
+def test_a_graph_is_fused_where_that_is_faster_and_right_in_any_case(name: str, answers: list[dict[str, Any]]) -> None:
     case = CASES[name]
     for answer in answers:
         found = answer["cases"][name]

@@ -18,6 +18,7 @@ from autotune.cli import output
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import completing
 from autotune.errors import InputError, UnknownWorkload
+from autotune.task import Task
 
 if TYPE_CHECKING:
     from autotune.recordings import Recording, Replay
@@ -92,9 +93,9 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
     provenance = recorded.provenance.as_replay(recorded.recorded_at)
     with _emptied(table) as place, Store.open(place) as store:
         # Nothing is compiled, as under the interpreter; and one round: a table answers the same each time.
-        with Screen(reduced, problem, INTERPRETED) as screen, watching(problem, where) as watch:
+        with Screen(reduced, Task(problem, INTERPRETED)) as screen, watching(problem, where) as watch:
             result = tune(
-                reduced, problem, recorded.machine, store, replay, screen, budget=budget,
+                reduced, Task(problem, recorded.machine), store, replay, screen, budget=budget,
                 effort=replace(EFFORTS[effort], rounds=1, routings=0), seed=seed, provenance=provenance,
                 watch=lambda progress: watch(progress) if progress.trials else None,
             )  # fmt: skip

@@ -24,6 +24,7 @@ from autotune.results.figures import (
 )
 from autotune.results.result import Result
 from autotune.settings import default_database_url
+from autotune.task import Task
 from autotune.text import Table, counted
 from autotune.workloads import provenance_of
 
@@ -50,7 +51,7 @@ def show_entry(
         return
     machine = session.machine()
     problem = request.problem(machine)
-    key, provenance = CacheKey.of(problem, machine, regime_of(regime)), provenance_of(request.workload)
+    key, provenance = CacheKey.of(Task(problem, machine), regime_of(regime)), provenance_of(request.workload)
     entry, nearest, begun = _find(key, provenance, db)
     if entry is not None:
         if json:

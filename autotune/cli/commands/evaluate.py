@@ -9,11 +9,11 @@ import typer
 from autotune.cli import output, session
 from autotune.config import Config, Value
 from autotune.errors import InvalidConfig
-from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.results.figures import config_text, latency_text, microseconds, plain
 from autotune.search_spaces import Space
+from autotune.task import Task
 from autotune.tuning import Effort
 from autotune.workloads import Workload
 
@@ -32,27 +32,25 @@ def config_of(text: str, space: Space) -> Config:
     return space.ordered(Config(values))
 
 
-def evaluate(
-    workload: Workload, problem: Problem, machine: Machine, text: str, *, effort: Effort, seed: int, json: bool
-) -> None:
+def evaluate(workload: Workload, task: Task[Problem], text: str, *, effort: Effort, seed: int, json: bool) -> None:
     """Run one config and print its outcome; exit with 1 unless it was measured. Raises InvalidConfig."""
     from autotune.ranks.evaluation import MeasurePlan, warm_from
     from autotune.tuning.finals import ISOLATED_CALLS
 
     config = config_of(text, workload.space)
-    workload.space.check(config, problem, machine)
-    gang = session.make_gang(workload, problem, machine)
+    workload.space.check(config, task)
+    gang = session.make_gang(workload, task)
     output.say("starting the ranks")
     try:
         gang.start()
-        count, warm = effort.iterations, warm_from(machine)
+        count, warm = effort.iterations, warm_from(task.machine)
         plan = MeasurePlan(screen=count, iterations=count, isolated=ISOLATED_CALLS, warm_from=warm)
         evaluation = gang.evaluate(config, seed, plan)
     finally:
         gang.close()
     latency = evaluation.latency
     if json:
-        output.data_json({"config": dict(config), "problem": problem.as_dict(), **dataclasses.asdict(evaluation)})
+        output.data_json({"config": dict(config), "problem": task.problem.as_dict(), **dataclasses.asdict(evaluation)})
     else:
         lines = [("config", config_text(config)), ("outcome", evaluation.outcome.value)]
         if latency is not None:

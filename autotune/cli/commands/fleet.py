@@ -21,6 +21,7 @@ from autotune.cli.options import Database, Json, database_option, masked, one_of
 from autotune.errors import FleetError, InputError
 from autotune.processes.bound import start_bound
 from autotune.settings import DATABASE, default_database_url
+from autotune.task import Task
 from autotune.text import Table, counted
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _here(asked: Sequence[Asked], url: str) -> None:
         raise InputError(f"no problem of the list is for this host's device, {machine.device!r}")
     for each in mine:
         session.check_ranks(each.problem.world_size, machine)
-        session.check_work(each.problem, machine)
+        session.check_work(Task(each.problem, machine))
     work(asked, url, machine.gpus or session.MOST_INTERPRETED_RANKS)
 
 
@@ -172,11 +173,11 @@ def _tune(machine: Machine, store: Store, asked: Asked, begun: Watch) -> Result:
     workload, problem, options = asked.workload, asked.problem, dict(asked.options)
     seed = options.get("seed", 0)
     effort, limits = limits_of(machine, options.get("effort"), options.get("trials"), options.get("budget"), seed)
-    session.check_work(problem, machine)
+    session.check_work(Task(problem, machine))
     with (
-        session.make_screen(workload, problem, machine) as screen,
-        watching(problem, session.devices_text(problem, machine), ratios=not machine.is_interpreter) as view,
-        closing(session.make_gang(workload, problem, machine)) as gang,
+        session.make_screen(workload, Task(problem, machine)) as screen,
+        watching(problem, session.devices_text(Task(problem, machine)), ratios=not machine.is_interpreter) as view,
+        closing(session.make_gang(workload, Task(problem, machine))) as gang,
     ):
 
         def watch(progress: Progress) -> None:
@@ -185,7 +186,7 @@ def _tune(machine: Machine, store: Store, asked: Asked, begun: Watch) -> Result:
 
         try:
             return tune(
-                workload, problem, machine, store, gang, screen, budget=limits, effort=EFFORTS[effort], seed=seed,
+                workload, Task(problem, machine), store, gang, screen, budget=limits, effort=EFFORTS[effort], seed=seed,
                 watch=watch, regime=asked.regime,
             )  # fmt: skip
         except Exception as error:

@@ -23,6 +23,7 @@ from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.results.figures import Ratio, microseconds, options_text
 from autotune.results.result import Result
+from autotune.task import Task
 from autotune.text import Table
 from autotune.workloads import Workload
 
@@ -108,7 +109,7 @@ class Bench:
         """True if it is not in the cache, or is tuned again."""
         from autotune.tuning.cached import cached
 
-        return self.force or cached(self.store, self.workload, problem, self.machine, self.regime) is None
+        return self.force or cached(self.store, self.workload, Task(problem, self.machine), self.regime) is None
 
     def tune(self, problem: Problem, lent: Sequence[Config], progress: GridProgress) -> tuning.Result:
         """Tune one size; valid configs in ``lent`` are measured in its finals too."""
@@ -117,11 +118,13 @@ class Bench:
 
         self.gang.turn_to(self.workload, problem)
         self.screen.turn_to(self.workload, problem)
-        valid = [config for config in lent if self.workload.space.violation(config, problem, self.machine) is None]
-        ratios, where = not self.machine.is_interpreter, session.devices_text(problem, self.machine)
+        valid = [
+            config for config in lent if self.workload.space.violation(config, Task(problem, self.machine)) is None
+        ]
+        ratios, where = not self.machine.is_interpreter, session.devices_text(Task(problem, self.machine))
         with watching(problem, where, progress.render, ratios=ratios) as watch:
             return tune(
-                self.workload, problem, self.machine, self.store, self.gang, self.screen, budget=self.limits,
+                self.workload, Task(problem, self.machine), self.store, self.gang, self.screen, budget=self.limits,
                 effort=EFFORTS[self.effort], seed=self.seed, force=self.force, watch=watch,
                 extra_finalists=valid, regime=self.regime, live=self.live,
             )  # fmt: skip
@@ -146,8 +149,8 @@ def tune_grid(
     sizes = Sizes.of(request, held_out)
     problems = [Request(workload, {**request.given, **each}).problem(machine) for each in (*sizes.every, *sizes.apart)]
     for problem in problems:
-        session.check_work(problem, machine)
-    say_where(problems[0], machine)
+        session.check_work(Task(problem, machine))
+    say_where(Task(problems[0], machine))
     rows: list[Row] = []
     interrupted = False
     heap_bytes = max(workload.heap_bytes(problem) for problem in problems)
@@ -155,8 +158,8 @@ def tune_grid(
         with (
             session.open_store(db) as store,
             live_storage(optuna_storage) as live,
-            session.make_screen(workload, problems[0], machine) as screen,
-            closing(session.make_gang(workload, problems[0], machine, heap_bytes)) as gang,
+            session.make_screen(workload, Task(problems[0], machine)) as screen,
+            closing(session.make_gang(workload, Task(problems[0], machine), heap_bytes)) as gang,
         ):  # fmt: skip
             bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force, wanted, live)
             bench.start(problems)
@@ -216,4 +219,4 @@ def _lent(bench: Bench, problem: Problem, others: list[Row]) -> Found:
         return fastest_of_modes(bench.store.trials(entry.study_id), bench.regime)
 
     entries = [row.entry for row in others if row.entry is not None and row.held_out is None]
-    return choose(bench.workload, problem, bench.machine, Entries(entries, measured), bench.regime)
+    return choose(bench.workload, Task(problem, bench.machine), Entries(entries, measured), bench.regime)

@@ -24,6 +24,7 @@ from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.results.figures import dashed
 from autotune.sizes import parse_sizes
+from autotune.task import Task
 from autotune.text import Table
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def model(
     run = plan.layers(machine, layers, db, chosen) if measure else None
     problems = _checked(found, machine)
     searches = _searches(problems, plan.options, machine, budget, trials, effort, seed)
-    say_where(problems[0], machine)
+    say_where(Task(problems[0], machine))
     with session.open_store(db) as store:
         result = ModelResult(found, machine, chosen)
         job = Job(machine, store, searches, limits.seconds, force, chosen)
@@ -260,7 +261,7 @@ def _checked(found: Sequence[Forward], machine: Machine) -> list[Problem]:
     problems = list(dict.fromkeys(call.problem for each in found for call in each.calls))
     for problem in problems:
         session.check_ranks(problem.world_size, machine)
-        session.check_work(problem, machine)
+        session.check_work(Task(problem, machine))
     return problems
 
 

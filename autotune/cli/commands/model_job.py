@@ -16,6 +16,7 @@ from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.results.figures import dashed, problem_text
+from autotune.task import Task
 from autotune.workloads import workload
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Job:
     def _entry(self, problem: Problem) -> Entry | None:
         from autotune.tuning.cached import cached
 
-        return cached(self.store, workload(problem.workload), problem, self.machine, self.regime)
+        return cached(self.store, workload(problem.workload), Task(problem, self.machine), self.regime)
 
     def _tune(self, seconds: Mapping[Problem, float], result: ModelResult) -> bool:
         from autotune.cli.commands.grid_progress import GridProgress
@@ -71,8 +72,8 @@ class Job:
         heap_bytes = max(found.heap_bytes(each) for each, found in workloads.items())
         progress = GridProgress(TUNED, [True] * len(seconds), sum(seconds.values()) / len(seconds))
         with (
-            session.make_screen(workloads[first], first, self.machine) as screen,
-            closing(session.make_gang(workloads[first], first, self.machine, heap_bytes)) as gang,
+            session.make_screen(workloads[first], Task(first, self.machine)) as screen,
+            closing(session.make_gang(workloads[first], Task(first, self.machine), heap_bytes)) as gang,
         ):
             output.say("starting the ranks")
             screen.start()

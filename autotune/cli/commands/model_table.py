@@ -13,6 +13,7 @@ from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.results.figures import dashed, microseconds, plain
 from autotune.results.result import Result
+from autotune.task import Task
 from autotune.text import shortened
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class ModelResult:
         times = self.times(call.problem)
         if times is not None:
             return times
-        guessed = estimate(call.problem, self.machine).before if self.rates is not None else 0.0
+        guessed = estimate(Task(call.problem, self.machine)).before if self.rates is not None else 0.0
         return guessed, guessed
 
     def _cells(self, forward: Forward, call: Call) -> list[str]:

@@ -61,9 +61,7 @@ def report_workload(
     write(Wanted.of(request), format, output, db, open, all)
 
 
-def write(
-    wanted: Wanted, format: str | None, file: Path | None, db: str | None, open: bool, all: bool = False
-) -> None:  # fmt: skip
+def write(wanted: Wanted, format: str | None, file: Path | None, db: str | None, open: bool, all: bool = False) -> None:
     """Build the reports and write them, the newest first."""
     if not all:  # those pages take a folder, whose name may have a dot
         output.check_ending(file, ENDINGS)

@@ -15,11 +15,11 @@ from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request, masked
 from autotune.db import CacheKey, Entry
 from autotune.errors import AutotuneError, NoDatabase
-from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.results.figures import config_text, dashed, device_text, problem_text, regime_options, resource_text
 from autotune.settings import default_database_url
+from autotune.task import Task
 
 if TYPE_CHECKING:
     from autotune.db import Store
@@ -56,10 +56,10 @@ def measure_taxes(
     machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
     session.check_ranks(request.world_size(machine), machine)
     problem = request.problem(machine)
-    session.check_work(problem, machine)
+    session.check_work(Task(problem, machine))
     try:
         with session.open_store(db, create=False) as store:
-            entry = _entry(request, problem, machine, wanted, store, db)
+            entry = _entry(request, Task(problem, machine), wanted, store, db)
             trials = [
                 (trial.config, trial.evaluation.latency.median)
                 for trial in store.trials(entry.study_id)
@@ -68,15 +68,15 @@ def measure_taxes(
     except NoDatabase as error:
         told = _untuned(request, problem, wanted, db, "has not been tuned here")
         raise NoDatabase(f"no database at {masked(db or default_database_url())} yet: {told}") from error
-    say_where(problem, machine)
+    say_where(Task(problem, machine))
     winner = entry.winner.config
-    base = choose_base(workload, problem, machine, winner, trials)
+    base = choose_base(workload, Task(problem, machine), winner, trials)
     try:
-        with closing(session.make_gang(workload, problem, machine)) as gang, bar(_line) as watch:
+        with closing(session.make_gang(workload, Task(problem, machine))) as gang, bar(_line) as watch:
             output.say("starting the ranks")
             gang.start()
             amount, tracing = Amount.on(machine, rounds), trace is not None
-            found = measure(workload, problem, machine, gang, winner, base, amount, watch, tracing)  # type: ignore[arg-type]
+            found = measure(workload, Task(problem, machine), gang, winner, base, amount, watch, tracing)  # type: ignore[arg-type]
     except KeyboardInterrupt:
         output.say("interrupted; nothing was stored")
         raise typer.Exit(exit_code()) from None
@@ -89,7 +89,7 @@ def measure_taxes(
         if json:
             output.data_json({**summary(found), "measured": jsonlib.loads(found.to_json())})
         else:
-            output.data(_text(request, problem, machine, entry, found))
+            output.data(_text(request, Task(problem, machine), entry, found))
     output.say(f"stored with study {entry.study_id}; next: {request.command('report', db)}")
 
 
@@ -100,19 +100,17 @@ def _write_trace(found: Taxes, file: Path) -> None:
     output.write(jsonlib.dumps(perfetto(found.traces, RUNGS)), file, "a trace, which ui.perfetto.dev opens,")
 
 
-def _entry(
-    request: Request, problem: Problem, machine: Machine, regime: Regime, store: Store, db: str | None
-) -> Entry:  # fmt: skip
+def _entry(request: Request, task: Task[Problem], regime: Regime, store: Store, db: str | None) -> Entry:
     """The problem's entry of today's kernels. Raises AutotuneError where it has to be tuned first."""
     from autotune.workloads import provenance_of
 
-    key, today = CacheKey.of(problem, machine, regime), provenance_of(request.workload)
+    key, today = CacheKey.of(task, regime), provenance_of(request.workload)
     entry = store.entry(key, today)
     if entry is not None:
         return entry
     stale = next((each for each in store.entries(key.workload) if each.key == key), None)
     why = "has not been tuned here" if stale is None else f"was tuned before {stale.provenance.changes(today)}"
-    raise AutotuneError(_untuned(request, problem, regime, db, why))
+    raise AutotuneError(_untuned(request, task.problem, regime, db, why))
 
 
 def _untuned(request: Request, problem: Problem, regime: Regime, db: str | None, why: str) -> str:
@@ -121,11 +119,11 @@ def _untuned(request: Request, problem: Problem, regime: Regime, db: str | None,
     return f"{needs} {why}; tune it first: {again}"
 
 
-def _text(request: Request, problem: Problem, machine: Machine, entry: Entry, found: Taxes) -> str:
+def _text(request: Request, task: Task[Problem], entry: Entry, found: Taxes) -> str:
     from autotune.report import waterfall
 
     caveat = waterfall.caveat(found)
-    head = f"{request.word}  {problem_text(problem.as_dict())}\n" + (f"\n{caveat}\n" if caveat else "")
+    head = f"{request.word}  {problem_text(task.problem.as_dict())}\n" + (f"\n{caveat}\n" if caveat else "")
     lines = [("device", device_text(entry.key)), *waterfall.table(found)]
     if (roofline := entry.winner.roofline) is not None:
         size, name = waterfall.unit(roofline.limit)

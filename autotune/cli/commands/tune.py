@@ -13,9 +13,9 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request, one_of, refuse
-from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
+from autotune.task import Task
 
 Seconds = Annotated[
     str | None,
@@ -76,21 +76,21 @@ def tune_workload(
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)
     problem = request.problem(machine)
-    session.check_work(problem, machine)
-    say_where(problem, machine)
+    session.check_work(Task(problem, machine))
+    say_where(Task(problem, machine))
     workload = request.workload
     if config is not None:
-        evaluate(workload, problem, machine, config, effort=EFFORTS[chosen], seed=seed, json=json)
+        evaluate(workload, Task(problem, machine), config, effort=EFFORTS[chosen], seed=seed, json=json)
         return
     with session.open_store(db) as store:
         with (
             live_storage(optuna_storage) as live,
-            session.make_screen(workload, problem, machine) as screen,
-            watching(problem, session.devices_text(problem, machine), ratios=not machine.is_interpreter) as watch,
-            closing(session.make_gang(workload, problem, machine)) as gang,
+            session.make_screen(workload, Task(problem, machine)) as screen,
+            watching(problem, session.devices_text(Task(problem, machine)), ratios=not machine.is_interpreter) as watch,
+            closing(session.make_gang(workload, Task(problem, machine))) as gang,
         ):
             result = tune(
-                workload, problem, machine, store, gang, screen,
+                workload, Task(problem, machine), store, gang, screen,
                 budget=limits, effort=EFFORTS[chosen], seed=seed, force=force, watch=watch,
                 regime=wanted, live=live,
             )  # fmt: skip
@@ -101,8 +101,8 @@ def tune_workload(
         raise typer.Exit(1)
 
 
-def say_where(problem: Problem, machine: Machine) -> None:
+def say_where(task: Task[Problem]) -> None:
     """Warn on stderr if there is no GPU."""
-    if machine.is_interpreter:
-        ranks = "1 rank runs" if problem.world_size == 1 else f"{problem.world_size} ranks run"
+    if task.machine.is_interpreter:
+        ranks = "1 rank runs" if task.problem.world_size == 1 else f"{task.problem.world_size} ranks run"
         output.say(f"no GPU found: {ranks} under Triton's interpreter; its times say nothing about GPUs")

@@ -25,6 +25,7 @@ from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import Allocate, Run
 from autotune.kernels.launching.way import M
 from autotune.kernels.primitives.barrier import barrier_kernel
+from autotune.task import Task
 
 BLOCK = 2048
 """Elements that a program copies of the gathered A."""
@@ -39,7 +40,7 @@ class FusedWay(GatherWay[M, MaybeS]):
 def _gemm(call: GatherCall[Any, Any]) -> dict[str, Any]:
     problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
     return {
-        **mode.common(problem, tensors, call.machine), **call.common(), **of_shard(call),
+        **mode.common(Task(problem, call.machine), tensors), **call.common(), **of_shard(call),
         "EPILOGUE": EPILOGUES.index(problem.epilogue), "HALVES": halves_constant(problem.halves, problem.n_local),
         "c_scales": scales_of_c(tensors), "N": problem.n_local, "result": tensors.c,
         "ready": scratch.ready, "done": scratch.done, "scale_a": None if problem.gathers_scales else tensors.scale_a,
@@ -139,7 +140,7 @@ def _gather_gemm(call: StagedCall) -> list[Launch]:
         "SLOTS": _slots(mode), "GATHERED": gathered, "CHUNKS": mode.k_chunks,
         **of_step(problem, mode, mode.k_chunks),
     }  # fmt: skip
-    in_two_parts = mode.in_two_parts(problem, call.machine) and not mode.preload_b
+    in_two_parts = mode.in_two_parts(Task(problem, call.machine)) and not mode.preload_b
     kind = FETCH if isinstance(mode, PullStaged) else PUSH if same_launch else NONE
     gemm = {
         "a": mode.a_operand(scratch.inbox if gathered else call.tensors.a, in_two_parts=in_two_parts),

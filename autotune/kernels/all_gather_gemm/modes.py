@@ -119,7 +119,7 @@ class Pull(Ours):
     def latency(self, task: GatherTask, rates: Rates) -> float:
         """Every column of tiles reads A over the links."""
         problem, columns = task.problem, math.ceil(task.problem.n_local / self.block_n)
-        computation = tiled_gemm(problem, self, task.machine, rates, task.machine.compute_units)
+        computation = tiled_gemm(task, self, rates, task.machine.compute_units)
         communication = problem.bytes_moved * columns / (rates.links * PULL_SHARE)
         return overlapped(computation, communication, PIECES, rates)
 
@@ -156,7 +156,7 @@ class Staged(Ours):
         problem, units = task.problem, task.machine.compute_units
         if self.schedule != "tile" and self.head_start == 0:
             units -= self.comm_programs // 2
-        computation = tiled_gemm(problem, self, task.machine, rates, units)
+        computation = tiled_gemm(task, self, rates, units)
         share = min(1.0, self.comm_programs / self.saturating) * self.links_share
         communication = _moved(problem, rates, self.copy_kib, share)
         return overlapped(computation, communication, _pieces(problem, self.transfer_rows) * self.k_chunks, rates)
@@ -215,7 +215,7 @@ class Push(Staged):
         """A push in the GEMM's own launch with a tile to suit M."""
         problem, machine = task.problem, task.machine
         tma = tma_aligned(task, "tma") and machine.has_tma and not machine.is_interpreter
-        tile: dict[str, Any] = default_tile(problem, machine)
+        tile: dict[str, Any] = default_tile(task)
         if problem.quantised:
             tile |= {"block_n": 2 * SCALE_BLOCK, "num_stages": min(3, tile["num_stages"])}
             tile |= {"block_m": min(64, tile["block_m"])} if tile["num_warps"] == 4 else {}
@@ -237,14 +237,14 @@ class Push(Staged):
         return push.fitting(task)
 
     def fitting(self, task: GatherTask) -> Self:
-        return self.of(with_fitting_tile(MODES.space, self.config(), task.problem, task.machine))
+        return self.of(with_fitting_tile(MODES.space, self.config(), task))
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
         """By tiles, with other tiles, for few rows, and with the transfer beside or around the GEMM."""
         machine, push = task.machine, cls.by_tiles(task)
         persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
-        tiles: list[dict[str, Any]] = [*tiles_beside_default(task.problem, machine)]
+        tiles: list[dict[str, Any]] = [*tiles_beside_default(task)]
         yield push
         for tile in tiles:
             yield push.replace(**tile)
@@ -323,7 +323,7 @@ MOST_ROWS_GATHERED_FIRST = 2000
 def default(task: GatherTask) -> Mode[AllGatherGemm]:
     """The config used without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push."""
     chosen = _by_arithmetic(task)
-    if chosen is not None and MODES.space.violation(chosen.config(), task.problem, task.machine) is None:
+    if chosen is not None and MODES.space.violation(chosen.config(), task) is None:
         return chosen
     return Push.by_tiles(task)
 
@@ -331,13 +331,13 @@ def default(task: GatherTask) -> Mode[AllGatherGemm]:
 def _by_arithmetic(task: GatherTask) -> Mode[AllGatherGemm] | None:
     """Overlap where the exchange takes longer than the GEMM or the GEMM is long; else our all-gather first."""
     problem, half = task.problem, task.machine.compute_units // 2
-    parts = two_ranks.parts(problem, task.machine)
+    parts = two_ranks.parts(task)
     if parts is None or not problem.rows_layout or problem.gathered:
         return None
     if parts.gemm > parts.exchange and problem.m * problem.k * problem.element_size <= MOST_WORD_BYTES:
         programs = _at_most(PROGRAMS, min(32 if problem.m <= 32 else 64, half))
         return CustomCollective.of_words(programs, 2 if problem.m <= 32 else 4 if problem.m <= 64 else 8)
-    tile = two_ranks.filling_tile(problem, task.machine, problem.m)
+    tile = two_ranks.filling_tile(task, problem.m)
     if problem.m < MOST_ROWS_BESIDE_TILES or problem.one_owner(tile["block_m"]):
         return _filled_push(task, tile)
     if problem.m <= MOST_ROWS_GATHERED_FIRST:

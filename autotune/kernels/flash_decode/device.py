@@ -273,9 +273,7 @@ def push_kernel(
     in an all-gather or, where heads have owners, an all-to-all.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
-    records = Records(
-        units, None, heads_of_group, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals
-    )  # fmt: skip
+    records = Records(units, None, heads_of_group, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals)
     FORM: tl.constexpr = known(Units, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED)
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)

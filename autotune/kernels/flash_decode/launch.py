@@ -25,7 +25,7 @@ from autotune.kernels.launching.knobs import MEMORY, LadderKnobs
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.scratch import wire_type
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
-from autotune.machine import Machine
+from autotune.task import Task
 
 REDUCERS = {"kernel": device.ELSEWHERE, "last": device.LAST, "trailing": device.TRAILING}
 
@@ -98,10 +98,9 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
     def tensors(self, problem: FlashDecode, shared: Allocate, own: Allocate) -> Tensors:
         return Tensors.allocate(problem, own)
 
-    def scratch(
-        self, problem: FlashDecode, knobs: FlashDecodeKnobs, machine: Machine, shared: Allocate, own: Allocate
-    ) -> Scratch:
+    def scratch(self, task: Task[FlashDecode], knobs: FlashDecodeKnobs, shared: Allocate, own: Allocate) -> Scratch:
         """Counters, inbox and splits, in every mode."""
+        problem = task.problem
         ints, fp32, dtype = torch.int32, torch.float32, TORCH_DTYPES[problem.dtype]
         units, world = Units.of(problem, knobs), problem.world_size
         wire = dtype if knobs.wire == "rounded" else fp32

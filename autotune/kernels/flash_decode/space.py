@@ -5,7 +5,6 @@ from __future__ import annotations
 from autotune.config import Config
 from autotune.dtypes import multiplies
 from autotune.kernels.flash_decode.problem import FlashDecode
-from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.sizes import round_up
 from autotune.task import Task
@@ -235,18 +234,18 @@ SPACE = Space(
 )  # fmt: skip
 
 
-def default_config(problem: FlashDecode, machine: Machine) -> Config:
+def default_config(task: Task[FlashDecode]) -> Config:
     """One launch that does it all, with splits that fill the machine evenly: what one would write unmeasured."""
-    heads = min(16, round_up(problem.group))
-    transfer_heads = _few_transfers(problem, machine, heads)
+    heads = min(16, round_up(task.problem.group))
+    transfer_heads = _few_transfers(task, heads)
     config = Config(
         {
             "mode": "fused",
             "block_n": 64,
-            "kv_splits": _filling_splits(problem, machine, heads),
+            "kv_splits": _filling_splits(task, heads),
             "heads_per_program": heads,
             "num_warps": 4,
-            "num_stages": 3 if machine.kind != "hip" else 2,
+            "num_stages": 3 if task.machine.kind != "hip" else 2,
             "table_reads": "ahead",
             "program_order": "heads",
             "reducer": "trailing",
@@ -261,7 +260,7 @@ def default_config(problem: FlashDecode, machine: Machine) -> Config:
     for block_n, num_warps in ((64, 4), (32, 4), (16, 2)):
         # Wide heads, a small LDS, short sequences: a smaller step fits where the usual one does not.
         config = config.replace(block_n=block_n, num_warps=num_warps)
-        if SPACE.violation(config, problem, machine) is None:
+        if SPACE.violation(config, task) is None:
             break
     return config
 
@@ -270,24 +269,27 @@ def _groups(problem: FlashDecode, heads: int) -> int:
     return problem.batch * problem.kv_heads * -(-problem.group // heads)
 
 
-def _few_transfers(problem: FlashDecode, machine: Machine, heads: int) -> int:
+def _few_transfers(task: Task[FlashDecode], heads: int) -> int:
     """The fewest heads per transfer that leave at most two trailing programs for each compute unit, of one owner."""
     transfer_heads = 1
-    while transfer_heads < heads and _groups(problem, heads) * heads > 2 * machine.compute_units * transfer_heads:
-        if not _have_one_owner(problem, 2 * transfer_heads):
+    while (
+        transfer_heads < heads
+        and _groups(task.problem, heads) * heads > 2 * task.machine.compute_units * transfer_heads
+    ):
+        if not _have_one_owner(task.problem, 2 * transfer_heads):
             break
         transfer_heads *= 2
     return transfer_heads
 
 
-def _filling_splits(problem: FlashDecode, machine: Machine, heads: int) -> int:
+def _filling_splits(task: Task[FlashDecode], heads: int) -> int:
     """The fewest splits that make two programs for each compute unit and leave few units idle while the last ones run.
 
     As long as each split has a step of 64 tokens. Twice and a little, 288 programs on 132 units, would not do: a few
     units have three of them, and the others wait.
     """
-    groups, units = _groups(problem, heads), machine.compute_units
-    useful = [int(v) for v in SPACE.dimensions["kv_splits"].values if v == 1 or (int(v) - 1) * 64 < problem.kv_len]
+    groups, units = _groups(task.problem, heads), task.machine.compute_units
+    useful = [int(v) for v in SPACE.dimensions["kv_splits"].values if v == 1 or (int(v) - 1) * 64 < task.problem.kv_len]
     enough = [splits for splits in useful if splits * groups >= 2 * units] or useful[-1:]
     return next((splits for splits in enough if _idle(splits * groups, units) <= MOST_IDLE), enough[0])
 
@@ -297,9 +299,9 @@ def _idle(programs: int, units: int) -> float:
     return 1 - programs / (-(-programs // units) * units)
 
 
-def first_configs(problem: FlashDecode, machine: Machine) -> list[Config]:
+def first_configs(task: Task[FlashDecode]) -> list[Config]:
     """The default's local kernels in every mode, and the other ways to fuse."""
-    default = default_config(problem, machine)
+    default = default_config(task)
     found = [
         default,
         default.replace(protocol="ll"),
@@ -309,8 +311,8 @@ def first_configs(problem: FlashDecode, machine: Machine) -> list[Config]:
         default.replace(exchange="two_shot", wire="rounded"),
     ]
     for mode in SEVERAL_KERNELS:
-        launched = "eager" if machine.is_interpreter else "graph"
+        launched = "eager" if task.machine.is_interpreter else "graph"
         values = {**default, "mode": mode, "launch": launched}
         names = {d.name for d in SPACE.dimensions_of(mode)}
         found.append(Config({name: value for name, value in values.items() if name in names}))
-    return list(SPACE.valid(found, problem, machine))
+    return list(SPACE.valid(found, task))

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.device_rates import Rates
 from autotune.kernels.gemm.tile import GemmTile
-from autotune.machine import Machine
+from autotune.task import Task
 
 FULL_INTENSITY = 128 * 256 / (128 + 256)
 """Operations per loaded element of the tile that reaches the full rate."""
@@ -37,8 +37,9 @@ def library_gemm(problem: Any, rates: Rates, chunks: float = 1.0) -> float:
     return max(2.0 * rows * columns * depth / flops, memory) + (chunks - 1) * rates.launch
 
 
-def tiled_gemm(problem: Any, tile: GemmTile, machine: Machine, rates: Rates, units: int) -> float:
+def tiled_gemm(task: Task[Any], tile: GemmTile, rates: Rates, units: int) -> float:
     """Our GEMM on so many compute units: the slower of the waves' arithmetic and the bytes from memory."""
+    problem, machine = task.problem, task.machine
     rows, columns, depth = map(int, problem.gemm)
     flops = rates.flops * (2 if problem.element_size == 1 else 1)
     memory = int(problem.bytes_read) / rates.memory

@@ -230,9 +230,7 @@ def blocks(size: int) -> int:
     return -(-size // SCALE_BLOCK)
 
 
-def scale_shapes(
-    scales: str, a: tuple[int, int], b: tuple[int, int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:  # fmt: skip
+def scale_shapes(scales: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of the scales of an A [rows, K] and a B [K, columns]."""
     (rows, width), (depth, columns) = a, b
     if scales == "tensor":

@@ -10,7 +10,6 @@ from typing import Any
 from autotune.config import Config
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.gemm.problem import GemmProblem
-from autotune.machine import Machine
 from autotune.search_spaces.space import Constraint, Space
 from autotune.sizes import round_up
 from autotune.task import Task
@@ -75,33 +74,34 @@ def split_constraints() -> tuple[Constraint, ...]:
     )  # fmt: skip
 
 
-def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
+def default_tile(task: Task[GemmProblem]) -> dict[str, int]:
     """Tile and pipeline that one would write down without measuring: few rows read B as fast as they can, many compute.
 
     Without ``loads``; the caller makes it smaller where it does not fit (fp32, odd shapes).
     """
-    rows, columns, depth = problem.gemm
+    machine = task.machine
+    rows, columns, depth = task.problem.gemm
     if machine.is_interpreter:
         tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
     elif rows <= FEW_ROWS:
-        tile = _tiles_for_few_rows(problem, machine)[0]
+        tile = _tiles_for_few_rows(task)[0]
     elif machine.kind == "hip":
         tile = {**SQUARE, "num_stages": 2}
     else:
         tile = dict(_soonest_tiles(rows, columns, machine.compute_units)[0])
-    if problem.scaled and not machine.is_interpreter:
+    if task.problem.scaled and not machine.is_interpreter:
         tile["block_k"] = 128  # as many bytes
-        if rows > FEW_ROWS and _promotes(problem, machine):
+        if rows > FEW_ROWS and _promotes(task):
             tile |= _promoted_tile()
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
     return tile
 
 
-def with_fitting_tile(space: Space, config: Config, problem: GemmProblem, machine: Machine) -> Config:
+def with_fitting_tile(space: Space, config: Config, task: Task[GemmProblem]) -> Config:
     """A config with the first smaller tile that fits where its own does not: fp32, odd shapes; else the smallest."""
     smallest = {"block_n": 32, "block_k": min(64, config.integer("block_k")), "num_stages": 2}
-    while space.violation(config, problem, machine) is not None and any(
+    while space.violation(config, task) is not None and any(
         config.integer(name) > least for name, least in smallest.items()
     ):
         block_n = max(smallest["block_n"], config.integer("block_n") // 2)
@@ -126,18 +126,19 @@ TURNS = ((FLAT, 0.65), (SQUARE, 1.0), (WIDE, 1.7))
 """
 
 
-def _tiles_for_few_rows(problem: GemmProblem, machine: Machine) -> list[dict[str, int]]:
+def _tiles_for_few_rows(task: Task[GemmProblem]) -> list[dict[str, int]]:
     """A narrow tile; on CUDA also a flat one, first where the GPU does not hold a program for each narrow tile at once.
 
     With 64 rows of bf16 a narrow tile's stages leave no room for a second program on a unit. All-gather + GEMM with
     M=64 N=28672 K=8192 on 2 H100: 224 narrow tiles take 97.7 µs, 112 flat ones 93.5, all else equal (2026-11-25).
     """
-    rows, columns, _ = problem.gemm
+    machine = task.machine
+    rows, columns, _ = task.problem.gemm
     block_m = max(16, round_up(rows))
     if machine.kind == "hip":
         return [{**NARROW, "block_m": block_m, "num_stages": 2}]
     narrow, flat = ({**tile, "block_m": block_m} for tile in (NARROW, FLAT))
-    held = _pipeline_bytes(problem, machine, block_m, narrow["block_n"], narrow["block_k"], narrow["num_stages"])
+    held = _pipeline_bytes(task, block_m, narrow["block_n"], narrow["block_k"], narrow["num_stages"])
     at_once = machine.compute_units * max(1, machine.shared_memory // held)
     return [narrow, flat] if -(-columns // narrow["block_n"]) <= at_once else [flat, narrow]
 
@@ -158,17 +159,18 @@ def _soonest_tiles(rows: int, columns: int, units: int) -> list[dict[str, int]]:
     return [tile for tile, _ in sorted(TURNS, key=time)]
 
 
-def tiles_beside_default(problem: GemmProblem, machine: Machine) -> list[dict[str, int]]:
+def tiles_beside_default(task: Task[GemmProblem]) -> list[dict[str, int]]:
     """Tiles to try first beside the default's: on CUDA the next one; on AMD a wider one of Triton's tutorial on matrix
     multiplication, which we have only compiled.
 
     Those of fp8 read as many bytes in a step as bf16 at 64; where sums are promoted, see ``_promoted_tile``.
     """
+    problem, machine = task.problem, task.machine
     rows, columns, _ = problem.gemm
     if machine.is_interpreter:
         return []
     if rows <= FEW_ROWS:
-        return _tiles_for_few_rows(problem, machine)[1:]
+        return _tiles_for_few_rows(task)[1:]
     if machine.kind == "hip":
         return [{**WIDE, "num_warps": 4, "num_stages": 2}]
     if not problem.scaled:
@@ -180,8 +182,8 @@ def tiles_beside_default(problem: GemmProblem, machine: Machine) -> list[dict[st
     return [square, {**wide, "num_stages": 4}, {**square, "block_m": 64, "num_stages": 4}]
 
 
-def _promotes(problem: GemmProblem, machine: Machine) -> bool:
-    return machine.kind == "cuda" and not problem.fast_accum
+def _promotes(task: Task[GemmProblem]) -> bool:
+    return task.machine.kind == "cuda" and not task.problem.fast_accum
 
 
 def _promoted_tile() -> dict[str, int]:
@@ -250,21 +252,20 @@ def fits_shared_memory(
     s: Task[GemmProblem], block_m: int, block_n: int, block_k: int, num_stages: int, loads: str
 ) -> bool:
     """True if the stages of a pipeline and the tile of C that TMA stores fit into a program's shared memory."""
-    held = _pipeline_bytes(s.problem, s.machine, block_m, block_n, block_k, num_stages)
+    held = _pipeline_bytes(s, block_m, block_n, block_k, num_stages)
     output = block_m * min(block_n, max(32, block_n // 2)) * s.problem.result_size if loads == "tma" else 0
     return bool(held + output <= s.machine.shared_memory)
 
 
-def _pipeline_bytes(
-    problem: GemmProblem, machine: Machine, block_m: int, block_n: int, block_k: int, num_stages: int
-) -> int:
+def _pipeline_bytes(task: Task[GemmProblem], block_m: int, block_n: int, block_k: int, num_stages: int) -> int:
     """Bytes of shared memory that the stages of A and B take."""
+    machine = task.machine
     # One stage less where the oldest is in registers: on gfx942 on its way in; below 64 rows, too few for sm_90's
     # wgmma, as operand, but not in fp32, which tensor cores do not take. On gfx950 Triton 3.9 copies every stage
     # straight into LDS, with a sixteenth of padding at most (3.6 as on gfx942).
-    few_rows = machine.kind == "cuda" and block_m < WGMMA_ROWS and problem.dtype != "fp32"
+    few_rows = machine.kind == "cuda" and block_m < WGMMA_ROWS and task.problem.dtype != "fp32"
     stages = max(1, num_stages - (few_rows or machine.arch == "gfx942"))
-    operands = (block_m + block_n) * block_k * problem.element_size
+    operands = (block_m + block_n) * block_k * task.problem.element_size
     operands += operands // 16 if machine.arch == "gfx950" else 0
     return stages * operands
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.dtypes import FP8, SCALE_BLOCK, SCALES, WGMMA_ROWS
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.kernels.launching.knobs import LadderKnobs
-from autotune.machine import Machine
 from autotune.search_spaces.joint import number, word
+from autotune.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -60,9 +60,9 @@ class Tile(LadderKnobs):
         """A, or an inbox that stands in for it: row-major."""
         return self.operand(a, (self.block_m // (1 + in_two_parts), self.block_k))
 
-    def in_two_parts(self, problem: GemmProblem, machine: Machine) -> bool:
+    def in_two_parts(self, task: Task[GemmProblem]) -> bool:
         """True if the upper and the lower rows of a tile are multiplied in turn."""
-        return self.rows_in_turn(problem.scales, self.promoted(problem, machine), halves=problem.halves)
+        return self.rows_in_turn(task.problem.scales, self.promoted(task), halves=task.problem.halves)
 
     def rows_in_turn(self, scales: str, promoted: int | None, *, halves: bool) -> bool:
         """``in_two_parts`` for any product with these scales, promoted after so many of K; ``halves`` of B make a tile.
@@ -84,8 +84,9 @@ class Tile(LadderKnobs):
             return self.operand(b.t().unflatten(0, (2, -1)), (2, self.block_n // 2, self.block_k))
         return self.operand(b.t(), (self.block_n, self.block_k))
 
-    def common(self, problem: GemmProblem, tensors: GemmTensors, machine: Machine) -> dict[str, Any]:
+    def common(self, task: Task[GemmProblem], tensors: GemmTensors) -> dict[str, Any]:
         """Arguments that every GEMM kernel has."""
+        problem = task.problem
         b = tensors.b
         c_columns = self.block_n // 2 if self.block_n >= 64 or problem.gated else self.block_n  # see ``store_tile``
         return {
@@ -96,14 +97,17 @@ class Tile(LadderKnobs):
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
             "TMA": self.tma, "B_TRANSPOSED": problem.b_order == "nk", "EVEN_K": problem.gemm[2] % self.block_k == 0,
             "scale_a": tensors.scale_a, "scale_b": tensors.scale_b, "SCALES": SCALES.index(problem.scales),
-            "PROMOTE": self.promoted(problem, machine),
+            "PROMOTE": self.promoted(task),
         }  # fmt: skip
 
-    def promoted(self, problem: GemmProblem, machine: Machine) -> int | None:
+    def promoted(self, task: Task[GemmProblem]) -> int | None:
         """Products along K after which a dot product's sum is added up in fp32 registers; None: as Triton does, which
         is exact on AMD.
         """
-        whole = problem.dtype not in FP8 or problem.fast_accum or problem.scales == "block" or machine.kind == "hip"
+        problem = task.problem
+        whole = (
+            problem.dtype not in FP8 or problem.fast_accum or problem.scales == "block" or task.machine.kind == "hip"
+        )
         return None if whole else min(PROMOTED, self.block_k)
 
 

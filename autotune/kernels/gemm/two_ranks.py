@@ -13,8 +13,8 @@ from typing import Any
 
 from autotune.device_rates import RATES
 from autotune.kernels.gemm.space import SQUARE, WIDE
-from autotune.machine import Machine
 from autotune.sizes import round_up
+from autotune.task import Task
 
 ARCH = "sm_90"
 
@@ -43,11 +43,12 @@ class Parts:
     exchange: float
 
 
-def parts(problem: Any, machine: Machine) -> Parts | None:
+def parts(task: Task[Any]) -> Parts | None:
     """The times of both parts by the rates of sm_90; None where the rules that go by them have not been measured: other
     machines and numbers of ranks, 8 or 32 bits, parts that travel as fp8, SwiGLU.
     """
-    here = machine.arch == ARCH and machine.interconnect == "nvlink" and problem.world_size == 2
+    problem = task.problem
+    here = task.machine.arch == ARCH and task.machine.interconnect == "nvlink" and problem.world_size == 2
     if not here or problem.element_size != OF_16_BITS or problem.gated or problem.wire != "auto":
         return None
     rates, (_, columns, depth) = RATES[ARCH], problem.gemm
@@ -59,24 +60,25 @@ def programs_of(tile: Mapping[str, int], rows: int, columns: int) -> int:
     return -(-rows // tile["block_m"]) * -(-columns // tile["block_n"])
 
 
-def filling_tile(problem: Any, machine: Machine, rows: int) -> dict[str, int]:
+def filling_tile(task: Task[Any], rows: int) -> dict[str, int]:
     """The largest tile whose programs fill the GPU, else the smallest. ``rows``: those that one owner has.
 
     A few wide tiles that all run at once overlap little: those of a peer's rows wait, then all compute together.
     """
-    m, columns, _ = problem.gemm
-    enough = FILLED * machine.compute_units
+    m, columns, _ = task.problem.gemm
+    enough = FILLED * task.machine.compute_units
     tile = next((each for each in FILLING if programs_of(each, m, columns) >= enough), FILLING[-1])
-    return cut_to_size({**tile, "block_m": min(tile["block_m"], max(16, round_up(rows)))}, problem)
+    return cut_to_size({**tile, "block_m": min(tile["block_m"], max(16, round_up(rows)))}, task.problem)
 
 
-def one_round_tile(problem: Any, machine: Machine, rows: int) -> dict[str, int] | None:
+def one_round_tile(task: Task[Any], rows: int) -> dict[str, int] | None:
     """The narrowest tile of an owner's rows whose programs all run at once; None if there is none."""
+    problem = task.problem
     _, columns, _ = problem.gemm
     block_m = min(128, max(16, round_up(rows)))
     for block_n in (64, 128, 256):
         if problem.world_size * programs_of({"block_m": block_m, "block_n": block_n}, rows, columns) <= (
-            machine.compute_units
+            task.machine.compute_units
         ):
             return cut_to_size({**_pipeline(block_m, block_n), "block_m": block_m, "block_n": block_n}, problem)
     return None

@@ -18,6 +18,7 @@ from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import SummedTensors, wire_dtype
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
+from autotune.task import Task
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
         partials, tickets = mode.partials(problem.m, problem.n, own)
         return Tiles.of(
             problem, mode.mode, mode.protocol, tiles, tile, shared,
-            wire_dtype(problem, task.machine) if problem.wire == "fp8" else None,
+            wire_dtype(task) if problem.wire == "fp8" else None,
             partials=partials, tickets=tickets,
             parts=own((1, tiles, *tile), TORCH_DTYPES[problem.result_dtype]) if mode.phased else None,
         )  # fmt: skip
@@ -56,8 +57,8 @@ class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
             return _in_phases(call, programs, tiles)
         combining = tiles if separate else 0
         arguments = {
-            **mode.common(problem, tensors, call.machine), **exchange_arguments(call, mode.mode), "c": tensors.c,
-            "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(problem, call.machine)),
+            **mode.common(Task(problem, call.machine), tensors), **exchange_arguments(call, mode.mode), "c": tensors.c,
+            "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(Task(problem, call.machine))),
             "partials": scratch.partials, "tickets": scratch.tickets, "M": problem.m, "N": problem.n,
             "K": problem.k_local, "gemm_programs": programs, "SEPARATE": separate, "SPLITS": mode.split_k,
             "trace": mode.trace_of(programs + combining, tensors.c),
@@ -73,10 +74,8 @@ class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
 def _in_phases(call: TilesCall, programs: int, tiles: int) -> list[Launch]:
     """For ``tune taxes``: the GEMM, then the all-reduce of the tiles that it has kept, column by column."""
     problem, mode, tensors = call.problem, call.knobs, call.tensors
-    gemm = keep_tiles(
-        call, programs, kept=call.scratch.parts, kept_scales=None, rows=problem.m, SLOTS=1, FLATTEN=False
-    )  # fmt: skip
-    common = mode.common(problem, tensors, call.machine)
+    gemm = keep_tiles(call, programs, kept=call.scratch.parts, kept_scales=None, rows=problem.m, SLOTS=1, FLATTEN=False)
+    common = mode.common(Task(problem, call.machine), tensors)
     arguments = exchange_arguments(call, mode.mode) | {
         **{name: common[name] for name in ("bias", "BIAS", "BLOCK_M", "BLOCK_N")},
         "c": tensors.c, "parts": call.scratch.parts, "M": problem.m, "N": problem.n,

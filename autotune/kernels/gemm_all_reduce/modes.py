@@ -186,9 +186,7 @@ def _ll_fit_registers(s: ReduceTask, protocol: str, block_m: int, block_n: int, 
     return polled_words_fit(s, protocol, block_m * block_n, 32 * num_warps)
 
 
-def _persists(
-    s: ReduceTask, schedule: str, programs_per_unit: int, split_k: int, block_m: int, block_n: int
-) -> bool:  # fmt: skip
+def _persists(s: ReduceTask, schedule: str, programs_per_unit: int, split_k: int, block_m: int, block_n: int) -> bool:
     if schedule == "tile":
         return programs_per_unit == 1
     rows, columns, _ = s.problem.gemm
@@ -232,7 +230,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
     overlaps: ClassVar[bool] = True
 
     def latency(self, task: ReduceTask, rates: Rates) -> float:
-        computation = tiled_gemm(task.problem, self, task.machine, rates, task.machine.compute_units)
+        computation = tiled_gemm(task, self, rates, task.machine.compute_units)
         return overlapped(computation, links(task.problem, rates), PIECES, rates)
 
     def rungs(self, task: ReduceTask) -> Mapping[str, Self | str]:
@@ -245,11 +243,11 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
     @classmethod
     def untuned(cls, task: ReduceTask) -> Self | None:
         """As one would write it down without measuring; None if no tile fits."""
-        problem, machine = task.problem, task.machine
+        machine = task.machine
         tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
-        tile: dict[str, Any] = {**default_tile(problem, machine), "loads": "tma" if tma else "pointer", "split_k": 1}
+        tile: dict[str, Any] = {**default_tile(task), "loads": "tma" if tma else "pointer", "split_k": 1}
         base = cls(**tile, schedule="tile", programs_per_unit=1, combine="sender", protocol="signal")
-        return MODES.first_valid([cls.of(with_fitting_tile(MODES.space, base.config(), problem, machine))], task)
+        return MODES.first_valid([cls.of(with_fitting_tile(MODES.space, base.config(), task))], task)
 
     @classmethod
     def first(cls, task: ReduceTask) -> Iterator[Self]:
@@ -257,7 +255,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         base = cls.untuned(task)
         if base is not None:
             yield base
-            for tile in tiles_beside_default(task.problem, task.machine):
+            for tile in tiles_beside_default(task):
                 yield base.replace(**tile)
             yield from base.changed(task.problem.m <= MOST_ROWS_IN_WORDS)
 
@@ -293,7 +291,7 @@ LONG_GEMM = 5.0
 
 def by_arithmetic(task: ReduceTask) -> type[OneShot | TwoShot | CustomCollective] | None:
     """The mode of an untuned config on two ranks of sm_90 with more than a few rows; None elsewhere."""
-    parts = two_ranks.parts(task.problem, task.machine)
+    parts = two_ranks.parts(task)
     if parts is None or task.problem.m <= MOST_ROWS_ONE_SHOT:
         return None
     if task.problem.m > MOST_ROWS_AT_ONCE:

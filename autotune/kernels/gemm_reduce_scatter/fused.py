@@ -19,6 +19,7 @@ from autotune.kernels.launching.gemm import SummedTensors, wire_dtype
 from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Allocate
+from autotune.task import Task
 
 SLOTS = 2
 """Places for the tiles under way, used in turn; see device.py."""
@@ -66,7 +67,7 @@ class FusedWay(GemmWay[GemmReduceScatter, Fused, SummedTensors, Tiles]):
         return Tiles(
             epoch_counter=shared((1,), torch.int64),
             arrivals=shared((world, units), ints),
-            inbox=shared((places, mode.block_m, mode.block_n), wire_dtype(problem, task.machine)),
+            inbox=shared((places, mode.block_m, mode.block_n), wire_dtype(task)),
             inbox_scales=shared((places, mode.block_m), torch.float32) if problem.wire == "fp8" else None,
             sent=own((world, units), ints),
             partials=partials,
@@ -96,8 +97,8 @@ def _gemm_scatter(call: TilesCall, programs: int) -> Launch:
     problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
     resident = None if mode.schedule == "tile" else programs
     arguments = {
-        **mode.common(problem, tensors, call.machine), **call.common(),
-        "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(problem, call.machine)),
+        **mode.common(Task(problem, call.machine), tensors), **call.common(),
+        "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(Task(problem, call.machine))),
         "M": problem.m, "N": problem.n, "K": problem.k_local, "rows": problem.rows, "inbox": scratch.inbox,
         "inbox_scales": scratch.inbox_scales, "arrivals": scratch.arrivals, "sent": scratch.sent,
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
@@ -116,7 +117,7 @@ def _in_phases(call: TilesCall) -> list[Launch]:
         call, _programs(call), kept=scratch.inbox, kept_scales=scratch.inbox_scales, rows=problem.rows, SLOTS=SLOTS,
         FLATTEN=mode.schedule == "flattened",
     )  # fmt: skip
-    known = mode.common(problem, tensors, call.machine) | call.common()
+    known = mode.common(Task(problem, call.machine), tensors) | call.common()
     arguments = {name: known[name] for name in sum_tiles_kernel.arg_names if name in known} | {
         "result": tensors.c, "residual": tensors.residual, "inbox": scratch.inbox,
         "inbox_scales": scratch.inbox_scales, "rows": problem.rows, "N": problem.n, "ready": scratch.ready,

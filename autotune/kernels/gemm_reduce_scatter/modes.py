@@ -175,7 +175,7 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
     links_share: ClassVar[float] = 1.0
 
     def latency(self, task: ScatterTask, rates: Rates) -> float:
-        computation = tiled_gemm(task.problem, self, task.machine, rates, task.machine.compute_units)
+        computation = tiled_gemm(task, self, rates, task.machine.compute_units)
         return overlapped(computation, links(task.problem, rates, self.links_share), PIECES, rates)
 
     def rungs(self, task: ScatterTask) -> Mapping[str, Self]:
@@ -189,7 +189,7 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
         """Each tile its own program, of a size to suit an owner's rows."""
         problem, machine = task.problem, task.machine
         tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
-        tile: dict[str, Any] = {**default_tile(problem, machine), "loads": "tma" if tma else "pointer"}
+        tile: dict[str, Any] = {**default_tile(task), "loads": "tma" if tma else "pointer"}
         tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.rows)))
         if tile["block_m"] * tile["block_n"] < 128 * tile["num_warps"]:
             tile["num_warps"] = 4
@@ -197,7 +197,7 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
         return push.fitting(task)
 
     def fitting(self, task: ScatterTask) -> Self:
-        return self.of(with_fitting_tile(MODES.space, self.config(), task.problem, task.machine))
+        return self.of(with_fitting_tile(MODES.space, self.config(), task))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +211,7 @@ class Push(Fused):
         """By tiles, with other tiles, and with one thing changed at a time."""
         push = cls.by_tiles(task)
         yield push
-        for tile in tiles_beside_default(task.problem, task.machine):
+        for tile in tiles_beside_default(task):
             yield push.replace(**tile)
         yield push.replace(schedule="persistent", signals="next_turn")
         # Where the loop is flattened, tiles on their way out take memory of their own: 262 KB in all for 128 x 256 and
@@ -249,7 +249,7 @@ FEW_ROWS_OF_AN_OWNER = 16
 def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
     """The config used without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push by tiles."""
     chosen = _by_arithmetic(task)
-    if chosen is not None and MODES.space.violation(chosen.config(), task.problem, task.machine) is None:
+    if chosen is not None and MODES.space.violation(chosen.config(), task) is None:
         return chosen
     return Push.by_tiles(task)
 
@@ -257,19 +257,19 @@ def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
 def _by_arithmetic(task: ScatterTask) -> Mode[GemmReduceScatter] | None:
     """A persistent push if the links are the bottleneck; else copies for many rows, and for few one round of tiles."""
     problem, machine, rows = task.problem, task.machine, task.problem.rows
-    parts = two_ranks.parts(problem, machine)
+    parts = two_ranks.parts(task)
     if parts is None:
         return None
     push = Push.by_tiles(task)
     if parts.gemm <= LINKS_SLOWER * parts.exchange:
-        tile = two_ranks.filling_tile(problem, machine, rows)
+        tile = two_ranks.filling_tile(task, rows)
         many = two_ranks.programs_of(tile, problem.m, problem.n) > machine.compute_units
         turns = {"schedule": "persistent", "signals": "next_turn"} if many else {}
         return push.replace(**tile, **turns).fitting(task)
     if problem.m > FEWEST_ROWS_OF_COPIES:
         unit = next((each for each in UNITS if each >= min(2048, rows) and each * MOST_CHUNKS >= rows), UNITS[-1])
         return CopyEngine(transfer_rows=unit, gemm_streams=1, sum_block=4096, sum_warps=4)
-    one_round = two_ranks.one_round_tile(problem, machine, rows) if rows > FEW_ROWS_OF_AN_OWNER else None
+    one_round = two_ranks.one_round_tile(task, rows) if rows > FEW_ROWS_OF_AN_OWNER else None
     if one_round is None:
         return push
     # Pointers are level with TMA or up to 6 % faster where they need no masks, in tiles of at most 128 columns.

@@ -97,7 +97,7 @@ class Kernels(ABC, Generic[P, K, T, S]):
         """Operands and result with undefined contents. ``shared`` allocates on the heap, ``own`` on this device."""
 
     @abstractmethod
-    def scratch(self, problem: P, knobs: K, machine: Machine, shared: Allocate, own: Allocate) -> S | None:
+    def scratch(self, task: Task[P], knobs: K, shared: Allocate, own: Allocate) -> S | None:
         """The scratch of a config; None in a mode that launches none of our kernels."""
 
     @abstractmethod
@@ -149,15 +149,16 @@ class Kernels(ABC, Generic[P, K, T, S]):
         named: dict[str, Any] = dict(zip((*self.operands, *self.results), (*operands, *outs), strict=True))
         return self.tensors_type(**named)
 
-    def offline(self, problem: P, config: Config, machine: Machine) -> list[Launch]:
+    def offline(self, task: Task[P], config: Config) -> list[Launch]:
         """The launches of one call on tensors without memory, to be compiled for a machine that is not here."""
+        problem = task.problem
         knobs = self.knobs.of(config)
-        scratch = self.scratch(problem, knobs, machine, meta, meta)
+        scratch = self.scratch(task, knobs, meta, meta)
         if scratch is None:
             return []
         tensors, bases = self.tensors(problem, meta, meta), meta((problem.world_size,), torch.int64)
         status = meta(status_shape(problem.world_size), torch.int64)
-        return self.plan(Call(problem, knobs, machine, tensors, scratch, bases, 0, status, SPINS_OFFLINE))
+        return self.plan(Call(problem, knobs, task.machine, tensors, scratch, bases, 0, status, SPINS_OFFLINE))
 
 
 @dataclass(frozen=True)
@@ -172,11 +173,12 @@ class Kept(Generic[S]):
 
     @classmethod
     def of(
-        cls, kernels: Kernels[P, K, T, S], problem: P, knobs: K, machine: Machine, shared: Allocate, own: Allocate,
+        cls, kernels: Kernels[P, K, T, S], task: Task[P], knobs: K, shared: Allocate, own: Allocate,
         shard: torch.Tensor | None = None,
     ) -> Kept[S]:  # fmt: skip
         """``shared`` allocates on the heap, ``own`` on this device; no shard where one is given."""
-        scratch = kernels.scratch(problem, knobs, machine, shared, own)
+        problem = task.problem
+        scratch = kernels.scratch(task, knobs, shared, own)
         shape = kernels.read_by_peers(problem, knobs)
         if shape is not None and shard is None:
             shard = shared(shape, OPERAND_DTYPES[problem.dtype])
@@ -195,7 +197,7 @@ class Setup(Generic[P, K, T, S]):
     """
 
     def __init__(
-        self, kernels: Kernels[P, K, T, S], problem: P, config: Config, machine: Machine, heap: SymmetricHeap,
+        self, kernels: Kernels[P, K, T, S], task: Task[P], config: Config, heap: SymmetricHeap,
         spin_limit: int, shard: torch.Tensor | None = None, kept: Kept[S] | None = None,
         status: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
@@ -203,11 +205,11 @@ class Setup(Generic[P, K, T, S]):
         where it allocates. Raises HeapExhausted.
         """
         self.knobs = kernels.knobs.of(config)
-        self._kernels, self._problem, self._machine = kernels, problem, machine
+        self._kernels, self._problem, self._machine = kernels, task.problem, task.machine
         self._heap, self._spin_limit = heap, spin_limit
         self._status = new_status(heap) if status is None else status
         if kept is None:
-            kept = share(heap, functools.partial(Kept.of, kernels, problem, self.knobs, machine, shard=shard))
+            kept = share(heap, functools.partial(Kept.of, kernels, task, self.knobs, shard=shard))
         self.scratch: S | None = kept.scratch
         self.shard = kept.shard
         self._own_shard = None if shard is not None else kept.shard

@@ -9,7 +9,7 @@ import torch
 
 from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
-from autotune.machine import Machine
+from autotune.task import Task
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ def _stored(order: str, shape: tuple[int, ...], dtype: torch.dtype, allocate: Al
     return allocate(shape[::-1], dtype).t() if order == "nk" else allocate(shape, dtype)
 
 
-def wire_dtype(problem: GemmProblem, machine: Machine) -> torch.dtype:
+def wire_dtype(task: Task[GemmProblem]) -> torch.dtype:
     """The type of parts on their way to those who sum them; fp8 is that of the machine's matrix units."""
-    if problem.wire == "auto":
-        return TORCH_DTYPES[problem.result_dtype]
-    return OPERAND_DTYPES["fp8_fnuz" if machine.arch == "gfx942" else "fp8"]
+    if task.problem.wire == "auto":
+        return TORCH_DTYPES[task.problem.result_dtype]
+    return OPERAND_DTYPES["fp8_fnuz" if task.machine.arch == "gfx942" else "fp8"]
 
 
 ROW_ALIGNMENT = 16

@@ -112,8 +112,7 @@ class Modes(Generic[P]):
 
     def first_valid(self, configs: Iterable[M], task: Task[P]) -> M | None:
         """It looks at no more of them."""
-        problem, machine = task.problem, task.machine
-        return next((each for each in configs if self.space.violation(each.config(), problem, machine) is None), None)
+        return next((each for each in configs if self.space.violation(each.config(), task) is None), None)
 
     def default_config(self, task: Task[P]) -> Config:
         return self._default(task).config()
@@ -122,4 +121,4 @@ class Modes(Generic[P]):
         """The default, then the first of each mode; all valid, each once."""
         ways = [[each.config() for each in mode.first(task)] for mode in self._tried]
         found = in_turns(ways) if self._turns else itertools.chain(*ways)
-        return list(self.space.valid([self.default_config(task), *found], task.problem, task.machine))
+        return list(self.space.valid([self.default_config(task), *found], task))

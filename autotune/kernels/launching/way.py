@@ -15,7 +15,6 @@ from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.tensors import Allocate, Run
-from autotune.machine import Machine
 from autotune.task import Task
 
 M = TypeVar("M", bound=Mode[Any])
@@ -89,8 +88,8 @@ class ModeKernels(Kernels[P, Any, T, Any]):
     def way_of(self, config: Config) -> Way[P, Any, T, Any]:
         return self.way(self.modes.of(config))
 
-    def scratch(self, problem: P, knobs: Mode[P], machine: Machine, shared: Allocate, own: Allocate) -> Any:
-        return self.way(knobs).scratch(Task(problem, machine), knobs, shared, own)
+    def scratch(self, task: Task[P], knobs: Mode[P], shared: Allocate, own: Allocate) -> Any:
+        return self.way(knobs).scratch(task, knobs, shared, own)
 
     def plan(self, call: Call[P, Any, T, Any]) -> list[Launch]:
         return self.way(call.knobs).launches(call)

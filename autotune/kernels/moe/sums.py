@@ -117,9 +117,7 @@ def add_sums(sums, inbox, arrivals, first_column, end_column, epoch, part, parts
     for unit in range(part, blocks * FORM.SPLIT, parts):
         block = unit // FORM.SPLIT
         token = block * FORM.TOKENS + tl.arange(0, FORM.TOKENS)
-        owner = owners(
-            sums.ids, block * FORM.TOKENS, T, sums.K, sums.local, FORM.WORLD, FORM.TOKENS, FORM.CHOICES
-        )  # fmt: skip
+        owner = owners(sums.ids, block * FORM.TOKENS, T, sums.K, sums.local, FORM.WORLD, FORM.TOKENS, FORM.CHOICES)
         counter = arrivals + (slot * blocks + block) * FORM.SPLIT + unit % FORM.SPLIT
         late = wait_in_slot(counter, epoch, FORM.WORLD, peers)
         # Times COLUMNS: of a start that may be odd the compiler would load element by element.

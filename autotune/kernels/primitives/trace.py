@@ -53,9 +53,7 @@ def now():
     if is_interpreted():
         time = tl.cast(_host_clock(), tl.int64)
     elif compiles_for_cuda():
-        time = tl.inline_asm_elementwise(
-            "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
-        )  # fmt: skip
+        time = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     else:
         time = tl.inline_asm_elementwise(
             "s_memrealtime $0\ns_waitcnt lgkmcnt(0)", "=s", [], dtype=tl.int64, is_pure=False, pack=1

@@ -224,9 +224,7 @@ def _averaged(
     return _completed(total, parts, bias, residual)
 
 
-def _completed(
-    total: Tensor, parts: int, bias: Tensor | None, residual: Tensor | None
-) -> Tensor:  # fmt: skip
+def _completed(total: Tensor, parts: int, bias: Tensor | None, residual: Tensor | None) -> Tensor:
     """A rank's ``total / parts (+ bias) (+ residual)``, in place. Raises InvalidProblem where they do not fit."""
     if parts > 1:
         total.div_(parts)

@@ -103,7 +103,7 @@ class LearnedSpace:
         self._modes = {_label(each): each for each in self._branches(placed)}
         self.distributions: Mapping[str, BaseDistribution] = {n: self._grids[n].distribution for n in self._names}
         nowhere: Any = None  # the constraints of a learned space, of which there are none, look at nothing
-        self.given = Given(Space(choices("mode", *self._modes), *self._dimensions()), nowhere, nowhere)
+        self.given = Given(Space(choices("mode", *self._modes), *self._dimensions()), nowhere)
 
     def config(self, trial: FrozenTrial) -> Config | None:
         """The config of a trial's parameters, numbers at the nearest point of the grid; None for other parameters."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.config import Config, Value
-from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.search_spaces import Space
+from autotune.task import Task
 from autotune.tuning.search.surrogate import Surrogate
 from autotune.tuning.search.tpe import Tpe
 
@@ -71,8 +71,7 @@ class Given:
     """Everything that is known of a search before it begins."""
 
     space: Space
-    problem: Any
-    machine: Machine
+    task: Task[Any]
     first: Sequence[Config] = ()
     """Tried before anything else; those that the space does not hold are not."""
     reserved: Collection[Config] = ()
@@ -86,7 +85,7 @@ class Given:
     @property
     def narrowed(self) -> Given:
         """A copy whose space has living values only: TPE then proposes far less in vain."""
-        return replace(self, space=self.space.narrowed(self.problem, self.machine))
+        return replace(self, space=self.space.narrowed(self.task))
 
 
 @dataclass(frozen=True)
@@ -104,11 +103,11 @@ class Proposer:
         """Takes the space as it is. ``logarithmic`` says that the values it learns are logarithms, whose differences
         mean the same everywhere; others are measured by their own spread.
         """
-        self._space, self._problem, self._machine = given.space, given.problem, given.machine
+        self._space, self._task = given.space, given.task
         self._random, self._logarithmic = draw, logarithmic
         self._second_opinion = Tpe(given.space, seed)
         self._surrogate = Surrogate(given.space, given.predict)
-        self._broken = given.space.memoized(given.problem, given.machine)
+        self._broken = given.space.memoized(given.task)
         self._steps = {
             mode: [
                 (d.name, {value: tuple(d.neighbours(value)) for value in d.values})
@@ -195,7 +194,7 @@ class Proposer:
         """
         for _ in range(TRIES):
             config, trial = self._second_opinion.ask()
-            violation = self._space.violation(config, self._problem, self._machine)
+            violation = self._space.violation(config, self._task)
             if violation is None and config not in self._known:
                 self._second_opinion.take(config, trial)
                 return Proposal(config, "sampler")
@@ -311,7 +310,7 @@ class Proposer:
     def _beside(self, config: Config) -> list[Config]:
         """All configs that differ in one dimension by one step."""
         if config not in self._neighbours:
-            self._neighbours[config] = list(self._space.neighbours(config, self._problem, self._machine))
+            self._neighbours[config] = list(self._space.neighbours(config, self._task))
         return self._neighbours[config]
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import optuna
 
 from autotune.config import Config
-from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
 from autotune.problem import Problem
 from autotune.search_spaces import Space
+from autotune.task import Task
 from autotune.tuning.search.joint_sampler import REFUSED, JointSampler
 from autotune.tuning.search.proposer import Given, no_prediction
 
@@ -33,13 +33,13 @@ class Search:
     """The study lives in memory and is rebuilt from the store's trials; its values are microseconds."""
 
     def __init__(
-        self, space: Space, problem: Problem, machine: Machine, seed: int, first: Iterable[Config],
+        self, space: Space, task: Task[Problem], seed: int, first: Iterable[Config],
         reserved: Iterable[Config], on_invalid: Callable[[Config, Evaluation], None],
         predict: Callable[[Config], float | None] = no_prediction, regime: Regime = DEFAULT_REGIME,
     ) -> None:  # fmt: skip
         """Arguments of ``Given``; ``reserved`` are evaluated in any case: the caller tells by ``remember``."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        given = Given(space, problem, machine, list(first), list(reserved), predict, on_invalid).narrowed
+        given = Given(space, task, list(first), list(reserved), predict, on_invalid).narrowed
         self._space, self._regime = given.space, regime
         self._sampler = JointSampler(seed, given, logarithmic=True)
         self._study = optuna.create_study(sampler=self._sampler)

@@ -21,6 +21,7 @@ from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
 from autotune.machine import Machine
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.workloads.comparison import distance, farthest, rounded_gated, rounded_product
 from autotune.workloads.gemm import FACTORS, GemmOperation, GemmWorkload
 from autotune.workloads.interface import Run
@@ -111,20 +112,21 @@ class AllGatherGemmWorkload(ModedWorkload, GemmWorkload):
             return AllGatherGemm(m=32 * world_size, n=64 * world_size, k=128, world_size=world_size)
         return AllGatherGemm(m=4096, n=28672, k=8192, world_size=world_size)
 
-    def waste(self, config: Config, problem: AllGatherGemm, machine: Machine) -> float:
+    def waste(self, config: Config, task: Task[AllGatherGemm]) -> float:
         """A rank's own rows take a detour through the inbox, like its peers', where tiles have rows of two owners, in
         layout k, and where programs share a tile.
         """
         mode = KERNELS.modes.of(config)
-        detour = isinstance(mode, Ours) and mode.split_k == 1 and not problem.one_owner(mode.block_m)
-        return super().waste(config, problem, machine) * (DETOUR if detour and problem.rows_layout else 1.0)
+        detour = isinstance(mode, Ours) and mode.split_k == 1 and not task.problem.one_owner(mode.block_m)
+        return super().waste(config, task) * (DETOUR if detour and task.problem.rows_layout else 1.0)
 
-    def tolerance_of(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Tolerance:
+    def tolerance_of(self, task: Task[AllGatherGemm], config: Config) -> Tolerance:
+        problem = task.problem
         roundings = self.kernels.way_of(config).roundings(problem)
         if problem.gated:
             elements = problem.m * problem.columns
-            return rounded_gated(problem, roundings, elements, machine, quantised=problem.quantised)
-        return rounded_product(problem, roundings, problem.m * problem.n_local, machine)
+            return rounded_gated(task, roundings, elements, quantised=problem.quantised)
+        return rounded_product(task, roundings, problem.m * problem.n_local)
 
     def heap_bytes(self, problem: AllGatherGemm) -> int:
         """A's shard and the largest scratch."""

@@ -80,16 +80,17 @@ class AllReduceNormWorkload(ModedWorkload):
             return AllReduceNorm(m=8, n=128, world_size=world_size)
         return AllReduceNorm(m=16, n=8192, world_size=world_size)
 
-    def baselines(self, problem: AllReduceNorm, machine: Machine) -> dict[str, Config]:
+    def baselines(self, task: Task[AllReduceNorm]) -> dict[str, Config]:
         """The library's all-reduce, followed by the library's sum and norm, or by one kernel for both."""
-        norm = LibraryCollective.untuned(Task(problem, machine))
-        assert norm is not None, problem
+        norm = LibraryCollective.untuned(task)
+        assert norm is not None, task.problem
         ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
-        return eager_and_graph(self.space, ways, problem, machine)
+        return eager_and_graph(self.space, ways, task)
 
-    def tolerance_of(self, problem: AllReduceNorm, config: Config, machine: Machine) -> Tolerance:
+    def tolerance_of(self, task: Task[AllReduceNorm], config: Config) -> Tolerance:
+        problem = task.problem
         roundings = self.kernels.way_of(config).roundings(problem)
-        return rounded(problem.dtype, roundings, problem.n, problem.m * problem.n, machine)
+        return rounded(problem.dtype, roundings, problem.n, problem.m * problem.n, task.machine)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> AllReduceNorm:
         """X and the residual are contiguous matrices of one shape, and the weight is as long as their rows."""

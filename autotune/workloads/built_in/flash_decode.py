@@ -23,6 +23,7 @@ from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.plan import in_order
 from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.comparison import distance, drawn, drawn_scales
 from autotune.workloads.input_sets import SETS, poison
 from autotune.workloads.interface import Run
@@ -140,8 +141,8 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
     def parts(self) -> dict[str, Run]:
         """The attention alone, the library's exchange of its partial results alone, their combination alone."""
         own = functools.partial(_zeros, self._heap.device)
-        knobs = KERNELS.knobs.of(part_config(self._problem, self._machine))
-        scratch = KERNELS.scratch(self._problem, knobs, self._machine, own, own)
+        knobs = KERNELS.knobs.of(part_config(Task(self._problem, self._machine)))
+        scratch = KERNELS.scratch(Task(self._problem, self._machine), knobs, own, own)
         *local, combine = KERNELS.plan(
             Call(
                 self._problem, knobs, self._machine, self._tensors, scratch, self._heap.bases, self._heap.rank,
@@ -171,14 +172,14 @@ def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> 
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
-def part_config(problem: FlashDecode, machine: Machine) -> Config:
+def part_config(task: Task[FlashDecode]) -> Config:
     """The default's local kernels as separate launches that each make sense alone, the reduction included."""
-    return bulk_synchronous(problem, machine).replace(reducer="kernel")
+    return bulk_synchronous(task).replace(reducer="kernel")
 
 
-def bulk_synchronous(problem: FlashDecode, machine: Machine) -> Config:
+def bulk_synchronous(task: Task[FlashDecode]) -> Config:
     """The default's local kernels around the library's all-gather, called eagerly."""
-    default = default_config(problem, machine)
+    default = default_config(task)
     shared = {d.name: default[d.name] for d in SPACE.dimensions_of("bsp") if d.name in default}
     return Config({**shared, "mode": "bsp", "launch": "eager"})
 
@@ -225,17 +226,17 @@ class FlashDecodeWorkload(LaunchedWorkload):
             **FlashDecode.of_default,
         )
 
-    def default_config(self, problem: FlashDecode, machine: Machine) -> Config:
-        return default_config(problem, machine)
+    def default_config(self, task: Task[FlashDecode]) -> Config:
+        return default_config(task)
 
-    def first_configs(self, problem: FlashDecode, machine: Machine) -> list[Config]:
-        return first_configs(problem, machine)
+    def first_configs(self, task: Task[FlashDecode]) -> list[Config]:
+        return first_configs(task)
 
-    def baselines(self, problem: FlashDecode, machine: Machine) -> dict[str, Config]:
+    def baselines(self, task: Task[FlashDecode]) -> dict[str, Config]:
         """The default's local kernels and the library's all-gather: eager, and as a CUDA graph where there are any."""
-        return eager_and_graph(SPACE, {"bsp": bulk_synchronous(problem, machine)}, problem, machine)
+        return eager_and_graph(SPACE, {"bsp": bulk_synchronous(task)}, task)
 
-    def rungs(self, problem: FlashDecode, config: Config, machine: Machine) -> Mapping[str, Config | str]:
+    def rungs(self, task: Task[FlashDecode], config: Config) -> Mapping[str, Config | str]:
         """B: launches for attention, reduction, exchange, combination. All send data, then a signal, to every rank."""
         reducer = self.kernels.knobs.of(config).reducer
         reducer = "trailing" if reducer == "kernel" else reducer
@@ -247,11 +248,11 @@ class FlashDecodeWorkload(LaunchedWorkload):
             "F": fused,
         }
 
-    def predict(self, problem: FlashDecode, config: Config, machine: Machine) -> float | None:
-        return flash_decode_latency(problem, KERNELS.knobs.of(config), machine)
+    def predict(self, task: Task[FlashDecode], config: Config) -> float | None:
+        return flash_decode_latency(task, KERNELS.knobs.of(config))
 
-    def tolerance_of(self, problem: FlashDecode, config: Config, machine: Machine) -> Tolerance:
-        return (INTERPRETED if machine.is_interpreter else TOLERANCES)[problem.dtype]
+    def tolerance_of(self, task: Task[FlashDecode], config: Config) -> Tolerance:
+        return (INTERPRETED if task.machine.is_interpreter else TOLERANCES)[task.problem.dtype]
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> FlashDecode:
         """From q, one cache and the block table, which the others have to fit: its row is the longest sequence."""

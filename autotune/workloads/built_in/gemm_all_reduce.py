@@ -14,6 +14,7 @@ from autotune.kernels.gemm_all_reduce.launch import KERNELS
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.way import ModeKernels
 from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.comparison import rounded_product
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
@@ -53,10 +54,11 @@ class GemmAllReduceWorkload(ModedWorkload, SummedWorkload):
             return GemmAllReduce(m=16, n=128, k=64 * world_size, world_size=world_size)
         return GemmAllReduce(m=16, n=8192, k=28672 // world_size * world_size, world_size=world_size)
 
-    def tolerance_of(self, problem: GemmAllReduce, config: Config, machine: Machine) -> Tolerance:
+    def tolerance_of(self, task: Task[GemmAllReduce], config: Config) -> Tolerance:
+        problem = task.problem
         way = self.kernels.way_of(config)
         quantised = problem.wire == "fp8" and isinstance(way, FusedWay)
-        return rounded_product(problem, way.roundings(problem), problem.m * problem.n, machine, quantised=quantised)
+        return rounded_product(task, way.roundings(problem), problem.m * problem.n, quantised=quantised)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
         a, b = operands[:2]

@@ -61,12 +61,12 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
         own = {field.name for field in GemmAllReduceNorm.in_order()}
         return GemmAllReduceNorm(**{name: value for name, value in fields.items() if name in own})
 
-    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+    def baselines(self, task: Task[Any]) -> dict[str, Config]:
         """The library's GEMM and all-reduce, followed by the library's sum and norm, or by one kernel for both."""
-        norm = LibraryCollective.untuned(Task(problem, machine))
-        assert norm is not None, problem
+        norm = LibraryCollective.untuned(task)
+        assert norm is not None, task.problem
         ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
-        return eager_and_graph(self.space, ways, problem, machine)
+        return eager_and_graph(self.space, ways, task)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> GemmAllReduceNorm:
         """GEMM + all-reduce's; residual and weight are contiguous, of the result's shape and type."""

@@ -17,6 +17,7 @@ from autotune.kernels.gemm_reduce_scatter.modes import CopyEngine
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.collectives import reduce_scatter_single
 from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.comparison import rounded_product
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
@@ -69,21 +70,23 @@ class GemmReduceScatterWorkload(ModedWorkload, SummedWorkload):
     def tiled(self, problem: GemmReduceScatter) -> tuple[int, int]:
         return problem.rows, problem.world_size
 
-    def waste(self, config: Config, problem: GemmReduceScatter, machine: Machine) -> float:
+    def waste(self, config: Config, task: Task[GemmReduceScatter]) -> float:
         """``copy_engine``: the rounds of tiles that the chunks' GEMMs take, one after the other."""
+        problem = task.problem
         mode = KERNELS.modes.of(config)
-        if not isinstance(mode, CopyEngine) or machine.is_interpreter:
-            return super().waste(config, problem, machine)
+        if not isinstance(mode, CopyEngine) or task.machine.is_interpreter:
+            return super().waste(config, task)
         block_m, block_n = LIBRARY_TILE
-        columns, units = math.ceil(problem.n / block_n), machine.compute_units
+        columns, units = math.ceil(problem.n / block_n), task.machine.compute_units
         parts = chunks(0, problem.rows, problem.world_size, mode.transfer_rows)
         rounds = sum(math.ceil(math.ceil((end - begin) / block_m) * columns / units) for begin, end in parts)
         return rounds * units * block_m * block_n / (problem.m * problem.n)
 
-    def tolerance_of(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> Tolerance:
+    def tolerance_of(self, task: Task[GemmReduceScatter], config: Config) -> Tolerance:
+        problem = task.problem
         way = self.kernels.way_of(config)
         quantised = problem.wire == "fp8" and isinstance(way, FusedWay)
-        return rounded_product(problem, way.roundings(problem), problem.rows * problem.n, machine, quantised=quantised)
+        return rounded_product(task, way.roundings(problem), problem.rows * problem.n, quantised=quantised)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
         a, b = operands[:2]

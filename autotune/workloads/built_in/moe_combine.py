@@ -14,7 +14,7 @@ from autotune.kernels.moe_combine.launch import KERNELS
 from autotune.kernels.moe_combine.own import Scratch
 from autotune.kernels.moe_combine.problem import MoeCombine
 from autotune.kernels.moe_combine.tensors import Tensors
-from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.combined import (
     CombinedOperation,
     CombinedWorkload,
@@ -45,8 +45,8 @@ class MoeCombineWorkload(ModedWorkload, CombinedWorkload):
     kernels = KERNELS
     options = ("routing", "exponent", "deterministic", "histogram")
 
-    def tolerance_of(self, problem: MoeCombine, config: Config, machine: Machine) -> Tolerance:
-        return combined_tolerance(problem, self.kernels.way_of(config).roundings(problem), problem.top_k, machine)
+    def tolerance_of(self, task: Task[MoeCombine], config: Config) -> Tolerance:
+        return combined_tolerance(task, self.kernels.way_of(config).roundings(task.problem), task.problem.top_k)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeCombine:
         """Rows are a contiguous matrix, laid out by the plan of the tokens whose ids are given."""

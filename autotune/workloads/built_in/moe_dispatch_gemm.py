@@ -15,7 +15,7 @@ from autotune.kernels.moe_dispatch_gemm.launch import KERNELS
 from autotune.kernels.moe_dispatch_gemm.library import multiply
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.kernels.moe_dispatch_gemm.tensors import Tensors, scaling_of
-from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded_gated, rounded_product
 from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.experts import PLAIN
@@ -82,11 +82,12 @@ class MoeDispatchGemmWorkload(ModedWorkload, DispatchedWorkload):
     kernels = KERNELS
     options = ("experts", "epilogue", "gate_up", "routing", "exponent", "fast_accum", "histogram")
 
-    def tolerance_of(self, problem: MoeDispatchGemm, config: Config, machine: Machine) -> Tolerance:
+    def tolerance_of(self, task: Task[MoeDispatchGemm], config: Config) -> Tolerance:
+        problem = task.problem
         roundings = self.kernels.way_of(config).roundings(problem)
         elements = problem.tokens * problem.top_k * problem.width
         rounded = rounded_gated if problem.gated else rounded_product
-        return rounded(problem, roundings, elements, machine)
+        return rounded(task, roundings, elements)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatchGemm:
         """X is a contiguous matrix, ids and gates have a row for each of its rows, and B is this rank's experts'."""

@@ -14,7 +14,7 @@ from autotune.kernels.moe_gemm_combine.apart import Products
 from autotune.kernels.moe_gemm_combine.launch import KERNELS
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
 from autotune.kernels.moe_gemm_combine.tensors import Tensors, scaling_of
-from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.combined import (
     CombinedOperation,
     CombinedWorkload,
@@ -85,10 +85,10 @@ class MoeGemmCombineWorkload(ModedWorkload, CombinedWorkload):
     kernels = KERNELS
     options = ("routing", "exponent", "deterministic", "fast_accum", "histogram")
 
-    def tolerance_of(self, problem: MoeGemmCombine, config: Config, machine: Machine) -> Tolerance:
-        roundings = self.kernels.way_of(config).roundings(problem)
-        found = combined_tolerance(problem, roundings, problem.width, machine)
-        return with_lost(problem, found, machine)
+    def tolerance_of(self, task: Task[MoeGemmCombine], config: Config) -> Tolerance:
+        roundings = self.kernels.way_of(config).roundings(task.problem)
+        found = combined_tolerance(task, roundings, task.problem.width)
+        return with_lost(task, found)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeGemmCombine:
         """A is a contiguous matrix, laid out by the plan of the tokens with these ids; B is this rank's experts'."""

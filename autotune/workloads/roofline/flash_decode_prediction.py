@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.device_rates import rates_of
 from autotune.kernels.flash_decode.problem import FlashDecode
-from autotune.machine import Machine
+from autotune.task import Task
 
 if TYPE_CHECKING:  # else whoever tunes would load the kernels
     from autotune.kernels.flash_decode.launch import FlashDecodeKnobs
@@ -24,15 +24,16 @@ REDUCTION = 0.02
 KERNELS = {"bsp": 4, "iris_all_gather": 3, "fine_grained_wait": 2, "fused": 1}
 
 
-def flash_decode_latency(problem: FlashDecode, knobs: FlashDecodeKnobs, machine: Machine) -> float | None:
+def flash_decode_latency(task: Task[FlashDecode], knobs: FlashDecodeKnobs) -> float | None:
     """Predicted microseconds; None on a machine without known rates."""
-    rates = rates_of(machine)
+    problem = task.problem
+    rates = rates_of(task.machine)
     if rates is None:
         return None
     splits, heads, block = knobs.kv_splits, knobs.heads_per_program, knobs.block_n
     blocks = math.ceil(problem.group / heads)
     programs = problem.batch * problem.kv_heads * blocks * splits
-    slots = machine.compute_units * RESIDENT
+    slots = task.machine.compute_units * RESIDENT
     busy = min(1.0, programs / slots)
     waves = math.ceil(programs / slots) / max(programs / slots, 1.0)
     memory = problem.bytes_read * math.sqrt(blocks) / rates.memory / max(busy, 0.05) * waves

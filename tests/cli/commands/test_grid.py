@@ -77,9 +77,7 @@ def test_the_config_before_is_measured_in_the_same_finals_as_the_winner(bench: B
     assert rows[1]["with_neighbour"] == pytest.approx(1.1), "not 1.1 / 1.2, as a burst against what lasts"
 
 
-def test_what_is_given_holds_for_every_size(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_what_is_given_holds_for_every_size(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     screened = []
     monkeypatch.setattr(FakeScreen, "turn_to", lambda screen, found, problem: screened.append(problem.width))
     live = f"sqlite:///{tmp_path / 'live.db'}"

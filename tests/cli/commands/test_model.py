@@ -215,9 +215,7 @@ def test_measured_forwards_stand_beside_their_prediction(
     assert orders[0].plan.ranks == 2 and (orders[0].model.layers, orders[0].of_layers) == (2, 3)
 
 
-def test_a_measured_difference_ends_with_an_error(
-    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_a_measured_difference_ends_with_an_error(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
         raise WrongResult("results differ from plain's by {}, allowed is 3e-02; nothing is claimed")
         yield {}
