@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.gate import FORKS_WAIT as _FORKS_WAIT
+from autotune.forks import FORKS_WAIT as _FORKS_WAIT
 
 if TYPE_CHECKING:
     from autotune import nn as nn

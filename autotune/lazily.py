@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotune.gate import FORKS_WAIT
+from autotune.forks import FORKS_WAIT
 
 
 def loading(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:

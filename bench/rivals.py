@@ -323,10 +323,10 @@ def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -
     class Plugin(type(workload)):  # type: ignore[misc]
         name, problem_type, operation_type = named, type(named, (workload.problem_type,), {"workload": named}), Theirs
 
-        def operation(self, problem: Any, *arguments: Any) -> Any:
-            if "in_place" in problem.as_dict():
-                problem = replace(problem, in_place=True)  # Iris reads A where peers can
-            return super().operation(problem, *arguments)
+        def operation(self, task: Task[Any], *arguments: Any) -> Any:
+            if "in_place" in task.problem.as_dict():  # Iris reads A where peers can
+                task = replace(task, problem=replace(task.problem, in_place=True))
+            return super().operation(task, *arguments)
 
         def heap_bytes(self, problem: Any) -> int:
             return AT_ONCE * super().heap_bytes(problem)

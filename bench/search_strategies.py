@@ -83,8 +83,8 @@ class Table:
     @functools.cached_property
     def valid(self) -> list[Config]:
         """The recorded configs that today's constraints allow, in order."""
-        of = self.problem, self.machine
-        return [config for config in self.recording.evaluations if self.space.violation(config, *of) is None]
+        task = Task(self.problem, self.machine)
+        return [config for config in self.recording.evaluations if self.space.violation(config, task) is None]
 
     @functools.cached_property
     def first(self) -> list[Config]:

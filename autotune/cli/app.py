@@ -37,7 +37,7 @@ from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.results.figures import dashed
 from autotune.text import did_you_mean
 from autotune.workloads import is_reference, names
-from autotune.workloads.faces import Face, face
+from autotune.workloads.descriptors import Descriptor, face
 
 DEFAULTS = "Dimensions left out are those of the workload's default problem on this machine."
 
@@ -234,13 +234,13 @@ def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperComm
     return Lazy
 
 
-def _first_size(found: Face) -> str:
+def _first_size(found: Descriptor) -> str:
     """The dimension that an example names: one that varies from call to call."""
     sizes = [field.name for field in fields(found.problem_type) if field.metadata["kind"] == "size"]
     return next(name for name in (*found.problem_type.free, *sizes) if name != "world_size" or len(sizes) == 1)
 
 
-def _command(found: Face, function: Callable[..., None], help: str) -> Any:
+def _command(found: Descriptor, function: Callable[..., None], help: str) -> Any:
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     written = found.problem_type.__doc__ or ""
     generated = written.startswith(f"{found.problem_type.__name__}(")  # by dataclass, where there is none

@@ -22,7 +22,7 @@ from autotune.problem import Problem
 from autotune.results.figures import dashed, options_text, plain
 from autotune.task import Task
 from autotune.workloads import Workload, is_reference, reference_of
-from autotune.workloads.faces import Face
+from autotune.workloads.descriptors import Descriptor
 
 MORE = "More options"
 """Panel of the options that are not fields of the problem."""
@@ -142,7 +142,7 @@ def refuse(ignored: Mapping[str, object], why: str) -> None:
 
 
 def with_problem_options(
-    face: Face, function: Callable[..., None], *, several: bool = False, filters: bool = False
+    face: Descriptor, function: Callable[..., None], *, several: bool = False, filters: bool = False
 ) -> Callable[..., None]:
     """Turn ``function(request, …)`` into a command whose options are the problem's fields and its own other parameters.
     The workload itself is loaded when the command runs, not for its help.

@@ -29,7 +29,7 @@ from autotune.db.records import (
     entries_of,
 )
 from autotune.errors import StoreError
-from autotune.gate import FORKS_WAIT
+from autotune.forks import FORKS_WAIT
 from autotune.settings import default_database_url
 
 LAST_IN_ORDER = 2**63 - 1

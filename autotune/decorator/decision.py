@@ -22,7 +22,7 @@ from autotune.decorator.key import Call, TuningKey, cache_key, call_of, origin_o
 from autotune.decorator.own_options import Options, Ranks
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
 from autotune.errors import MachineTooSmall, NotTuned, StoreError
-from autotune.gate import FORKS_WAIT
+from autotune.forks import FORKS_WAIT
 from autotune.kernels.launching.streams import capturing
 from autotune.machine import INTERPRETED, Machine, check_interpreter
 from autotune.machine import machine as this_machine

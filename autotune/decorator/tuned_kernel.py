@@ -14,7 +14,7 @@ from autotune.decorator.key import Reader, TuningKey, key_reader, tuning_key
 from autotune.decorator.own_options import Options, check_names
 from autotune.decorator.triton_tuner import TritonTuner
 from autotune.errors import InvalidArguments
-from autotune.gate import FORKS_WAIT, Lock
+from autotune.forks import FORKS_WAIT, Lock
 from autotune.runtime.lookup import Found
 
 

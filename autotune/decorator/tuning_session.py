@@ -15,7 +15,7 @@ from autotune.decorator.key import TuningKey
 from autotune.decorator.proposals import KernelTask, Proposals
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
 from autotune.errors import NotTuned
-from autotune.gate import FORKS_WAIT
+from autotune.forks import FORKS_WAIT
 from autotune.runtime.entries import forget_entries
 from autotune.runtime.lookup import Found
 from autotune.task import Task

@@ -23,7 +23,7 @@ from autotune.results.figures import (
 from autotune.results.regimes import TITLES, conclusion, overhead_text, title_of
 from autotune.results.result import Result
 from autotune.results.routings import line
-from autotune.workloads.faces import space_of
+from autotune.workloads.descriptors import space_of
 from autotune.workloads.user_files import BUILT_IN
 
 Lines = list[tuple[str, str]]

@@ -9,7 +9,7 @@ from autotune.db import CacheKey
 from autotune.errors import InputError
 from autotune.problem import Problem
 from autotune.workloads import Workload, installed_workload
-from autotune.workloads.faces import installed_face
+from autotune.workloads.descriptors import installed_descriptor
 
 
 def known_workload(name: str) -> Workload | None:
@@ -23,7 +23,7 @@ def known_workload(name: str) -> Workload | None:
 def problem_type(name: str) -> type[Problem] | None:
     """Problem type of a stored name, without loading kernels; None as for ``known_workload``."""
     try:
-        return installed_face(name).problem_type
+        return installed_descriptor(name).problem_type
     except InputError:
         return None
 

@@ -36,7 +36,7 @@ from autotune.results.repeat import copies
 from autotune.results.routings import UnderRouting, under_routings
 from autotune.rounds import mean_and_error
 from autotune.workloads import Workload
-from autotune.workloads.faces import installed_provenance
+from autotune.workloads.descriptors import installed_provenance
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Unread
 from autotune.db.records import Columns, columns, entries_of, parted
 from autotune.errors import NoDatabase
-from autotune.gate import FORKS_WAIT, Lock
+from autotune.forks import FORKS_WAIT, Lock
 from autotune.outcome import Latency, Regime
 
 LOCK = Lock()

@@ -20,7 +20,7 @@ from autotune.machine import Machine
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.ranks.crew import Crew
+from autotune.ranks.program_ranks import ProgramRanks
 from autotune.runtime import WARM_CALL
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
 from autotune.settings import wait_seconds
@@ -63,17 +63,17 @@ def tune(
             lambda: _Terms.of(name, problem, effort, trials, budget, seed, force, regime, world_size=world_size)
         )
         workload = workload_for(name, problem)
-        crew = Crew(workload, Task(problem, terms.machine), agreement, heap_group, WARM_CALL)
+        ranks = ProgramRanks(workload, Task(problem, terms.machine), agreement, heap_group, WARM_CALL)
         whole = False
         try:
             answer: Found
             if agreement.rank == 0:
-                answer = crew.lead(lambda: _drive(workload, terms, crew, url))
+                answer = ranks.lead(lambda: _drive(workload, terms, ranks, url))
             else:
-                answer = crew.follow()
+                answer = ranks.follow()
             whole = True
         finally:
-            crew.release(together=whole)
+            ranks.release(together=whole)
     forget_lookups()
     return answer
 
@@ -124,13 +124,13 @@ class _Terms:
         )
 
 
-def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Found:
+def _drive(workload: Workload, terms: _Terms, ranks: ProgramRanks, url: str | None) -> Found:
     task = Task(terms.problem, terms.machine)
     said: set[str] = set()
 
     def watch(progress: Progress) -> None:
         if progress.waiting:
-            crew.keep_waiting()
+            ranks.keep_waiting()
             if progress.phase not in said:
                 LOG.warning("%s: %s", terms.problem, progress.phase)
             said.add(progress.phase)
@@ -138,7 +138,7 @@ def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Fo
     with Store.open(url) as store, Screen(workload, task) as screen:
         screen.start()
         result = search(
-            workload, task, store, crew, screen,
+            workload, task, store, ranks, screen,
             budget=terms.limits, effort=EFFORTS[terms.effort], seed=terms.seed, force=terms.force, regime=terms.regime,
             watch=watch,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Entry
 from autotune.db.records import fields_text
 from autotune.errors import InputError, InvalidProblem
-from autotune.gate import FORKS_WAIT
+from autotune.forks import FORKS_WAIT
 from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime, regime_of

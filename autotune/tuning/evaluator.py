@@ -1,4 +1,4 @@
-"""The interface of what evaluates configs for the loop: a gang, a crew, a replay."""
+"""The interface of what evaluates configs for the loop: a gang, a program's own ranks, a replay."""
 
 from __future__ import annotations
 

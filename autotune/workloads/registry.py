@@ -6,7 +6,7 @@ import functools
 import importlib.metadata
 
 from autotune.errors import InputError, UnknownWorkload
-from autotune.gate import FORKS_WAIT
+from autotune.forks import FORKS_WAIT
 from autotune.settings import WORKLOADS
 from autotune.text import did_you_mean
 from autotune.workloads.interface import Workload

@@ -30,7 +30,7 @@ MUTANTS: list[Mutant] = [
         ("rank 1 is in the other slot", "rs push", ("slot = (epoch & 1).to(tl.int32)  #", "slot = ((epoch + rank) & 1).to(tl.int32)  #")),
         ("tiles are signalled before they are stored", "rs push", (RS_SIGNAL, "                pass\n"), (RS_SEND, RS_SIGNAL[4:] + RS_SEND)),
         ("each tile signals its unit", "rs units", ("last_of(sent + owner * units + unit, in_unit))", "in_unit > 0)")),
-        ("the last late signal is forgotten", "rs late", ("    if LATE:\n" + RS_LATE, "\n")),
+        ("the last late signal is forgotten", "rs late", ("    if NEXT_TURN:\n" + RS_LATE, "\n")),
         ("waits for the launch before", "rs push", ("units, epoch + 1, peers", "units, epoch, peers")),
         ("sums before the copies have come", "rs copies", (DONE + "    for back", "    for back")),
         ("no residual", "rs residual copies", ("        acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)\n", "        pass\n")),

@@ -69,7 +69,7 @@ def test_every_child_looks_up(url: str, forks: int) -> None:
 
 
 def test_a_fork_does_not_wait_for_a_lookup_that_hangs(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.gate.FORK_SECONDS", 0.2)
+    monkeypatch.setattr("autotune.forks.FORK_SECONDS", 0.2)
     asked, over = threading.Event(), threading.Event()
 
     def hang(*_: object) -> list[object]:

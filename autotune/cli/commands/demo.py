@@ -65,9 +65,9 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
         raise typer.Exit(exit_code() if result.interrupted else 1)
     if open:
         from autotune.cli.commands import report
-        from autotune.cli.wanted import Wanted
+        from autotune.cli.entry_filter import EntryFilter
 
-        report.write(Wanted(), None, None, str(place), open=True)
+        report.write(EntryFilter(), None, None, str(place), open=True)
 
 
 def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: int) -> tuple[Result, Path]:

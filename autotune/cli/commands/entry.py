@@ -9,8 +9,8 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.commands.stored import InStudy, of_study, present
+from autotune.cli.entry_filter import EntryFilter
 from autotune.cli.options import Database, Json, RegimeName, Request
-from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
@@ -46,7 +46,7 @@ def show_entry(
     """
     if study is not None:
         with session.open_store(db, create=False) as store:
-            entries = Wanted.of(request).entries(store)
+            entries = EntryFilter.of(request).entries(store)
         _present(of_study(entries, study), request, db, json)
         return
     machine = session.machine()
@@ -60,7 +60,9 @@ def show_entry(
             present([entry], request.word, db, request.workload)
         return
     differences = nearest.key.differences(key) if nearest else {}
-    others = _stored(Wanted.of(request, regime=regime), db) if differences and not request.given and not begun else []
+    others = (
+        _stored(EntryFilter.of(request, regime=regime), db) if differences and not request.given and not begun else []
+    )
     if others:
         _present(others, request, db, json)
         return
@@ -112,7 +114,7 @@ def look_up(
         output.say(f"next: {request.command(db=db)}{regime_options(regime)}")
 
 
-def _stored(wanted: Wanted, db: str | None) -> list[Entry]:
+def _stored(wanted: EntryFilter, db: str | None) -> list[Entry]:
     with session.open_store(db, create=False) as store:
         return [entry for entry in store.entries(str(wanted.name)) if wanted.takes(entry.key)]
 

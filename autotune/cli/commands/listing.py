@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli import output, session
+from autotune.cli.entry_filter import EntryFilter, fields
 from autotune.cli.options import Database, Json, completing, database_option
-from autotune.cli.wanted import Wanted, fields
 from autotune.db import CacheKey, Entry, StudyRecord, TrialRecord
 from autotune.db.values import key_values
 from autotune.errors import NoDatabase, UnknownWorkload
@@ -40,7 +40,7 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
     """List tuned and unfinished problems, newest first: tune list all-gather-gemm --m 4096 --dtype bf16."""
     words = of or []
     name = words[0] if words and not words[0].startswith("-") else None
-    wanted = Wanted(name=_name(name), given=fields(words[1:] if name is not None else words))
+    wanted = EntryFilter(name=_name(name), given=fields(words[1:] if name is not None else words))
     begun, entries, known = _found(wanted, db)
     if name is not None and not is_reference(name) and dashed(name) not in {*known, *map(dashed, names())}:
         every = sorted({*known, *map(dashed, names())})
@@ -75,7 +75,7 @@ def _name(name: str | None) -> str | None:
     return workload(name).name if name is not None and is_reference(name) else name
 
 
-def _found(wanted: Wanted, db: str | None) -> tuple[list[tuple[StudyRecord, int]], list[Entry], set[str]]:
+def _found(wanted: EntryFilter, db: str | None) -> tuple[list[tuple[StudyRecord, int]], list[Entry], set[str]]:
     """Unfinished studies with their trials' number, entries, and every workload's name in the database."""
     try:
         with session.open_store(db, create=False) as store:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli import output, session
+from autotune.cli.entry_filter import EntryFilter
 from autotune.cli.options import Database, Output, Request, one_of
-from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, StudyRecord
 from autotune.errors import AutotuneError, InputError, UnknownWorkload
 from autotune.files import write_whole
@@ -48,7 +48,7 @@ def report(context: typer.Context, format: Format = None, output: Output = None,
            db: Database = None) -> None:  # fmt: skip
     """Report on finished studies; on all workloads if none is named."""
     if context.invoked_subcommand is None:
-        write(Wanted(), format, output, db, open, all)
+        write(EntryFilter(), format, output, db, open, all)
     elif (format, output, all, open, db) != (None, None, False, False, None):
         raise InputError("options of tune report go after the workload's name")
 
@@ -58,10 +58,12 @@ def report_workload(
     db: Database = None,
 ) -> None:  # fmt: skip
     """Reports on every finished study that has the given dimensions; without any, on all of them."""
-    write(Wanted.of(request), format, output, db, open, all)
+    write(EntryFilter.of(request), format, output, db, open, all)
 
 
-def write(wanted: Wanted, format: str | None, file: Path | None, db: str | None, open: bool, all: bool = False) -> None:
+def write(
+    wanted: EntryFilter, format: str | None, file: Path | None, db: str | None, open: bool, all: bool = False
+) -> None:
     """Build the reports and write them, the newest first."""
     if not all:  # those pages take a folder, whose name may have a dot
         output.check_ending(file, ENDINGS)
@@ -86,7 +88,7 @@ def write(wanted: Wanted, format: str | None, file: Path | None, db: str | None,
         output.write(text, file, counted(len(studies), "report"))
 
 
-def read(wanted: Wanted, db: str | None, *, or_unfinished: bool) -> tuple[list[Study], list[StudyRecord]]:
+def read(wanted: EntryFilter, db: str | None, *, or_unfinished: bool) -> tuple[list[Study], list[StudyRecord]]:
     """The finished studies that are asked for, the newest first, and the unfinished ones. Where none is finished, the
     last unfinished one ``or_unfinished``, so that one can see why.
     """

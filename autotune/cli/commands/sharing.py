@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import output, session
+from autotune.cli.entry_filter import EntryFilter
 from autotune.cli.options import Database, Json, Output, Request, one_of
-from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, Entry, Provenance
 from autotune.errors import InputError, NoDatabase
 from autotune.files import text_of
@@ -51,7 +51,7 @@ def export(
 ) -> None:  # fmt: skip
     """Export tuned configs to a file for tune import; of all workloads if none is named."""
     if context.invoked_subcommand is None:
-        write(Wanted(device=device, regime=known(regime)), format, output, by, db)
+        write(EntryFilter(device=device, regime=known(regime)), format, output, by, db)
     elif (format, output, device, regime, by, db) != ("json", None, None, None, None, None):
         raise InputError("options of tune export go after the workload's name")
 
@@ -61,7 +61,7 @@ def export_workload(
     regime: InRegime = None, by: By = None, db: Database = None,
 ) -> None:  # fmt: skip
     """Exports every tuned problem that has the given dimensions; without any, all of them."""
-    write(Wanted.of(request, device, known(regime)), format, output, by, db)
+    write(EntryFilter.of(request, device, known(regime)), format, output, by, db)
 
 
 def import_configs(
@@ -97,7 +97,7 @@ def import_configs(
         raise typer.Exit(1)
 
 
-def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: str | None) -> None:
+def write(wanted: EntryFilter, format: str, file: Path | None, by: str | None, db: str | None) -> None:
     """Write the wanted entries in a format, to a file or to stdout."""
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
@@ -144,7 +144,7 @@ def _say_left_out(count: int) -> None:
         output.say(f"left out, for their other sources, configs or versions: {count}")
 
 
-def _thresholds(store: Store, entries: Sequence[Entry], wanted: Wanted) -> str:
+def _thresholds(store: Store, entries: Sequence[Entry], wanted: EntryFilter) -> str:
     from autotune.results.crossover import sizes_of, thresholds
     from autotune.results.order import known_workload
     from autotune.results.study import finished

@@ -11,8 +11,8 @@ from typer.main import get_command
 from autotune.cli import output, session
 from autotune.cli.commands import listing, sharing
 from autotune.cli.commands import report as reports
+from autotune.cli.entry_filter import EntryFilter, fields
 from autotune.cli.options import Database, Json, Output, database_option
-from autotune.cli.wanted import Wanted, fields
 from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
 from autotune.results.figures import dashed
@@ -94,10 +94,12 @@ def export(
     sharing.write(_wanted(context, db, device, sharing.known(regime)), format, output, by, db)
 
 
-def _wanted(context: typer.Context, db: str | None, device: str | None = None, regime: str | None = None) -> Wanted:
+def _wanted(
+    context: typer.Context, db: str | None, device: str | None = None, regime: str | None = None
+) -> EntryFilter:
     """Raises UnknownWorkload for a name that nothing is stored under, InputError for words that are no fields."""
     name = str(context.info_name)
-    wanted = Wanted(name, fields(context.args), device, regime)
+    wanted = EntryFilter(name, fields(context.args), device, regime)
     try:
         with session.open_store(db, create=False) as store:
             known = store.names()

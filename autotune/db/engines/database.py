@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from autotune.db.engines.failures import explained, is_lost, translated
-from autotune.gate import FORKS_WAIT
+from autotune.forks import FORKS_WAIT
 
 LOG = logging.getLogger("autotune")
 

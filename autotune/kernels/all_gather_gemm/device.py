@@ -37,7 +37,7 @@ FETCH = tl.constexpr(2)
 Layout = namedtuple("Layout", "WORLD CHUNKS ROWS GATHERED PRELOAD PROXY_FENCE")
 """A's shards, and the CHUNKS ranges of K in which it is awaited."""
 
-Crew = namedtuple("Crew", "worker pid early head_start workers programs")
+Turns = namedtuple("Turns", "worker pid early head_start workers programs")
 """This program among all. In the first ``head_start`` turns only the ``workers`` take tiles, up to tile ``early``, and
 the others communicate; then all programs do.
 """
@@ -47,20 +47,20 @@ Tile = namedtuple("Tile", "row column first_k end_k turn number source row_in_sh
 
 
 @triton.jit
-def turn_of(limit, crew):
+def turn_of(limit, turns):
     """The first turn in which this program's tile is ``limit`` or later (see ``tile_of``)."""
-    if limit <= crew.early:
-        turn = tl.minimum(tl.cdiv(tl.maximum(limit - crew.worker, 0), crew.workers), crew.head_start)
+    if limit <= turns.early:
+        turn = tl.minimum(tl.cdiv(tl.maximum(limit - turns.worker, 0), turns.workers), turns.head_start)
     else:
-        turn = crew.head_start + tl.cdiv(tl.maximum(limit - crew.early - crew.pid, 0), crew.programs)
+        turn = turns.head_start + tl.cdiv(tl.maximum(limit - turns.early - turns.pid, 0), turns.programs)
     return turn
 
 
 @triton.jit
-def tile_of(turn, crew):
+def tile_of(turn, turns):
     """The tile this program computes in a turn."""
-    late = crew.early + (turn - crew.head_start) * crew.programs + crew.pid
-    return tl.where(turn < crew.head_start, turn * crew.workers + crew.worker, late)
+    late = turns.early + (turn - turns.head_start) * turns.programs + turns.pid
+    return tl.where(turn < turns.head_start, turn * turns.workers + turns.worker, late)
 
 
 @triton.jit
@@ -208,15 +208,15 @@ def gather_gemm_kernel(
     LAYOUT: tl.constexpr = known(Layout, WORLD, CHUNKS, ROWS, GATHERED, PRELOAD and GATHERED, PROXY_FENCE)
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
-    crew = Crew(worker, pid, head_start * workers, head_start, workers, programs)
+    turns = Turns(worker, pid, head_start * workers, head_start, workers, programs)
     begin = tl.where(worker < 0, head_start, 0)
-    end = tl.maximum(turn_of(tiles_m * tiles_n * SPLITS, crew), begin)
+    end = tl.maximum(turn_of(tiles_m * tiles_n * SPLITS, turns), begin)
 
     if GATHERED:
         # In rows layout start at our own rows and go backwards, as the others arrive; in K layout from the top.
         own_m = rank * shard_rows // BLOCK_M if ROWS else 0
         for turn in tl.range(begin, end, flatten=FLATTEN):
-            item = tile_of(turn, crew)
+            item = tile_of(turn, turns)
             m, n = swizzle(item // SPLITS, tiles_m, tiles_n, group_m)
             if ROWS:
                 m = (own_m + tiles_m - m) % tiles_m
@@ -233,9 +233,9 @@ def gather_gemm_kernel(
     else:
         own_m = shard_rows // BLOCK_M
         own = own_m * tiles_n
-        middle = tl.maximum(turn_of(own, crew), begin)
+        middle = tl.maximum(turn_of(own, turns), begin)
         for turn in tl.range(begin, middle, flatten=FLATTEN):
-            number = tile_of(turn, crew)
+            number = tile_of(turn, turns)
             m, n = swizzle(number, own_m, tiles_n, group_m)
             traces.begin(trace, traces.TILE, turn - begin, number)
             acc = tile_product(own_operands, m * BLOCK_M, n * BLOCK_N, 0, K, FORM)
@@ -243,7 +243,7 @@ def gather_gemm_kernel(
             traces.end(trace, traces.TILE, turn - begin)
         others: tl.constexpr = WORLD - 1 + (WORLD == 1)
         for turn in tl.range(middle, end, flatten=FLATTEN):
-            number = tile_of(turn, crew)
+            number = tile_of(turn, turns)
             m, n = swizzle(number - own, tiles_m - own_m, tiles_n, group_m)
             if ROTATE:
                 back = 1 + m // own_m

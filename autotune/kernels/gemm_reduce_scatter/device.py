@@ -51,8 +51,8 @@ def gemm_scatter_kernel(
     a, b, c, result, bias, residual, scale_a, scale_b, inbox, inbox_scales, partials, tickets, sent,
     M, N, K, rows, stride_bk, stride_bn, group_m, rank,
     heap_bases, epoch_counter, arrivals, trace, status, spin_limit,
-    WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TRANSFER_TILES: tl.constexpr, LATE: tl.constexpr,
-    SPLITS: tl.constexpr,
+    WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TRANSFER_TILES: tl.constexpr,
+    NEXT_TURN: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr, FLATTEN: tl.constexpr,
     SCALES: tl.constexpr, PROMOTE: tl.constexpr, MEMORY: tl.constexpr,
@@ -63,8 +63,8 @@ def gemm_scatter_kernel(
 
     PULL: parts stay where they were made, and the owner loads them. ROTATE: peers' tiles are computed one peer after
     the other, rank + 1 first, so that no two ranks send to one peer at a time; otherwise the peers' rows of tiles take
-    turns. SPLITS programs share a tile's depth, and the last of them sends it, or collects it. LATE: a program signals
-    a tile in its next turn: a signal waits until what was stored has arrived, and by then it has.
+    turns. SPLITS programs share a tile's depth, and the last of them sends it, or collects it. NEXT_TURN: a program
+    signals a tile in its next turn: a signal waits until what was stored has arrived, and by then it has.
 
     MEMORY, for ``tune taxes`` alone: our own part of our own tile takes the way through memory, too.
     """
@@ -101,19 +101,19 @@ def gemm_scatter_kernel(
             operands, row, n * BLOCK_N, partials, tickets, number, item % SPLITS, SPLITS, FORM
         )  # fmt: skip
         if whole:
-            if LATE:
+            if NEXT_TURN:
                 announce(stored_index, tiles, sent, arrivals, stored_owner, peers, TRANSFER_TILES)
             place = (slot * WORLD + (owner if PULL else rank)) * tiles + index
             traces.begin(trace, traces.SENT, item // programs, item)
             send_tile(acc, inbox, inbox_scales, place, rank if PULL else owner, peers)
-            if LATE:
+            if NEXT_TURN:
                 stored_owner = owner
                 stored_index = index
             else:
                 announce(index, tiles, sent, arrivals, owner, peers, TRANSFER_TILES)
             traces.end(trace, traces.SENT, item // programs)
         traces.end(trace, traces.TILE, item // programs)
-    if LATE:
+    if NEXT_TURN:
         announce(stored_index, tiles, sent, arrivals, stored_owner, peers, TRANSFER_TILES)
 
     first_own = pid + tl.cdiv(tl.maximum(remote - pid, 0), programs) * programs

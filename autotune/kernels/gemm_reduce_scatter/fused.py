@@ -103,7 +103,7 @@ def _gemm_scatter(call: TilesCall, programs: int) -> Launch:
         "inbox_scales": scratch.inbox_scales, "arrivals": scratch.arrivals, "sent": scratch.sent,
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
         "PULL": isinstance(mode, Pull), "ROTATE": mode.peer_order == "rotate",
-        "TRANSFER_TILES": mode.transfer_tiles, "LATE": mode.signals == "next_turn",
+        "TRANSFER_TILES": mode.transfer_tiles, "NEXT_TURN": mode.signals == "next_turn",
         "FLATTEN": mode.schedule == "flattened", "MEMORY": mode.handover == MEMORY,
         "trace": mode.trace_of(programs, tensors.c), "residual": tensors.residual, "result": tensors.c,
     }  # fmt: skip

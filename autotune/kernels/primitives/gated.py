@@ -42,7 +42,7 @@ def loaded_columns(column, columns, FORM: tl.constexpr):
 
 
 @triton.jit
-def halves_of(tile):
+def left_and_right(tile):
     """The left and the right half of a tile's columns."""
     return tl.split(tl.permute(tl.reshape(tile, (tile.shape[0], 2, tile.shape[1] // 2)), (0, 2, 1)))
 
@@ -69,7 +69,7 @@ def activated(gate, EPILOGUE: tl.constexpr):
 def gated(acc, FORM: tl.constexpr):
     """A tile of the product, fp32 [BLOCK_M, BLOCK_N], as C has it: activation(gate) * up, [BLOCK_M, BLOCK_N / 2]."""
     if FORM.HALVES:
-        gate, up = halves_of(acc)
+        gate, up = left_and_right(acc)
     else:
         gate, up = tl.split(tl.reshape(acc, (acc.shape[0], acc.shape[1] // 2, 2)))
     return activated(gate, FORM.EPILOGUE) * up

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from autotune import dtypes
 from autotune.heap.device import compiles_for_cuda
-from autotune.kernels.primitives.gated import halves_of, loaded_columns, side_by_side
+from autotune.kernels.primitives.gated import left_and_right, loaded_columns, side_by_side
 from autotune.kernels.primitives.scales import BLOCK, SIDE, block_scale_b, scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
 
@@ -132,7 +132,7 @@ def accumulate_parts(acc, operands, row, column, first_k, end_k, FORM: tl.conste
 @triton.jit
 def accumulate_halves(acc, operands, row, column, first_k, end_k, FORM: tl.constexpr):
     """``accumulate`` where gate and up are halves of the rows of B's storage: two tiles of TMA, each with its sum."""
-    gate, up = halves_of(acc)
+    gate, up = left_and_right(acc)
     for k in range(first_k, end_k, FORM.BLOCK_K):
         a_tile = operands.a.load([row, k])
         gate = tl.dot(a_tile, operands.b.load([k, column // 2]), gate, input_precision="ieee")

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from triton.runtime.jit import constexpr_function
 
-from autotune.kernels.primitives.gated import PLAIN, gated, halves_of, tile_columns
+from autotune.kernels.primitives.gated import PLAIN, gated, left_and_right, tile_columns
 from autotune.kernels.primitives.scales import SIDE, quantised, store_scales
 
 
@@ -74,7 +74,7 @@ def store_tile(acc, out, row, column, FORM: tl.constexpr):
         put_tile(acc, out.c, row, column // 2, out.rows, out.columns // 2)
     elif is_descriptor(out.c) and FORM.BLOCK_N >= 64:
         # Two halves: the whole 128x256 tile's 64 KiB would not fit beside four stages of operands.
-        left, right = halves_of(acc)
+        left, right = left_and_right(acc)
         out.c.store([row, column], left.to(out.c.dtype))
         out.c.store([row, column + FORM.BLOCK_N // 2], right.to(out.c.dtype))
     else:

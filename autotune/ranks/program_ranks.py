@@ -1,4 +1,4 @@
-"""The crew: the ranks of a running program as the tuning loop's evaluator; rank 0 drives, and is one of them."""
+"""A running program's own ranks as the tuning loop's evaluator; rank 0 drives, and is one of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _StillHere:
     """Rank 0 has no request yet; the others keep waiting without a time-out."""
 
 
-class Crew:
+class ProgramRanks:
     """Rank 0 calls ``lead`` and the others ``follow``; all ranks carry out rank 0's requests.
 
     No process can be killed here. A rank that fails in an expected way reports at the next barrier, which releases the

@@ -10,14 +10,14 @@ import pytest
 
 from autotune.errors import UnknownWorkload
 from autotune.workloads import provenance_of, workload
-from autotune.workloads.faces import face, installed_face, installed_provenance
+from autotune.workloads.descriptors import face, installed_descriptor, installed_provenance
 from autotune.workloads.user_files import BUILT_IN
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_face_is_that_of_its_workload(name: str) -> None:
     found, whole = face(name.replace("_", "-")), workload(name)
-    assert found == installed_face(name)
+    assert found == installed_descriptor(name)
     assert (found.name, found.problem_type) == (whole.name, whole.problem_type) and found.load() is whole
     assert installed_provenance(name) == provenance_of(whole), (
         "an entry would be called stale, or served when it is not"
@@ -28,7 +28,7 @@ def test_spaces_load_without_kernels() -> None:
     """A look-up, ``tune list`` and ``tune show`` wait for this."""
     code = """
 import sys
-from autotune.workloads.faces import space_of
+from autotune.workloads.descriptors import space_of
 from autotune.workloads.user_files import BUILT_IN
 print(sum(len(space_of(name).modes) for name in BUILT_IN), {"torch", "triton", "optuna"} & {*sys.modules})
 """
@@ -39,12 +39,12 @@ print(sum(len(space_of(name).modes) for name in BUILT_IN), {"torch", "triton", "
 def test_a_stored_name_loads_no_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("raise AssertionError('loaded')")
-    for look in (installed_face, installed_provenance):
+    for look in (installed_descriptor, installed_provenance):
         with pytest.raises(UnknownWorkload):
             look(f"{file}:Mine")
 
 
 def test_a_name_that_nobody_has() -> None:
-    for look in (face, installed_face, installed_provenance):
+    for look in (face, installed_descriptor, installed_provenance):
         with pytest.raises(UnknownWorkload):
             look("gemm_all_reduc")

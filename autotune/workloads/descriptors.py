@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
-class Face:
+class Descriptor:
     """A workload's name and problem; the rest is loaded when it is needed."""
 
     name: str
@@ -52,17 +52,17 @@ class Face:
         return {field.name: getattr(problem, field.name) for field in fields(problem)}
 
 
-def face(name: str) -> Face:
+def face(name: str) -> Descriptor:
     """The face of a workload named as for ``workload``, which it loads only if it is not a built-in one."""
     built_in = name.replace("-", "_")
     kind = _problem_type(built_in) if _is_light(built_in) else None
     if kind is None:
         found = workload(name)
-        return Face(found.name, found.problem_type, name)
-    return Face(built_in, kind, built_in)
+        return Descriptor(found.name, found.problem_type, name)
+    return Descriptor(built_in, kind, built_in)
 
 
-def installed_face(name: str) -> Face:
+def installed_descriptor(name: str) -> Descriptor:
     """The face of a workload of a stored name, which never loads a file. Raises UnknownWorkload."""
     if not _is_light(name):
         installed_workload(name)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EntryFilter:
     """Everything, unless narrowed."""
 
     name: str | None = None
@@ -60,7 +60,7 @@ class Wanted:
 
     def check_fields(self, entries: Sequence[Entry]) -> None:
         """Raise InputError for a field that nothing stored under this name has, or a word where all have numbers."""
-        stored = [entry.key.fields for entry in entries if Wanted(self.name).takes(entry.key)]
+        stored = [entry.key.fields for entry in entries if EntryFilter(self.name).takes(entry.key)]
         known = sorted({name for fields in stored for name in fields})
         for name, value in self.given.items():
             there = [each for fields in stored for other, each in fields.items() if _same(name, other)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.wanted import Wanted
+from autotune.cli.entry_filter import EntryFilter
 from autotune.db import CacheKey
 
 
@@ -16,9 +16,9 @@ def key(name: str = "my_kernel", device: str = "NVIDIA H200", **fields: Any) -> 
 
 
 def test_a_device_is_named_in_full() -> None:
-    assert Wanted(device="NVIDIA H200").takes(key())
-    assert not Wanted(device="NVIDIA H200").takes(key(device="NVIDIA H200 NVL"))
-    assert not Wanted(device="H200").takes(key())
+    assert EntryFilter(device="NVIDIA H200").takes(key())
+    assert not EntryFilter(device="NVIDIA H200").takes(key(device="NVIDIA H200 NVL"))
+    assert not EntryFilter(device="H200").takes(key())
 
 
 @pytest.mark.parametrize(
@@ -30,5 +30,5 @@ def test_a_device_is_named_in_full() -> None:
 )  # fmt: skip
 def test_a_word_means_the_values_that_are_written_so(word: str, taken: list[Any]) -> None:
     values = [True, False, 1, 2, 3, 4, -1, "torch.float16"]
-    found = [value for value in values if Wanted("my_kernel", {"x": word}).takes(key(x=value))]
+    found = [value for value in values if EntryFilter("my_kernel", {"x": word}).takes(key(x=value))]
     assert json.dumps(found) == json.dumps(taken)
