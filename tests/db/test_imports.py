@@ -31,9 +31,11 @@ def test_an_adopted_entry_is_served_with_every_field(store: Store, entry: Entry)
     assert store.study(entry.key, entry.provenance, seed=0, space_size=1) == study, "tuning finds it"
 
 
-def test_adopting_many_keeps_their_order(store: Store, entry: Entry) -> None:
+def test_adopting_many_keeps_their_order_after_what_was_there(store: Store, entry: Entry) -> None:
     several = [dataclasses.replace(entry, key=dataclasses.replace(entry.key, device=f"gpu {n}")) for n in range(3)]
-    store.adopt(entry)
+    adopted = store.adopt(entry)
+    for _ in range(2):
+        store.finish(adopted.id, entry.winner)
     store.adopt_all([(each, False) for each in several])
     assert [each.key.device for each in store.entries()] == ["gpu 2", "gpu 1", "gpu 0", entry.key.device]
 
