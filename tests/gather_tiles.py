@@ -1,6 +1,15 @@
-"""Tiles of all-gather + GEMM for the tests on GPUs: large, middle, and for few rows."""
+"""Tiles of GEMMs that communicate: small ones for the interpreter; large, middle and for few rows for GPUs."""
 
 from __future__ import annotations
+
+SMALL = {
+    "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
+    "comm_programs": 2, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
+    "transfer_tiles": 1, "sum_block": 512, "sum_warps": 4, "programs_per_unit": 1,
+}  # fmt: skip
+LARGER = {**SMALL, "block_m": 32, "block_k": 64, "group_m": 1, "num_stages": 3, "transfer_rows": 32,
+          "comm_programs": 4, "copy_kib": 4, "split_k": 1}  # fmt: skip
+WIDER = {**SMALL, "block_n": 64, "group_m": 1, "comm_programs": 1, "split_k": 1, "k_chunks": 2}
 
 GPU_TILES = [
     {

@@ -19,6 +19,7 @@ from autotune.outcome import Evaluation, Latency, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 from postgres_server import empty_database, server  # noqa: F401
+from studies import begin
 
 NOBODY = 65534
 
@@ -86,6 +87,12 @@ def key() -> CacheKey:
 def provenance() -> Provenance:
     """A provenance as the tuner makes them."""
     return Provenance(source_hash="abc", space="f00d", triton="3.6.0", iris="0.0.0", torch="2.11.0", driver="580.1")
+
+
+@pytest.fixture
+def study(store: Store, key: CacheKey, provenance: Provenance) -> int:
+    """The number of a study that has begun."""
+    return begin(store, key, provenance).id
 
 
 @pytest.fixture

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import optuna
-import pytest
 from optuna.storages import RDBStorage
 from sqlalchemy import URL, create_engine, inspect
 
 from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
 from autotune.db.models import Base
-from autotune.errors import StoreError
 
 
 def fill_ours(url: str, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner) -> None:
@@ -45,9 +41,3 @@ def test_whichever_comes_first(
     ours = set(Base.metadata.tables) | {"iris_autotune_version"}
     assert ours < set(inspect(engine).get_table_names()) > {"studies", "trials", "alembic_version"}
     engine.dispose()
-
-
-def test_a_file_that_optuna_made_is_left_as_it_is(path: Path) -> None:
-    fill_theirs(f"sqlite:///{path}")
-    with pytest.raises(StoreError, match="is another program.s SQLite database"):
-        Store.open(path)

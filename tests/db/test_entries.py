@@ -19,18 +19,16 @@ def finish(store: Store, study: StudyRecord, winner: Winner, **changes: str) -> 
 
 
 def test_finishing_makes_the_entry(
-    store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
+    store: Store, study: int, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
 ) -> None:
-    study = begin(store, key, provenance)
     for _ in range(3):
-        store.record(study.id, trial)
+        store.record(study, trial)
     assert store.entries() == [] and store.entry(key, provenance) is None
-    store.finish(study.id, winner)
+    store.finish(study, winner)
     entry = store.entry(key, provenance)
     assert entry is not None and store.entries() == [entry]
-    assert (entry.key, entry.provenance, entry.winner, entry.study_id, entry.trials) == (
-        key, provenance, winner, study.id, 3,
-    )  # fmt: skip
+    found = (entry.key, entry.provenance, entry.winner, entry.study_id, entry.trials)
+    assert found == (key, provenance, winner, study, 3)
     assert just_now(entry.finished_at)
     assert store.entry(key, dataclasses.replace(provenance, torch="2.12.0")) is None
     assert store.entry(dataclasses.replace(key, world_size=4), provenance) is None

@@ -19,38 +19,31 @@ def as_text(url: URL) -> str:
     return url.render_as_string(hide_password=False)
 
 
-def test_a_new_study_holds_what_it_was_given(store: Store, key: CacheKey, provenance: Provenance) -> None:
+def test_a_new_study_holds_what_it_was_given_and_is_found_by_it(
+    store: Store, key: CacheKey, provenance: Provenance
+) -> None:
     study = begin(store, key, provenance)
     assert (study.key, study.provenance, study.seed, study.space_size) == (key, provenance, 11, 5832)
     assert (study.state, study.winner) == ("running", None)
     assert just_now(study.created_at)
     assert store.studies() == [study]
-
-
-def test_the_same_key_and_provenance_find_the_same_study(store: Store, key: CacheKey, provenance: Provenance) -> None:
-    study = begin(store, key, provenance)
     assert store.study(key, provenance, seed=99, space_size=1) == study
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(CacheKey) if field.name != "problem"])
-def test_every_field_of_the_key_makes_another_study(
-    store: Store, key: CacheKey, provenance: Provenance, field: str
+@pytest.mark.parametrize(
+    ("of", "field"),
+    [(of, each.name) for of in (CacheKey, Provenance) for each in dataclasses.fields(of) if each.name != "problem"],
+)
+def test_every_field_of_the_key_and_of_the_provenance_makes_another_study(
+    store: Store, study: int, key: CacheKey, provenance: Provenance, of: type, field: str
 ) -> None:
     changed: dict[str, Any] = {field: {"world_size": 4, "regime": "graph"}.get(field, "other")}
-    other = dataclasses.replace(key, **changed)
-    assert begin(store, key, provenance).id != begin(store, other, provenance).id
-
-
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Provenance)])
-def test_every_field_of_the_provenance_makes_another_study(
-    store: Store, key: CacheKey, provenance: Provenance, field: str
-) -> None:
-    other = dataclasses.replace(provenance, **{field: "other"})
-    assert begin(store, key, provenance).id != begin(store, key, other).id
+    others = [dataclasses.replace(each, **changed) if isinstance(each, of) else each for each in (key, provenance)]
+    assert begin(store, *others).id != study
 
 
 def test_a_seed_beyond_64_bits_is_refused(store: Store, key: CacheKey, provenance: Provenance) -> None:
-    with pytest.raises(StoreError, match=f"seed={2**63}: must be a 64-bit integer"):
+    with pytest.raises(StoreError, match="seed"):
         store.study(key, provenance, seed=2**63, space_size=1)
     assert store.study(key, provenance, seed=-(2**63), space_size=2**63 - 1).space_size == 2**63 - 1
 
@@ -99,7 +92,7 @@ def test_taxes_are_of_one_study_and_the_last_ones_count(store: Store, key: Cache
 @pytest.mark.parametrize("method", ["record", "trials", "finish", "forget"])
 def test_an_unknown_study_is_refused(store: Store, trial: TrialRecord, winner: Winner, method: str) -> None:
     arguments: dict[str, tuple[Any, ...]] = {"record": (trial,), "finish": (winner,)}
-    with pytest.raises(StoreError, match="^database .* has no study 41$"):
+    with pytest.raises(StoreError, match="41"):
         getattr(store, method)(41, *arguments.get(method, ()))
 
 

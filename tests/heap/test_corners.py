@@ -8,18 +8,14 @@ from typing import Any
 import pytest
 from process_ends import left_in_shared_memory, shared_memory
 from ranks_of_functions import run_ranks
+from two_ranks import TWO_GPUS
 
 ON_RANKS = str(Path(__file__).parent / "more_on_ranks.py")
 TURNS, TICKETS = 12, 32
 
-PLACES = [
-    pytest.param(False, id="shared memory"),
-    pytest.param(True, id="iris", marks=pytest.mark.gpu(2)),
-]
 
-
-@pytest.mark.parametrize("gpu", PLACES)
-def test_signals_hand_over_data_and_waits_end(gpu: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gpu", TWO_GPUS)
+def test_signals_hand_over_data_and_waits_end(gpu: str, tmp_path: Path) -> None:
     ranks: list[dict[str, Any]] = run_ranks(ON_RANKS, "synchronisation", 2, tmp_path, gpu=gpu)
     for rank, found in enumerate(ranks):
         assert found["ring"] == [[1000 * (1 - rank) + turn] for turn in range(TURNS)]
@@ -59,4 +55,4 @@ def test_a_heap_that_fits_nowhere_says_so_on_every_rank_and_leaves_nothing(tmp_p
 
 def test_memory_that_is_full_on_one_rank_is_an_error_on_all(tmp_path: Path) -> None:
     messages = run_ranks(ON_RANKS, "full_on_one_rank", 2, tmp_path)
-    assert messages == [f"shared memory of {1 << 20} bytes for rank 1: No space left on device"] * 2
+    assert len(messages) == 2 and all("rank 1" in message for message in messages)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
-from gather_tiles import GPU_TILES
+from gather_tiles import GPU_TILES, LARGER, SMALL, WIDER
 
 from autotune.config import Config
 from autotune.kernels.all_gather_gemm.copy_engine import rounds
@@ -29,20 +29,7 @@ def problem_of(world_size: int, layout: str, sizes: dict[str, Any]) -> Any:
     return WORKLOAD.problem_type(layout=layout, world_size=world_size, **scaled)
 
 
-INTERPRETED_TILES = [
-    {
-        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
-        "comm_programs": 2, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
-    },
-    {
-        "block_m": 32, "block_n": 32, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 3, "transfer_rows": 32,
-        "comm_programs": 4, "copy_kib": 4, "head_start": 0, "gemm_streams": 1, "split_k": 1, "k_chunks": 1,
-    },
-    {
-        "block_m": 16, "block_n": 64, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
-        "comm_programs": 1, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 1, "k_chunks": 2,
-    },
-]  # fmt: skip
+INTERPRETED_TILES = [SMALL, LARGER, WIDER]
 
 
 @pytest.mark.parametrize(

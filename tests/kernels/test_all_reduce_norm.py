@@ -42,9 +42,9 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[
 
 def test_a_row_that_no_program_can_hold_is_refused() -> None:
     for n in (100, 16392):
-        with pytest.raises(InvalidProblem, match=f"n={n}: must be a multiple of 8, and 16384 at most"):
+        with pytest.raises(InvalidProblem, match=f"n={n}"):
             WORKLOAD.problem_type(m=1, n=n, world_size=2)
-    with pytest.raises(InvalidProblem, match="eps=-1.0: must be a finite number"):
+    with pytest.raises(InvalidProblem, match="eps"):
         WORKLOAD.problem_type(m=1, n=64, eps=-1.0, world_size=2)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 from fakes import EIGHT_GPUS
-from gather_tiles import GPU_TILES
+from gather_tiles import GPU_TILES, SMALL, WIDER
 
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.activation import reference
@@ -19,17 +19,7 @@ WORKLOAD = workload("all_gather_gemm")
 MODES = {"bsp", "pull", "pull_staged", "push", "custom_collective"}
 FP8 = {"dtype": "fp8", "b_order": "nk"}
 
-TILES = [
-    {
-        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
-        "comm_programs": 2, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
-    },
-    {
-        "block_m": 16, "block_n": 64, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
-        "comm_programs": 1, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 1, "k_chunks": 2,
-    },
-]  # fmt: skip
-
+TILES = [SMALL, WIDER]
 
 SOME: list[dict[str, Any]] = [
     {"m": 22, "n": 84, "k": 40, "epilogue": "geglu", "gate_up": "interleaved", "bias": True},
@@ -113,7 +103,7 @@ def test_a_result_in_fp8_needs_an_epilogue_and_whole_blocks() -> None:
     fields = {"m": 4, "k": 64, "world_size": 2, "quantised": True}
     with pytest.raises(InvalidProblem, match="epilogue"):
         WORKLOAD.problem_type(n=512, **fields)
-    with pytest.raises(InvalidProblem, match="use 512 or 1024"):
+    with pytest.raises(InvalidProblem, match="512"):
         WORKLOAD.problem_type(n=600, epilogue="swiglu", **fields)
     for here in (EIGHT_GPUS, INTERPRETED):
         problem = WORKLOAD.problem_type(m=512, n=4096, k=1024, epilogue="swiglu", world_size=2, quantised=True)
@@ -133,7 +123,7 @@ def test_both_layouts_mean_the_same(epilogue: str) -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(InvalidProblem, match="n=6 .*use 8"):
+    with pytest.raises(InvalidProblem, match="n=6"):
         WORKLOAD.problem_type(m=4, n=6, k=8, world_size=2, epilogue="swiglu")
     with pytest.raises(InvalidProblem, match="gate_up"):
         WORKLOAD.problem_type(m=4, n=8, k=8, world_size=2, gate_up="interleaved")

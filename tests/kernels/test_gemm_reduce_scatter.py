@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
-from torch.utils._python_dispatch import TorchDispatchMode
+from gather_tiles import SMALL
 
 from autotune.errors import InvalidProblem
-from autotune.kernels.gemm_reduce_scatter import library
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
-from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
-from autotune.kernels.gemm_reduce_scatter.modes import Library
-from autotune.kernels.launching.contract import Call
-from autotune.machine import INTERPRETED, machine
+from autotune.machine import machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_reduce_scatter")
@@ -38,19 +33,10 @@ def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
 
 
 INTERPRETED_TILES = [
-    {
-        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "split_k": 2,
-        "transfer_tiles": 2, "transfer_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
-    },
-    {
-        "block_m": 16, "block_n": 32, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 3, "split_k": 1,
-        "transfer_tiles": 1, "transfer_rows": 16, "gemm_streams": 1, "sum_block": 1024, "sum_warps": 4,
-    },
-    {
-        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 4, "num_warps": 4, "num_stages": 3, "split_k": 1,
-        "transfer_tiles": 2, "transfer_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
-    },
-]  # fmt: skip
+    {**SMALL, "transfer_tiles": 2},
+    {**SMALL, "block_k": 64, "group_m": 1, "num_stages": 3, "split_k": 1, "sum_block": 1024},
+    {**SMALL, "group_m": 4, "num_stages": 3, "split_k": 1, "transfer_tiles": 2, "transfer_rows": 32},
+]
 
 
 @pytest.mark.parametrize(
@@ -69,9 +55,8 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[
     problem = problem_of(world_size, sizes)
     tiles = [tile for tile in INTERPRETED_TILES if tile["transfer_tiles"] == 1 or sizes["n"] > 32 or sizes["rows"] > 16]
     modes = ONE_OF_EACH | (EXCHANGED if world_size > 1 else set())
-    check_all(
-        WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1), modes
-    )
+    configs = few(problem, variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1)
+    check_all(WORKLOAD, problem, configs, modes)
 
 
 GPU_TILES = [
@@ -142,35 +127,7 @@ def test_chunks_send_every_row_once_to_its_owner_the_next_ranks_first(
         assert sent == {(row // rows, row) for row in computed if row // rows != rank}
 
 
-@pytest.mark.parametrize(("name", "value", "told"), [("m", 30, "use 28 or 32"), ("k", 3, "use 4")])
-def test_what_is_sharded_must_be_divisible(name: str, value: int, told: str) -> None:
-    with pytest.raises(InvalidProblem, match=f"{name}={value} .* world_size=4.*{told}"):
+@pytest.mark.parametrize(("name", "value"), [("m", 30), ("k", 3)])
+def test_what_is_sharded_must_be_divisible(name: str, value: int) -> None:
+    with pytest.raises(InvalidProblem, match=f"{name}={value}"):
         WORKLOAD.problem_type(**{"m": 32, "n": 5, "k": 64, "world_size": 4, name: value})
-
-
-class Called(TorchDispatchMode):
-    """The names of torch's operators that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **kwargs or {})
-
-
-def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_librarys_gemm_adds_the_bias_on_one_rank(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kernel behind the reduce-scatter does."""
-    problem = problem_of(2, NARROW)
-    tensors, nothing = KERNELS.tensors(problem, zeros, zeros), torch.empty(0)
-    call = Call(problem, Library(launch="eager"), INTERPRETED, tensors, None, nothing, rank, nothing, 1)
-    monkeypatch.setattr(library, "reduce_scatter_single", lambda c, product, group: None)
-    with Called() as called:
-        library.BulkSynchronous().eager(call)()
-    assert called.names == ["new_empty", "addmm" if rank == 0 else "mm"]

@@ -94,14 +94,14 @@ class TestMoeDispatchGemm(GroupedTests):
     ("fields", "told"),
     [
         ({"width": 20}, "width=20"),
-        ({"epilogue": "none", "gate_up": "interleaved"}, "B has gate and up only with an epilogue, such as swiglu"),
+        ({"epilogue": "none", "gate_up": "interleaved"}, "epilogue"),
         ({"experts": 5}, "experts=5"),
-        (FP8, "scales=none: with dtype=fp8 allowed: row, block; say how the operands are scaled"),
-        ({**FP8, "scales": "row"}, "8 columns of A on each rank"),
-        ({**FP8, "scales": "block", "hidden": 64}, "must be a multiple of 128"),
+        (FP8, "scales=none"),
+        ({**FP8, "scales": "row"}, "columns of A"),
+        ({**FP8, "scales": "block", "hidden": 64}, "128"),
         ({**FP8, "scales": "tensor"}, "scales='tensor'"),
         ({"scales": "row"}, "scales=row"),
-        ({**FP8, "b_order": "kn", "scales": "row", "hidden": 16}, "B of fp8 is stored transposed"),
+        ({**FP8, "b_order": "kn", "scales": "row", "hidden": 16}, "transposed"),
     ],
 )
 def test_what_does_not_fit_is_refused(fields: dict[str, Any], told: str) -> None:

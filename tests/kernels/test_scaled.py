@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
+from gather_tiles import SMALL, WIDER
 
 from autotune.machine import machine
 from autotune.workloads import workload
@@ -19,18 +20,7 @@ DECODE_MODES = {"bsp", "iris_all_gather", "fine_grained_wait", "fused"}
 FP8 = {"dtype": "fp8", "b_order": "nk"}
 ONE_ORDER = {"deterministic": True, "residual": True}
 
-TILES = [
-    {
-        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
-        "comm_programs": 2, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
-        "transfer_tiles": 1, "sum_block": 512, "sum_warps": 4, "programs_per_unit": 1,
-    },
-    {
-        "block_m": 16, "block_n": 64, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
-        "comm_programs": 1, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 1, "k_chunks": 2,
-        "transfer_tiles": 1, "sum_block": 512, "sum_warps": 4, "programs_per_unit": 1,
-    },
-]  # fmt: skip
+TILES = [SMALL, {**WIDER, "block_k": 64}]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 from compile_worker import Compilers
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 from fakes import EIGHT_GPUS
+from gather_tiles import SMALL
 
 from autotune.dtypes import DTYPES
 from autotune.errors import InvalidProblem
@@ -25,10 +26,6 @@ KERNELS = {"push", "pull", "one_shot", "two_shot"}
 A100 = Machine("cuda", "NVIDIA A100", "sm_80", 2, 108, 163 * 1024, 40 << 20, "nvlink")
 MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 256 << 20, "xgmi")
 
-TILE = {
-    "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
-    "gemm_streams": 1, "split_k": 2, "transfer_tiles": 2, "sum_block": 512, "sum_warps": 4, "programs_per_unit": 1,
-}  # fmt: skip
 GPU_TILE = {
     "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4, "transfer_rows": 128,
     "gemm_streams": 2, "split_k": 1, "transfer_tiles": 2, "sum_block": 4096, "sum_warps": 8, "programs_per_unit": 1,
@@ -52,7 +49,9 @@ GPU_TILES = [GPU_TILE, {**GPU_TILE, "transfer_rows": 1024}]
 def test_every_mode_is_right_under_the_interpreter(name: str, ranks: int, fields: dict[str, Any]) -> None:
     here, found = on_cpu(), workload(name)
     problem = found.problem_type(world_size=ranks, wire="fp8", **fields)
-    check_all(found, problem, few(problem, variants(found, problem, here, [TILE]), 1), MODES[name])
+    check_all(
+        found, problem, few(problem, variants(found, problem, here, [{**SMALL, "transfer_tiles": 2}]), 1), MODES[name]
+    )
 
 
 @ranks_a_gpu

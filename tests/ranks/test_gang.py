@@ -64,7 +64,7 @@ def test_a_slow_config_is_not_run_to_the_end_and_the_parts_are_measured() -> Non
 
 def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_HEAP_BYTES", "16")
-    with pytest.raises(GangError, match="symmetric heap: .* bytes requested"):
+    with pytest.raises(GangError, match="symmetric heap"):
         new_gang().start()
 
 
@@ -93,9 +93,8 @@ def test_ranks_import_nothing_from_the_current_folder_be_it_another_checkout(
 @pytest.mark.usefixtures("users_imports")
 def test_ranks_that_import_other_code_end_the_run(other_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(other_code)  # too late for this process, which has imported its own
-    told = rf"rank 0 runs other code .* source_hash \w+ in {other_code}/autotune there; source_hash \w+ in .* here"
     gang = new_gang()
-    with pytest.raises(GangError, match=told):
+    with pytest.raises(GangError, match=f"{other_code}/autotune"):
         gang.start()
     assert gang._processes == []
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from autotune.machine import H100, machine
+from autotune.machine import machine
 from autotune.outcome import HostOverhead, Outcome
 from autotune.ranks.evaluation import measure_overhead
 from autotune.ranks.gang import Gang
-from autotune.ranks.measure import HOST_CALLS, WARM_CALLS, Stopwatch
+from autotune.ranks.measure import WARM_CALLS
 from autotune.ranks.protocol import Done, Failed, MeasureOverhead, Request
 from autotune.runtime import WARM_CALL
 from autotune.workloads import workload
@@ -28,35 +27,6 @@ def test_ranks_call_the_door_that_they_are_told(tmp_path: Path, monkeypatch: pyt
             "rank 0": WARM_CALLS, "rank 1": WARM_CALLS,
         }  # fmt: skip
         assert measure_overhead(gang._everyone, WARM_CALL) is None and measure_overhead(gang._everyone, "") is None
-
-
-class Simulated(Stopwatch):
-    """A single call of nothing takes 50 µs, a warm call 12 more; back to back 0.5, and 6 more."""
-
-    def __init__(self) -> None:
-        self._machine = H100
-        self.opened = 0
-
-    def warm_call(self) -> None:
-        self.opened += 1
-
-    def _isolated_time(self, call: Callable[[], None]) -> float:
-        before = self.opened
-        call()
-        return 50.0 + 12.0 * (self.opened - before)
-
-    def _enqueueing(self, call: Callable[[], None], calls: int) -> float:
-        before = self.opened
-        for _ in range(calls):
-            call()
-        return 0.5 + 6.0 * (self.opened - before) / calls
-
-
-def test_a_door_is_timed_as_calls_are_less_what_no_call_takes() -> None:
-    watch = Simulated()
-    timed = watch.time_overhead(watch.warm_call, 5)
-    assert watch.opened == WARM_CALLS + 5 + HOST_CALLS
-    assert timed.isolated == [12.0] * 5 and timed.host == [6.0]
 
 
 @pytest.mark.parametrize(

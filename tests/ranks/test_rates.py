@@ -6,10 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from autotune.ranks import rates
-from autotune.ranks.rates import COPIED, FEWEST, LEAST_SENT, MOST, MOST_SENT, SIDE, measured_rates
+from autotune.ranks.rates import COPIED, LEAST_SENT, MOST_SENT, SIDE, measured_rates
 
 
 def found(monkeypatch: pytest.MonkeyPatch, world_size: int, left: int) -> tuple[dict[str, float], list[int]]:
@@ -40,32 +39,3 @@ def test_what_the_heap_has_left_is_sent_or_nothing(
 ) -> None:
     measured, told = found(monkeypatch, world_size, left)
     assert told == sent and ("links" in measured) is bool(sent)
-
-
-@pytest.mark.parametrize(("first", "count"), [(1.0, FEWEST), (6e-3, 10), (1e-9, MOST)])
-def test_a_time_is_the_median_of_a_window_behind_another(
-    monkeypatch: pytest.MonkeyPatch, first: float, count: int
-) -> None:
-    """The calls of the window have times of 1, 2, 3, … µs, those before far more."""
-    now, made = 0.0, 0
-
-    class Event:
-        def __init__(self, **_: Any) -> None: ...
-
-        def record(self) -> None:
-            self.at = now
-
-        def elapsed_time(self, end: Any) -> float:
-            return float(end.at - self.at) * 1e3
-
-    def call() -> None:
-        nonlocal now, made
-        made += 1
-        before = 2 + count
-        now += first * 0.999 if made <= 2 else 1.0 if made <= before else (made - before) * 1e-6
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=lambda: now))
-    assert rates._microseconds(call) == pytest.approx((count + 1) / 2, rel=1e-4)
-    assert made == 2 + 2 * count

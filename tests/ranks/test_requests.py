@@ -11,7 +11,7 @@ import torch
 
 import autotune
 from autotune.config import Config
-from autotune.errors import InputError
+from autotune.errors import InputError, MissedBarrier
 from autotune.machine import H100
 from autotune.outcome import Outcome
 from autotune.ranks import bursts
@@ -199,12 +199,13 @@ NO_MEMORY, CRASHED = (Outcome.OUT_OF_RESOURCES, False), (Outcome.CRASHED, True)
     [
         (torch.OutOfMemoryError("CUDA out of memory.\nTried"), "OutOfMemoryError: CUDA out of memory.", NO_MEMORY),
         (MemoryError(), "MemoryError: ", NO_MEMORY),
+        (MissedBarrier("a rank missed it"), "a rank missed it", (Outcome.TIMED_OUT, False)),
         (RuntimeError("[enforce] can't allocate memory"), "RuntimeError: [enforce] can't allocate memory", NO_MEMORY),
         (RuntimeError("CUDA error: illegal\nFor debugging"), "RuntimeError: CUDA error: illegal", CRASHED),
         (RuntimeError("HIP error: illegal"), "RuntimeError: HIP error: illegal", CRASHED),
         (RuntimeError("HIP " + "x" * 999), "RuntimeError: HIP " + "x" * (300 - 18), CRASHED),
     ],
-    ids=["device memory", "memory", "host memory", "CUDA", "HIP", "long"],
+    ids=["device memory", "memory", "missed barrier", "host memory", "CUDA", "HIP", "long"],
 )
 def test_a_configs_failure_is_an_outcome_in_a_line(
     bench: Bench, error: Exception, reason: str, how: tuple[Outcome, bool]

@@ -170,6 +170,22 @@ def test_an_isolated_call_that_another_rank_began_late_is_made_again(
     assert watch.made == attempts and took == pytest.approx(100 * attempts, abs=1), "the last one's"
 
 
+def test_a_door_is_timed_as_calls_are_less_what_no_call_takes(
+    watch: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read a clock takes 100 µs here, and so does to wait for the device."""
+
+    def later() -> float:
+        watch.host += 100 * US
+        return watch.host
+
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=later, monotonic=watch.ticking))
+    monkeypatch.setattr(torch.cuda, "synchronize", later)
+    timed = watch.time_overhead(watch.call(lambda number: 6 * US, lambda number: 0.0), 5)
+    assert timed.isolated == pytest.approx([6.0] * 5, abs=0.1) and timed.host == pytest.approx([6.0], abs=0.1)
+    assert watch.made == WARM_CALLS + 5 + HOST_BURSTS * HOST_CALLS
+
+
 def test_pauses_are_as_long_as_asked_at_the_clock_that_is_there(watch: Simulated) -> None:
     assert watch.clock() == pytest.approx(1500)
     late = watch.delayed(lambda: None, 1e-3)

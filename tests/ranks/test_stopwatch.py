@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
-from autotune.errors import MissedBarrier
 from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.ranks.measure import FEW_HOST_CALLS
-from autotune.ranks.protocol import Failed, Measure, Request
-from autotune.ranks.rank import Rank
 from autotune.workloads import workload
 
 ON_RANKS = str(Path(__file__).parent / "stopwatch_on_ranks.py")
@@ -47,17 +43,6 @@ def test_a_host_that_slows_down_is_not_taken_for_the_devices_time(tmp_path: Path
     slow = 300e-6
     for times in run_ranks(ON_RANKS, "of_a_host_that_slows_down", 2, tmp_path, gpu=True, argument=slow, seconds=270):
         assert statistics.median(times) < 0.2 * slow * 1e6, times
-
-
-def test_a_missed_barrier_is_an_outcome_and_no_number() -> None:
-    class Missing(Rank):
-        def __init__(self) -> None:
-            pass
-
-        def _carry_out(self, request: Request) -> Any:
-            raise MissedBarrier("a rank missed the barrier")
-
-    assert Missing().answer(Measure(0, 1)) == Failed(Outcome.TIMED_OUT, "a rank missed the barrier")
 
 
 @pytest.mark.gpu

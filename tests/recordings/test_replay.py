@@ -55,15 +55,15 @@ def test_the_same_seed_on_the_same_table_gives_the_same_run(recording: Recording
 def test_it_turns_to_no_other_problem(recording: Recording) -> None:
     replay = Replay(recording)
     replay.turn_to(FOUND, PROBLEM)
-    with pytest.raises(InputError, match="replay another recording"):
+    with pytest.raises(InputError, match="recording"):
         replay.turn_to(FOUND, dataclasses.replace(PROBLEM, m=8192))
 
 
 def test_the_reduced_space_comes_back_from_the_workload(recording: Recording) -> None:
     space = recording.space_of(FOUND)
     assert space.fingerprint() == FOUND.space.restricted(ALLOWED).fingerprint() == recording.provenance.space
-    with pytest.raises(InputError, match="it is another workload|not in both"):
+    with pytest.raises(InputError, match="workload|not in both"):
         recording.space_of(workload("flash_decode"))
     renamed = dataclasses.replace(recording, dimensions={**recording.dimensions, "tile_m": (64,)})
-    with pytest.raises(InputError, match="tile_m are not in both; record it again"):
+    with pytest.raises(InputError, match="tile_m"):
         renamed.space_of(FOUND)

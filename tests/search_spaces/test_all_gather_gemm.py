@@ -39,6 +39,10 @@ WIDE = {"block_n": 256, "num_warps": 8}
 @pytest.mark.parametrize(
     ("config", "fields", "machine", "told"),
     [
+        # Those of every GEMM are there, too; test_gemm shows their ends.
+        (PULL, {"m": 32}, H100, "no larger than the problem"),
+        (PUSH, {"m": 32}, H100, "no larger than the problem"),
+        (PUSH.replace(split_k=2), {}, H100, "splits needed"),
         (PUSH.replace(transfer_rows=128), {"m": 4 * 65}, H100, None),
         (PUSH.replace(transfer_rows=128), {"m": 4 * 64}, H100, "transfer within the shard"),
         (PUSH.replace(comm_programs=4), {}, INTERPRETED, None),  # half of its 8

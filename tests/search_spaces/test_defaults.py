@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from every_mode import whole
+from fakes import LAPTOP
 
 from autotune.errors import InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.recordings import read
 from autotune.workloads import workload
 
-LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 H200 = dataclasses.replace(H100, device="NVIDIA H200")
 MACHINES = {"h100": H100, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
 
@@ -31,15 +31,9 @@ def gathers(world_size: int, dtype: str) -> Iterator[Any]:
     for m, k, n_local, layout in itertools.product((1, 8, 64, 100 * world_size, 4096), *WIDTHS, ("rows", "k")):
         rows = -(-m // world_size) * world_size if layout == "rows" else m
         yield workload("all_gather_gemm").problem_type(
-            m=rows,
-            n=n_local * world_size,
-            k=k,
-            dtype=dtype,
-            layout=layout,
-            world_size=world_size,
-            epilogue="swiglu" if m == 64 else "none",
-            b_order="nk" if k == 2880 else "kn",
-        )
+            m=rows, n=n_local * world_size, k=k, dtype=dtype, layout=layout, world_size=world_size,
+            epilogue="swiglu" if m == 64 else "none", b_order="nk" if k == 2880 else "kn",
+        )  # fmt: skip
 
 
 def scatters(world_size: int, dtype: str) -> Iterator[Any]:
@@ -50,7 +44,13 @@ def scatters(world_size: int, dtype: str) -> Iterator[Any]:
         )
 
 
-WORKLOADS = {"all_gather_gemm": gathers, "gemm_reduce_scatter": scatters}
+def reductions(world_size: int, dtype: str) -> Iterator[Any]:
+    """GEMM + all-reduce from a row on."""
+    for m, n, k in itertools.product((1, 16, 64, 100, 4096), (360, 8192), (2880, 8192)):
+        yield workload("gemm_all_reduce").problem_type(m=m, n=n, k=k, dtype=dtype, world_size=world_size)
+
+
+WORKLOADS = {"all_gather_gemm": gathers, "gemm_reduce_scatter": scatters, "gemm_all_reduce": reductions}
 
 
 @pytest.mark.parametrize("machine", [*MACHINES.values(), whole(H200)], ids=[*MACHINES, "h200"])

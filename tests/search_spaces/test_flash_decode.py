@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from compile_worker import Compilers
 from every_mode import whole
+from fakes import LAPTOP
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.workloads import workload
 
 FOUND = workload("flash_decode")
-LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 H200 = dataclasses.replace(H100, device="NVIDIA H200")
 MACHINES = {"h200": H200, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
 SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "60")) // 20
@@ -96,31 +96,15 @@ LAST = Config(
         ({"exchange": "two_shot"}, {"world_size": 1}, H100, "peers"),
         # 32 fp32 elements for each of 128 threads.
         ({"transfer_heads": 8, "combine_heads": 8}, {"head_dim": 256}, H100, None),
-        (
-            {"heads_per_program": 16, "transfer_heads": 16, "combine_heads": 16},
-            {"head_dim": 256, "q_heads": 32},
-            H100,
-            None,
-        ),
+        ({"heads_per_program": 16, "transfer_heads": 16, "combine_heads": 16},
+         {"head_dim": 256, "q_heads": 32}, H100, None),
         ({"num_warps": 8, "transfer_heads": 8, "combine_heads": 8}, {"head_dim": 256}, H100, None),
-        (
-            {"num_warps": 2, "block_n": 16, "heads_per_program": 16, "transfer_heads": 16, "combine_heads": 16},
-            {"head_dim": 256, "q_heads": 32},
-            H100,
-            "registers of a merge",
-        ),
-        (
-            {"protocol": "sentinel", "transfer_heads": 8, "combine_heads": 8},
-            {"world_size": 8, "head_dim": 64},
-            H100,
-            None,
-        ),
-        (
-            {"protocol": "sentinel", "transfer_heads": 8, "combine_heads": 8},
-            {"world_size": 8},
-            H100,
-            "words in registers",
-        ),
+        ({"num_warps": 2, "block_n": 16, "heads_per_program": 16, "transfer_heads": 16, "combine_heads": 16},
+         {"head_dim": 256, "q_heads": 32}, H100, "registers of a merge"),
+        ({"protocol": "sentinel", "transfer_heads": 8, "combine_heads": 8},
+         {"world_size": 8, "head_dim": 64}, H100, None),
+        ({"protocol": "sentinel", "transfer_heads": 8, "combine_heads": 8},
+         {"world_size": 8}, H100, "words in registers"),
         ({"protocol": "ll", "wire": "rounded"}, {}, H100, "LL words hold fp32"),
         ({"protocol": "sentinel", "wire": "rounded"}, {}, H100, None),
         ({"protocol": "ll", "exchange": "two_shot"}, {}, H100, "words go one way"),
@@ -138,7 +122,7 @@ LAST = Config(
         ({"block_n": 32}, {}, H100, None),
         ({"block_n": 16}, {}, H100, "a warp's share"),
     ],
-)
+)  # fmt: skip
 def test_a_constraint_ends_where_it_says(
     values: dict[str, Any], fields: dict[str, Any], machine: Machine, told: str | None
 ) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from every_mode import whole
 
 from autotune.config import Config
-from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.machine import H100, MI300X, Machine
 from autotune.workloads import workload
 
 FOUND = workload("gemm_all_reduce")
 SPACE = FOUND.space
-LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
-MACHINES = {"h100": H100, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
 PUSH = Config(
     {
         "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 2, "group_m": 1, "num_warps": 4,
@@ -24,27 +19,6 @@ PUSH = Config(
         "protocol": "signal",
     }
 )  # fmt: skip
-
-
-def problems(world_size: int, dtype: str) -> Iterator[Any]:
-    """Shapes that serving and training have, even and odd."""
-    for m, n, k in itertools.product((1, 16, 64, 100, 4096), (360, 8192), (2880, 8192)):
-        yield FOUND.problem_type(m=m, n=n, k=k, dtype=dtype, world_size=world_size)
-
-
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("world_size", [1, whole(2), 8])
-@pytest.mark.parametrize("dtype", ["bf16", whole("fp16"), "fp32"])
-def test_what_is_tried_first_is_valid_and_has_every_mode(machine: Machine, world_size: int, dtype: str) -> None:
-    for problem in problems(world_size, dtype):
-        first, baselines = FOUND.first_configs(problem, machine), FOUND.baselines(problem, machine)
-        for config in (*first, *baselines.values()):
-            SPACE.check(config, problem, machine)
-        assert FOUND.default_config(problem, machine) == first[0]
-        assert "bsp eager" in baselines
-        tried = {str(config["mode"]) for config in (*first, *baselines.values())}
-        alive = {mode for mode in SPACE.modes if any(True for _ in SPACE.enumerate(problem, machine, mode))}
-        assert tried == alive, problem
 
 
 COLLECTIVE = Config(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fakes import LAPTOP
 
 from autotune.config import Config
 from autotune.machine import H100, Machine
 from autotune.workloads import workload
 
-LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 FOUND = workload("gemm_reduce_scatter")
 PUSH = Config(
     {

@@ -40,11 +40,6 @@ class SlowRanks(Ranks):
         return time_of(config)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cache.db"
-
-
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim, "POLL_SECONDS", 0.02)
@@ -60,10 +55,14 @@ def lease_there() -> Lease:
     return dataclasses.replace(Lease.new(), host="far", system="another boot")
 
 
-def until_waiting(seen: list[str]) -> Callable[[Progress], None]:
+def until_waiting(seen: list[str], interrupt: bool = False) -> Callable[[Progress], None]:
+    """Notes what is waited for; Ctrl-C then, if asked for."""
+
     def watch(progress: Progress) -> None:
         if progress.waiting:
             seen.append(progress.phase)
+            if interrupt:
+                raise KeyboardInterrupt
 
     return watch
 
@@ -152,7 +151,7 @@ def test_what_a_killed_process_left_is_taken_over_at_once(path: Path) -> None:
         assert process.stdout is not None and process.stdout.readline() == b"tuning\n"
         seen: list[str] = []
         with pytest.raises(KeyboardInterrupt):
-            run(path, Ranks(), watch=interrupting(seen))
+            run(path, Ranks(), watch=until_waiting(seen, interrupt=True))
         assert f"process {process.pid} on " in seen[0]
         process.kill()
     measured = [record.config for record in kept(path)]
@@ -160,17 +159,6 @@ def test_what_a_killed_process_left_is_taken_over_at_once(path: Path) -> None:
     ranks = Ranks()
     assert run(path, ranks).entry is not None
     assert not set(ranks.configs[:10]) & set(measured), "nothing measured is measured again"
-
-
-def interrupting(seen: list[str]) -> Callable[[Progress], None]:
-    """Ctrl-C, as soon as it waits."""
-
-    def watch(progress: Progress) -> None:
-        if progress.waiting:
-            seen.append(progress.phase)
-            raise KeyboardInterrupt
-
-    return watch
 
 
 def test_a_silent_holder_on_another_host_is_taken_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,22 +197,6 @@ def test_a_holder_on_another_host_whose_heart_beats_is_waited_for(path: Path, mo
         assert store.beat(study, theirs), "it is still theirs"
 
 
-def test_a_run_keeps_its_heart_beating(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "BEAT_SECONDS", 0.02)
-    ranks = SlowRanks()
-    with ThreadPoolExecutor(1) as pool, Store.open(path) as store:
-        tuned = pool.submit(run, path, ranks)
-        assert ranks.asked.wait(120)
-        beats = set()
-        while len(beats) < 4:
-            held = store.take_lease(study_of(store), lease_there())
-            assert held is not None
-            beats.add(held.heartbeat)
-        ranks.allowed.set()
-        assert tuned.result().entry is not None
-    assert not any(thread.name == "lease" for thread in threading.enumerate())
-
-
 def test_a_heart_goes_on_after_a_beat_that_the_database_did_not_take(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +217,7 @@ def test_a_heart_goes_on_after_a_beat_that_the_database_did_not_take(
         beaten = again.wait(120)
         ranks.allowed.set()
         assert beaten and tuned.result().entry is not None
+    assert not any(thread.name == "lease" for thread in threading.enumerate())
 
 
 def test_a_run_whose_study_was_taken_over_ends_in_words_and_changes_nothing(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,11 +13,6 @@ from small_space import BEST, BSP, EVERYTHING, FINALS, PROBLEM, WORKLOAD, Ranks,
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome
 from autotune.tuning.screening import Screen
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cache.db"
 
 
 class Races(Ranks):
@@ -78,19 +74,24 @@ def test_what_the_screen_refuses_is_not_run_in_the_finals_either(
     assert config not in ranks.configs
 
 
+@dataclass
+class FailsOnce(Ranks):
+    """These configs fail in the search, and are the fastest from then on."""
+
+    once: dict[Config, Outcome] = field(default_factory=dict)
+
+    def evaluate(self, config: Config, seed: int, plan: object) -> Evaluation:
+        fails = config in self.once and config not in self.configs
+        found = super().evaluate(config, seed, plan)
+        return Evaluation(self.once[config], "planted") if fails else found
+
+
 @pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.CRASHED])
 def test_a_default_that_hung_or_crashed_does_not_win_and_a_baseline_has_a_second_chance(
     path: Path, outcome: Outcome
 ) -> None:
     default = WORKLOAD.default_config(PROBLEM, LAPTOP)
-
-    class Once(Ranks):
-        def evaluate(self, config: Config, seed: int, plan: object) -> Evaluation:
-            fails = config in (default, BSP) and config not in self.configs
-            found = super().evaluate(config, seed, plan)
-            return Evaluation(outcome, "planted") if fails else found
-
-    ranks = Once(time=lambda config: {default: 100.0, BSP: 300.0}.get(config, 400.0))
+    ranks = FailsOnce(lambda each: {default: 100.0, BSP: 300.0}.get(each, 400.0), once={default: outcome, BSP: outcome})
     result = run(path, ranks, trials=1000)
     assert result.entry is not None and result.entry.winner.config == BSP
     assert ranks.configs.count(default) == 1
@@ -102,14 +103,8 @@ def test_what_was_wrong_in_the_search_has_no_second_chance_in_the_finals(path: P
     again = incumbent == "previous winner"
     if again:
         run(path, Ranks(), trials=1000)
-
-    class WrongOnce(Ranks):
-        def evaluate(self, asked: Config, seed: int, plan: object) -> Evaluation:
-            wrong = asked == config and config not in self.configs
-            found = super().evaluate(asked, seed, plan)
-            return Evaluation(Outcome.WRONG_RESULT, "planted") if wrong else found
-
-    ranks = WrongOnce(time=lambda each: 100.0 if each == config else time_of(each))
+    times = {each: time_of(each) for each in EVERYTHING} | {config: 100.0}
+    ranks = FailsOnce(times.__getitem__, once={config: Outcome.WRONG_RESULT})
     result = run(path, ranks, trials=1000, force=again)
     assert result.entry is not None and result.entry.winner.config != config
     assert ranks.configs.count(config) == 1

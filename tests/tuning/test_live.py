@@ -31,11 +31,6 @@ TOO_LARGE = Config({"mode": "push", "tile": 2, "unit": 256})
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cache.db"
-
-
-@pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'optuna.db'}"
 

@@ -19,11 +19,6 @@ DEFAULT = WORKLOAD.default_config(PROBLEM, LAPTOP)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cache.db"
-
-
-@pytest.fixture
 def _captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """The baseline, by far the fastest, is a graph: no caller gets it."""
     monkeypatch.setattr(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class Routed(FakeGang):
     turns_of: list[tuple[str, Config]] = field(default_factory=list)
     """Evaluations under other routings: the routing's name and the config."""
     proved_under: list[Any] = field(default_factory=list)
+    enqueued_in: Callable[[Config], float | None] = lambda config: None
 
     def __post_init__(self) -> None:
         super().__init__(PROBLEM)
@@ -52,7 +54,9 @@ class Routed(FakeGang):
         ours = {"push": 100.0 + config.integer("num_warps") if mode == "push" else 0.0, "pull": 107.0}
         library = 200.0 if config.get("launch") == "graph" else 230.0
         time = library if mode == "bsp" else ours[mode] * SKEWED[name]
-        return Evaluation(Outcome.MEASURED, latency=latency_of(time, 8), seconds={"total": 1.0})
+        return Evaluation(
+            Outcome.MEASURED, latency=latency_of(time, 8, self.enqueued_in(config)), seconds={"total": 1.0}
+        )
 
 
 def run(path: Path, gang: Routed, effort: str = "standard", seconds: float = math.inf) -> tuple[Result, Store]:
@@ -63,13 +67,7 @@ def run(path: Path, gang: Routed, effort: str = "standard", seconds: float = mat
 
 
 def test_a_door_is_in_the_winner_s_times_under_each_routing_and_in_no_baseline_s(tmp_path: Path) -> None:
-    class Hosted(Routed):
-        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
-            found = super().evaluate(config, seed, plan)
-            assert found.latency is not None
-            return replace(found, latency=replace(found.latency, host=50.0))
-
-    gang = Hosted()
+    gang = Routed(enqueued_in=lambda config: 50.0)
     gang.overhead = HostOverhead(host=9.0, isolated=14.0)
     result, store = run(tmp_path, gang)
     store.close()
@@ -81,16 +79,8 @@ def test_a_door_is_in_the_winner_s_times_under_each_routing_and_in_no_baseline_s
 
 def test_the_fastest_baseline_is_that_of_the_regime(tmp_path: Path) -> None:
     """A graph's replay costs the host more here than the library's own calls take on the device."""
-
-    class Hosted(Routed):
-        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
-            found = super().evaluate(config, seed, plan)
-            assert found.latency is not None
-            return replace(
-                found, latency=replace(found.latency, host=300.0 if config.get("launch") == "graph" else 9.0)
-            )
-
-    result, store = run(tmp_path, Hosted())
+    gang = Routed(enqueued_in=lambda config: 300.0 if config.get("launch") == "graph" else 9.0)
+    result, store = run(tmp_path, gang)
     store.close()
     assert result.entry is not None
     assert [set(each.baselines) for each in result.entry.winner.routings.values()] == [{"bsp eager"}] * 2

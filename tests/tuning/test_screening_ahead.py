@@ -58,7 +58,7 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
         stuck = screen.submit(config(64))
         verdict = screen.verdict(config(64), stuck)
         assert verdict is not None and verdict.outcome is Outcome.DID_NOT_COMPILE
-        assert "took more than 1 s" in verdict.reason
+        assert "1 s" in verdict.reason
         monkeypatch.setattr(screening, "COMPILE_SECONDS", 600.0)
         good = screen.submit(config(1))
         assert screen.verdict(config(1), good) is None

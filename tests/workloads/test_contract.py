@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import latency_of
+from fakes import LAPTOP, latency_of
 from ranks_of_functions import run_ranks
 
 import autotune
@@ -41,7 +41,6 @@ USERS = {
 WORKLOADS = {**{name: workload(name) for name in names()}, **{name: workload(path) for name, path in USERS.items()}}
 LAUNCHED = {name: found for name, found in WORKLOADS.items() if isinstance(found, LaunchedWorkload)}
 
-LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 MACHINES = {"h100": H100, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
 
 each = pytest.mark.parametrize("found", WORKLOADS.values(), ids=WORKLOADS)
@@ -49,19 +48,7 @@ each_launched = pytest.mark.parametrize("found", LAUNCHED.values(), ids=LAUNCHED
 
 
 def test_the_built_in_ones_and_the_examples_are_here() -> None:
-    assert set(WORKLOADS) >= {
-        "all_gather_gemm",
-        "gemm_reduce_scatter",
-        "gemm_all_reduce",
-        "all_reduce_norm",
-        "gemm_all_reduce_norm",
-        "flash_decode",
-        "moe_combine",
-        "moe_dispatch",
-        "moe_dispatch_gemm",
-        "moe_gemm_combine",
-        *USERS,
-    }
+    assert set(WORKLOADS) >= {*SHAPES, *USERS}
     assert set(WORKLOADS) - set(LAUNCHED) == {"toy_sum"}
 
 

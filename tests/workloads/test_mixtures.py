@@ -195,32 +195,23 @@ def test_trials_are_timed_on_routings_that_compare() -> None:
     assert len(most) == 1
 
 
-def are_right(operation: Any, number: int) -> None:
-    each, drawn = operation._tensors, operation.drawn
-    end = int(each.offsets[-1])
-    token, place = each.pairs[:end] // TOP_K, each.pairs[:end] % TOP_K
-    wanted = drawn.numbers(number, slice(None))[token] * (1.0 + place % 2)[:, None]
-    found = dequantised(as_bytes(each.a)[:end].view(each.a.dtype), each.scale_a[:end])
-    assert torch.equal(found, wanted) and bool(each.scale_a[end:].isnan().all())
+@pytest.mark.parametrize("largest", [False, True])
+def test_fp8_rows_and_their_scales_are_the_numbers_that_results_are_compared_with(largest: bool) -> None:
+    """However large they are drawn."""
 
-
-def test_fp8_rows_are_right_in_every_set_however_large_they_are_drawn() -> None:
-    (operation, *_) = operations("moe_gemm_combine", width=256, **FP8)
-
-    def largest(shape: tuple[int, int], dtype: torch.dtype, *_: object) -> torch.Tensor:
+    def full(shape: tuple[int, int], dtype: torch.dtype, *_: object) -> torch.Tensor:
         return torch.full(shape, 224.0).to(dtype)
 
-    operation.drawn = DrawnRows(operation._problem, operation._heap, 3, 256, largest)
-    for number in range(len(KINDS)):
-        operation.put(number)
-        are_right(operation, number)
-
-
-def test_fp8_rows_and_their_scales_are_the_numbers_that_results_are_compared_with() -> None:
     ranks = operations("moe_gemm_combine", width=256, **FP8)
     for number, operation in itertools.product(range(len(KINDS)), ranks):
+        if largest:
+            operation.drawn = DrawnRows(operation._problem, operation._heap, 3, 256, full)
         operation.put(number)
-        are_right(operation, number)
+        each, end = operation._tensors, int(operation._tensors.offsets[-1])
+        token, place = each.pairs[:end] // TOP_K, each.pairs[:end] % TOP_K
+        wanted = operation.drawn.numbers(number, slice(None))[token] * (1.0 + place % 2)[:, None]
+        found = dequantised(as_bytes(each.a)[:end].view(each.a.dtype), each.scale_a[:end])
+        assert torch.equal(found, wanted) and bool(each.scale_a[end:].isnan().all())
 
 
 def test_a_set_has_an_input_of_its_own_and_the_check_knows_which_is_in_place() -> None:
@@ -270,7 +261,7 @@ def test_a_plan_that_does_not_fit_its_rows_is_refused(wrong: dict[str, torch.Ten
     options = ("uniform", 0.0, False, "")
     problem = found.problem_of(2, list(operands.values()), options)
     assert (problem.tokens, problem.top_k, problem.experts, problem.capacity) == (3, 2, 4, 12)
-    with pytest.raises(InvalidProblem, match="contiguous, as a dispatch gives them"):
+    with pytest.raises(InvalidProblem, match="contiguous"):
         found.problem_of(2, list((operands | wrong).values()), options)
 
 
@@ -290,5 +281,5 @@ def test_a_routing_that_does_not_fit_its_tokens_is_refused(wrong: dict[str, torc
     found: Any = workload("moe_dispatch")
     options = (4, "uniform", 0.0, "")
     assert found.problem_of(2, list(operands.values()), options).top_k == 2
-    with pytest.raises(InvalidProblem, match="expected ids and gates"):
+    with pytest.raises(InvalidProblem, match="gates"):
         found.problem_of(2, list((operands | wrong).values()), options)

@@ -37,7 +37,7 @@ def fill(path: Path, key: CacheKey, provenance: Provenance, winner: Winner, tria
         store.finish(study.id, winner)
 
 
-@pytest.mark.parametrize("name", ["cache.db", "deep/er/cache.db", "with space ?#%25 ü.db", "noending"])
+@pytest.mark.parametrize("name", ["deep/er/cache.db", "with space ?#%25 ü.db", "noending", os.fsdecode(b"caf\xe9.db")])
 def test_a_path_or_a_url_makes_the_same_file(tmp_path: Path, name: str, key: CacheKey, provenance: Provenance) -> None:
     path = tmp_path / name
     with Store.open(str(path)) as store:
@@ -139,7 +139,7 @@ def test_a_database_overwritten_inside_is_refused_when_read(
     content = bytearray(path.read_bytes())
     content[-5 * 4096 :] = b"\xff" * (5 * 4096)
     path.write_bytes(content)
-    with Store.open(path) as store, pytest.raises(StoreError, match="cache.db is damaged"):
+    with Store.open(path) as store, pytest.raises(StoreError, match="damaged"):
         store.trials(1)
 
 
@@ -147,7 +147,7 @@ def test_a_database_without_its_tables_is_refused_when_read(path: Path) -> None:
     Store.open(path).close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DROP TABLE tuning_studies")
-    with Store.open(path) as store, pytest.raises(StoreError, match="cannot be used .no such table: tuning_studies."):
+    with Store.open(path) as store, pytest.raises(StoreError, match="tuning_studies"):
         store.studies()
 
 
@@ -160,15 +160,6 @@ def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
         assert "damaged" in refusal(path)
 
 
-def test_a_path_that_is_not_utf8_is_a_path(tmp_path: Path, key: CacheKey, provenance: Provenance) -> None:
-    path = tmp_path / os.fsdecode(b"caf\xe9.db")
-    with Store.open(path) as store:
-        study = store.study(key, provenance, seed=1, space_size=1)
-    assert os.fsencode(path.name) in os.listdir(os.fsencode(tmp_path))
-    with Store.open(str(path), create=False) as store:
-        assert store.studies() == [study]
-
-
 def test_what_is_no_file_and_can_be_none_is_refused(tmp_path: Path, path: Path) -> None:
     pipe, file, loop = tmp_path / "pipe", tmp_path / "file", tmp_path / "loop"
     os.mkfifo(pipe)
@@ -176,13 +167,6 @@ def test_what_is_no_file_and_can_be_none_is_refused(tmp_path: Path, path: Path) 
     loop.symlink_to("loop")
     for place in (tmp_path, pipe, file / "below" / "cache.db", loop):
         assert str(place) in refusal(place)
-
-
-def test_a_folder_without_the_right_to_write_is_refused(public_folder: Path, unprivileged: Unprivileged) -> None:
-    public_folder.chmod(0o555)
-    message = unprivileged(lambda: refusal(public_folder / "cache.db"))
-    assert "Permission denied" in message
-    assert list(public_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o555), (0o444, 0o777), (0o666, 0o555)])
@@ -208,18 +192,25 @@ def test_a_read_only_database_is_read_but_not_written(
     assert sorted(file.name for file in public_folder.iterdir()) == names
 
 
-def test_an_unreadable_database_is_refused(public_folder: Path, unprivileged: Unprivileged) -> None:
+@pytest.mark.parametrize("exists", [False, True])
+def test_what_may_not_be_written_or_read_is_refused(
+    public_folder: Path, unprivileged: Unprivileged, exists: bool
+) -> None:
     path = public_folder / "cache.db"
-    Store.open(path).close()
-    path.chmod(0)
-    assert "cannot be opened" in unprivileged(lambda: refusal(path))
+    if exists:
+        Store.open(path).close()
+        path.chmod(0)
+    public_folder.chmod(0o555)
+    before = sorted(public_folder.iterdir())
+    assert str(path) in unprivileged(lambda: refusal(path))
+    assert sorted(public_folder.iterdir()) == before
 
 
 def test_a_database_deleted_underneath_is_not_made_again(path: Path, key: CacheKey, provenance: Provenance) -> None:
     store = Store.open(path)
     store.close()
     path.unlink()
-    with pytest.raises(StoreError, match="cannot be opened"):
+    with pytest.raises(StoreError, match="opened"):
         store.study(key, provenance, seed=1, space_size=1)
     assert not path.exists()
 
@@ -261,10 +252,7 @@ def test_a_file_into_which_another_process_writes_its_journal_just_now_opens(
 ) -> None:
     copy = tmp_path / "copy.db"
     with Store.open(path) as store:
-        study = store.study(key, provenance, seed=1, space_size=1)
-        for _ in range(100):
-            store.record(study.id, trial)
-        store.finish(study.id, winner)
+        fill(path, key, provenance, winner, trial, 100)
         for ending in ("", "-wal"):
             copy.with_name(copy.name + ending).write_bytes(path.with_name(path.name + ending).read_bytes())
     header = bytearray(copy.read_bytes())

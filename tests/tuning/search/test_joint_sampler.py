@@ -44,24 +44,17 @@ def test_what_is_to_be_maximised_is_and_the_unit_does_not_matter() -> None:
     assert proposed[0] == proposed[1] == proposed[2] == proposed[3]
 
 
-def test_the_same_seed_gives_the_same_trials_and_a_sampler_goes_from_study_to_study() -> None:
+@pytest.mark.parametrize("name", [None, "sort"])
+def test_the_same_seed_gives_the_same_trials_and_a_sampler_goes_from_study_to_study(name: str | None) -> None:
+    """To one that is made anew under the name of the last one, too."""
     sampler, trials = JointSampler(3), []
     for _ in range(2):
-        study = optuna.create_study(sampler=sampler)
+        study = optuna.create_study(study_name=name, sampler=sampler)
         study.optimize(sort, n_trials=25)
         trials.append([trial.params for trial in study.trials])
     other = optuna.create_study(sampler=JointSampler(4))
     other.optimize(sort, n_trials=25)
     assert trials[0] == trials[1] != [trial.params for trial in other.trials]
-
-
-def test_a_study_made_anew_under_its_name_is_another_study() -> None:
-    sampler, trials = JointSampler(3), []
-    for _ in range(2):
-        study = optuna.create_study(study_name="sort", sampler=sampler)
-        study.optimize(sort, n_trials=25)
-        trials.append([trial.params for trial in study.trials])
-    assert trials[0] == trials[1]
 
 
 def test_the_end_of_a_range_in_steps_is_proposed() -> None:
@@ -78,7 +71,7 @@ def test_logarithms_are_of_positive_values_minimised_or_maximised() -> None:
         proposed.append([trial.params for trial in study.trials])
     assert proposed[0] == proposed[1]
     study = optuna.create_study(sampler=JointSampler(0, logarithmic=True))
-    with pytest.raises(ValueError, match=r"JointSampler\(logarithmic=True\) takes positive values; trial 0 has 0.0"):
+    with pytest.raises(ValueError, match="positive"):
         study.optimize(lambda trial: 0 * trial.suggest_int("x", 0, 9), n_trials=8)
 
 
@@ -168,7 +161,7 @@ def test_it_can_be_pickled_in_the_midst_of_a_study() -> None:
 
 def test_a_study_of_several_objectives_is_refused() -> None:
     study = optuna.create_study(directions=["minimize", "maximize"], sampler=JointSampler(0))
-    with pytest.raises(ValueError, match="JointSampler is for one objective; the study .* has several"):
+    with pytest.raises(ValueError, match="one objective"):
         study.ask().suggest_int("x", 0, 3)
 
 

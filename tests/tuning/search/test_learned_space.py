@@ -38,37 +38,33 @@ def nested(trial: optuna.Trial) -> None:
         trial.suggest_categorical("mode", ["a", "b", "c"])  # a name that our own spaces have, too
 
 
-def test_parameters_that_depend_on_others_make_modes_also_where_those_depend_themselves() -> None:
-    learned = LearnedSpace(trials_of(nested))
-    assert dimensions_by_mode(learned.given.space) == {
-        "kind=0, site=0": {"size"}, "kind=0, site=1": {"size", "programs"}, "kind=1": {"size", "mode"},
-    }  # fmt: skip
+def layers(trial: optuna.Trial) -> None:
+    for layer in range(trial.suggest_int("layers", 1, 3)):
+        trial.suggest_int(f"width {layer}", 8, 64, step=8)
 
 
-def test_a_number_may_decide_how_many_others_there_are() -> None:
-    def layers(trial: optuna.Trial) -> None:
-        for layer in range(trial.suggest_int("layers", 1, 3)):
-            trial.suggest_int(f"width {layer}", 8, 64, step=8)
-
-    space = LearnedSpace(trials_of(layers)).given.space
-    widths = {f"width {layer}" for layer in range(3)}
-    assert dimensions_by_mode(space) == {
-        "layers=0": {"width 0"}, "layers=1": {"width 0", "width 1"}, "layers=2": widths,
-    }  # fmt: skip
+def by_threshold(trial: optuna.Trial) -> None:
+    """What no other parameter explains is left out."""
+    if trial.suggest_float("x", 0.0, 1.0) > 0.37:
+        trial.suggest_int("sometimes", 0, 9)
 
 
-def test_a_space_in_which_nothing_depends_has_one_mode() -> None:
-    learned = LearnedSpace(trials_of(lambda trial: (trial.suggest_int("x", 0, 9), trial.suggest_float("y", 0, 1))))
-    assert dimensions_by_mode(learned.given.space) == {"always": {"x", "y"}}
-
-
-def test_what_no_other_parameter_explains_is_left_out() -> None:
-    def by_threshold(trial: optuna.Trial) -> None:
-        if trial.suggest_float("x", 0.0, 1.0) > 0.37:
-            trial.suggest_int("sometimes", 0, 9)
-
-    learned = LearnedSpace(trials_of(by_threshold))
-    assert dimensions_by_mode(learned.given.space) == {"always": {"x"}} and set(learned.distributions) == {"x"}
+@pytest.mark.parametrize(
+    ("suggest", "modes"),
+    [
+        (nested, {"kind=0, site=0": {"size"}, "kind=0, site=1": {"size", "programs"}, "kind=1": {"size", "mode"}}),
+        (layers, {f"layers={last}": {f"width {layer}" for layer in range(last + 1)} for last in range(3)}),
+        (lambda trial: (trial.suggest_int("x", 0, 9), trial.suggest_float("y", 0, 1)), {"always": {"x", "y"}}),
+        (by_threshold, {"always": {"x"}}),
+    ],
+    ids=["nested", "a number of others", "nothing depends", "unexplained"],
+)
+def test_parameters_by_which_others_come_and_go_make_modes(
+    suggest: Callable[[optuna.Trial], object], modes: dict[str, set[str]]
+) -> None:
+    learned = LearnedSpace(trials_of(suggest))
+    assert dimensions_by_mode(learned.given.space) == modes
+    assert "sometimes" not in learned.distributions
 
 
 def test_where_combinations_are_too_many_only_those_that_occurred_are_modes() -> None:
@@ -114,9 +110,13 @@ def test_ranges_that_change_from_trial_to_trial_are_united() -> None:
         low = trial.number % 5
         trial.suggest_int("x", low, low + 3)
         trial.suggest_float("y", 0.1, 0.5 + low)
+        trial.suggest_int("log x", 1, 64 << low, log=True)
+        trial.suggest_float("log y", 1e-3, 1.0 + low, log=True)
 
-    learned = LearnedSpace(trials_of(moving))
-    assert learned.distributions == {"x": IntDistribution(0, 7), "y": FloatDistribution(0.1, 4.5)}
+    assert LearnedSpace(trials_of(moving)).distributions == {
+        "x": IntDistribution(0, 7), "y": FloatDistribution(0.1, 4.5),
+        "log x": IntDistribution(1, 1024, log=True), "log y": FloatDistribution(1e-3, 5.0, log=True),
+    }  # fmt: skip
 
 
 def test_steps_that_differ_from_branch_to_branch_are_united_too() -> None:
@@ -159,13 +159,3 @@ def test_a_value_is_taken_to_the_nearest_point_none_out_of_range() -> None:
     assert [grid.index(value) for value in (0.0, 0.4, 0.6, 32.0, 33.0)] == [0, 0, 1, 32, None]
     assert Grid(CategoricalDistribution(("a", None))).index(None) == 1
     assert Grid(CategoricalDistribution(("a", None))).index("b") is None
-
-
-def test_ranges_by_logarithms_stay_so_when_they_are_united() -> None:
-    def growing(trial: optuna.Trial) -> None:
-        more = 1 + trial.number % 2
-        trial.suggest_int("x", 1, 64 * more, log=True)
-        trial.suggest_float("y", 1e-3, float(more), log=True)
-
-    learned = LearnedSpace(trials_of(growing))
-    assert learned.distributions == {"x": IntDistribution(1, 128, log=True), "y": FloatDistribution(1e-3, 2, log=True)}

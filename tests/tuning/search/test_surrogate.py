@@ -106,14 +106,6 @@ def test_it_learns_from_a_bounded_number_of_configs(monkeypatch: pytest.MonkeyPa
     assert sizes == [13]
 
 
-def test_configs_of_a_mode_without_a_dimension_are_half_way() -> None:
-    """Correlation matrices over all modes have to be positive definite."""
-    surrogate = Surrogate(WORKLOAD.space)
-    places = surrogate._place(EVERYTHING)
-    correlation = surrogate_module._correlation(places, places)
-    assert np.linalg.eigvalsh(correlation).min() > 0 and np.allclose(np.diag(correlation), 1)
-
-
 def test_of_many_that_failed_the_latest_are_learnt_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surrogate_module, "MOST_FAILED", 1)
     measured = {push(16, 64): 5.0, BSP: 5.5}
