@@ -13,7 +13,6 @@ from calls import HEAP, said
 import autotune
 from autotune import all_gather_gemm as gather
 from autotune import all_gather_gemm_quantised as quantise
-from autotune import all_gather_gemm_several as several
 from autotune import flash_decode as decode
 from autotune import gemm_all_reduce as reduce
 from autotune import gemm_reduce_scatter as scatter
@@ -27,7 +26,7 @@ def refused(url: str) -> list[str]:
     """What is not an InvalidProblem that names what is wrong."""
     with autotune.Context(HEAP, url=url) as context:
         unlike = []
-        for cases in (gemms, dimensions, several_bs, scales, norms, decodes, mixtures):
+        for cases in (gemms, dimensions, scales, norms, decodes, mixtures):
             for told, call in cases(context):
                 answer = said(call)
                 if not answer.startswith("InvalidProblem: ") or told not in answer:
@@ -49,6 +48,8 @@ def ones(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
 def gemms(context: autotune.Context) -> Cases:
     ranks, a, b, bias = dist.get_world_size(), ones(8, 32), ones(32, 16), ones(16)
     yield "b is [31, 16]", lambda: gather(context, a, b[:-1])
+    yield "b is [31, 16]", lambda: reduce(context, a[:0], b[:-1])
+    yield "out is [32, 16]", lambda: reduce(context, a[:0], b, out=b)
     yield "all_gather_shard", lambda: gather(context, a, b, in_place=True)
     problem = autotune.AllGatherGemm(m=8 * ranks, n=16 * ranks, k=32, world_size=ranks)
     yield "in_place=True", lambda: autotune.all_gather_shard(context, problem)
@@ -98,15 +99,6 @@ def dimensions(context: autotune.Context) -> Cases:
     yield "scale_a [128, 2]", lambda: scatter(context, small, small.t(), **wide)
     mixed: dict[str, Any] = {"scale_a": one, "scale_b": one, "scatter_dim": 1}
     yield "b torch.float8_e5m2", lambda: scatter(context, small, ones(128, 128, dtype=torch.float8_e5m2).t(), **mixed)
-
-
-def several_bs(context: autotune.Context) -> Cases:
-    a, b = ones(8, 32), ones(32, 48)
-    bs, apart = list(b.split(16, 1)), [ones(32, 16), ones(32, 16)]
-    yield "do not lie side by side", lambda: several(context, a, apart)
-    yield "do not lie side by side", lambda: several(context, a, bs[::-1])
-    yield "same depth", lambda: several(context, a, [bs[0], bs[1][:16]])
-    yield "Bs: none", lambda: several(context, a, [])
 
 
 def scales(context: autotune.Context) -> Cases:

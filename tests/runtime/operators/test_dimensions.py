@@ -75,13 +75,3 @@ def test_shards_may_have_unequal_numbers_of_rows(pair: Pair) -> None:
         assert found.pop("one workspace") == 0
         assert set(found) == {*(f"{way} {first}" for way in ("rows", "across") for first in (5, 7, 8, 0)), *FP8}
         assert max(found.values()) < WORST, found
-
-
-def test_an_a_without_rows_gives_an_empty_result_and_takes_nothing(pair: Pair) -> None:
-    shapes = [[0, 32], [2, 0, 32], [0, 32], [2, 0, 16], [0, 32], [0, 32]]
-    for found in (answer["empty"] for answer in pair):
-        assert found["shapes"] == [shapes] * 3
-        assert found["left"]
-        assert found["one alone"].startswith("RanksDisagree: the ranks call an operator with different problems")
-        assert found["depth"].startswith("InvalidProblem: b is [63, 32]")
-        assert found["out"].startswith("InvalidProblem: out is [64, 32]")
