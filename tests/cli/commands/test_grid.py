@@ -55,25 +55,6 @@ def test_json_has_the_whole_entries(bench: Bench) -> None:
     assert [row["with_neighbour"] for row in rows] == [None, pytest.approx(1.1), pytest.approx(1.1)], "the one before"
 
 
-def test_the_config_before_is_measured_in_the_same_finals_as_the_winner(bench: Bench) -> None:
-    def prepare(gang: FakeGang) -> None:
-        sized(gang)
-        burst: Callable[..., Evaluation] = gang.evaluate
-
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            found = burst(config, seed, plan)
-            assert found.latency is not None
-            return Evaluation(
-                Outcome.MEASURED, latency=latency_of(found.latency.median * (1.2 if plan.measured else 1))
-            )
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    bench.prepare = prepare
-    rows = bench.json(*GRID, "--width", "128,256")
-    assert rows[1]["with_neighbour"] == pytest.approx(1.1), "not 1.1 / 1.2, as a burst against what lasts"
-
-
 def test_what_is_given_holds_for_every_size(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip

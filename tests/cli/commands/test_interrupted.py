@@ -28,13 +28,3 @@ def test_interrupted_before_anything_was_measured(gpus: Bench) -> None:
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 0)
     assert gpus.tune(*SMALL).exit_code == 130
     assert gpus.json(*SMALL)["config"] is None
-
-
-def test_interrupted_in_the_finals_they_begin_anew_and_the_search_does_not(gpus: Bench) -> None:
-    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 15)
-    assert gpus.tune(*SMALL).exit_code == 130
-    gpus.prepare = lambda gang: None
-    assert gpus.tune(*SMALL).exit_code == 0
-    assert len(gpus.gangs[0].calls) == 15
-    gpus.tune(*SMALL, "--force")
-    assert 12 + len(gpus.gangs[1].calls) == len(gpus.gangs[2].calls)

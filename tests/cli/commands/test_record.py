@@ -63,14 +63,3 @@ def test_the_fastest_is_told_with_what_was_dropped_and_how_often_it_ran(gpus: Be
     outcomes = Counter(each.outcome.value for each in recording.evaluations.values())
     assert gpus.json(*words, "--effort", "full", "--lift", "residency")["outcomes"] == outcomes
     assert len(recording.evaluations) == len(plans)
-
-
-def test_interrupted_it_goes_on(gpus: Bench, tmp_path: Path) -> None:
-    out = tmp_path / "table.json.gz"
-    words = (*WORDS, "--values", VALUES, "--out", str(out))
-    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 5)
-    stopped = gpus.tune(*words)
-    assert stopped.exit_code == 130 and not out.exists()
-    gpus.prepare = lambda gang: None
-    assert gpus.tune(*words).exit_code == 0
-    assert len(gpus.gangs[0].calls) + len(gpus.gangs[1].calls) == len(read(out).evaluations)

@@ -8,7 +8,6 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 import torch
 from fakes import Bench
@@ -132,19 +131,6 @@ def test_a_workload_of_a_file_says_which_file_is_needed_and_loads_none(
         assert result.exit_code == 1 and "AUTOTUNE_WORKLOADS" in result.stdout
         assert entry["provenance"]["source_hash"] in result.stdout
     assert toy.json("list", "--db", there) == []
-
-
-def test_studies_go_to_an_optuna_storage_of_their_own(kernel: Bench, tmp_path: Path) -> None:
-    file = tmp_path / "optuna.db"
-    words = ("export", "copy", "--format", "optuna", "-o", str(file))
-    file.touch()  # a file of nothing is nobody's
-    for _ in range(2):
-        assert kernel.tune(*words).exit_code == 0, "again it adds nothing"
-    url = f"sqlite:///{file}"
-    studies = [optuna.load_study(study_name=name, storage=url) for name in optuna.get_all_study_names(url)]
-    assert [len(study.trials) for study in studies] == [3, 3]
-    best = {json.loads(study.user_attrs["problem"])["n"]: study.best_params["BLOCK"] for study in studies}
-    assert best == {200: 64, 64: 32} and studies[0].user_attrs["winner"]["BLOCK"] in (32, 64)
 
 
 @pytest.mark.parametrize("file", [None, "notes.db", "cache.db", "no/such.db"])
