@@ -88,12 +88,12 @@ def test_for_programs(sides: tuple[Bench, str, str]) -> None:
     assert [each["problem"]["m"] for each in values["new"] + values["missing"]] == [1024, 512]
 
 
-def test_nothing_slower_is_success(sides: tuple[Bench, str, str]) -> None:
+def test_nothing_slower_is_success(sides: tuple[Bench, str, str], tmp_path: Path) -> None:
     bench, a, b = sides
     assert bench.tune("compare", a, b, "--threshold", "15%").exit_code == 0
     assert bench.tune("compare", a, b, "--b", "since=2999-01-01").exit_code == 2, "nothing to compare"
-    back = json.loads(bench.tune("compare", b, a, "--json").stdout)
-    assert back["counts"]["slower"] == back["counts"]["faster"] == 1
+    noisy = [stored(tmp_path / f"{m}.db", 64, m, 1.5 * m, 0.6 * m) for m in (100.0, 120.0)]
+    assert bench.tune("compare", *map(str, noisy)).exit_code == 0, "within the noise, however large"
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -148,12 +148,6 @@ def test_a_change_is_one_of_the_regimes_own_times(gpus: Bench, tmp_path: Path) -
     (change,) = json.loads(result.stdout)["changes"]
     assert change["verdict"] == "slower" and change["ratio"]["value"] == pytest.approx(1.2)
     assert change["ratio"]["error"] < 0.01 and change["beside"]["value"] == pytest.approx(2.0)
-
-
-def test_a_difference_within_the_noise_is_none_however_large(gpus: Bench, tmp_path: Path) -> None:
-    a, b = stored(tmp_path / "a.db", 64, 100.0, 150.0, 60.0), stored(tmp_path / "b.db", 64, 120.0, 180.0, 70.0)
-    result = gpus.tune("compare", str(a), str(b))
-    assert result.exit_code == 0
 
 
 def test_files_and_the_database_in_use(sides: tuple[Bench, str, str], tmp_path: Path) -> None:

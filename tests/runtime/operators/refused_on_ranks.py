@@ -71,7 +71,6 @@ def gemms(context: autotune.Context) -> Cases:
     yield "gate_up=interleaved", lambda: gather(context, a, b, bias, gate_up="interleaved")
     yield "out is [8, 16]", lambda: gather(context, a, b, bias, epilogue="swiglu", out=ones(8, 16))
     yield "residual is [", lambda: reduce(context, a, b, residual=ones(7, 16))
-    yield "residual is [", lambda: reduce(context, a, b, residual=ones(8, 16).float())
     yield "residual is [", lambda: reduce(context, a, b, residual=ones(16, 8).t())
 
 
@@ -90,7 +89,6 @@ def dimensions(context: autotune.Context) -> Cases:
     yield "reduce_op='max'", lambda: scatter(context, a, b, reduce_op="max")
     yield "residual is [1, 2", lambda: reduce(context, a, b, residual=a[..., :32][None])
     yield "out is [2, 8, 32]", lambda: gather(context, a, b, gather_dim=1, out=like)
-    yield "out is [1, 16, 32]", lambda: gather(context, a, b, gather_dim=1, out=like.view(1, -1, 32))
     yield "out is [2, 8, 32]", lambda: scatter(context, a, b, scatter_dim=2, out=like)
     yield "out is torch.float32", lambda: scatter(context, a, b, scatter_dim=2, out=like[:, :4, ::world].float())
     yield "residual is [2, 8, 32]", lambda: scatter(context, a, b, scatter_dim=2, residual=like)
@@ -133,7 +131,6 @@ def norms(context: autotune.Context) -> Cases:
     yield "n=100", lambda: call(context, *narrow)
     yield "eps=-1.0", lambda: call(context, x, residual, weight, eps=-1.0)
     yield "shares memory", lambda: call(context, x, residual, weight, out=(like, x))
-    yield "shares memory", lambda: call(context, x, residual, weight, out=(like, like))
     yield "out holds 1", lambda: call(context, x, residual, weight, out=(like,))  # type: ignore[arg-type]
     yield "requires a gradient", lambda: call(context, x, residual, weight.clone().requires_grad_())
 
@@ -143,7 +140,6 @@ def decodes(context: autotune.Context) -> Cases:
     table, lengths = ones(2, 2, dtype=int32) * 0, ones(2, dtype=int32) * 0
     odd, single = ones(2, 3, 64), ones(4, 16, 1, 64)
     yield "q is [2, 4, 64]", lambda: decode(context, q, cache, cache, table.long(), lengths)
-    yield "q is [2, 4, 64]", lambda: decode(context, q, cache, cache, table, lengths[:1])
     yield "q is [2, 4, 64]", lambda: decode(context, q, cache, cache[:-1], table, lengths)
     yield "q is [4, 2, 64], strides", lambda: decode(context, q.transpose(0, 1), cache, cache, table, lengths)
     yield "q is torch.float32", lambda: decode(context, q.float(), cache.float(), cache.float(), table, lengths)
@@ -179,10 +175,8 @@ def mixtures(context: autotune.Context) -> Cases:
     yield "tokens=3", lambda: there(x, ids, gates, tokens=3)
     yield "ids and gates", lambda: there(x[:3], ids[:2], gates[:3], tokens=6)
     yield "as a dispatch gives them", lambda: back(rows[:-1], *plan, ids)
-    yield "torch.float32", lambda: back(rows, *plan, ids.float())
     yield "as a dispatch gives them", lambda: back(rows, *plan, ids[1:])
     yield "[capacity, hidden]", lambda: back(rows.t().contiguous().t(), *plan, ids)
-    yield "exponent", lambda: back(rows, *plan, ids, exponent=1.0)
     yield "tokens=3", lambda: back(*found, ids, tokens=3)
     few = autotune.moe_dispatch(context, x[:2], ids[:2], gates[:2], experts=experts, tokens=6)
     yield "out is [3", lambda: back(*few, ids[:2], tokens=6, out=torch.empty_like(x[:3]))
