@@ -9,11 +9,9 @@ import signal
 import subprocess
 import sys
 import tty
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from fakes import Bench, FakeGang
+from fakes import Bench, Hook
 
 from autotune.cli import interrupts
 
@@ -100,20 +98,9 @@ def test_ctrl_c_while_a_command_that_is_done_ends_its_processes() -> None:
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "") and done.stdout.startswith("iris-autotune ")
 
 
-def strike(number: signal.Signals) -> Callable[[FakeGang], None]:
-    """A hook that sends a signal at a gang's sixth evaluation."""
-
-    def prepare(gang: FakeGang) -> None:
-        evaluate = gang.evaluate
-
-        def struck(*arguments: Any) -> Any:
-            if len(gang.calls) == 5:
-                signal.raise_signal(number)
-            return evaluate(*arguments)
-
-        gang.evaluate = struck  # type: ignore[method-assign]
-
-    return prepare
+def strike(number: signal.Signals) -> Hook:
+    """Sends a signal at a gang's sixth evaluation."""
+    return lambda gang, config, seed, plan: signal.raise_signal(number) if len(gang.calls) == 5 else None
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -123,19 +110,19 @@ def test_a_signal_keeps_what_was_measured_and_names_itself(
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        gpus.prepare = strike(number)
+        gpus.hook = strike(number)
         result = gpus.tune(*words)
     finally:
         signal.signal(signal.SIGINT, before)
     assert result.exit_code == code, result.output
     assert len(gpus.gangs[0].calls) == 5
-    gpus.prepare = lambda gang: None
+    gpus.hook = lambda *_: None
     assert gpus.tune(*words).exit_code == 0
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_an_earlier_commands_signal_is_not_the_next_ones(gpus: Bench) -> None:
-    gpus.prepare = strike(signal.SIGTERM)
+    gpus.hook = strike(signal.SIGTERM)
     assert gpus.tune(*SMALL).exit_code == 143
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 1)
     assert gpus.tune(*SMALL, "--force").exit_code == 130
@@ -144,7 +131,7 @@ def test_an_earlier_commands_signal_is_not_the_next_ones(gpus: Bench) -> None:
 def test_what_was_to_be_ignored_still_is(gpus: Bench) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        gpus.prepare = strike(signal.SIGINT)
+        gpus.hook = strike(signal.SIGINT)
         assert gpus.tune(*SMALL).exit_code == 0
     finally:
         signal.signal(signal.SIGINT, before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +26,18 @@ GRID = ("grid", TOY, "--trials", "5", "--effort", "quick")
 """The space has five configs: a search for a sixth takes as long as ten trials."""
 
 
-def sized(gang: FakeGang) -> None:
+def sized(gang: Any, config: Config, seed: int, plan: Any) -> Evaluation:
     """The best block is an eighth of the width: each step away from it costs 10 %."""
-
-    def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-        gang.calls.append(config)
-        median = 500.0
-        if config["mode"] == "push":
-            width = gang.problems[-1].width
-            median = 100.0 * (1 + 0.1 * abs(math.log2(8 * config.integer("block_m") / width)))
-        return Evaluation(Outcome.MEASURED, latency=latency_of(median), error=1e-3)
-
-    gang.evaluate = evaluate  # type: ignore[method-assign]
+    median = 500.0
+    if config["mode"] == "push":
+        width = gang.problems[-1].width
+        median = 100.0 * (1 + 0.1 * abs(math.log2(8 * config.integer("block_m") / width)))
+    return Evaluation(Outcome.MEASURED, latency=latency_of(median), error=1e-3)
 
 
 @pytest.fixture
 def bench(laptop: Bench) -> Bench:
-    laptop.prepare = sized
+    laptop.hook = sized
     return laptop
 
 
@@ -75,24 +69,14 @@ def test_what_is_given_holds_for_every_size(
 
 
 def test_a_size_without_a_winner_ends_it_with_exit_code_1(bench: Bench) -> None:
-    def prepare(gang: FakeGang) -> None:
-        sized(gang)
-        works: Callable[..., Evaluation] = gang.evaluate
+    def failing(gang: Any, *called: Any) -> Evaluation:
+        return Evaluation(Outcome.CRASHED, "planted") if gang.problems[-1].width == 128 else sized(gang, *called)
 
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            if gang.problems[-1].width == 128:
-                return Evaluation(Outcome.CRASHED, "planted")
-            return works(config, seed, plan)
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    bench.prepare = prepare
+    bench.hook = failing
     result = bench.tune(*GRID, "--width", "128,256")
     assert result.exit_code == 1
-    assert [line.split()[:2] for line in result.stdout.splitlines()[1:]] == [
-        ["width=128", "no"],
-        ["width=256", "100.0"],
-    ]
+    told = [line.split()[:2] for line in result.stdout.splitlines()[1:]]
+    assert told == [["width=128", "no"], ["width=256", "100.0"]]
 
 
 def test_the_ranks_heap_holds_the_largest_size(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,17 +93,10 @@ def test_the_ranks_heap_holds_the_largest_size(gpus: Bench, monkeypatch: pytest.
 
 
 def test_a_config_that_the_next_size_forbids_is_not_lent(gpus: Bench) -> None:
-    def prepare(gang: FakeGang) -> None:
-        works: Callable[..., Evaluation] = gang.evaluate
-
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            violations.append(workload("all_gather_gemm").space.violation(config, gang.problems[-1], EIGHT_GPUS))
-            return works(config, seed, plan)
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    violations: list[Any] = []
-    gpus.prepare = prepare
+    violations, space = [], workload("all_gather_gemm").space
+    gpus.hook = lambda gang, config, seed, plan: violations.append(
+        space.violation(config, gang.problems[-1], EIGHT_GPUS)
+    )
     words = ("--trials", "8", "--effort", "quick", "--n", "4096", "--k", "4096")
     assert gpus.tune("grid", "all-gather-gemm", "--m", "8192,64", *words).exit_code == 0
     assert violations and not any(violations)
@@ -150,7 +127,6 @@ def test_the_ranks_start_before_the_clock_of_the_first_size(bench: Bench, monkey
     clock = time.monotonic
 
     def slow(gang: FakeGang) -> None:
-        sized(gang)
         gang.start = lambda: monkeypatch.setattr(time, "monotonic", lambda: clock() + 36_000)  # type: ignore[method-assign]
 
     bench.prepare = slow

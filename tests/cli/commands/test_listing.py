@@ -4,15 +4,13 @@ import dataclasses
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fakes import Bench, FakeGang
+from fakes import Bench
 
 from autotune.cli import output, session
-from autotune.config import Config
 from autotune.db import Store, Winner
-from autotune.outcome import Evaluation, Latency, Regime
+from autotune.outcome import Latency, Regime
 from autotune.results.figures import microseconds
 
 SMALL = ("all-gather-gemm", "--trials", "8", "--effort", "quick")
@@ -88,16 +86,8 @@ def test_several_kernels_and_unfinished_studies(gpus: Bench) -> None:
 
 
 def test_an_interrupted_study_is_listed_and_shown(gpus: Bench) -> None:
-    def prepare(gang: FakeGang) -> None:
-        works, gang.interrupt_after = gang.evaluate, 6
-
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            gang.broken = len(gang.calls) == 2
-            return works(config, seed, plan)
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    gpus.prepare = prepare
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 6)
+    gpus.hook = lambda gang, config, seed, plan: setattr(gang, "broken", len(gang.calls) == 2)
     assert gpus.tune(*SMALL, "--m", "512").exit_code == 130
     listed = gpus.tune("list")
     (row,) = listed.stdout.splitlines()[1:]

@@ -14,7 +14,6 @@ from autotune.cli import session
 from autotune.config import Config
 from autotune.db import Store
 from autotune.machine import Machine
-from autotune.outcome import Evaluation
 from autotune.problem import Problem
 from autotune.tuning import Budget, Result
 from autotune.workloads import Workload
@@ -30,16 +29,10 @@ def test_a_lists_own_trials_effort_and_seed_are_kept(laptop: Bench, tmp_path: Pa
         """By M: trials beside the baseline, seed, and iterations of a config."""
         plans: dict[int, int] = {}
 
-        def watched(gang: FakeGang) -> None:
-            evaluate = gang.evaluate
+        def noting(gang: FakeGang, config: Config, seed: int, plan: Any) -> None:
+            plans.setdefault(gang.problems[-1].as_dict()["m"], plan.iterations)
 
-            def noting(config: Config, seed: int, plan: Any) -> Any:
-                plans.setdefault(gang.problems[-1].as_dict()["m"], plan.iterations)
-                return evaluate(config, seed, plan)
-
-            gang.evaluate = noting
-
-        laptop.prepare = watched
+        laptop.hook = noting
         assert laptop.tune("model", str(file), "--force", *words).exit_code == 0
         with Store.open() as store:
             newest = {each.key.fields["m"]: each for each in store.studies()}
@@ -65,16 +58,10 @@ def written(folder: Path, *entries: str) -> str:
 
 
 def test_what_fails_is_named_and_counts_as_its_roofline(gpus: Bench, tmp_path: Path) -> None:
-    def prepare(gang: FakeGang) -> None:
-        works = gang.evaluate
+    def failing(gang: FakeGang, config: Config, seed: int, plan: Any) -> None:
+        gang.broken = gang.problems[-1].as_dict()["m"] == 16 or config["mode"] == "bsp"
 
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            gang.broken = gang.problems[-1].as_dict()["m"] == 16 or config["mode"] == "bsp"
-            return works(config, seed, plan)
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    gpus.prepare = prepare
+    gpus.hook = failing
     result = gpus.tune("model", written(tmp_path, ENTRY % (16, 2), ENTRY % (32, 1)), "--trials", "8", "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)

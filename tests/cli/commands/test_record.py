@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Bench, FakeGang
+from fakes import Bench, FakeGang, evaluation_of
 
 from autotune.config import Config
 from autotune.outcome import Evaluation
@@ -39,19 +39,14 @@ def test_the_fastest_is_told_with_what_was_dropped_and_how_often_it_ran(gpus: Be
     """A noisy config has the lowest 20th percentile, and a slow one the steadiest times."""
     plans = []
 
-    def prepare(gang: FakeGang) -> None:
-        works = gang.evaluate
+    def noisy(gang: FakeGang, config: Config, seed: int, plan: Any) -> Evaluation:
+        plans.append(plan)
+        found = evaluation_of(config, gang.ranks)
+        if found.latency is None or config["mode"] != "bsp":
+            return found
+        return replace(found, latency=replace(found.latency, low=1.0))
 
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            plans.append(plan)
-            found = works(config, seed, plan)
-            if found.latency is None or config["mode"] != "bsp":
-                return found
-            return replace(found, latency=replace(found.latency, low=1.0))
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    gpus.prepare = prepare
+    gpus.hook = noisy
     out = tmp_path / "table.json.gz"
     words = (*WORDS, "--values", VALUES.replace("transfer_rows=128,256", "transfer_rows=128"), "--out", str(out))
     result = gpus.tune(*words, "--effort", "full", "--lift", "residency")

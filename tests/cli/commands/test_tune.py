@@ -6,13 +6,11 @@ import re
 import signal
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
-from fakes import Bench, FakeGang
+from fakes import Bench
 
-from autotune.config import Config
 from autotune.db import Lease, Store
 from autotune.outcome import Evaluation, Outcome
 from autotune.tuning import claim, live
@@ -55,17 +53,8 @@ def test_where_nothing_can_be_measured_anew_it_fails_and_the_old_result_stays(gp
 
 
 def test_a_finalist_that_timed_out_is_named_with_its_reason(gpus: Bench) -> None:
-    def prepare(gang: FakeGang) -> None:
-        works = gang.evaluate
-
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            if plan.measured and config["mode"] != "bsp":
-                return Evaluation(Outcome.TIMED_OUT, "no answer from rank 1 in phase measure within 30 s")
-            return works(config, seed, plan)
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    gpus.prepare = prepare
+    late = Evaluation(Outcome.TIMED_OUT, "no answer from rank 1")
+    gpus.hook = lambda gang, config, seed, plan: late if plan.measured and config["mode"] != "bsp" else None
     values = gpus.json("all-gather-gemm", "--trials", "1", "--effort", "quick")
     assert {each["outcome"] for each in values["out_in_the_finals"]} == {"timed out"}
 

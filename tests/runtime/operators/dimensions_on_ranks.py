@@ -140,8 +140,8 @@ def scaled(context: autotune.Context) -> dict[str, float]:
     return found
 
 
-def strides(context: autotune.Context) -> dict[str, dict[str, Any]]:
-    """By operator, mode and kind of strides: the error, and whether the call copies operands."""
+def strides(context: autotune.Context) -> dict[str, float]:
+    """Errors by operator, mode and kind of strides."""
     heap, found = context.heap, {}
     rank, world = heap.rank, heap.world_size
     ranks: dict[str, Any] = {"world_size": world, "k": DEPTH * world}
@@ -163,14 +163,10 @@ def strides(context: autotune.Context) -> dict[str, dict[str, Any]]:
                 if name == "gemm_reduce_scatter":
                     reference = reference.chunk(world)[rank]
                 operator = getattr(autotune, name)
-                errors = [
+                found[f"{name} {config['mode']} {way}"] = max(
                     error(operator(context, a[rank], b[rank], config=config), reference)
                     for _ in range(1 + (way == "steps"))
-                ]
-                *_, prepared = context.calls.values()
-                found[f"{name} {config['mode']} {way}"] = {
-                    "error": max(errors), "copies": prepared.copies, "loads": dict(config).get("loads"),
-                }  # fmt: skip
+                )
         context.release()
     return found
 
