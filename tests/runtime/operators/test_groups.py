@@ -38,7 +38,10 @@ def test_torchs_signatures_give_torchs_results(tmp_path: Path, gpu: str) -> None
     for found in run_ranks(ON_RANKS, "as_torch", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert found.pop("opened") == [1, 1, 0]
         assert found.pop("side by side").startswith("RanksDisagree"), "they do on one rank alone"
-        assert all(text.startswith("InvalidProblem") for text in found.pop("refused").values())
+        refused = found.pop("refused")
+        assert all(text.startswith("InvalidProblem") for text in refused.values()), refused
+        assert "biases" in refused["lists"] and "[16, 1]" in refused["scales"]
+        assert all("not fp8" in refused[name] for name in ("fp8", "result scale", "scattered fp8"))
         operators = "all_gather_gemm", "gemm_reduce_scatter"
         assert found.pop("asked") == [[operator, "fp16", True] for operator in operators]
         assert found.pop("oldest") is True
