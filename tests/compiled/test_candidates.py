@@ -96,22 +96,20 @@ def test_a_copy_elsewhere_is_not_that_of_a_collective_in_place() -> None:
 
 
 LEFT: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
-    "averaged with a divided bias": (lambda x, b, c: reduce(torch.addmm(c / 2, x, b), "avg"), [X, B, W]),
-    "a matrix added": (lambda x, b, c: torch.addmm(c, gather(x), b), ones((ROWS, K), (K, N), (2 * ROWS, N))),
+    "adds its own bias": (lambda x, b, c: reduce(torch.addmm(c / 2, x, b), "avg"), [X, B, W]),
+    "not a bias": (lambda x, b, c: torch.addmm(c, gather(x), b), ones((ROWS, K), (K, N), (2 * ROWS, N))),
     "factors": (lambda x, b, c: torch.addmm(c, gather(x), b, beta=2), [X, B, W]),
-    "parts in another order": (
-        lambda x, b: torch.cat(gather(x).chunk(2)[::-1], 1) @ b, ones((ROWS, K // 2), (K, N)),
-    ),
-    "squared": (lambda x: (y := gather(x)) @ y, ones((ROWS, 2 * ROWS))),
-    "joined elsewhere": (lambda x, b: scatter(torch.cat((x @ b).chunk(2), 1)), [X, B]),
-    "transposed": (lambda x, b: reduce(x.t() @ b), ones((K, ROWS), (K, N))),
-}  # fmt: skip
+    "is split": (lambda x, b: torch.cat(gather(x).chunk(2)[::-1], 1) @ b, ones((ROWS, K // 2), (K, N))),
+    "B, not its A": (lambda x: (y := gather(x)) @ y, ones((ROWS, 2 * ROWS))),
+    "not concatenated": (lambda x, b: scatter(torch.cat((x @ b).chunk(2), 1)), [X, B]),
+    "strides": (lambda x, b: reduce(x.t() @ b), ones((K, ROWS), (K, N))),
+}
 
 
-@pytest.mark.parametrize("name", LEFT)
-def test_what_an_operator_does_not_compute_is_left(name: str) -> None:
-    function, arguments = LEFT[name]
-    assert reason(function, *arguments)
+@pytest.mark.parametrize("told", LEFT)
+def test_what_an_operator_does_not_compute_is_left(told: str) -> None:
+    function, arguments = LEFT[told]
+    assert told in reason(function, *arguments)
 
 
 def test_a_weight_that_is_computed_behind_the_total_is_said() -> None:
@@ -163,8 +161,8 @@ def test_of_a_gemm_of_fp8_what_operators_lack_is_said() -> None:
     def by_result(a: Tensor, w: Tensor, s: Tensor, t: Tensor) -> Tensor:
         return reduce(torch.ops.aten._scaled_mm(a, w.t(), s, t, None, t, torch.bfloat16))
 
-    assert reason(by_result, A8, W8, ONE, ONE)
-    assert reason(lambda a, w, s, t: reduce(scaled(a, w, s, t, FP8)), A8, W8, ONE, ONE)
+    assert "scale" in reason(by_result, A8, W8, ONE, ONE)
+    assert "float8" in reason(lambda a, w, s, t: reduce(scaled(a, w, s, t, FP8)), A8, W8, ONE, ONE)
 
     def elsewhere(a: Tensor, w: Tensor, s: Tensor, t: Tensor) -> Tensor:
         others = C10D.wait_tensor(C10D.all_gather_into_tensor(s, 2, "others"))
@@ -223,17 +221,17 @@ def test_gate_and_up_of_two_weights_are_told_behind_reshapes() -> None:
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "told"),
     [
-        lambda t, w: t * torch.rsqrt(t.pow(2).mean(-1) + 1e-5) * w,
-        lambda t, w: (t + 1) * torch.rsqrt(t.pow(2).mean(-1, True) + 1e-5) * w,
-        lambda t, w: t * torch.rsqrt(t.pow(2).mean(-1, True) + w[:1]) * w,
+        (lambda t, w: t * torch.rsqrt(t.pow(2).mean(-1) + 1e-5) * w, "of a row"),
+        (lambda t, w: (t + 1) * torch.rsqrt(t.pow(2).mean(-1, True) + 1e-5) * w, "own input"),
+        (lambda t, w: t * torch.rsqrt(t.pow(2).mean(-1, True) + w[:1]) * w, "eps"),
     ],
 )
-def test_a_norm_is_that_of_its_own_rows(function: Callable[..., Any]) -> None:
+def test_a_norm_is_that_of_its_own_rows(function: Callable[..., Any], told: str) -> None:
     graph = graph_of(lambda x, r, w: function(torch.neg(x) + r, w), *ones((N, N), (N, N), (N,)), decomposed=False)
     (summed,) = (node for node in graph.nodes if node.target is ATEN.neg.default)
-    with pytest.raises(NoMatch):
+    with pytest.raises(NoMatch, match=told):
         norm_behind(summed)
 
 

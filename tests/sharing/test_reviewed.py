@@ -102,10 +102,21 @@ def test_a_config_that_its_space_calls_invalid_is_refused(
     assert [entry.key for entry in store.entries()] == [good.key]
 
 
-@pytest.mark.parametrize("values", [{"m": 0}, {"depth": 3}, {"bias": None}, {"k": None}, {"world_size": 4}])
-def test_a_problem_that_is_none_is_refused(store: Store, make_entry: MakeEntry, values: dict[str, object]) -> None:
-    [found] = bring(store, with_problem(make_entry(), **values))
-    assert found.state is State.INVALID
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("m", 0, "m=0"),
+        ("depth", 3, "depth"),
+        ("bias", None, "in full"),
+        ("k", None, "needs k"),
+        ("world_size", 4, "is 4"),
+    ],
+)
+def test_a_problem_that_is_none_is_refused(
+    store: Store, make_entry: MakeEntry, field: str, value: int | None, told: str
+) -> None:
+    [found] = bring(store, with_problem(make_entry(), **{field: value}))
+    assert found.state is State.INVALID and told in found.reason
     assert store.entries() == []
 
 
