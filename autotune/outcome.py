@@ -7,10 +7,8 @@ from enum import StrEnum
 from typing import Annotated
 
 from autotune.errors import InputError
-from autotune.notebook import html_table
 from autotune.schema import Within
-from autotune.suggestion import did_you_mean
-from autotune.text import microseconds
+from autotune.text import did_you_mean, html_table, microseconds
 
 
 class Regime(StrEnum):

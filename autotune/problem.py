@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Self, SupportsFloat
 
 from autotune.dtypes import DTYPES, OPERAND_TYPES
 from autotune.errors import InvalidProblem
-from autotune.suggestion import did_you_mean
-from autotune.text import shortened
+from autotune.text import did_you_mean, shortened
 
 OTHER_NAMES = {alias: name for name, each in OPERAND_TYPES.items() for alias in each.aliases}
 """Other names of element types that people use."""

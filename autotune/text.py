@@ -1,10 +1,13 @@
-"""Text for people: times in the unit that suits them; text from databases, files and users, made safe to print."""
+"""Text for people: times, tables, suggestions; text from databases, files and users, made safe to print."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from autotune.errors import InputError
@@ -95,3 +98,40 @@ def _escape(found: re.Match[str]) -> str:
 
 def _escape_in_json(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1]
+
+
+def did_you_mean(word: object, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+    """``; did you mean list?``, or nothing without a similar known word. ``synonyms`` map to known words."""
+    import difflib  # only where something is wrong already
+
+    text = str(word)
+    meant = (synonyms or {}).get(text)
+    near = [meant] if meant is not None else difflib.get_close_matches(text, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """``align`` has ``r`` for each column of numbers."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    align: str = ""
+    caption: str = ""
+
+
+CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
+
+
+def html_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    """A title and named lines; rows without a text are left out."""
+    lines = "".join(
+        f'<tr><th style="{CELL}">{_text(name)}</th><td style="{CELL}">{_text(text)}</td></tr>'
+        for name, text in rows
+        if text
+    )
+    return f"<div><strong>{_text(title)}</strong><table>{lines}</table></div>"
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autotune.kernels.all_reduce_norm.reference import norm_of
-from autotune.workloads.built_in.all_reduce_norm import AllReduceNormOperation
+from autotune.workloads.built_in.all_reduce_norm import AllReduceNormOperation, norm_of
 from autotune.workloads.gemm import FACTORS
 
 

@@ -246,8 +246,9 @@ def tuned(workload: LaunchedWorkload) -> Rival:
     """
 
     def rival(operation: Any) -> Callable[[], torch.Tensor]:
-        problem = operation._problem
-        asked = replace(problem, in_place=False) if "in_place" in problem.as_dict() else problem
+        asked = workload.problem_type.from_dict(operation._problem.as_dict())
+        if "in_place" in asked.as_dict():
+            asked = replace(asked, in_place=False)
         found = autotune.lookup(workload.name, asked)
         if found.source != "exact":
             raise ValueError(f"not tuned: {found.reason}")
@@ -316,9 +317,10 @@ def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -
         return {**found, WINNER: tuned(workload)} if found and isinstance(workload, LaunchedWorkload) else found
 
     Theirs.offers = staticmethod(with_winner)  # type: ignore[assignment]
+    named = f"{supplier}_{workload.name}"
 
     class Plugin(type(workload)):  # type: ignore[misc]
-        name, operation_type = f"{supplier}_{workload.name}", Theirs
+        name, problem_type, operation_type = named, type(named, (workload.problem_type,), {"workload": named}), Theirs
 
         def operation(self, problem: Any, *arguments: Any) -> Any:
             if "in_place" in problem.as_dict():

@@ -99,7 +99,7 @@ def tables(folder: Folder, options: Options) -> str:
         stored = folder.found(step)
         if stored is not None:
             rows.append(row(name.removesuffix("-taxes"), json.loads(stored["found"])))
-    head = ["problem", "E0", *STEPS, "L", "launch tax", "synchrony tax", "locality tax", "late: S, D"]
+    head = ["problem", "E0", *STEPS, "L", "launch tax", "synchrony tax", "locality tax", "late: B, D"]
     return table(head, rows, "l") + "\n"
 
 
@@ -112,7 +112,7 @@ def row(name: str, found: dict[str, Any]) -> list[str]:
     whole = found["rungs"]
     taxes = ["–" if each is None else figure(each) for each in found["taxes"].values()]
     late = ", ".join(
-        f"{found['late_slopes'][letter]['microseconds']:.2f}" for letter in "SD" if letter in found["late_slopes"]
+        f"{found['late_slopes'][letter]['microseconds']:.2f}" for letter in "BD" if letter in found["late_slopes"]
     )
     top, bottom = (figure(whole[letter]) if letter in whole else "–" for letter in ("E0", "L"))
     return [name, top, *(heights.get(each, "–") for each in STEPS), bottom, *taxes, late]

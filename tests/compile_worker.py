@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled, Launch, compile_all, compile_offline_for
-from autotune.kernels.primitives.crowd import crowd_kernel
+from autotune.kernels.primitives.probes import occupying_kernel
 from autotune.machine import Machine
 from autotune.processes.pool import Pool
 from autotune.ranks.gang import IMPORTS
@@ -31,7 +31,7 @@ def assembly(machine: Machine, problem: Any, config: Config) -> list[str]:
 
 def compile_crowd() -> list[Compiled]:
     """What crowds a rank in the check's bursts."""
-    return compile_all([Launch(crowd_kernel, 1, {"nanoseconds": 300_000}, {"num_warps": 32})])
+    return compile_all([Launch(occupying_kernel, 1, {"nanoseconds": 300_000}, {"num_warps": 32})])
 
 
 class Compilers:

@@ -63,27 +63,25 @@ def formula(config: Config) -> float:
 
 
 def rung_formula(request: Turn) -> float:
-    """What ``tune taxes`` times, in microseconds: a launch between phases costs 1.5, a barrier's synchrony 40, memory
-    6, and of a rank's lateness a barrier passes all on and flags half. A traced twin takes a quarter longer.
+    """What ``tune taxes`` times, in microseconds: a launch between phases costs 1.5, phases 45, memory 6, and of a
+    rank's lateness phases pass all on and flags half. A traced twin takes a quarter longer.
     """
     config = request.config
     median = formula(Config({name: value for name, value in config.items() if name != "empty_launches"}))
-    phases = config.get("phases", "overlapped")
-    median += {"overlapped": 0.0, "one_launch": 40.0, "two_launches": 45.0}[str(phases)]
-    median += 6.0 * (config.get("handover") == "memory") + 30.0 * request.isolated
+    phased = bool(config.get("phased"))
+    median += 45.0 * phased + 6.0 * (config.get("handover") == "memory") + 30.0 * request.isolated
     median += 1.5 * int(config.get("empty_launches", 0))
-    overlaps = config["mode"] != "bsp" and phases == "overlapped"
+    overlaps = config["mode"] not in ("bsp", "iris_all_gather") and not phased
     median += request.late * 1e6 * (0.5 if overlaps else 1.0)
     return median * (1.25 if config.get("trace") else 1.0)
 
 
 def stamps(rank: int) -> tuple[Stamped, ...]:
-    """Two programs send, then 20 compute behind a barrier, which rank r reaches after 10 + r microseconds."""
+    """Two programs send, which takes rank r 10 + r microseconds, and 20 wait for them, then compute."""
     sending = [(0, program, 0, program, 1.0, 9.0 + rank + program) for program in range(2)]
-    ended = [(0, program, 3, 0, 9.0 + rank + program, 9.0 + rank + program) for program in range(2)]
-    waiting = [(0, program, 4, 0, 2.0, 20.0) for program in range(2, 22)]
+    waiting = [(0, program, 2, 0, 2.0, 20.0) for program in range(2, 22)]
     tiles = [(0, program, 1, program - 2, 20.0, 50.0 + rank) for program in range(2, 22)]
-    return (*sending, *ended, *waiting, *tiles)
+    return (*sending, *waiting, *tiles)
 
 
 def evaluation_of(config: Config, ranks: int = 2) -> Evaluation:

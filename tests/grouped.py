@@ -12,7 +12,7 @@ from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, meta
 from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_gemm
-from autotune.kernels.moe.grouped_tile import GroupedTile
+from autotune.kernels.moe.grouped_space import GroupedTile
 from autotune.machine import Machine, machine
 
 TILE = GroupedTile(

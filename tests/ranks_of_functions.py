@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.machine import machine
-from autotune.processes.lifeline import die_with_parent
+from autotune.processes.bound import die_with_parent
 from autotune.processes.python import Process, start_python
 from autotune.ranks.gang import IMPORTS
 

@@ -35,7 +35,7 @@ from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.results.figures import dashed
-from autotune.suggestion import did_you_mean
+from autotune.text import did_you_mean
 from autotune.workloads import is_reference, names
 from autotune.workloads.faces import Face, face
 

@@ -21,8 +21,7 @@ import typer
 
 from autotune.errors import AutotuneError, InputError
 from autotune.files import is_database, write_whole
-from autotune.table import Table
-from autotune.text import json_text, visible, visible_lines
+from autotune.text import Table, json_text, visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -19,8 +19,9 @@ from torch.fx import Graph, GraphModule, Node
 from autotune.compiled.decisions import Table, Verdict
 from autotune.compiled.graphs import NoMatch
 from autotune.compiled.patterns import Candidate, Option, candidates
-from autotune.compiled.report import Explanation, Line
 from autotune.compiled.rewriting import check_form, rewrite
+from autotune.problem import Problem
+from autotune.results.figures import dashed, problem_text
 from autotune.runtime.call import tell
 from autotune.runtime.context import Context
 
@@ -176,3 +177,29 @@ def _source() -> str:
     """A hash of the pass's own sources: a graph that another version of it rewrote is not taken from a cache."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+@dataclass(frozen=True)
+class Line:
+    collective: str
+    operator: str
+    """The operator's name, or that of the collective where no operator fits."""
+    problem: Problem | None
+    replaced: bool
+    reason: str
+
+    def __str__(self) -> str:
+        what = f"{dashed(self.operator)} {problem_text(self.problem.as_dict())}" if self.problem else self.operator
+        return f"{self.collective}: {what}: {'replaced' if self.replaced else 'left'}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Every collective that could be part of an operator, for each of its GEMMs."""
+
+    lines: tuple[Line, ...]
+
+    def __str__(self) -> str:
+        replaced = sum(line.replaced for line in self.lines)
+        head = f"{len(self.lines)} found, {replaced} replaced"
+        return "\n".join([head, *(f"  {line}" for line in self.lines)])

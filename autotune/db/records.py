@@ -13,11 +13,10 @@ from typing import Annotated, Any, Literal, Self
 from autotune.config import Config
 from autotune.db.lease import Held
 from autotune.machine import INTERPRETER, Machine
-from autotune.notebook import html_table
 from autotune.outcome import DEFAULT_REGIME, LONGEST, Evaluation, Latency, Part, Regime
 from autotune.problem import Problem
 from autotune.schema import Within
-from autotune.text import shortened
+from autotune.text import html_table, shortened
 
 Differences = dict[str, tuple[str, str]]
 """Differing fields by name, with both sides' values."""

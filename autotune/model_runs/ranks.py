@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from autotune.errors import AutotuneError, GangError, WrongResult
 from autotune.machine import Machine
 from autotune.outcome import Regime
+from autotune.processes.bound import die_with_parent
 from autotune.processes.folder import OwnFolder
-from autotune.processes.lifeline import die_with_parent
 from autotune.processes.memory import advice, shortage
 from autotune.processes.python import Process, kill_all, start_python
 from autotune.ranks.gang import IMPORTS, environment_of_ranks

@@ -14,7 +14,7 @@ from autotune.files import text_of
 from autotune.models.fields import flag, whole_number, whole_value
 from autotune.models.mixture import FIELDS, NAMES, Mixture, mixture_of
 from autotune.models.windows import Rule, Window, between_others, every_layer, late_layers, window_of
-from autotune.suggestion import did_you_mean
+from autotune.text import did_you_mean
 
 MOST_LAYERS = 10_000
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import IO
 
-from autotune.processes.lifeline import die_with_parent
 from autotune.processes.python import with_search_path
 
 
@@ -35,3 +36,16 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when ``parent``, its parent's process id, is gone (Linux).
+
+    The kernel watches the thread that started this process, so that thread has to live as long as the gang.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from autotune.processes.lifeline import die_with_parent
+from autotune.processes.bound import die_with_parent
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
 """A module's function and its arguments."""

@@ -13,7 +13,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.heap.interpreter import first_poll_held
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
-from autotune.kernels.primitives.crowd import THREADS, crowd_kernel
+from autotune.kernels.primitives.probes import THREADS, occupying_kernel
 from autotune.ranks.measure import SLOWEST_CLOCK_GHZ
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Operation
@@ -116,7 +116,7 @@ def _crowds(device: torch.device, seconds: float) -> list[Launch]:
     properties = torch.cuda.get_device_properties(device)
     units, options = properties.multi_processor_count, {"num_warps": THREADS // properties.warp_size}
     arguments = {"nanoseconds": int(seconds * 1e9)}
-    return [Launch(crowd_kernel, programs, arguments, options) for programs in (2 * units - ROOM, units)]
+    return [Launch(occupying_kernel, programs, arguments, options) for programs in (2 * units - ROOM, units)]
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from autotune.config import Config
 from autotune.errors import AutotuneError, HeapExhausted, InputError, MissedBarrier, WorkloadError
 from autotune.machine import Machine
 from autotune.outcome import Outcome
-from autotune.processes.lifeline import die_with_parent
+from autotune.processes.bound import die_with_parent
 from autotune.ranks.protocol import (
     Bug,
     Check,

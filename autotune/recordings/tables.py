@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.errors import InputError
-from autotune.suggestion import did_you_mean
+from autotune.text import did_you_mean
 
 FOLDER = Path(__file__).parent / "data"
 ENDING = ".json.gz"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autotune.results.figures import BEYOND_LIMIT, NOT_TOLD_APART, device_text, latency_text
+from autotune.results.lines import in_words
 from autotune.results.regimes import conclusion, tuned_for
 from autotune.results.study import Study
-from autotune.results.words import in_words
 from autotune.text import counted
 
 

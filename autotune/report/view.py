@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.table import Table as Table  # a chart's content as text
+from autotune.text import Table as Table  # a chart's content as text
 
 Option = dict[str, Any]
 """What Apache ECharts draws, without functions, so that it can be tested without a browser."""

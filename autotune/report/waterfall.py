@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from autotune.taxes import ladder
 from autotune.taxes.arithmetic import Estimate, estimate
 from autotune.taxes.result import Taxes
-from autotune.taxes.trace import Traced
 from autotune.text import counted
 
 WIDTH = 80
@@ -34,16 +33,17 @@ class Bar:
 
 
 def bars(taxes: Taxes) -> list[Bar]:
-    """Bars from the top rung down: each rung, then the step to the next."""
+    """Bars from the top rung down: each rung, then the way to the next, step by step."""
     steps, rows = taxes.steps, []
-    below = {step.above: step for step in steps}
     for letter in taxes.rungs:
         rung = taxes.of_rung(letter)
         rows.append(Bar(letter, ladder.RUNGS[letter], rung, 0.0, rung.value))
-        if letter in below:
-            height = taxes.of_step(below[letter])
-            ends = sorted((rung.value, rung.value - height.value))
-            rows.append(Bar("", below[letter].name, height, *ends))
+        level = rung.value
+        for step in steps:
+            if step.above == letter:
+                height = taxes.of_step(step)
+                rows.append(Bar("", step.name, height, *sorted((level, level - height.value))))
+                level -= height.value
     return rows
 
 
@@ -96,7 +96,7 @@ def table(taxes: Taxes) -> list[tuple[str, str]]:
         small, short = unit(abs(estimate(taxes.barrier).value))
         lines.append(("a barrier", f"{number(estimate(taxes.barrier), small)} {short}, of all ranks on the device"))
     for letter, traced in taxes.traces.items():
-        lines.append((f"traced {letter}", _traced(traced, size, name)))
+        lines.append((f"traced {letter}", f"the twin takes {traced.slowdown:.2f} times as long"))
     return lines
 
 
@@ -126,12 +126,13 @@ def notes(taxes: Taxes) -> list[str]:
 
 
 def _why(taxes: Taxes, causes: tuple[str, ...]) -> str:
-    """The missing rungs that a tax needs."""
+    """What a tax needs and there is not."""
     rungs = taxes.rungs
-    letters = [letter for letter, cause in ladder.CAUSES.items() if cause in causes]
+    letters = [letter for letter, of_letter in ladder.CAUSES.items() if {*of_letter} & {*causes}]
     order = list(ladder.RUNGS)
     needed = {each for letter in letters for each in (order[order.index(letter) - 1], letter)}
-    return "there is no rung " + ", ".join(letter for letter in order if letter in needed and letter not in rungs)
+    lacking = ", ".join(letter for letter in order if letter in needed and letter not in rungs)
+    return f"there is no rung {lacking}" if lacking else f"empty launches were not measured on {ladder.PHASED}"
 
 
 def _launches(taxes: Taxes) -> str:
@@ -145,7 +146,7 @@ def _launches(taxes: Taxes) -> str:
 
 
 def _lateness(taxes: Taxes) -> str:
-    """``S passes 100 % on, D 72 %; …``"""
+    """``B passes 100 % on, D 72 %; …``"""
     slopes, slacks = taxes.late_slopes(), taxes.slacks()
     if not slopes:
         return ""
@@ -157,15 +158,6 @@ def _lateness(taxes: Taxes) -> str:
         slack = f"over {most / size:.0f}" if math.isinf(absorbed) else f"{absorbed / size:.1f}"
         told.append(f"{letter} passes on {100 * found.value:.0f} ± {100 * found.error:.0f} %, absorbs {slack} {name}")
     return "\n".join(told)
-
-
-def _traced(traced: Traced, size: float, name: str) -> str:
-    """The twin's price, and what its stamps say of the barriers."""
-    text = f"the twin takes {traced.slowdown:.2f} times as long"
-    if traced.skew is None or traced.tail is None:
-        return text
-    skew, tail = (f"{each / size:.{_digits(each / size)}f} {name}" for each in (traced.skew, traced.tail))
-    return f"{text}; at barriers ranks wait {skew} for the last,\nand programs {tail} for the last one of their rank"
 
 
 def _bar(begin: float, end: float) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from autotune.config import Config
+from autotune.db import CacheKey
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.results.figures import (
     BEYOND_LIMIT,
@@ -14,13 +16,15 @@ from autotune.results.figures import (
     efficiency_text,
     latency_text,
     microseconds,
+    plain,
     resource_text,
     share_text,
 )
 from autotune.results.regimes import TITLES, conclusion, overhead_text, title_of
 from autotune.results.result import Result
 from autotune.results.routings import line
-from autotune.results.words import has_words, in_words
+from autotune.workloads.faces import space_of
+from autotune.workloads.user_files import BUILT_IN
 
 Lines = list[tuple[str, str]]
 """Names with texts; an empty name continues the line above."""
@@ -110,3 +114,19 @@ def _limits(of: Result) -> Lines:
         busy = f"{resource_text(of.roofline.slowest)} busy for {microseconds(of.roofline.limit)} at this device's rates"
         lines.append(("roofline", f"{share_text(share, 'roofline', BEYOND_ROOFLINE)}: {busy}"))
     return lines
+
+
+def has_words(key: CacheKey) -> bool:
+    """True for a built-in workload: of others the values would only be listed once more."""
+    return key.workload in BUILT_IN and not key.is_kernel
+
+
+def in_words(workload: str, config: Config) -> str:
+    """One sentence, by what dimensions ``say``. Kernels that are not built in have their values named."""
+    values = dict(config)
+    declared = space_of(workload).dimensions if workload in BUILT_IN else {}
+    told = {name: declared[name].told(config) for name in declared if values.pop(name, None) is not None}
+    head = told.pop("mode", "") or (f"mode {plain(values.pop('mode'))}" if "mode" in values else "")
+    parts = [*told.values(), *(f"{plain(name)} {plain(value)}" for name, value in values.items())]
+    text = "; ".join(filter(None, [head, ", ".join(filter(None, parts))]))
+    return f"{text}." if text else "No dimensions."

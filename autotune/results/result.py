@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from autotune import schema
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Roofline, Winner
+from autotune.db import CacheKey, Entry, Provenance, Roofline, Winner
 from autotune.db.values import entry_values, key_values
+from autotune.errors import UnknownWorkload
+from autotune.machine import versions
 from autotune.outcome import Latency, Regime
 from autotune.results.figures import (
     NOT_TOLD_APART,
@@ -31,9 +34,9 @@ from autotune.results.order import config_in_order, fields_in_order, problem_typ
 from autotune.results.regimes import Verdict, in_regimes, is_captured, verdicts
 from autotune.results.repeat import copies
 from autotune.results.routings import UnderRouting, under_routings
-from autotune.results.staleness import why_stale
 from autotune.rounds import mean_and_error
 from autotune.workloads import Workload
+from autotune.workloads.faces import installed_provenance
 
 
 @dataclass(frozen=True)
@@ -227,3 +230,13 @@ def _difference(name: str, one: Latency, other: Latency, meaning: str) -> Tax:
         error = math.hypot(one.spread * one.median, other.spread * other.median)
         return Tax(name, one.median - other.median, error, meaning)
     return Tax(name, *mean_and_error(by_round), meaning)
+
+
+def why_stale(key: CacheKey, provenance: Provenance) -> str:
+    """The reason in words; empty for a result that is served. For a decorated kernel or a workload that is not
+    installed here only versions are known: sources are seen where it is launched.
+    """
+    if not key.is_kernel:
+        with suppress(UnknownWorkload):
+            return provenance.changes(installed_provenance(key.workload))
+    return provenance.changes(dataclasses.replace(provenance, **versions()))

@@ -17,7 +17,6 @@ from autotune.config import Config, Value
 from autotune.db import CacheKey, Entry, Provenance, Store, StudyRecord, TrialRecord
 from autotune.db.values import key_values
 from autotune.errors import InputError
-from autotune.notebook import html_table
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.results.figures import INTERPRETER_NOTE, dashed, drift_text, evaluated, problem_text
@@ -28,6 +27,7 @@ from autotune.results.repeat import command_of, copies, repeat_of
 from autotune.results.result import Result
 from autotune.search_spaces import Space
 from autotune.taxes.result import Taxes, summary
+from autotune.text import html_table
 from autotune.tuning.finals import FINAL, disqualified, drift, in_finals, of_search
 from autotune.workloads import Workload
 

@@ -12,11 +12,11 @@ from autotune.errors import InputError, InvalidProblem
 from autotune.gate import FORKS_WAIT
 from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
-from autotune.notebook import html_table
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime, regime_of
 from autotune.problem import Problem
 from autotune.runtime.entries import LOCK, Entries, Measured, Served, forget_entries, read_entries, serve
 from autotune.settings import default_database_url
+from autotune.text import html_table
 from autotune.workloads import Workload, provenance_of, workload
 
 versions()  # read from the packages' metadata now, not in the first look-up of a program that is at work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,29 +37,28 @@ class Estimate:
         return (self.high - self.low) / 2
 
 
-def estimate(rounds: Sequence[float]) -> Estimate:
-    """The mean of the rounds, with the interval of 95 % that resampling them gives (percentile bootstrap).
+def estimate(*terms: Sequence[float]) -> Estimate:
+    """The mean of the rounds, with the interval of 95 % that resampling them gives (percentile bootstrap). Of several
+    terms the sum of the means: each has rounds of its own, which are resampled apart.
 
     The mean, not the median: differences of means add up exactly. Raises ValueError without rounds.
     """
-    if not rounds:
+    if not terms or not all(terms):
         raise ValueError("no rounds: nothing to estimate")
-    values = np.asarray(rounds, dtype=np.float64)
-    drawn = np.random.default_rng(SEED).integers(0, len(values), size=(RESAMPLES, len(values)))
-    low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
-    value = statistics.fmean(rounds)
+    random = np.random.default_rng(SEED)
+    means = np.zeros(RESAMPLES)
+    for rounds in terms:
+        values = np.asarray(rounds, dtype=np.float64)
+        means += values[random.integers(0, len(values), size=(RESAMPLES, len(values)))].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    value = math.fsum(statistics.fmean(rounds) for rounds in terms)
     return Estimate(value, min(float(low), value), max(float(high), value))
 
 
-def difference(above: Sequence[float], below: Sequence[float]) -> Estimate:
-    """The mean of ``above`` less ``below``, round by round."""
-    return estimate([one - other for one, other in zip(above, below, strict=True)])
-
-
-def combined(terms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
-    """The sum of several differences, round by round."""
+def differences(terms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[float]:
+    """The sum of several differences, of what is above less what is below, round by round."""
     each = [[one - other for one, other in zip(*term, strict=True)] for term in terms]
-    return estimate([sum(values) for values in zip(*each, strict=True)])
+    return [sum(values) for values in zip(*each, strict=True)]
 
 
 def same_clock(clocks: Mapping[str, Sequence[float]], rounds: int) -> list[bool]:
@@ -73,15 +73,15 @@ def same_clock(clocks: Mapping[str, Sequence[float]], rounds: int) -> list[bool]
     return kept
 
 
-def slope(doses: Mapping[float, Sequence[float]]) -> Estimate:
-    """The response to one more unit of the dose: a straight line through each round, then the mean over rounds.
+def slopes(doses: Mapping[float, Sequence[float]]) -> list[float]:
+    """The response to one more unit of the dose: the slope of a straight line through each round.
 
     Raises ValueError for fewer than two doses.
     """
     if len(doses) < 2:
         raise ValueError(f"{len(doses)} dose: a slope needs two")
     x = [float(dose) for dose in doses]
-    return estimate([statistics.linear_regression(x, y).slope for y in zip(*doses.values(), strict=True)])
+    return [statistics.linear_regression(x, y).slope for y in zip(*doses.values(), strict=True)]
 
 
 def slack(doses: Mapping[float, Sequence[float]]) -> float:

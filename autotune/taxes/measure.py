@@ -36,9 +36,9 @@ DOSED = ("E1", "G", "B")
 
 LATE = {"gpu": (0.0, 10.0, 20.0, 50.0), "interpreter": (0.0, 20e3, 50e3)}
 """Microseconds by which one rank is late; an interpreted call takes tens of milliseconds."""
-TRACED = ("S", "D")
+TRACED = ("D",)
 """Rungs of which one call is traced, on request."""
-DELAYED = ("E1", "B", "S", "D", "F")
+DELAYED = ("E1", "B", "D", "F")
 
 FEWEST_ROUNDS = 2
 
@@ -118,7 +118,7 @@ def ladder_of(
             found[letter] = baselines[name]
         else:
             missing[letter] = f"the workload names no baseline {name!r} here"
-    rungs: Mapping[str, Config | str] = dict.fromkeys("BSDF", "the workload names no rungs of its own")
+    rungs: Mapping[str, Config | str] = dict.fromkeys("BDF", "the workload names no rungs of its own")
     if workload.overlapping:
         rungs = workload.rungs(problem, base, machine)
     for letter, rung in rungs.items():
@@ -290,6 +290,7 @@ def measure(
         parts={name: tuple(each) for name, each in parts.items() if len(each) == amount.rounds},
         clocks={} if machine.is_interpreter else {letter: tuple(each) for letter, each in clocks.items()},
         launches=launches,
+        boundaries=workload.boundaries,
         late=late,
         barrier=barrier,
         interpreted=machine.is_interpreter,

@@ -11,11 +11,11 @@ from typing import Any
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.taxes import ladder
-from autotune.taxes.arithmetic import Estimate, combined, difference, estimate, same_clock, slack, slope
+from autotune.taxes.arithmetic import Estimate, differences, estimate, same_clock, slack, slopes
 from autotune.taxes.ladder import Step
 from autotune.taxes.trace import Traced
 
-FORMAT = 1
+FORMAT = 2
 
 Rounds = tuple[float, ...]
 Doses = dict[float, Rounds]
@@ -42,6 +42,8 @@ class Taxes:
     """MHz of the slowest GPU in each turn, by letter; empty under the interpreter."""
     launches: dict[str, Doses]
     """Empty launches between the phases, by letter."""
+    boundaries: int
+    """Boundaries between launches that B has and D has not."""
     late: dict[str, Doses]
     """Microseconds by which one rank was late, by letter."""
     barrier: Rounds = ()
@@ -81,30 +83,36 @@ class Taxes:
 
     @property
     def steps(self) -> list[Step]:
-        return ladder.steps(self.rungs, winner_apart="W" in self.rounds)
+        return ladder.steps(self.rungs, winner_apart="W" in self.rounds, dosed=ladder.PHASED in self.launches)
 
     def of_rung(self, letter: str) -> Estimate:
         return estimate(self.rungs[letter])
 
     def of_step(self, step: Step) -> Estimate:
-        """The step's height, by paired rounds."""
-        rungs = self.rungs
-        return difference(rungs[step.above], rungs[step.below])
+        return self._total([step])
 
     def of_tax(self, tax: str) -> Estimate | None:
         """One of ``ladder.TAXES``; None where a rung is missing that tells it from others."""
-        own, rungs = ladder.tax_of(tax, self.steps), self.rungs
-        if own is None:
-            return None
-        return combined([(rungs[step.above], rungs[step.below]) for step in own])
+        own = ladder.tax_of(tax, self.steps)
+        return None if own is None else self._total(own)
+
+    def _total(self, steps: Sequence[Step]) -> Estimate:
+        """The steps' heights: ways by paired rounds, boundaries by the dose's rounds."""
+        rungs = self.rungs
+        ways = [(rungs[step.above], rungs[step.below]) for step in steps if step.boundaries <= 0]
+        count = self.boundaries * sum(step.boundaries for step in steps)
+        terms = [differences(ways)] if ways else []
+        if count:
+            terms.append([count * each for each in slopes(self.launches[ladder.PHASED])])
+        return estimate(*terms)
 
     def launch_slopes(self) -> dict[str, Estimate]:
         """Microseconds that one more launch between the phases costs, by letter."""
-        return {letter: slope(doses) for letter, doses in self.launches.items()}
+        return {letter: estimate(slopes(doses)) for letter, doses in self.launches.items()}
 
     def late_slopes(self) -> dict[str, Estimate]:
         """The share of a rank's lateness that is passed on, by letter."""
-        return {letter: slope(doses) for letter, doses in self.late.items()}
+        return {letter: estimate(slopes(doses)) for letter, doses in self.late.items()}
 
     def slacks(self) -> dict[str, float]:
         """Microseconds of a rank's lateness that a rung absorbs, by letter."""
@@ -150,14 +158,12 @@ def summary(taxes: Taxes) -> dict[str, Any]:
         "missing": taxes.missing,
         "rounds": len(taxes.kept),
         "rounds_dropped": taxes.dropped,
+        "boundaries": taxes.boundaries,
         "launch_slopes": {letter: _estimate(each) for letter, each in taxes.launch_slopes().items()},
         "late_slopes": {letter: _estimate(each) for letter, each in taxes.late_slopes().items()},
         "slack": {letter: None if each == float("inf") else each for letter, each in taxes.slacks().items()},
         "barrier": _estimate(estimate(taxes.barrier)) if taxes.barrier else None,
-        "traced": {
-            letter: {"slowdown": each.slowdown, "skew": each.skew, "tail": each.tail}
-            for letter, each in taxes.traces.items()
-        },
+        "traced": {letter: {"slowdown": each.slowdown} for letter, each in taxes.traces.items()},
         "interpreted": taxes.interpreted,
     }
 

@@ -1,17 +1,16 @@
-"""One traced call on all ranks: its events, what they say of a barrier, and their file for Perfetto."""
+"""One traced call on all ranks: its events, and their file for Perfetto."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.ranks.protocol import Stamped
 
-KINDS = ("sends", "tile", "waits", "phase ends", "barrier")
+KINDS = ("sends", "tile", "waits", "barrier")
 """Names of ``kernels/primitives/trace.py``'s kinds, by number."""
-SENDS, TILE, WAITS, ENDS, BARRIER = range(5)
+SENDS, TILE, WAITS, BARRIER = range(4)
 
 KEPT_PROGRAMS = 16
 """Programs of each launch and rank that are stored with a study; the file has all."""
@@ -25,7 +24,7 @@ class Event:
     program: int
     kind: int
     number: int
-    """Number of the unit, the tile, the phase."""
+    """Number of the unit, the tile."""
     begin: float
     end: float
 
@@ -35,22 +34,17 @@ class Traced:
     slowdown: float
     """The twin's time over the rung's."""
     ranks: tuple[tuple[Event, ...], ...]
-    skew: float | None = None
-    """Microseconds that ranks wait for the last one, in the mean; None without a barrier."""
-    tail: float | None = None
-    """Microseconds that programs are idle because others of their rank have not ended the phase, in the mean."""
 
     @classmethod
     def of(cls, slowdown: float, ranks: Sequence[Iterable[Stamped]]) -> Traced:
-        events = tuple(tuple(Event(*stamped) for stamped in rank) for rank in ranks)
-        return cls(slowdown, events, *barrier_costs(events))
+        return cls(slowdown, tuple(tuple(Event(*stamped) for stamped in rank) for rank in ranks))
 
     def sampled(self) -> Traced:
         """With the events of some programs only, spread evenly."""
         ranks = tuple(
             tuple(event for event in rank if event.program in kept(rank, event.launch)) for rank in self.ranks
         )
-        return Traced(self.slowdown, ranks, self.skew, self.tail)
+        return Traced(self.slowdown, ranks)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; an event is a list in the order of its fields."""
@@ -58,14 +52,13 @@ class Traced:
             [[e.launch, e.program, e.kind, e.number, round(e.begin, 3), round(e.end, 3)] for e in rank]
             for rank in self.ranks
         ]  # fmt: skip
-        return {"slowdown": self.slowdown, "skew": self.skew, "tail": self.tail, "ranks": ranks}
+        return {"slowdown": self.slowdown, "ranks": ranks}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Traced:
         """Raises KeyError, TypeError or ValueError for what ``as_dict`` did not write."""
         ranks = tuple(tuple(_event(*each) for each in rank) for rank in values["ranks"])
-        skew, tail = (None if values[name] is None else float(values[name]) for name in ("skew", "tail"))
-        return cls(float(values["slowdown"]), ranks, skew, tail)
+        return cls(float(values["slowdown"]), ranks)
 
 
 def _event(launch: Any, program: Any, kind: Any, number: Any, begin: Any, end: Any) -> Event:
@@ -81,27 +74,6 @@ def kept(events: Iterable[Event], launch: int) -> frozenset[int]:
     return frozenset(programs[::step])
 
 
-def barrier_costs(ranks: Sequence[Sequence[Event]]) -> tuple[float | None, float | None]:
-    """Skew and tail of all phases together; each rank's own clock suffices for both.
-
-    Skew: how long ranks wait from the end of their own phase until they pass its barrier, the mean over ranks less the
-    least. Tail: how long a program's end lies before the last one's of its rank, the mean.
-    """
-    numbers = sorted({event.number for rank in ranks for event in rank if event.kind == ENDS})
-    skews, tails = [], []
-    for number in numbers:
-        waits = []
-        for rank in ranks:
-            ends = [event.begin for event in rank if event.kind == ENDS and event.number == number]
-            passed = [event.end for event in rank if event.kind == BARRIER and event.number == number]
-            if not ends or not passed:
-                return None, None
-            waits.append(min(passed) - max(ends))
-            tails.append(statistics.fmean(max(ends) - end for end in ends) / len(ranks))
-        skews.append(statistics.fmean(waits) - min(waits))
-    return (sum(skews), sum(tails)) if skews else (None, None)
-
-
 def perfetto(traces: Mapping[str, Traced], titles: Mapping[str, str]) -> dict[str, Any]:
     """Chrome's trace format, which Perfetto opens: a process for each rank of each rung, a thread for each program."""
     events: list[dict[str, Any]] = []
@@ -115,10 +87,8 @@ def perfetto(traces: Mapping[str, Traced], titles: Mapping[str, str]) -> dict[st
 
 
 def _chrome(event: Event, process: int) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    return {
         "name": f"{KINDS[event.kind]} {event.number}", "cat": KINDS[event.kind], "pid": process,
-        "tid": 100_000 * event.launch + event.program, "ts": round(event.begin, 3),
+        "tid": 100_000 * event.launch + event.program, "ts": round(event.begin, 3), "ph": "X",
+        "dur": round(max(0.0, event.end - event.begin), 3),
     }  # fmt: skip
-    if event.kind == ENDS:
-        return {**found, "ph": "i", "s": "t"}
-    return {**found, "ph": "X", "dur": round(max(0.0, event.end - event.begin), 3)}

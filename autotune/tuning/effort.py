@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autotune.errors import InputError, InvalidBudget
 from autotune.machine import Machine
-from autotune.suggestion import did_you_mean
+from autotune.text import did_you_mean
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_TRIALS = 100_000

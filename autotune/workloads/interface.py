@@ -97,6 +97,8 @@ class Workload(ABC):
 
     overlapping: ClassVar[Sequence[str]] = ()
     """Modes whose kernels overlap communication and computation, for ``rungs``."""
+    boundaries: ClassVar[int] = 1
+    """Boundaries between launches that rung B has and D has not."""
 
     def __init_subclass__(cls) -> None:
         """Take the problem's name, and guard the methods of a user's class."""
@@ -130,8 +132,8 @@ class Workload(ABC):
         """Configs between the bulk-synchronous way and ours, for ``tune taxes``; a text says why one does not exist.
 
         All have the tile of ``config``, whose mode is one of ``overlapping``. B: our pieces, a launch for each phase.
-        S: one launch, a barrier of all ranks between the phases. D: flags instead of the barrier, data handed on
-        through memory. F: handed on without. Of a workload without rungs only the rest of the ladder is measured.
+        D: one launch, whose tiles wait for what they need; data is handed on through memory. F: handed on without. Of a
+        workload without rungs only the rest of the ladder is measured.
         """
         return {}
 

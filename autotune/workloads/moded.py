@@ -20,7 +20,9 @@ class ModedWorkload(LaunchedWorkload):
         super().__init_subclass__()
         modes = cls.kernels.modes
         cls.space = modes.space
-        cls.overlapping = tuple(name for name, mode in modes.by_name.items() if mode.overlaps)
+        overlapping = {name: mode for name, mode in modes.by_name.items() if mode.overlaps}
+        cls.overlapping = tuple(overlapping)
+        cls.boundaries = max((mode.boundaries for mode in overlapping.values()), default=1)
 
     def default_config(self, problem: Any, machine: Machine) -> Config:
         return self.kernels.modes.default_config(Task(problem, machine))

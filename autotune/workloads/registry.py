@@ -8,7 +8,7 @@ import importlib.metadata
 from autotune.errors import InputError, UnknownWorkload
 from autotune.gate import FORKS_WAIT
 from autotune.settings import WORKLOADS
-from autotune.suggestion import did_you_mean
+from autotune.text import did_you_mean
 from autotune.workloads.interface import Workload
 from autotune.workloads.user_files import BUILT_IN, from_reference, instances, is_reference
 

@@ -47,13 +47,13 @@ MUTANTS: list[Mutant] = [
     ),
     *rows_of(
         "kernels/gemm_all_reduce/device.py",
-        ("the epoch stays", "ar gather", ("tl.program_id(0) == first)", "tl.program_id(0) < 0)")),
+        ("the epoch stays", "ar gather", ("tl.num_programs(0), tile == 0)", "tl.num_programs(0), tile < 0)")),
         ("no residual", "ar gather", ("    acc = read_tile(parts,", "    out = Output(out.c, out.rows, out.columns, out.bias)\n    acc = read_tile(parts,")),
         ("the first part for all", "ar gather", ("acc = read_tile(parts, None, tile,", "acc = read_tile(parts, None, tile * 0,")),
         ("the owner and every rank add the residual", "ar residual two", ALL_ADD),
         ("bias twice", "ar two", ALL_ADD),
-        ("rank 1 is an epoch ahead", "ar one", ("epoch = read_epoch(epoch_counter)\n                traces.begin(trace, traces.SENT, item", "epoch = read_epoch(epoch_counter) + rank\n                traces.begin(trace, traces.SENT, item")),
-        ("finishes before it has read the epoch", "ar one", ("    if not PHASED:\n        finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
+        ("rank 1 is an epoch ahead", "ar one", ("epoch = read_epoch(epoch_counter)\n            traces.begin(trace, traces.SENT, item", "epoch = read_epoch(epoch_counter) + rank\n            traces.begin(trace, traces.SENT, item")),
+        ("finishes before it has read the epoch", "ar one", ("    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
     ),
     *rows_of(
         "kernels/gemm_all_reduce/custom_collective.py",

@@ -12,10 +12,12 @@ import rival_flashinfer
 import rivals
 import torch
 import torch.distributed as dist
+import winners
 from rival_dispatch import laid_out, leaving, symm_mem_dispatch
 
 from autotune.kernels.moe.routing import Kind, drawn_routing, planned
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
+from autotune.workloads.user_files import BUILT_IN, instances
 
 CPU = torch.device("cpu")
 FLASHINFER = (rival_flashinfer.gather, rival_flashinfer.reduce(True), rival_flashinfer.reduce_norm(False))
@@ -94,3 +96,8 @@ def test_a_rival_that_fails_is_one_line_and_left_out(
     assert Operation(rival).parts() == {}
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "rival" in line]
     assert line.startswith("rival it: ")
+
+
+def test_every_rival_is_a_workload_that_ranks_load() -> None:
+    loaded = {each.name for each in instances(rivals.__file__)} - {*BUILT_IN}
+    assert {name.partition("_")[0] for name in loaded} == set(winners.SUPPLIERS)

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.cli import output
 from autotune.errors import InputError
-from autotune.table import Table
+from autotune.text import Table
 
 HEADER = ("problem", "latency", "speedup", "mode", "tuned")
 ROWS = (

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from autotune.heap import gpu
 from autotune.heap.shared import SharedMemoryHeap
-from autotune.kernels.launching.kept import kept
+from autotune.kernels.all_gather_gemm.library import kept
 
 
 class Held:

@@ -27,7 +27,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 def rungs(name: str, problem: Any, config: Config) -> dict[str, Config]:
     """Those of our own kernels."""
     found, _ = ladder_of(workload(name), problem, machine(), config, config)
-    return {letter: found[letter] for letter in "BSDF" if letter in found}
+    return {letter: found[letter] for letter in "BDF" if letter in found}
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -36,8 +36,8 @@ def test_every_rung_is_right_under_the_interpreter(name: str) -> None:
     problem = found.problem_type.from_dict({**SMALL[name], "world_size": 2})
     default = found.default_config(problem, here)
     first, second = (rungs(name, problem, each) for each in (default, default.replace(**OTHERS[name])))
-    assert {"B", "S", "D"} <= set(first) == set(second) | ({"F"} if name == "all_gather_gemm" else set())
-    configs = [*(config.replace(**_dose(letter)) for letter, config in first.items()), second["S"]]
+    assert {"B", "D"} <= set(first) == set(second) | ({"F"} if name == "all_gather_gemm" else set())
+    configs = [*(config.replace(**_dose(letter)) for letter, config in first.items()), second["B"]]
     check_all(found, problem, configs, {str(default["mode"])})
 
 
@@ -105,6 +105,6 @@ def test_a_rung_that_does_not_exist_is_named_with_its_reason(name: str) -> None:
     splitting = (config for config in configs if config.get("split_k", 2) != 1 and config["mode"] in found.overlapping)
     config = next(splitting, configs[0])
     there, missing = ladder_of(found, problem, H100, config, config)
-    assert set(there) | set(missing) - {"W"} == {"E0", "E1", "G", "B", "S", "D", "F"}
+    assert set(there) | set(missing) - {"W"} == {"E0", "E1", "G", "B", "D", "F"}
     reasons = {"all_gather_gemm": "does not split K", "gemm_all_reduce": "all ranks add in one order"}
     assert ("F" in missing) == (name in reasons) and reasons.get(name, "") in missing.get("F", "")

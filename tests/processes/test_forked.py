@@ -21,7 +21,7 @@ from autotune.processes.python import PACKAGE_ROOT, Process, start_python
 WORKER = """
 import gc, os, sys
 from multiprocessing.connection import Connection
-from autotune.processes.lifeline import die_with_parent
+from autotune.processes.bound import die_with_parent
 from grown.value import VALUE
 connection, parent = Connection(int(sys.argv[1])), int(sys.argv[2])
 die_with_parent(parent)

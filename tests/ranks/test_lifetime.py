@@ -177,6 +177,6 @@ def wait_for_child(log: Path) -> int:
 
 
 def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
-    code = "from autotune.processes.lifeline import die_with_parent; die_with_parent(1 << 22); print('alive')"
+    code = "from autotune.processes.bound import die_with_parent; die_with_parent(1 << 22); print('alive')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")

@@ -6,8 +6,7 @@ import dataclasses
 
 from autotune.report.markdown import table, to_markdown
 from autotune.results.study import Study
-from autotune.table import Table
-from autotune.text import HIDDEN
+from autotune.text import HIDDEN, Table
 
 
 def test_the_verdict_is_first_and_every_table_is_whole(study: Study) -> None:

@@ -56,18 +56,25 @@ def test_the_waterfall_draws_every_rung_and_every_step(taxed: Study, measured: T
     waterfall, launches, lateness = found.charts
     offsets, heights, whiskers = waterfall.option["series"]
     rungs = list(measured.rungs)
-    assert len(heights["data"]) == len(offsets["data"]) == len(whiskers["data"]) == 2 * len(rungs) - 1
-    tops = [low["value"] + high["value"] for low, high in zip(offsets["data"], heights["data"], strict=True)]
-    for place, letter in enumerate(rungs):
-        assert offsets["data"][2 * place]["value"] == 0
-        assert heights["data"][2 * place]["value"] == pytest.approx(measured.of_rung(letter).value, abs=1e-3)
-    for place, step in enumerate(measured.steps):
-        low = offsets["data"][2 * place + 1]["value"]
-        ends = sorted((tops[2 * place], tops[2 * place + 2]))
-        assert (low, tops[2 * place + 1]) == pytest.approx(ends, abs=1e-3), "a step leads from one bar to the next"
-        assert step.name in heights["data"][2 * place + 1]["name"]
+    count = len(rungs) + len(measured.steps)
+    assert len(heights["data"]) == len(offsets["data"]) == len(whiskers["data"]) == count
+    steps, level = iter(measured.steps), 0.0
+    for low, high in zip(offsets["data"], heights["data"], strict=True):
+        ends = (low["value"], low["value"] + high["value"])
+        if high["name"][0] == "–":
+            step = next(steps)
+            assert step.name in high["name"]
+            lower = level - measured.of_step(step).value
+            assert ends == pytest.approx(sorted((level, lower)), abs=1e-3), "a step begins where the last bar ends"
+            level = lower
+        else:
+            letter = rungs.pop(0)
+            assert ends == pytest.approx((0.0, measured.of_rung(letter).value), abs=1e-3)
+            assert level in (0.0, pytest.approx(ends[1], abs=1e-3)), "the steps lead to it"
+            level = ends[1]
+    assert not rungs and not list(steps)
     assert {series["name"] for series in launches.option["series"]} == {"E1", "G", "B"}
-    assert {series["name"] for series in lateness.option["series"]} == {"E1", "B", "S", "D", "F", "all"}
+    assert {series["name"] for series in lateness.option["series"]} == {"E1", "B", "D", "F", "all"}
     half = next(series for series in lateness.option["series"] if series["name"] == "D")
     assert half["data"][-1]["value"] == pytest.approx([50.0, 25.0], abs=0.5)
     json.dumps([chart.option for chart in found.charts], allow_nan=False)
@@ -75,9 +82,9 @@ def test_the_waterfall_draws_every_rung_and_every_step(taxed: Study, measured: T
 
 def test_the_timeline_has_a_lane_for_each_rank_and_a_span_for_each_event(taxed: Study) -> None:
     found = timeline.view(taxed)
-    assert found is not None and [chart.name for chart in found.charts] == ["timeline-S", "timeline-D"]
+    assert found is not None and [chart.name for chart in found.charts] == ["timeline-D"]
     assert taxed.ladder is not None
-    traced = taxed.ladder.traces["S"]
+    traced = taxed.ladder.traces["D"]
     lines = timeline.rows(traced)
     assert {rank for rank, *_ in lines} == set(range(8)) and len(lines) <= 64
     option = found.charts[0].option
@@ -86,7 +93,7 @@ def test_the_timeline_has_a_lane_for_each_rank_and_a_span_for_each_event(taxed: 
         for span in series["data"]:
             row, begin, end = span["value"]
             assert 0 <= row < len(lines) and 0 <= begin <= end and f"rank {lines[row][0]}," in span["name"]
-    assert {series["name"] for series in option["series"]} == {"tile", "sends", "barrier"}
+    assert {series["name"] for series in option["series"]} == {"tile", "sends", "waits"}
     assert len(found.tables[0].rows) == 8 and found.notes
 
 
@@ -103,8 +110,8 @@ def test_the_tables_say_it_too(taxed: Study) -> None:
     assert "% of E0" in to_html(taxed)
     text = to_markdown(taxed)
     drawn = text[text.index("```text") : text.index("```", text.index("```text") + 5)].splitlines()
-    assert all(len(line) <= 80 for line in drawn) and any(line.startswith("S  ") for line in drawn)
-    assert taxed.to_dict()["ladder"]["taxes"]["bulk synchrony"]["microseconds"] == pytest.approx(34, abs=2)
+    assert all(len(line) <= 80 for line in drawn) and any(line.startswith("B  ") for line in drawn)
+    assert taxed.to_dict()["ladder"]["taxes"]["bulk synchrony"]["microseconds"] == pytest.approx(37.5, abs=2)
     json.dumps(taxed.to_dict())
 
 
@@ -113,7 +120,7 @@ def test_without_them_the_finals_tell_what_they_can(taxed: Study) -> None:
     assert found is not None and not found.charts and found.tables[0].header[-1] == "how it was found"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 99}', '{"format": 1, "rounds": 5}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 99}', '{"format": 2, "rounds": 5}'])
 def test_damaged_ones_are_a_note_and_no_traceback(tmp_path: Path, text: str) -> None:
     study = study_of(tmp_path / "cache.db", text)
     assert study.ladder is None and any("tune taxes" in note for note in study.notes)

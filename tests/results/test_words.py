@@ -8,7 +8,7 @@ import pytest
 from fakes import EIGHT_GPUS
 
 from autotune.config import Config
-from autotune.results.words import in_words
+from autotune.results.lines import in_words
 from autotune.workloads import workload
 from autotune.workloads.user_files import BUILT_IN
 

@@ -24,8 +24,7 @@ from autotune.results.figures import (
 )
 from autotune.results.result import Result
 from autotune.settings import default_database_url
-from autotune.table import Table
-from autotune.text import counted
+from autotune.text import Table, counted
 from autotune.workloads import provenance_of
 
 

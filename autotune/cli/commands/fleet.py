@@ -21,8 +21,7 @@ from autotune.cli.options import Database, Json, database_option, masked, one_of
 from autotune.errors import FleetError, InputError
 from autotune.processes.bound import start_bound
 from autotune.settings import DATABASE, default_database_url
-from autotune.table import Table
-from autotune.text import counted
+from autotune.text import Table, counted
 
 if TYPE_CHECKING:
     from autotune.db import Store

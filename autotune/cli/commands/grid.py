@@ -23,7 +23,7 @@ from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.results.figures import Ratio, microseconds, options_text
 from autotune.results.result import Result
-from autotune.table import Table
+from autotune.text import Table
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from autotune.cli import output
 from autotune.cli.watch import clock_text
-from autotune.table import Table
+from autotune.text import Table
 
 
 class GridProgress:

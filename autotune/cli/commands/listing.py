@@ -17,11 +17,8 @@ from autotune.db.values import key_values
 from autotune.errors import NoDatabase, UnknownWorkload
 from autotune.results.figures import dashed, evaluated, microseconds, options_text, regime_options
 from autotune.results.repeat import command_of
-from autotune.results.result import Result, short_problem
-from autotune.results.staleness import why_stale
-from autotune.suggestion import did_you_mean
-from autotune.table import Table
-from autotune.text import counted, visible
+from autotune.results.result import Result, short_problem, why_stale
+from autotune.text import Table, counted, did_you_mean, visible
 from autotune.workloads import is_reference, names, workload
 
 HEADER = ("problem", "latency", "speedup", "mode", "tuned")

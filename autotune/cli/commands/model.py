@@ -24,7 +24,7 @@ from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.results.figures import dashed
 from autotune.sizes import parse_sizes
-from autotune.table import Table
+from autotune.text import Table
 
 if TYPE_CHECKING:
     from autotune.model_runs.dense import DenseLayers

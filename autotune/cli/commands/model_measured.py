@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli import output, session
 from autotune.cli.commands.model_table import ModelResult
 from autotune.results.figures import microseconds
-from autotune.table import Table
-from autotune.text import counted
+from autotune.text import Table, counted
 
 if TYPE_CHECKING:
     from autotune.model_runs.dense import DenseLayers

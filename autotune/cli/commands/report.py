@@ -17,8 +17,7 @@ from autotune.cli.wanted import Wanted
 from autotune.db import CacheKey, StudyRecord
 from autotune.errors import AutotuneError, InputError, UnknownWorkload
 from autotune.files import write_whole
-from autotune.suggestion import did_you_mean
-from autotune.text import counted, json_text
+from autotune.text import counted, did_you_mean, json_text
 from autotune.workloads import Workload, installed_workload, names
 
 if TYPE_CHECKING:

@@ -19,9 +19,7 @@ from autotune.files import text_of
 from autotune.outcome import Regime, regime_of
 from autotune.results.figures import dashed, microseconds, problem_text
 from autotune.results.result import Result
-from autotune.suggestion import did_you_mean
-from autotune.table import Table
-from autotune.text import counted
+from autotune.text import Table, counted, did_you_mean
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
 from autotune.results.figures import dashed
 from autotune.results.lines import entry_lines
-from autotune.results.result import Result
-from autotune.results.staleness import why_stale
-from autotune.suggestion import did_you_mean
+from autotune.results.result import Result, why_stale
+from autotune.text import did_you_mean
 from autotune.workloads import Workload, names
 
 InStudy = Annotated[

@@ -22,7 +22,7 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives import transfer
-from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.gated import PLAIN
 from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import Operands, accumulate, add_product, load_a, load_b, tile_product
@@ -149,7 +149,7 @@ def gather_gemm_kernel(
     a, inbox, b, c, result, shard, inbox_pointer, bias, partials, tickets, scale_a, scale_shard, scale_inbox, scale_b,
     M, N, K, shard_rows, width, stride_bk, stride_bn, scale_columns, scale_pitch,
     transfer_rows, comm_programs, head_start, group_m, finishing, rank,
-    heap_bases, epoch_counter, arrivals, ready, done, phase, trace, status, spin_limit,
+    heap_bases, epoch_counter, arrivals, ready, done, trace, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
     ROTATE: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
     HINT: tl.constexpr, SPLITS: tl.constexpr, PRELOAD: tl.constexpr,
@@ -157,7 +157,7 @@ def gather_gemm_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
-    BARRIER: tl.constexpr, EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = 0, c_scales=None,
+    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = 0, c_scales=None,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
@@ -169,7 +169,6 @@ def gather_gemm_kernel(
     each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
     the other: in rows layout they are units of their own, in K layout the shards of some ranks each. Scales of A that
     travel, ``scale_shard``, arrive in ``scale_inbox``; the others are in ``scale_a``, for all rows.
-    BARRIER: no tile begins before all ranks have pushed everything; only ``tune taxes`` wants that.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     pid = tl.program_id(0)
@@ -212,15 +211,6 @@ def gather_gemm_kernel(
     crew = Crew(worker, pid, head_start * workers, head_start, workers, programs)
     begin = tl.where(worker < 0, head_start, 0)
     end = tl.maximum(turn_of(tiles_m * tiles_n * SPLITS, crew), begin)
-
-    if BARRIER:
-        if pid < comm_programs:
-            traces.begin(trace, traces.ENDED, 0, 0)
-            end_phase(phase, comm_programs, ready, peers, WORLD)
-        if begin < end:
-            traces.begin(trace, traces.PASSED, 0, 0)
-            wait_for_all(ready, epoch + 1, peers, WORLD)
-            traces.end(trace, traces.PASSED, 0)
 
     if GATHERED:
         # In rows layout start at our own rows and go backwards, as the others arrive; in K layout from the top.

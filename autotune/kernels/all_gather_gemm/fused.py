@@ -24,6 +24,7 @@ from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import Allocate, Run
 from autotune.kernels.launching.way import M
+from autotune.kernels.primitives.barrier import barrier_kernel
 
 BLOCK = 2048
 """Elements that a program copies of the gathered A."""
@@ -73,8 +74,6 @@ class Splits(Inbox):
     """fp32 [tiles * splits, block_m, block_n], like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
     """int32 [tiles]"""
-    phase: torch.Tensor | None
-    """int32 [1], zero between launches: see ``end_phase``; None in the modes of the space."""
 
 
 StagedCall = GatherCall[Staged, Splits]
@@ -94,7 +93,7 @@ class StagedWay(FusedWay[Staged, Splits]):
         partials, tickets = mode.partials(problem.m, problem.n_local, own)
         return Splits.of_units(
             problem, shared, math.ceil(problem.shard[0] / mode.transfer_rows), slots=_slots(mode), chunks=mode.k_chunks,
-            partials=partials, tickets=tickets, phase=own((1,), torch.int32) if mode.phased else None,
+            partials=partials, tickets=tickets,
         )  # fmt: skip
 
     def launches(self, call: StagedCall) -> list[Launch]:
@@ -137,7 +136,7 @@ def _gather_gemm(call: StagedCall) -> list[Launch]:
     transfer = {
         "inbox_pointer": scratch.inbox, "scale_inbox": scratch.scale_inbox, "arrivals": scratch.arrivals,
         "transfer_rows": mode.transfer_rows, "finishing": programs + (0 if same_launch else communicating),
-        "SLOTS": _slots(mode), "GATHERED": gathered, "CHUNKS": mode.k_chunks, "phase": scratch.phase,
+        "SLOTS": _slots(mode), "GATHERED": gathered, "CHUNKS": mode.k_chunks,
         **of_step(problem, mode, mode.k_chunks),
     }  # fmt: skip
     in_two_parts = mode.in_two_parts(problem, call.machine) and not mode.preload_b
@@ -148,19 +147,26 @@ def _gather_gemm(call: StagedCall) -> list[Launch]:
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
         "PRELOAD": mode.preload_b, "comm_programs": communicating, "head_start": head_start,
         "TRANSFER": kind.value, "FLATTEN": mode.schedule == "flattened", "PROXY_FENCE": mode.tma,
-        "BARRIER": mode.barrier, "trace": mode.trace_of(programs, call.tensors.c),
+        "trace": mode.trace_of(programs, call.tensors.c),
     }  # fmt: skip
     # On another stream nothing but room lets the push begin; elsewhere it is the first to.
     resident = programs if beside else None
     launches = [Launch(gather_gemm_kernel, programs, _gemm(call) | transfer | gemm, mode.options, resident)]
     if not same_launch:
-        pushing = transfer | call.common() | of_shard(call) | {"ready": scratch.ready, "BARRIER": mode.split_launch}
-        if not mode.split_launch:  # it waits for nobody
-            pushing |= dict.fromkeys(("ready", "status", "spin_limit"))
+        pushing = transfer | call.common() | of_shard(call)
+        del pushing["status"], pushing["spin_limit"]  # it waits for nobody
         resident = communicating if beside else None
         push = Launch(push_kernel, communicating, pushing, {"num_warps": 8}, resident)
-        return [push, *empty_launches(mode.empty_launches), *launches]
+        return [push, *_between(call), *launches]
     return launches
+
+
+def _between(call: StagedCall) -> list[Launch]:
+    """For ``tune taxes``: a barrier of all ranks, so that nobody computes while data travels."""
+    if not call.knobs.phased:
+        return []
+    arguments = call.common() | {"counters": call.scratch.ready, "trace": None, "FINISH": False}
+    return [Launch(barrier_kernel, 1, arguments, {"num_warps": 1}), *empty_launches(call.knobs.empty_launches)]
 
 
 class _SideStream:

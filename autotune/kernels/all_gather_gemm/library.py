@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
 from autotune.kernels.all_gather_gemm.modes import CustomCollective, Library
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
@@ -22,7 +23,6 @@ from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import MaybeS
 from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.launching.kept import kept
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import wire_type
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
@@ -166,3 +166,17 @@ class CustomCollectiveWay(MultiplyingWay[CustomCollective, Words]):
                 returned.copy_(scratch.inbox)
 
         return run
+
+
+def kept(heap: SymmetricHeap, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of undefined contents. All calls on a heap, which never overlap, share the memory of a name.
+
+    It grows with what is asked for. What it was before stays alive with the heap, for captured graphs have its address;
+    all of it together is less than three times the largest.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    buffers = heap.kept.setdefault(name, [])
+    if not buffers or buffers[-1].numel() < size:
+        least = 2 * buffers[-1].numel() if buffers else 0
+        buffers.append(torch.empty(max(size, least), dtype=torch.uint8, device=heap.device))
+    return buffers[-1][:size].view(dtype).view(shape)

@@ -16,7 +16,6 @@ from autotune.kernels.gemm import two_ranks
 from autotune.kernels.gemm.cost import PULL_SHARE, library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import default_tile, tiles_beside_default, tma_aligned, with_fitting_tile
 from autotune.kernels.gemm.tile import GemmTile
-from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.machine import Machine
 from autotune.search_spaces.joint import dimensions_of, flag, number, word
@@ -190,17 +189,15 @@ class Push(Staged):
     title: ClassVar[str] = "push: each rank sends, the receivers' tiles wait for what they need"
     constraints: ClassVar = space.PUSH
     overlaps: ClassVar[bool] = True
+    boundaries: ClassVar[int] = 2
     saturating: ClassVar[int] = 8
 
     def rungs(self, task: GatherTask) -> Mapping[str, Ours | str]:
-        """S: no tile begins before every rank has pushed everything."""
+        """B: push, barrier of all ranks, GEMM."""
         joins = self.head_start if self.push_site == "same_launch" else 0
         dataflow = self.replace(push_site="same_launch", head_start=joins)
         separate = dataflow.replace(push_site="same_stream", head_start=0)
-        return {
-            "B": separate.replace(phases=TWO_LAUNCHES), "S": dataflow.replace(phases=ONE_LAUNCH), "D": dataflow,
-            "F": dataflow.direct(task.problem),
-        }  # fmt: skip
+        return {"B": separate.replace(phased=True), "D": dataflow, "F": dataflow.direct(task.problem)}
 
     def direct(self, problem: AllGatherGemm) -> Pull | str:
         """Each tile loads A from its owner, if there is one column of tiles: of several each would do so again."""

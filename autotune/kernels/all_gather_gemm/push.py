@@ -6,25 +6,22 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_data, sentinel_take
 from autotune.kernels.primitives.transfer import Inbox, Shard, Steps, begin_of, push_shard
 
 
-@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank", "spin_limit"])
+@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank"])
 def push_kernel(
     shard, inbox_pointer, scale_shard, scale_inbox, M, K, shard_rows, width, scale_columns, scale_pitch, transfer_rows,
-    finishing, rank, heap_bases, epoch_counter, arrivals, ready, phase, status, spin_limit,
+    finishing, rank, heap_bases, epoch_counter, arrivals,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
-    CHUNKS: tl.constexpr, BARRIER: tl.constexpr,
+    CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs.
-
-    BARRIER: the launch ends when all ranks have pushed everything, as a collective's does.
-    """
-    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs."""
+    peers = heap.Peers(rank, heap_bases, None, None)
     slot = (read_epoch(epoch_counter) & (SLOTS - 1)).to(tl.int32)
     ours = Shard(shard, shard_rows, width, scale_shard, scale_columns)
     inbox = Inbox(inbox_pointer, slot, M, K, arrivals, transfer_rows, scale_inbox, scale_pitch)
@@ -33,9 +30,6 @@ def push_kernel(
         Steps, WORLD, ROWS, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, FIRST
     )
     push_shard(ours, inbox, tl.program_id(0), tl.num_programs(0), peers, STEPS)
-    if BARRIER:
-        if end_phase(phase, tl.num_programs(0), ready, peers, WORLD):
-            wait_for_all(ready, read_epoch(epoch_counter) + 1, peers, WORLD)
     finish(epoch_counter, finishing)
 
 

@@ -15,7 +15,7 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import poison_inbox, wire_type
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
 from autotune.kernels.launching.way import Way
-from autotune.kernels.primitives.protocols import PROTOCOLS
+from autotune.kernels.primitives.all_reduce import PROTOCOLS
 
 SHOTS = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
 

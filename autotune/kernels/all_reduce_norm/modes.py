@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Self
 from autotune.device_rates import Rates
 from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES, AllReduceNorm
 from autotune.kernels.gemm_all_reduce import modes as reducing
-from autotune.kernels.gemm_all_reduce.modes import MOST_ROWS_ONE_SHOT, PROTOCOL, WORDS_ARRIVE
-from autotune.kernels.gemm_all_reduce.space import polled_words_fit
+from autotune.kernels.gemm_all_reduce.modes import MOST_ROWS_ONE_SHOT, PROTOCOL, WORDS_ARRIVE, polled_words_fit
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.mode import GRAPHS, LibraryMode, Mode, Modes
 from autotune.search_spaces import Constraint

@@ -15,7 +15,6 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.flash_decode.exchange import (
-    KEEP,
     Records,
     Units,
     combine_unit,
@@ -26,7 +25,7 @@ from autotune.kernels.flash_decode.exchange import (
     wait_for_unit,
 )
 from autotune.kernels.primitives import trace as traces
-from autotune.kernels.primitives.counters import end_phase, finish, finish_unordered, read_epoch, wait_for_all
+from autotune.kernels.primitives.counters import finish, finish_unordered, read_epoch
 from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.softmax import finalize
 
@@ -136,32 +135,6 @@ def attend(q, cache, first_row, end_row, kv_head, begin, end, scale, FORM: tl.co
 
 
 @triton.jit
-def run_phase(
-    number, unit, parts, part_lse, splits, out, epoch, records, phase, ready, trace, peers, FORM: tl.constexpr,
-    DELIVERY: tl.constexpr,
-):  # fmt: skip
-    """A unit's part of what would be the launch ``number`` after the attention, once all ranks have ended the one
-    before: its reduction, its way to who combines it, its combination.
-
-    ``phase`` is int32 [3] and ``ready`` int32 [3, WORLD], of the attention and the first two of these.
-    """
-    traces.begin(trace, traces.PASSED, number, number)
-    wait_for_all(ready + number * FORM.WORLD, epoch + 1, peers, FORM.WORLD)
-    traces.end(trace, traces.PASSED, number)
-    traces.begin(trace, traces.SENT, 0, unit)
-    if number == 0:
-        deliver_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, KEEP)
-    elif number == 1:
-        deliver_unit(unit, None, None, None, epoch, records, peers, FORM, DELIVERY)
-    else:
-        combine_unit(unit, out, epoch, records, peers, FORM, DELIVERY)
-    traces.end(trace, traces.SENT, 0)
-    if number < 2:
-        traces.begin(trace, traces.ENDED, number + 1, number + 1)
-        end_phase(phase + number + 1, records.units, ready + (number + 1) * FORM.WORLD, peers, FORM.WORLD)
-
-
-@triton.jit
 def elements_of(total_rows, D: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr):
     """Elements of a rank's result, int64: of all heads, or of the OWNED ones."""
     rows = total_rows // WORLD if OWNED else total_rows
@@ -178,20 +151,18 @@ def attend_kernel(
     q, keys, values, table, lengths, key_scales, value_scales, out, scale,
     groups, units, total_rows, heads_of_group, kv_heads, splits, table_width,
     parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
-    epoch_counter, arrived, arrivals, returns, finishing, phase, ready, trace, rank, heap_bases, status, spin_limit,
+    epoch_counter, arrived, arrivals, returns, finishing, trace, rank, heap_bases, status, spin_limit,
     D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
     AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr,
     UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr,
     PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, REDUCER: tl.constexpr,
-    DELIVERY: tl.constexpr, COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr, PHASED: tl.constexpr,
-    MEMORY: tl.constexpr,
+    DELIVERY: tl.constexpr, COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
     """Split-KV attention: groups * splits programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
 
     HEADS_FIRST: the head varies fastest across program ids, so that neighbouring programs attend to one split of heads
     that lie side by side in the cache; otherwise the split does. TRAILING: ``units`` more programs come behind.
-    ``finishing`` programs share the epoch where this kernel combines. PHASED and MEMORY are for ``tune taxes`` alone;
-    with the former, and ELSEWHERE, three times ``units`` programs come behind, see ``run_phase``.
+    ``finishing`` programs share the epoch where this kernel combines. MEMORY is for ``tune taxes`` alone.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     records = Records(
@@ -249,17 +220,6 @@ def attend_kernel(
         traces.begin(trace, traces.WAIT, TRAILED, first_unit)
         heap.wait(arrived + first_unit // UNITS, target, peers)
         traces.end(trace, traces.WAIT, TRAILED)
-    if PHASED:
-        behind = pid - groups * splits
-        if behind < 0:
-            traces.begin(trace, traces.ENDED, 0, 0)
-            end_phase(phase, groups * splits, ready, peers, WORLD)
-        else:
-            run_phase(
-                behind // units, behind % units, parts, part_lse, splits, out, epoch, records, phase, ready, trace,
-                peers, FORM, DELIVERY,
-            )  # fmt: skip
-        finish(epoch_counter, finishing)
     if REDUCER != ELSEWHERE:
         for unit in range(first_unit, last_unit):
             traces.begin(trace, traces.SENT, unit - first_unit, unit)

@@ -119,8 +119,6 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
             mine=Records.allocate(problem, world if problem.owned_heads else 1, wire, fp32, own),
             parts=own((knobs.kv_splits, problem.rows, problem.head_dim), fp32),
             part_lse=own((knobs.kv_splits, problem.rows), fp32),
-            phase=own((3,), ints) if knobs.phased else None,
-            ready=shared((3, world), ints) if knobs.phased else None,
         )
 
     def scratch_bytes(self, problem: FlashDecode) -> int:
@@ -171,8 +169,6 @@ class _Planner:
     def launches(self) -> list[Launch]:
         knobs = self.call.knobs
         between = empty_launches(knobs.empty_launches)
-        if knobs.phased:
-            return [self.in_phases()]
         if knobs.mode == "bsp":
             return [*self.local(exchange.KEEP), *between, self.combine(wait=False)]
         if knobs.mode == "iris_all_gather":
@@ -198,7 +194,7 @@ class _Planner:
             "CAP": problem.soft_cap, "AHEAD": knobs.table_reads == "ahead",
             "HEADS_FIRST": knobs.program_order == "heads", "REDUCER": reducer.value, "DELIVERY": to.value,
             "COMBINE": combine, "finishing": units.groups if reducer == device.LAST else units.count,
-            "PHASED": False, "MEMORY": knobs.handover == MEMORY, "phase": None, "ready": None,
+            "MEMORY": knobs.handover == MEMORY,
         }  # fmt: skip
         options = {"num_warps": knobs.num_warps, "num_stages": knobs.num_stages}
         trailing = units.count if reducer == device.TRAILING else 0
@@ -210,15 +206,6 @@ class _Planner:
             }  # fmt: skip
             launches.append(self.small(device.reduce_kernel, arguments))
         return launches
-
-    def in_phases(self) -> Launch:
-        """One launch, in which every rank ends a phase before any begins the next."""
-        scratch, units, (attention, *_) = self.call.scratch, self.units, self.local(_delivery(self.call.knobs))
-        programs = units.groups * self.call.knobs.kv_splits + 3 * units.count
-        arguments = {**attention.arguments, "PHASED": True, "phase": scratch.phase, "ready": scratch.ready}
-        arguments |= {"REDUCER": device.ELSEWHERE.value, "finishing": programs}
-        arguments["trace"] = self.call.knobs.trace_of(programs, self.call.tensors.out)
-        return Launch(device.attend_kernel, programs, arguments, attention.options)
 
     def push(self, wait: bool) -> Launch:
         """Our own all-gather as a separate launch; without ``wait`` only its sending half."""

@@ -104,10 +104,6 @@ class Scratch:
     """fp32 [kv_splits, rows, head_dim]"""
     part_lse: torch.Tensor
     """fp32 [kv_splits, rows]"""
-    phase: torch.Tensor | None
-    """int32 [3], this rank's alone: see ``run_phase``; None in the modes of the space, like the last one."""
-    ready: torch.Tensor | None
-    """int32 [3, world_size], on the heap: ranks that have ended a phase."""
 
     def poison(self) -> None:
         """Fill everything that kernels write to, the counters apart, with NaN; sentinel words stay empty."""

@@ -8,7 +8,11 @@ import torch
 
 from autotune.dtypes import SCALE_BLOCK
 from autotune.kernels.gemm.problem import GemmProblem
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.gemm.tile import GemmTile
+from autotune.kernels.launching.contract import MaybeS, P, T
+from autotune.kernels.launching.gemm import GemmTensors, readable
+from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.way import M, Way
 
 BLOCK_ROWS = 4
 """Rows of an A with scales by blocks are a multiple of this in the library's GEMM."""
@@ -142,3 +146,11 @@ def dequantised(matrix: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         if scales.shape[dimension] not in (1, size):
             scales = scales.repeat_interleave(SCALE_BLOCK, dimension).narrow(dimension, 0, size)
     return wide * scales
+
+
+class GemmWay(Way[P, M, T, MaybeS]):
+    def readable(self, problem: P, mode: M, name: str, operand: torch.Tensor) -> torch.Tensor:
+        """Our pointers go by A's columns; descriptors and the library take rows that lie apart."""
+        knobs: Knobs = mode
+        pointers = isinstance(knobs, GemmTile) and not knobs.tma
+        return readable(name, operand, apart=("b",) if pointers else ("a", "b"))

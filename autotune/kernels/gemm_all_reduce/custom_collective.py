@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from autotune.kernels.gemm.library import multiply
-from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm.library import GemmWay, multiply
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.exchange import Exchange, exchange_arguments
 from autotune.kernels.gemm_all_reduce.modes import CustomCollective, ReduceTask
@@ -61,7 +60,7 @@ def _all_reduce(call: ChunksCall, number: int) -> Launch:
     arguments = {
         **exchange_arguments(call, mode.exchange), "c": c, "bias": c, "BIAS": False, "M": 1, "N": height * problem.n,
         "group_m": 1, "parts": parts[number], "residual": None if residual is None else residual[here],
-        "finishing": tiles, "first": 0, "BLOCK_M": 1, "BLOCK_N": mode.sum_block,
+        "BLOCK_M": 1, "BLOCK_N": mode.sum_block,
     }  # fmt: skip
     return Launch(device.all_reduce_kernel, tiles, arguments, {"num_warps": mode.sum_warps})
 

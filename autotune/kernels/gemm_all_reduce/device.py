@@ -28,8 +28,8 @@ from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.all_reduce import ONE_SHOT as ONE_SHOT
 from autotune.kernels.primitives.all_reduce import TWO_SHOT as TWO_SHOT
 from autotune.kernels.primitives.all_reduce import Block, Boxes, Exchange, share_part, summed
-from autotune.kernels.primitives.counters import end_phase, finish_unordered, read_epoch, wait_for_all
-from autotune.kernels.primitives.exchange import inside_tile, read_tile
+from autotune.kernels.primitives.counters import finish_unordered, read_epoch
+from autotune.kernels.primitives.exchange import read_tile
 from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import Operands, split_product
 from autotune.kernels.primitives.tiles import Output, finished, put_tile, swizzle
@@ -51,61 +51,42 @@ def combine(out, m, n, block, epoch, boxes, peers, FORM: tl.constexpr):
     return in_vain
 
 
-@triton.jit
-def keep_part(acc, parts, tile):
-    """Our part of a tile, rounded to C's type, into ordinary memory until the next phase."""
-    place = parts + tl.cast(tile, tl.int64) * acc.numel + inside_tile(acc.shape[0], acc.shape[1])
-    tl.store(place, acc.to(parts.dtype.element_ty))
-
-
-@triton.jit
-def exchange_part(out, parts, tile, group_m, epoch, boxes, peers, FORM: tl.constexpr):
-    """The all-reduce of a tile whose part ``keep_part`` has kept. Returns what ``combine`` does."""
-    tiles_m = tl.cdiv(out.rows, FORM.BLOCK_M)
-    tiles_n = tl.cdiv(out.columns, FORM.BLOCK_N)
-    m, n = swizzle(tile, tiles_m, tiles_n, group_m)
-    block = Block(tile, tiles_m * tiles_n, out.rows - m * FORM.BLOCK_M, FORM.BLOCK_N)
-    acc = read_tile(parts, None, tile, FORM.BLOCK_M, FORM.BLOCK_N)
-    share_part(acc, block, epoch, boxes, peers, FORM)
-    return combine(out, m, n, block, epoch, boxes, peers, FORM)
-
-
-@triton.jit(do_not_specialize=["M", "group_m", "finishing", "first", "rank", "spin_limit"])
+@triton.jit(do_not_specialize=["M", "group_m", "rank", "spin_limit"])
 def all_reduce_kernel(
-    c, bias, residual, inbox, inbox_scales, results, parts, M, N, group_m, finishing, first, rank, heap_bases,
+    c, bias, residual, inbox, inbox_scales, results, parts, M, N, group_m, rank, heap_bases,
     epoch_counter, arrivals, returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr,
     PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """The all-reduce behind a GEMM, a launch of its own; a tile a program.
-
-    ``finishing`` programs end the epoch, among them ``first``, which is -1 where it is in the launch before.
-    """
+    """The all-reduce of the ``parts`` that a GEMM has left in memory, a launch of its own; a tile a program."""
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     boxes = Boxes(inbox, results, arrivals, returns, inbox_scales)
     out = Output(c, M, N, bias if BIAS else None, residual)
     EXCHANGE: tl.constexpr = known(Exchange, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N)
-    in_vain = exchange_part(
-        out, parts, tl.program_id(0), group_m, read_epoch(epoch_counter), boxes, peers, EXCHANGE
-    )  # fmt: skip
-    finish_unordered(epoch_counter, finishing, tl.program_id(0) == first)
+    tile = tl.program_id(0)
+    epoch = read_epoch(epoch_counter)
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    m, n = swizzle(tile, tiles_m, tl.cdiv(N, BLOCK_N), group_m)
+    block = Block(tile, tl.num_programs(0), M - m * BLOCK_M, BLOCK_N)
+    acc = read_tile(parts, None, tile, BLOCK_M, BLOCK_N)
+    share_part(acc, block, epoch, boxes, peers, EXCHANGE)
+    in_vain = combine(out, m, n, block, epoch, boxes, peers, EXCHANGE)
+    finish_unordered(epoch_counter, tl.num_programs(0), tile == 0)
     heap.seal_if(in_vain, c, tl.cast(M, tl.int64) * N)
 
 
-@triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "finishing", "rank", "spin_limit"])
+@triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "rank", "spin_limit"])
 def gemm_all_reduce_kernel(
-    a, b, c, bias, residual, scale_a, scale_b, inbox, inbox_scales, results, parts, partials, tickets,
-    M, N, K, stride_bk, stride_bn, group_m, gemm_programs, finishing, rank,
-    heap_bases, epoch_counter, arrivals, returns, ready, phase, trace, status, spin_limit, TYPE: tl.constexpr,
+    a, b, c, bias, residual, scale_a, scale_b, inbox, inbox_scales, results, partials, tickets,
+    M, N, K, stride_bk, stride_bn, group_m, gemm_programs, rank,
+    heap_bases, epoch_counter, arrivals, returns, trace, status, spin_limit, TYPE: tl.constexpr,
     WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr,
-    SCALES: tl.constexpr, PROMOTE: tl.constexpr, PHASED: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = sum over ranks of A [M, K] @ B [K, N], + bias + residual (None: without); C's type is TYPE.
 
     The first ``gemm_programs`` programs compute and send; with SEPARATE the others combine, else each what it sent.
-    PHASED, with SEPARATE, for ``tune taxes`` alone: they compute and keep, and the others, if there are any, send and
-    combine once all ranks have ended their GEMM.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     boxes = Boxes(inbox, results, arrivals, returns, inbox_scales)
@@ -133,33 +114,16 @@ def gemm_all_reduce_kernel(
         )
         if whole:
             block = Block(tile, tiles, M - m * BLOCK_M, BLOCK_N)
-            if PHASED:
-                keep_part(acc, parts, tile)
-            else:
-                epoch = read_epoch(epoch_counter)
-                traces.begin(trace, traces.SENT, item // gemm_programs, tile)
-                share_part(acc, block, epoch, boxes, peers, EXCHANGE)
-                traces.end(trace, traces.SENT, item // gemm_programs)
+            epoch = read_epoch(epoch_counter)
+            traces.begin(trace, traces.SENT, item // gemm_programs, tile)
+            share_part(acc, block, epoch, boxes, peers, EXCHANGE)
+            traces.end(trace, traces.SENT, item // gemm_programs)
             if not SEPARATE:
                 traces.begin(trace, traces.WAIT, item // gemm_programs, tile)
                 in_vain |= combine(out, m, n, block, epoch, boxes, peers, EXCHANGE)
                 traces.end(trace, traces.WAIT, item // gemm_programs)
         traces.end(trace, traces.TILE, item // gemm_programs)
-    if PHASED:
-        if ready is not None:
-            if pid < gemm_programs:
-                traces.begin(trace, traces.ENDED, 0, 0)
-                end_phase(phase, gemm_programs, ready, peers, WORLD)
-            else:
-                epoch = read_epoch(epoch_counter)
-                traces.begin(trace, traces.PASSED, 0, 0)
-                wait_for_all(ready, epoch + 1, peers, WORLD)
-                traces.end(trace, traces.PASSED, 0)
-                traces.begin(trace, traces.SENT, 0, pid - gemm_programs)
-                in_vain |= exchange_part(out, parts, pid - gemm_programs, group_m, epoch, boxes, peers, EXCHANGE)
-                traces.end(trace, traces.SENT, 0)
-        finish_unordered(epoch_counter, finishing, pid == 0)
-    elif SEPARATE:
+    if SEPARATE:
         if pid >= gemm_programs:
             tile = pid - gemm_programs
             epoch = read_epoch(epoch_counter)
@@ -168,6 +132,5 @@ def gemm_all_reduce_kernel(
             block = Block(tile, tiles, M - m * BLOCK_M, BLOCK_N)
             in_vain |= combine(out, m, n, block, epoch, boxes, peers, EXCHANGE)
             traces.end(trace, traces.WAIT, 0)
-    if not PHASED:
-        finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
+    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
     heap.seal_if(in_vain, c, tl.cast(M, tl.int64) * N)

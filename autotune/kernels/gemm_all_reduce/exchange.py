@@ -16,7 +16,7 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.scratch import poison_inbox, wire_type
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
-from autotune.kernels.primitives.protocols import PROTOCOLS
+from autotune.kernels.primitives.all_reduce import PROTOCOLS
 
 SHOTS = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
 
@@ -76,7 +76,7 @@ def exchange_arguments(call: Call[GemmAllReduce, Any, SummedTensors, Any], shots
     problem, scratch = call.problem, call.scratch
     return {
         **call.common(), "inbox": scratch.inbox, "inbox_scales": scratch.inbox_scales, "results": scratch.results,
-        "arrivals": scratch.arrivals, "returns": scratch.returns, "parts": scratch.parts,
+        "arrivals": scratch.arrivals, "returns": scratch.returns,
         "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton), "MODE": SHOTS[shots].value,
         "PROTOCOL": PROTOCOLS[call.knobs.protocol].value,
         "residual": call.tensors.residual if problem.residual else None,

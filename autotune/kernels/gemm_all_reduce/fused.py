@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm.kept_tiles import keep_tiles
+from autotune.kernels.gemm.library import GemmWay
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.exchange import Exchange, exchange_arguments
 from autotune.kernels.gemm_all_reduce.modes import Fused, ReduceTask
@@ -21,16 +22,12 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
 
 @dataclass(frozen=True)
 class Tiles(Exchange):
-    """Of these ``ready`` alone lies on the heap."""
+    """Both are this rank's alone."""
 
     partials: torch.Tensor
     """fp32 [tiles * splits, block_m, block_n], like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
     """int32 [tiles]"""
-    ready: torch.Tensor | None
-    """int32 [world_size], for ``tune taxes``: ranks that have ended their GEMM."""
-    phase: torch.Tensor | None
-    """int32 [1], for ``tune taxes``: see ``end_phase``."""
 
 
 TilesCall = Call[GemmAllReduce, Fused, SummedTensors, Tiles]
@@ -38,35 +35,33 @@ TilesCall = Call[GemmAllReduce, Fused, SummedTensors, Tiles]
 
 class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
     def scratch(self, task: ReduceTask, mode: Fused, shared: Allocate, own: Allocate) -> Tiles:
-        problem, phased, ints = task.problem, mode.phased, torch.int32
+        problem = task.problem
         tiles, tile = mode.tiles(problem.m, problem.n), (mode.block_m, mode.block_n)
         partials, tickets = mode.partials(problem.m, problem.n, own)
         return Tiles.of(
             problem, mode.mode, mode.protocol, tiles, tile, shared,
             wire_dtype(problem, task.machine) if problem.wire == "fp8" else None,
             partials=partials, tickets=tickets,
-            ready=shared((problem.world_size,), ints) if phased else None,
-            phase=own((1,), ints) if phased else None,
-            parts=own((1, tiles, *tile), TORCH_DTYPES[problem.result_dtype]) if phased else None,
+            parts=own((1, tiles, *tile), TORCH_DTYPES[problem.result_dtype]) if mode.phased else None,
         )  # fmt: skip
 
     def launches(self, call: TilesCall) -> list[Launch]:
         problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
-        tiles, separate, persistent = _tiles(call), mode.combine == "separate", mode.schedule == "persistent"
+        tiles, separate = mode.tiles(problem.m, problem.n), mode.combine == "separate"
+        persistent = mode.schedule == "persistent"
         programs = tiles * mode.split_k
         if persistent:
             programs = min(programs, call.machine.compute_units * mode.programs_per_unit)
-        combining = tiles if separate or mode.barrier else 0
+        if mode.phased:
+            return _in_phases(call, programs, tiles)
+        combining = tiles if separate else 0
         arguments = {
             **mode.common(problem, tensors, call.machine), **exchange_arguments(call, mode.mode), "c": tensors.c,
             "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(problem, call.machine)),
             "partials": scratch.partials, "tickets": scratch.tickets, "M": problem.m, "N": problem.n,
             "K": problem.k_local, "gemm_programs": programs, "SEPARATE": separate, "SPLITS": mode.split_k,
-            "PHASED": mode.phased, "ready": scratch.ready, "phase": scratch.phase, "finishing": None,
             "trace": mode.trace_of(programs + combining, tensors.c),
         }  # fmt: skip
-        if mode.phased:
-            return _in_phases(call, programs, arguments)
         resident = programs if persistent and mode.split_k > 1 and not separate else None
         return [Launch(device.gemm_all_reduce_kernel, programs + combining, arguments, mode.options, resident)]
 
@@ -75,20 +70,17 @@ class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
         return 2.0
 
 
-def _tiles(call: TilesCall) -> int:
-    return call.knobs.tiles(call.problem.m, call.problem.n)
-
-
-def _in_phases(call: TilesCall, gemm_programs: int, fused: dict[str, Any]) -> list[Launch]:
-    """The GEMM, then the all-reduce: in one launch, whose last programs exchange, or in two."""
-    mode, tiles = call.knobs, _tiles(call)
-    arguments = {**fused, "SEPARATE": True, "finishing": gemm_programs + tiles}
-    if mode.barrier:
-        return [Launch(device.gemm_all_reduce_kernel, gemm_programs + tiles, arguments, mode.options)]
-    kernel = device.all_reduce_kernel
-    exchange = {name: arguments[name] for name in kernel.arg_names if name in arguments}
-    return [
-        Launch(device.gemm_all_reduce_kernel, gemm_programs, {**arguments, "ready": None}, mode.options),
-        *empty_launches(mode.empty_launches),
-        Launch(kernel, tiles, {**exchange, "first": -1}, {"num_warps": mode.num_warps}),
-    ]
+def _in_phases(call: TilesCall, programs: int, tiles: int) -> list[Launch]:
+    """For ``tune taxes``: the GEMM, then the all-reduce of the tiles that it has kept, column by column."""
+    problem, mode, tensors = call.problem, call.knobs, call.tensors
+    gemm = keep_tiles(
+        call, programs, kept=call.scratch.parts, kept_scales=None, rows=problem.m, SLOTS=1, FLATTEN=False
+    )  # fmt: skip
+    common = mode.common(problem, tensors, call.machine)
+    arguments = exchange_arguments(call, mode.mode) | {
+        **{name: common[name] for name in ("bias", "BIAS", "BLOCK_M", "BLOCK_N")},
+        "c": tensors.c, "parts": call.scratch.parts, "M": problem.m, "N": problem.n,
+        "group_m": math.ceil(problem.m / mode.block_m),
+    }  # fmt: skip
+    exchange = Launch(device.all_reduce_kernel, tiles, arguments, {"num_warps": mode.num_warps})
+    return [gemm, *empty_launches(mode.empty_launches), exchange]

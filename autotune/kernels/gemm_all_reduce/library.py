@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from autotune.kernels.gemm.library import multiply, ring
-from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm.library import GemmWay, multiply, ring
 from autotune.kernels.gemm_all_reduce.modes import Library
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.collectives import all_gather_single

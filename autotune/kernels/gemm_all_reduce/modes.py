@@ -22,8 +22,6 @@ from autotune.kernels.gemm.space import (
 )
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
-from autotune.kernels.gemm_all_reduce.space import polled_words_fit
-from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import number, word
@@ -65,6 +63,20 @@ PROTOCOL: Any = word(
 )  # fmt: skip
 EXCHANGE: Any = word("one_shot", "two_shot", help="each rank sums all parts, or a block's owner does",
                      say={"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"})  # fmt: skip
+
+
+MOST_LL_WORDS = 64
+"""LL words that one thread may hold: 128 registers."""
+
+
+def polled_words_fit(s: Task[Any], protocol: str, elements: int, threads: int) -> bool:
+    """True if every rank's part of as many elements fits into the registers, where parts are polled at once.
+
+    A sentinel takes half of an LL word's registers.
+    """
+    data = 8 if protocol == "sentinel" else 4  # bytes, of two registers
+    words = round_up(s.problem.world_size) * elements * int(s.problem.result_size) // data
+    return protocol == "signal" or words <= MOST_LL_WORDS * threads
 
 
 def _ll_arrive(s: Task[Any], protocol: str) -> bool:
@@ -224,9 +236,9 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         return overlapped(computation, links(task.problem, rates), PIECES, rates)
 
     def rungs(self, task: ReduceTask) -> Mapping[str, Self | str]:
-        """B, S: parts of tiles are kept in memory until the GEMM has ended. D is the config itself."""
+        """B: parts of tiles are kept in memory until the GEMM has ended. D is the config itself."""
         return {
-            "B": self.replace(phases=TWO_LAUNCHES), "S": self.replace(phases=ONE_LAUNCH), "D": self,
+            "B": self.replace(phased=True), "D": self,
             "F": "a rank's own part takes the same way as the others', so that all ranks add in one order",
         }  # fmt: skip
 

@@ -11,8 +11,7 @@ from autotune.kernels.all_reduce_norm import launch as norming
 from autotune.kernels.all_reduce_norm.exchanging import ExchangingWay
 from autotune.kernels.all_reduce_norm.library import AddNorm, LibraryNorm, Tensors
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
-from autotune.kernels.gemm.library import multiply
-from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm.library import GemmWay, multiply
 from autotune.kernels.gemm_all_reduce import launch as reducing
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
 from autotune.kernels.gemm_all_reduce.library import BulkSynchronous

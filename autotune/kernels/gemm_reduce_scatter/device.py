@@ -26,7 +26,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
-from autotune.kernels.primitives.counters import arrive, end_phase, finish, last_of, read_epoch, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, last_of, read_epoch, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, read_tile, send_tile
 from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import Operands, split_product
@@ -46,33 +46,16 @@ def announce(index, tiles, sent, arrivals, owner, peers, TRANSFER_TILES: tl.cons
         heap.signal(counter, owner, peers, last_of(sent + owner * units + unit, in_unit))
 
 
-@triton.jit
-def sum_own_tile(
-    out, inbox, scales, slot, index, tiles, epoch, ready, trace, peers, WORLD: tl.constexpr, FORM: tl.constexpr
-):
-    """Sum all ranks' parts of our tile ``index`` where they were made, once all ranks have ended their GEMM."""
-    traces.begin(trace, traces.PASSED, 0, 0)
-    wait_for_all(ready, epoch + 1, peers, WORLD)
-    traces.end(trace, traces.PASSED, 0)
-    traces.begin(trace, traces.SENT, 0, index)
-    tiles_m = tl.cdiv(out.rows, FORM.BLOCK_M)
-    place = (slot * WORLD + peers.rank) * tiles + index
-    acc = read_tile(inbox, scales, place, FORM.BLOCK_M, FORM.BLOCK_N)
-    acc = add_tiles(acc, inbox, scales, place, tiles, ready, 1, epoch + 1, peers, WORLD, True)
-    store_tile(acc, out, index % tiles_m * FORM.BLOCK_M, index // tiles_m * FORM.BLOCK_N, FORM)
-    traces.end(trace, traces.SENT, 0)
-
-
-@triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit", "producers", "finishing"])
+@triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit"])
 def gemm_scatter_kernel(
     a, b, c, result, bias, residual, scale_a, scale_b, inbox, inbox_scales, partials, tickets, sent,
     M, N, K, rows, stride_bk, stride_bn, group_m, rank,
-    heap_bases, epoch_counter, arrivals, ready, phase, producers, finishing, trace, status, spin_limit,
+    heap_bases, epoch_counter, arrivals, trace, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TRANSFER_TILES: tl.constexpr, LATE: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr, FLATTEN: tl.constexpr,
-    SCALES: tl.constexpr, PROMOTE: tl.constexpr, PHASED: tl.constexpr, MEMORY: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
     """C [rows, N] = the sum over ranks of our rows of A [M, K] @ B [K, N], + bias [N] + residual [rows, N] or None.
 
@@ -83,9 +66,7 @@ def gemm_scatter_kernel(
     turns. SPLITS programs share a tile's depth, and the last of them sends it, or collects it. LATE: a program signals
     a tile in its next turn: a signal waits until what was stored has arrived, and by then it has.
 
-    Two more, for ``tune taxes`` alone. PHASED, with PULL: the first ``producers`` programs compute all tiles, ours too,
-    and nothing travels before all ranks have; the programs behind them, if there are any, then sum a tile of ours
-    each. MEMORY: our own part of our own tile takes the way through memory, too.
+    MEMORY, for ``tune taxes`` alone: our own part of our own tile takes the way through memory, too.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     operands = Operands(a, M, K, b, N, stride_bk, stride_bn, scale_a, scale_b)
@@ -100,15 +81,11 @@ def gemm_scatter_kernel(
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles = tiles_m * tiles_n
     remote = (WORLD - 1) * tiles * SPLITS
-    end_of_remote = remote
-    if PHASED:
-        programs = producers
-        end_of_remote = tl.where(pid < producers, remote, 0)
 
     # What a late signal is about; at first a tile of ours, whose counters nobody looks at.
     stored_owner = rank
     stored_index = 0
-    for item in tl.range(pid, end_of_remote, programs, flatten=FLATTEN):
+    for item in tl.range(pid, remote, programs, flatten=FLATTEN):
         m, n = swizzle(item // SPLITS, others * tiles_m, tiles_n, group_m)
         if ROTATE:
             ahead = 1 + m // tiles_m
@@ -127,25 +104,20 @@ def gemm_scatter_kernel(
             if LATE:
                 announce(stored_index, tiles, sent, arrivals, stored_owner, peers, TRANSFER_TILES)
             place = (slot * WORLD + (owner if PULL else rank)) * tiles + index
-            if not PHASED:
-                traces.begin(trace, traces.SENT, item // programs, item)
+            traces.begin(trace, traces.SENT, item // programs, item)
             send_tile(acc, inbox, inbox_scales, place, rank if PULL else owner, peers)
             if LATE:
                 stored_owner = owner
                 stored_index = index
-            elif not PHASED:
+            else:
                 announce(index, tiles, sent, arrivals, owner, peers, TRANSFER_TILES)
-            if not PHASED:
-                traces.end(trace, traces.SENT, item // programs)
+            traces.end(trace, traces.SENT, item // programs)
         traces.end(trace, traces.TILE, item // programs)
     if LATE:
         announce(stored_index, tiles, sent, arrivals, stored_owner, peers, TRANSFER_TILES)
 
     first_own = pid + tl.cdiv(tl.maximum(remote - pid, 0), programs) * programs
-    end_of_own = WORLD * tiles * SPLITS
-    if PHASED:
-        end_of_own = tl.where(pid < producers, end_of_own, 0)
-    for item in tl.range(first_own, end_of_own, programs, flatten=FLATTEN):
+    for item in tl.range(first_own, WORLD * tiles * SPLITS, programs, flatten=FLATTEN):
         m, n = swizzle((item - remote) // SPLITS, tiles_m, tiles_n, group_m)
         index = n * tiles_m + m
         traces.begin(trace, traces.TILE, item // programs, item)
@@ -155,52 +127,23 @@ def gemm_scatter_kernel(
         )  # fmt: skip
         if whole:
             own = (slot * WORLD + rank) * tiles + index
-            if PHASED or MEMORY:
-                send_tile(acc, inbox, inbox_scales, own, rank, peers)
             if MEMORY:
+                send_tile(acc, inbox, inbox_scales, own, rank, peers)
                 tl.debug_barrier()
                 acc = read_tile(inbox, inbox_scales, own, BLOCK_M, BLOCK_N)
-            if not PHASED:
-                traces.begin(trace, traces.WAIT, item // programs, item)
-                units = tl.cdiv(tiles, TRANSFER_TILES)
-                acc = add_tiles(
-                    acc, inbox, inbox_scales, own if PULL else slot * WORLD * tiles + index, tiles,
-                    arrivals + index // TRANSFER_TILES, units, epoch + 1, peers, WORLD, PULL,
-                )  # fmt: skip
-                traces.end(trace, traces.WAIT, item // programs)
-                store_tile(acc, out, m * BLOCK_M, n * BLOCK_N, FORM)
+            traces.begin(trace, traces.WAIT, item // programs, item)
+            units = tl.cdiv(tiles, TRANSFER_TILES)
+            acc = add_tiles(
+                acc, inbox, inbox_scales, own if PULL else slot * WORLD * tiles + index, tiles,
+                arrivals + index // TRANSFER_TILES, units, epoch + 1, peers, WORLD, PULL,
+            )  # fmt: skip
+            traces.end(trace, traces.WAIT, item // programs)
+            store_tile(acc, out, m * BLOCK_M, n * BLOCK_N, FORM)
         traces.end(trace, traces.TILE, item // programs)
 
-    if PHASED:
-        if pid < producers:
-            traces.begin(trace, traces.ENDED, 0, 0)
-            end_phase(phase, producers, ready, peers, WORLD)
-        else:
-            sum_own_tile(
-                out, inbox, inbox_scales, slot, pid - producers, tiles, epoch, ready, trace, peers, WORLD, FORM
-            )
-        programs = finishing
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
     finish(epoch_counter, programs)
     heap.seal_if(in_vain, result, tl.cast(rows, tl.int64) * N)
-
-
-@triton.jit(do_not_specialize=["rows", "rank", "spin_limit", "finishing"])
-def sum_tiles_kernel(
-    c, result, bias, residual, inbox, inbox_scales, rows, N, rank, heap_bases, epoch_counter, ready, finishing, status,
-    spin_limit, WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr,
-    BIAS: tl.constexpr,
-):  # fmt: skip
-    """The reduce-scatter behind a GEMM whose parts lie where they were made, a launch of its own; a tile a program."""
-    peers = heap.Peers(rank, heap_bases, status, spin_limit)
-    out = Output(c, rows, N, bias if BIAS else None, residual)
-    FORM: tl.constexpr = known(Gemm, BLOCK_M, BLOCK_N, None, TMA, None, None)
-    epoch = read_epoch(epoch_counter)
-    slot = (epoch & 1).to(tl.int32)
-    tile, tiles = tl.program_id(0), tl.num_programs(0)
-    sum_own_tile(out, inbox, inbox_scales, slot, tile, tiles, epoch, ready, None, peers, WORLD, FORM)
-    finish(epoch_counter, finishing)
-    heap.seal(status, result, tl.cast(rows, tl.int64) * N)
 
 
 @triton.jit

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm.kept_tiles import keep_tiles
+from autotune.kernels.gemm.library import GemmWay
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.modes import Fused, Pull, ScatterTask
+from autotune.kernels.gemm_reduce_scatter.phases import sum_tiles_kernel
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.empty import empty_launches
@@ -45,8 +45,6 @@ class Tiles:
     """int32 [tiles]"""
     ready: torch.Tensor | None
     """int32 [world_size], on the heap, for ``tune taxes``: ranks that have ended their GEMM."""
-    phase: torch.Tensor | None
-    """int32 [1], zero between launches, for ``tune taxes``: see ``end_phase``."""
 
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
@@ -74,27 +72,10 @@ class FusedWay(GemmWay[GemmReduceScatter, Fused, SummedTensors, Tiles]):
             partials=partials,
             tickets=tickets,
             ready=shared((world,), ints) if mode.phased else None,
-            phase=own((1,), ints) if mode.phased else None,
         )
 
     def launches(self, call: TilesCall) -> list[Launch]:
-        """The fused kernel; for ``tune taxes`` the GEMM, then the sum, in one launch, whose last programs sum, or in
-        two.
-        """
-        mode, scratch, producers = call.knobs, call.scratch, _programs(call)
-        if not mode.phased:
-            return [_gemm_scatter(call, producers)]
-        tiles = mode.tiles(call.problem.rows, call.problem.n)
-        in_all = {
-            "producers": producers, "finishing": producers + tiles, "phase": scratch.phase, "ready": scratch.ready,
-        }  # fmt: skip
-        if mode.barrier:
-            return [_gemm_scatter(call, producers + tiles, in_all)]
-        gemm = _gemm_scatter(call, producers, in_all)
-        names = device.sum_tiles_kernel.arg_names
-        arguments = call.common() | {name: gemm.arguments[name] for name in names if name in gemm.arguments}
-        summing = Launch(device.sum_tiles_kernel, tiles, arguments, {"num_warps": mode.num_warps})
-        return [gemm, *empty_launches(mode.empty_launches), summing]
+        return _in_phases(call) if call.knobs.phased else [_gemm_scatter(call, _programs(call))]
 
     def roundings(self, problem: GemmReduceScatter) -> float:
         """Each part, and the sum."""
@@ -111,20 +92,35 @@ def _programs(call: TilesCall) -> int:
     return min(programs, 1 if call.machine.is_interpreter else call.machine.compute_units)
 
 
-def _gemm_scatter(call: TilesCall, programs: int, phases: Mapping[str, Any] | None = None) -> Launch:
-    """The fused kernel, or with ``phases`` the GEMM and maybe the sum behind it, of which only the latter waits."""
+def _gemm_scatter(call: TilesCall, programs: int) -> Launch:
     problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
-    resident = None if mode.schedule == "tile" or phases else programs
+    resident = None if mode.schedule == "tile" else programs
     arguments = {
         **mode.common(problem, tensors, call.machine), **call.common(),
         "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(problem, call.machine)),
         "M": problem.m, "N": problem.n, "K": problem.k_local, "rows": problem.rows, "inbox": scratch.inbox,
         "inbox_scales": scratch.inbox_scales, "arrivals": scratch.arrivals, "sent": scratch.sent,
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
-        "PULL": mode.phased or isinstance(mode, Pull), "ROTATE": mode.peer_order == "rotate",
-        "TRANSFER_TILES": mode.transfer_tiles, "LATE": mode.signals == "next_turn" and not mode.phased,
-        "FLATTEN": mode.schedule == "flattened", "PHASED": mode.phased, "MEMORY": mode.handover == MEMORY,
+        "PULL": isinstance(mode, Pull), "ROTATE": mode.peer_order == "rotate",
+        "TRANSFER_TILES": mode.transfer_tiles, "LATE": mode.signals == "next_turn",
+        "FLATTEN": mode.schedule == "flattened", "MEMORY": mode.handover == MEMORY,
         "trace": mode.trace_of(programs, tensors.c), "residual": tensors.residual, "result": tensors.c,
-        **(phases or dict.fromkeys(("producers", "finishing", "phase", "ready"))),
     }  # fmt: skip
     return Launch(device.gemm_scatter_kernel, programs, arguments, mode.options, resident)
+
+
+def _in_phases(call: TilesCall) -> list[Launch]:
+    """For ``tune taxes``: the GEMM, then the sum of what it has kept."""
+    problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
+    gemm = keep_tiles(
+        call, _programs(call), kept=scratch.inbox, kept_scales=scratch.inbox_scales, rows=problem.rows, SLOTS=SLOTS,
+        FLATTEN=mode.schedule == "flattened",
+    )  # fmt: skip
+    known = mode.common(problem, tensors, call.machine) | call.common()
+    arguments = {name: known[name] for name in sum_tiles_kernel.arg_names if name in known} | {
+        "result": tensors.c, "residual": tensors.residual, "inbox": scratch.inbox,
+        "inbox_scales": scratch.inbox_scales, "rows": problem.rows, "N": problem.n, "ready": scratch.ready,
+    }  # fmt: skip
+    tiles = mode.tiles(problem.rows, problem.n)
+    summing = Launch(sum_tiles_kernel, tiles, arguments, {"num_warps": mode.num_warps})
+    return [gemm, *empty_launches(mode.empty_launches), summing]

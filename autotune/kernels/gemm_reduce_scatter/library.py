@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from autotune.kernels.gemm.library import OF_A_LIBRARY, multiply, ring
-from autotune.kernels.gemm.way import GemmWay
+from autotune.kernels.gemm.library import OF_A_LIBRARY, GemmWay, multiply, ring
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.modes import CustomCollective, Library, ScatterTask, Summing
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter

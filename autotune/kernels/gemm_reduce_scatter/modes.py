@@ -24,7 +24,7 @@ from autotune.kernels.gemm.space import (
 )
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH, TWO_LAUNCHES
+from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import number, word
@@ -179,13 +179,10 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
         return overlapped(computation, links(task.problem, rates, self.links_share), PIECES, rates)
 
     def rungs(self, task: ScatterTask) -> Mapping[str, Self]:
-        """B, S: parts stay where they are made, and after the GEMM owners pull them. D: an owner's part of its own
-        tiles goes through memory, too.
+        """B: parts stay where they are made, and after the GEMM owners pull them. D: an owner's part of its own tiles
+        goes through memory, too.
         """
-        return {
-            "B": self.replace(phases=TWO_LAUNCHES), "S": self.replace(phases=ONE_LAUNCH),
-            "D": self.replace(handover=MEMORY), "F": self,
-        }  # fmt: skip
+        return {"B": self.replace(phased=True), "D": self.replace(handover=MEMORY), "F": self}
 
     @classmethod
     def by_tiles(cls, task: ScatterTask) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.primitives.empty import empty_kernel
+from autotune.kernels.primitives.probes import empty_kernel
 
 
 def empty_launches(count: int) -> list[Launch]:

@@ -43,9 +43,6 @@ class Knobs:
         return cls(**values)
 
 
-OVERLAPPED, ONE_LAUNCH, TWO_LAUNCHES = "overlapped", "one_launch", "two_launches"
-"""Values of ``phases`` below."""
-
 REGISTERS, MEMORY = "registers", "memory"
 """Values of ``handover`` below."""
 
@@ -54,9 +51,8 @@ REGISTERS, MEMORY = "registers", "memory"
 class LadderKnobs(Knobs):
     """Knobs that are not in the space: the rungs between a bulk-synchronous program and ours, for ``tune taxes``."""
 
-    phases: str = OVERLAPPED
-    """``one_launch``: a barrier of all ranks between communication and computation; ``two_launches``: a launch for
-    each."""
+    phased: bool = False
+    """Communication and computation in launches of their own: no rank computes while data travels."""
     handover: str = REGISTERS
     """``memory``: what the producing loop could hand on in registers goes through memory, too."""
     empty_launches: int = 0
@@ -74,20 +70,6 @@ class LadderKnobs(Knobs):
         from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS
 
         return like.new_zeros((programs, KINDS.value, MOST_EVENTS.value, 3), dtype=torch.int64)
-
-    @property
-    def barrier(self) -> bool:
-        """True if the phases share a launch."""
-        return self.phases == ONE_LAUNCH
-
-    @property
-    def split_launch(self) -> bool:
-        return self.phases == TWO_LAUNCHES
-
-    @property
-    def phased(self) -> bool:
-        """True if no rank computes while data travels."""
-        return self.phases != OVERLAPPED
 
 
 @functools.cache

@@ -36,6 +36,8 @@ class Mode(Knobs, ABC, Generic[P_contra]):
     constraints: ClassVar[tuple[Constraint, ...]] = ()
     overlaps: ClassVar[bool] = False
     """True if its kernels overlap communication and computation."""
+    boundaries: ClassVar[int] = 1
+    """See ``Workload.boundaries``."""
 
     @abstractmethod
     def latency(self, task: Task[P_contra], rates: Rates) -> float | None:

@@ -14,7 +14,7 @@ from autotune.kernels.launching.gemm import halves_constant
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Allocate
 from autotune.kernels.moe import grouped_gemm as device
-from autotune.kernels.moe.grouped_tile import GroupedTile
+from autotune.kernels.moe.grouped_space import GroupedTile
 from autotune.kernels.moe.problem import GroupedProblem
 from autotune.kernels.primitives import gated
 

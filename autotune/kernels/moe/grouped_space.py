@@ -7,11 +7,13 @@ has on average.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from autotune.kernels.gemm.space import tile_constraints, tma_aligned
+from autotune.kernels.gemm.tile import Tile
 from autotune.kernels.launching.knobs import Knobs
-from autotune.kernels.moe.grouped_tile import GroupedTile
+from autotune.search_spaces.joint import flag, number
 from autotune.search_spaces.space import Constraint
 from autotune.sizes import round_up
 from autotune.task import Task
@@ -115,3 +117,20 @@ def other_rows(tile: GroupedTile) -> list[dict[str, Any]]:
 
 def other_tiles(mode: Knobs) -> list[dict[str, Any]]:
     return [{"swap_ab": not mode.swap_ab}, *other_rows(mode)] if isinstance(mode, GroupedTile) else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedTile(Tile):
+    swap_ab: bool = flag(help="compute each tile's transpose: for experts with few rows",
+                         say="tiles are computed transposed")  # fmt: skip
+    programs_per_unit: int = number(1, 2, 4, help="GEMM programs per compute unit, which walk the tiles",
+                                    say="{programs_per_unit:program} per compute unit")  # fmt: skip
+
+    def most_tiles(self, rows: int, experts: int, columns: int) -> int:
+        """Tiles of ``rows`` rows, however they fall to the experts."""
+        blocks = min(rows, (rows + experts * (self.block_m - 1)) // self.block_m)
+        return blocks * -(-columns // self.block_n)
+
+    def grouped_programs(self, rows: int, experts: int, columns: int, units: int) -> int:
+        """Programs that walk the tiles, on so many compute units."""
+        return max(1, min(self.most_tiles(rows, experts, columns), units * self.programs_per_unit))

@@ -12,7 +12,7 @@ from autotune.dtypes import FP8, SCALE_BLOCK
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_gemm
-from autotune.kernels.moe.grouped_tile import GroupedTile
+from autotune.kernels.moe.grouped_space import GroupedTile
 from autotune.machine import machine
 
 GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)

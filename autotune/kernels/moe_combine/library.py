@@ -15,10 +15,10 @@ from autotune.kernels.launching.plan import settle_key
 from autotune.kernels.launching.tensors import Run
 from autotune.kernels.launching.way import LibraryWay
 from autotune.kernels.moe.routing import Plan, reached_ranks
+from autotune.kernels.moe_combine.device import list_rows_kernel, sum_rows_kernel
 from autotune.kernels.moe_combine.modes import Library
 from autotune.kernels.moe_combine.problem import CombinedProblem, MoeCombine
 from autotune.kernels.moe_combine.tensors import Tensors
-from autotune.kernels.primitives.token_sums import list_rows_kernel, sum_rows_kernel
 
 LISTED = 1024
 """Rows that a program lists."""

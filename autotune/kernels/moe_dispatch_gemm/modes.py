@@ -14,6 +14,7 @@ from autotune.kernels.launching.mode import Mode, Modes
 from autotune.kernels.moe.grouped_space import (
     GROUPED,
     LIBRARY_GROUPS,
+    GroupedTile,
     counts_stay,
     grouped_tile,
     narrower,
@@ -21,7 +22,6 @@ from autotune.kernels.moe.grouped_space import (
     other_tiles,
     tiles_apart,
 )
-from autotune.kernels.moe.grouped_tile import GroupedTile
 from autotune.kernels.moe.mode import LL_ARRIVE, ExpertsMode
 from autotune.kernels.moe_dispatch.modes import (
     LL_TOKENS,

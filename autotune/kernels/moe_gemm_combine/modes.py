@@ -15,6 +15,7 @@ from autotune.kernels.launching.mode import Mode, Modes
 from autotune.kernels.moe.grouped_space import (
     GROUPED,
     LIBRARY_GROUPS,
+    GroupedTile,
     counts_stay,
     grouped_tile,
     narrower,
@@ -22,7 +23,6 @@ from autotune.kernels.moe.grouped_space import (
     other_tiles,
     tiles_apart,
 )
-from autotune.kernels.moe.grouped_tile import GroupedTile
 from autotune.kernels.moe.mode import ExpertsMode, Protocol
 from autotune.kernels.moe_combine.modes import (
     FEW_TOKENS,

@@ -18,10 +18,18 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import wait_in_slot
 from autotune.kernels.primitives.ll import ll_flag, ll_sum, ll_wait, packed, per_word
-from autotune.kernels.primitives.protocols import LL, SENTINEL, SIGNAL
 from autotune.kernels.primitives.scales import quantised, received
 from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_take
 from autotune.kernels.primitives.tiles import finished
+
+SIGNAL = tl.constexpr(0)
+"""Data in its own type, then a signal."""
+LL = tl.constexpr(1)
+"""Words of data and flag: ``ll.py``."""
+SENTINEL = tl.constexpr(2)
+"""Data alone, polled until it is there: ``sentinel.py``."""
+
+PROTOCOLS = {"signal": SIGNAL, "ll": LL, "sentinel": SENTINEL}
 
 ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)

@@ -51,19 +51,6 @@ def last_of(counter, programs):
     return last
 
 
-@triton.jit
-def end_phase(phase, programs, ready, peers, WORLD: tl.constexpr):
-    """Count this program out of a phase of ``programs`` programs; the last one arrives at ``ready`` on every rank, for
-    all that they have stored. Returns whether we were the last. ``phase`` is int32 [1], this rank's alone.
-
-    Who waits for all of ``ready`` before the next phase has passed a barrier of all programs of all ranks.
-    """
-    last = last_of(phase, programs)
-    if last:
-        arrive(ready, peers, WORLD)
-    return last
-
-
 EPOCH_SHIFT = tl.constexpr(28)
 EPOCH_STEP = tl.constexpr(1 << EPOCH_SHIFT.value)
 """A launch's programs together add 2**28 to ``epoch_counter``, and are fewer: with tiles of 16 x 32 a C of 2 x 10^10

@@ -16,14 +16,12 @@ from autotune.heap.device import compiles_for_cuda, is_interpreted
 from autotune.kernels.primitives import host_clock
 
 SENT = tl.constexpr(0)
-"""A unit on its way to its receivers; a tile, of which it is part of the work; a wait for others; the end of a phase (a
-moment), and the wait at the barrier behind it."""
+"""A unit on its way to its receivers; a tile, of which it is part of the work; a wait for others; one at a barrier."""
 TILE = tl.constexpr(1)
 WAIT = tl.constexpr(2)
-ENDED = tl.constexpr(3)
-PASSED = tl.constexpr(4)
+PASSED = tl.constexpr(3)
 
-KINDS = tl.constexpr(5)
+KINDS = tl.constexpr(4)
 MOST_EVENTS = tl.constexpr(64)
 
 

@@ -9,7 +9,7 @@ from autotune.report.view import Table, View
 from autotune.report.views.many import Field, fields_of
 from autotune.results.figures import asked_text, dashed, options_text, regime_options
 from autotune.results.order import fields_in_order
-from autotune.results.staleness import why_stale
+from autotune.results.result import why_stale
 from autotune.results.study import Study
 
 TEXT = "Seen from the machine and the versions that made this page."

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.report import draw, waterfall
-from autotune.report.draw import COLOURS, FAILED, GREY, WINNER
+from autotune.report.draw import COLOURS, GREY, WINNER
 from autotune.report.view import Chart, Option, Table, View
 from autotune.results.study import Study
 from autotune.taxes import ladder
-from autotune.taxes.trace import BARRIER, KINDS, SENDS, TILE, WAITS, Event, Traced
+from autotune.taxes.trace import KINDS, SENDS, TILE, WAITS, Event, Traced
 from autotune.text import counted
 
 EXPLAINED = (
@@ -18,7 +18,7 @@ EXPLAINED = (
     "latency apart at most. tune taxes --trace FILE writes all programs for Perfetto."
 )
 
-COLOUR = {TILE: COLOURS[0], SENDS: WINNER, WAITS: GREY, BARRIER: FAILED}
+COLOUR = {TILE: COLOURS[0], SENDS: WINNER, WAITS: GREY}
 """Colours in drawing order: a tile first, then its parts."""
 
 MOST_ROWS = 64
@@ -90,7 +90,7 @@ def table(traced: Traced, title: str) -> Table:
 
     body = []
     for rank, events in enumerate(traced.ranks):
-        waited = sum(event.end - event.begin for event in events if event.kind in (WAITS, BARRIER))
+        waited = sum(event.end - event.begin for event in events if event.kind == WAITS)
         programs = len({(event.launch, event.program) for event in events})
         body.append([
             str(rank), str(programs), shown([event.end for event in events if event.kind == SENDS]),

@@ -13,7 +13,6 @@ from autotune.kernels.all_reduce_norm.launch import KERNELS
 from autotune.kernels.all_reduce_norm.library import Tensors, norm_launch
 from autotune.kernels.all_reduce_norm.modes import LibraryCollective
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
-from autotune.kernels.all_reduce_norm.reference import norm_of
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
 from autotune.machine import Machine
 from autotune.task import Task
@@ -112,3 +111,12 @@ class AllReduceNormWorkload(ModedWorkload):
 
 
 WORKLOAD = AllReduceNormWorkload()
+
+
+def norm_of(
+    summed: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normed and total, in the type of ``summed`` [m, n], which is wider than theirs."""
+    total = summed + residual
+    scale = torch.rsqrt(total.square().mean(1, keepdim=True) + eps)
+    return total * scale * weight.to(total.dtype), total

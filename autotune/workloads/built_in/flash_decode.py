@@ -19,7 +19,7 @@ from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.space import SPACE, default_config, first_configs
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.contract import Call
-from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH
+from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.plan import in_order
 from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
@@ -207,6 +207,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
     options = ("soft_cap", "ragged", "result")
     row_by_row = True
     overlapping = ("fused",)
+    boundaries = 3
 
     def default_problem(self, machine: Machine, world_size: int) -> FlashDecode:
         """The paper's heads at 32K tokens on each GPU; a toy of the same form under the interpreter."""
@@ -235,16 +236,13 @@ class FlashDecodeWorkload(LaunchedWorkload):
         return eager_and_graph(SPACE, {"bsp": bulk_synchronous(problem, machine)}, problem, machine)
 
     def rungs(self, problem: FlashDecode, config: Config, machine: Machine) -> Mapping[str, Config | str]:
-        """B has a launch for attention, reduction, exchange and combination each; S has barriers instead of these
-        boundaries. All send data, then a signal, to every rank.
-        """
+        """B: launches for attention, reduction, exchange, combination. All send data, then a signal, to every rank."""
         reducer = self.kernels.knobs.of(config).reducer
         reducer = "trailing" if reducer == "kernel" else reducer
         fused = config.replace(exchange="one_shot", protocol="signal", combine_site="same_launch", reducer=reducer)
         shared = {d.name: fused[d.name] for d in SPACE.dimensions_of("iris_all_gather") if d.name in fused}
         return {
             "B": Config({**shared, "mode": "iris_all_gather", "launch": "eager", "reducer": "kernel"}),
-            "S": fused.replace(phases=ONE_LAUNCH),
             "D": fused.replace(handover=MEMORY),
             "F": fused,
         }

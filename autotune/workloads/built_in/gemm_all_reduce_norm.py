@@ -9,12 +9,12 @@ import torch
 
 from autotune.config import Config
 from autotune.kernels.all_reduce_norm.library import norm_launch
-from autotune.kernels.all_reduce_norm.reference import norm_of
 from autotune.kernels.gemm_all_reduce_norm.launch import KERNELS, NormedTensors
 from autotune.kernels.gemm_all_reduce_norm.modes import LibraryCollective
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.machine import Machine
 from autotune.task import Task
+from autotune.workloads.built_in.all_reduce_norm import norm_of
 from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
 from autotune.workloads.comparison import drawn, drawn_bias, farthest
 from autotune.workloads.gemm import demand_like
