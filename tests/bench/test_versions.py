@@ -28,4 +28,4 @@ def test_ranks_of_two_checkouts_measure_in_turns(
     assert compare(monkeypatch, "--toy", "--world-size", "1", "--only", "fd", "ar-8192", before=tmp_path) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-1].startswith("| ar-8192 m=2 | ")
-    assert "fd: not compared: module 'autotune' has no attribute 'FlashDecode'" in printed.err
+    assert "fd: not compared" in printed.err

@@ -14,18 +14,6 @@ from autotune.machine import machine
 from autotune.runtime.lookup import forget_lookups
 
 
-@pytest.mark.parametrize("verb", [(), ("show",), ("lookup",), ("report",)])
-def test_every_verb_has_the_problems_fields_as_options(gpus: Bench, verb: tuple[str, ...]) -> None:
-    page = gpus.tune(*verb, "all-gather-gemm", "--help")
-    assert page.exit_code == 0
-    for option in ("--m ", "--n ", "--k ", "--dtype", "--layout", "--b-order", "--bias", "--no-bias", "--world-size"):
-        assert option in page.stdout
-
-
-def test_no_command_shows_help(gpus: Bench) -> None:
-    assert "all-gather-gemm" in gpus.tune().output
-
-
 @pytest.mark.skipif(not machine().is_interpreter, reason="the problem is one for interpreted ranks")
 def test_the_real_thing_from_the_command_line_into_the_cache_and_out_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -56,5 +44,4 @@ def test_what_is_done_can_be_told_and_logged(gpus: Bench, tmp_path: Path) -> Non
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ INFO ", line) for line in lines)
     assert sum("trial" in line for line in lines) >= 8
     assert not logging.getLogger("autotune").isEnabledFor(logging.INFO), "as before"
-    failed = gpus.tune("--log-file", str(tmp_path), "list")
-    assert failed.exit_code == 2 and "Is a directory" in failed.stderr
+    assert gpus.tune("--log-file", str(tmp_path), "list").exit_code == 2, "a folder"

@@ -9,22 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli import app
+from autotune.workloads.user_files import BUILT_IN
 
 FOLDER = Path(__file__).parent / "help"
 
 GROUPS = ("run", "grid", "record", "show", "lookup", "report", "taxes", "export")
-WORKLOADS = (
-    "all-gather-gemm",
-    "gemm-reduce-scatter",
-    "gemm-all-reduce",
-    "all-reduce-norm",
-    "gemm-all-reduce-norm",
-    "flash-decode",
-    "moe-dispatch",
-    "moe-dispatch-gemm",
-    "moe-combine",
-    "moe-gemm-combine",
-)
+WORKLOADS = tuple(sorted(name.replace("_", "-") for name in BUILT_IN))
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": (),

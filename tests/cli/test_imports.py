@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 SCRIPT = Path(sys.executable).parent / "tune"
 
 ONE_AFTER_THE_OTHER = """
@@ -74,12 +72,6 @@ def test_commands_and_completion_import_what_they_need() -> None:
     assert not (SLOW | DRAGGED_IN | {"optuna"}) & {*found[-1]["loaded"]}, "list"
     told = [each["told"].split() for each in found[len(HELPED) : -1]]
     assert told == [known for _, known in COMPLETED]
-
-
-@pytest.mark.slow
-def test_a_demonstration_imports_what_it_needs() -> None:
-    [demo] = run([(["demo", "ar-64", "--trials", "3"], {})])
-    assert demo["code"] in (0, None) and not DRAGGED_IN & {*demo["loaded"]}
 
 
 def test_the_command_completes() -> None:

@@ -48,15 +48,19 @@ def screen(file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("COLUMNS", "80")
     bench.prepare = with_host if file.stem != "interpreted" else bench.prepare
     lines = file.read_text(encoding="utf-8").splitlines()
-    return "\n".join(_printed(line, bench, folder) for line in lines if line.startswith(PROMPT))
+    refused = file.stem == "refusals"
+    return "\n".join(_printed(line, bench, folder, refused=refused) for line in lines if line.startswith(PROMPT))
 
 
 def with_host(gang: FakeGang) -> None:
     gang.host, gang.overhead = lambda config: 40.0, HostOverhead(3.0, 7.0)
 
 
-def _printed(line: str, bench: Bench, folder: Path) -> str:
+def _printed(line: str, bench: Bench, folder: Path, *, refused: bool) -> str:
     result = bench.tune(*shlex.split(line.removeprefix(PROMPT).removesuffix(QUIET)))
+    if refused:
+        assert result.exit_code in (1, 2) and result.stdout == "" and not bench.gangs, line
+        assert isinstance(result.exception, SystemExit), line
     if line.endswith(QUIET):
         return f"{line}\n"
     text = f"{result.stdout}{result.stderr}".replace(str(folder), "FOLDER")
@@ -69,19 +73,6 @@ def _printed(line: str, bench: Bench, folder: Path) -> str:
 @pytest.mark.parametrize("file", SCREENS, ids=lambda file: file.stem)
 def test_a_screen_changes_only_on_purpose(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert screen(file, tmp_path, monkeypatch) == file.read_text(encoding="utf-8")
-
-
-def test_a_refusal_prints_no_data_and_starts_no_ranks(
-    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(TOY))
-    (file,) = [each for each in SCREENS if each.stem == "refusals"]
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if line.startswith(PROMPT):
-            result = gpus.tune(*shlex.split(line.removeprefix(PROMPT)))
-            assert result.exit_code in (1, 2) and result.stdout == "" and not gpus.gangs, line
-            assert isinstance(result.exception, SystemExit), line
 
 
 if __name__ == "__main__":

@@ -184,12 +184,6 @@ def _served(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tu
     return found.to(x.dtype) * weight, total
 
 
-def _rooted(x: torch.Tensor, b: torch.Tensor, r: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    total = reduce(x @ b) + r
-    root = torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-6)
-    return total * root * weight, root
-
-
 BF16: dict[str, Any] = {"dtype": torch.bfloat16, "worst": 2e-2, "decomposed": True}
 SAME: dict[str, Any] = {"replicated": True, "decomposed": True, "told": "5.00 times as fast as the library at m=16"}
 
@@ -210,10 +204,6 @@ NORMS = {
         lambda x, b, r, w: _normed(reduce(x @ b) + r, w), ((16, K), (K, 3 * N), (16, 3 * N), (3 * N,)), "",
         "; gemm-all-reduce-norm: the tensor added to the sum may differ", decomposed=True,
     ),
-    "reduce, add, norm and keep the root": Case(
-        _rooted, ((16, K), (K, 3 * N), (16, 3 * N), (3 * N,)), "", "also used elsewhere, as for a backward",
-        replicated=True, decomposed=True,
-    ),
 }  # fmt: skip
 
 
@@ -226,18 +216,10 @@ def _interleaved(product: torch.Tensor) -> torch.Tensor:
     return gelu(product[..., ::2], approximate="tanh") * product[..., 1::2]
 
 
-def _of_tanh(product: torch.Tensor) -> torch.Tensor:
-    return product[:, : 2 * N].tanh() * product[:, 2 * N :]
-
-
 GATES = {
     "gather rows and swiglu": Case(
         lambda x, w: _gated(linear(gather(x, 0), w)), ((8, K), (4 * N, K)), "all_gather_gemm", "epilogue=swiglu",
         decomposed=True,
-    ),
-    "gather and swiglu of two parts of four": Case(
-        lambda x, w: silu((parts := linear(gather(x, 0), w).chunk(4, dim=-1))[0]) * parts[1], ((8, K), (4 * N, K)), "",
-        "nothing tuned for this problem", decomposed=True,
     ),
     "gather and swiglu": Case(
         lambda x, w: _gated(linear(gather(x, 1), w)), ((1, 8, K), (4 * N, K)), "all_gather_gemm", "epilogue=swiglu",
@@ -250,11 +232,6 @@ GATES = {
     "gather for gate and up apart": Case(
         lambda x, one, other: silu((y := gather(x, 0)) @ one) * (y @ other), ((8, K), (K, 3 * N), (K, 3 * N)), "",
         "; swiglu is not its part: gate and up are two weights", decomposed=True,
-    ),
-    "gather and another gate": Case(
-        lambda x, w: _of_tanh(linear(gather(x, 0), w)),
-        ((8, 2 * K), (4 * N, 2 * K)), "", "; what follows gate and up is neither SwiGLU nor GeGLU",
-        decomposed=True,
     ),
 }  # fmt: skip
 

@@ -98,7 +98,8 @@ def one(*entries: Entry, **options: Any) -> Verdict:
 
 def test_the_librarys_way_is_the_fastest_that_the_caller_could_take() -> None:
     found = one(tuned(baselines={"bsp": 100.0, "slower": 300.0, "captured graph": 60.0}))
-    assert found.replaced and found.gain == 50.0 and "2.00 times as fast" in found.reason
+    assert found.replaced and found.gain == 50.0
+    assert not one(tuned(latency=100.0)).replaced, "it is no faster"
     in_graphs = tuned(baselines={"bsp": 100.0, "captured graph": 60.0}, regime=Regime.GRAPH)
     assert one(in_graphs, regime=Regime.GRAPH).gain == 10.0
 
@@ -114,11 +115,6 @@ def test_where_the_winner_takes_a_detour_what_stands_in_for_it_decides(collectiv
     )  # fmt: skip
     assert found.replaced == (collective < 100.0) and found.gain == max(0.0, 100.0 - collective)
     assert ("custom_collective" in found.reason) == found.replaced
-
-
-def test_what_is_no_faster_stays() -> None:
-    found = one(tuned(latency=100.0))
-    assert not found.replaced and "1.00 times as fast" in found.reason
 
 
 def test_the_contexts_regime_decides() -> None:
@@ -154,12 +150,12 @@ def test_a_collective_of_other_ranks_is_left() -> None:
         whole: Tensor = c10d.wait_tensor(c10d.all_gather_into_tensor(x, 2, "own"))
         return whole @ b
 
-    with pytest.raises(NoMatch, match=r"among ranks \[0\], the context among \[0, 1\]"):
+    with pytest.raises(NoMatch):
         decided(elsewhere, (8, K), (K, N), entries=[tuned()])
 
 
 def test_a_bias_before_a_sum_is_divided_by_the_ranks() -> None:
-    with pytest.raises(NoMatch, match=r"each rank adds 1 / 3 of a bias before the sum over 2 ranks"):
+    with pytest.raises(NoMatch):
         decided(lambda x, b, c: reduce(torch.addmm(c / 3, x, b)), (16, K), (K, N), (N,), entries=[])
     assert decided(lambda x, b, c: reduce(torch.addmm(c / 2, x, b)), (16, K), (K, N), (N,), entries=[])
 
@@ -180,11 +176,9 @@ def test_a_compilers_key_differs_by_all_that_decides(monkeypatch: pytest.MonkeyP
 
 
 def test_the_options_are_the_callers_and_ours() -> None:
-    context: Any = Opened()
     given = {"max_autotune": True, "post_grad_custom_pre_pass": None}
-    found = autotune.fusing(context, replicated=True, inductor=given)
+    found = autotune.fusing(Opened(), replicated=True, inductor=given)  # type: ignore[arg-type]
     assert found.pop("post_grad_custom_pre_pass").table.replicated and found == {"max_autotune": True}
-    assert not autotune.fusing(context)["post_grad_custom_pre_pass"].table.replicated
 
 
 def test_what_is_found_again_is_not_told_again_but_counted(caplog: pytest.LogCaptureFixture) -> None:

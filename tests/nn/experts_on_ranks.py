@@ -107,7 +107,6 @@ def everything(url: str) -> dict[str, Any]:
         found["asked"] = sorted((each.workload, each.routing, each.exponent, each.experts) for each in problems)
         found["shares"] = shard.gate_up_proj.data_ptr() == layer.gate_up_proj.data_ptr()
         found["names"] = sorted(layer.state_dict())
-        found["repr"] = repr(bounded)
         found["refused"] = {
             "tokens": said(lambda: bounded(*(torch.cat([each, each]) for each in own))),
             "experts": said(lambda: autotune.nn.ExpertParallel(context, 7, HIDDEN, WIDTH)),

@@ -185,7 +185,7 @@ def styles(context: autotune.Context, sample: bool) -> dict[str, float]:
 
 
 def corners(context: autotune.Context) -> dict[str, Any]:
-    """Layouts that are seldom asked for, layers that are left to torch, errors, and what is shown."""
+    """Layouts that are seldom asked for, layers that are left to torch, and errors."""
     device, ranks = context.heap.device, dist.get_world_size()
     mesh = init_device_mesh(device.type, (ranks,))
     torch.manual_seed(3)
@@ -224,7 +224,6 @@ def corners(context: autotune.Context) -> dict[str, Any]:
             result = parallelize_module(copy.deepcopy(linear), mesh, style)(mine)
             of_vector.append(torch.cat([result, *torch.autograd.grad(result.sin().sum(), mine)]))
         found[f"{kind} of a vector"] = difference(*of_vector)
-    found["repr"] = repr(autotune.nn.RowParallelLinear(context, 16, 8, sequence_dim=1))
     weightless = autotune.nn.RowParallelLinear(context, 16 * ranks, 8, device="meta")
     found["no weights yet"] = said(lambda: weightless(input=x))
     scaled = nn.utils.parametrizations.weight_norm(nn.Linear(16, 16))

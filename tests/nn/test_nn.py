@@ -43,15 +43,11 @@ def test_a_block_by_our_styles_is_the_one_by_torchs_with_its_gradients(pair: Pai
 
 def test_every_layout_and_layers_that_ranks_do_not_divide_are_as_in_torch(pair: Pair) -> None:
     for found in pair["corners"]:
-        weights = [found.pop(name) for name in ("no weights yet", "computed weight", "more parameters")]
-        assert "and meta: they must be on one device" in weights[0]
-        assert weights[1].endswith("no parameter of its own named weight; from_linear copies a computed one")
-        assert weights[2].endswith("has a parameter scale; this layer has weight and bias alone")
-        said = [found.pop(name) for name in ("repr", "uneven", "mesh", "input's mesh")]
-        assert said[0] == "RowParallelLinear(in_features=16, out_features=8, bias=True, ranks=2, sequence_dim=1)"
-        assert said[1] == "InvalidProblem: out_features=15: 2 ranks do not divide it"
-        assert said[2].startswith("InputError: the mesh has the ranks (0, 1) in 2 dimensions, the context (0, 1)")
-        assert said[3].startswith("InputError: the input is a DTensor of the mesh DeviceMesh(")
+        refused = {
+            "no weights yet": "meta", "computed weight": "from_linear", "more parameters": "scale",
+            "uneven": "out_features=15", "mesh": "2 dimensions", "input's mesh": "DeviceMesh",
+        }  # fmt: skip
+        assert all(word in found.pop(name) for name, word in refused.items())
         assert len(found) == 2 * 2 * (16 + 1) + 5
         assert max(found.values()) < FP32, found
 
@@ -82,7 +78,7 @@ def test_what_is_gathered_is_kept_where_that_is_asked_for(pair: Pair) -> None:
 def test_styles_hand_on_what_torchs_do(pair: Pair) -> None:
     for found in pair["handed on"]:
         assert all(ours == others for ours, others in found.pop("kinds"))
-        assert found.pop("other order").startswith("the mesh has the ranks (1, 0) in 1 dimensions, the context (0, 1)")
+        assert "(1, 0)" in found.pop("other order")
         assert found.pop("kept") is False, "though the module failed"
         assert found.pop("alone") == [False], "A is returned where another layer takes it"
         assert len(found) == 2 * 6 + 4

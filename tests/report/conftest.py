@@ -145,3 +145,9 @@ def without_modes(tmp_path_factory: pytest.TempPathFactory) -> Study:
             store.record(begun.id, TrialRecord(Config({"BLOCK": size}), latency, source="sampler"))
         store.finish(begun.id, Winner(Config({"BLOCK": 64}), latency_of(380.0, 1)))
         return finished(store, store.entries()[0])
+
+
+@pytest.fixture(params=["study", "one_trial", "only_failed", "interrupted", "hostile", "without_modes"])
+def any_study(request: pytest.FixtureRequest) -> Study:
+    found: Study = request.getfixturevalue(request.param)
+    return found

@@ -1,4 +1,4 @@
-"""The lookup: exact, nearest, default; never stale, never invalid, never a query after the first."""
+"""The look-up: exact, nearest or default; never stale, never invalid, never a query after the first."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import dataclasses
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, latency_of
+from fakes import EIGHT_GPUS, LAPTOP, latency_of
 
 import autotune
 from autotune.config import Config
-from autotune.db import CacheKey, Store, Winner
+from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.errors import InputError, InvalidProblem, StoreError, UnknownWorkload
-from autotune.outcome import DEFAULT_REGIME, Regime
-from autotune.runtime.lookup import Found, forget_lookups
+from autotune.machine import Machine
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
+from autotune.runtime.lookup import MOST_WASTE, Found, forget_lookups, lookup
+from autotune.search_spaces import Space
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")
@@ -27,40 +30,275 @@ def problem(**fields: Any) -> Any:
     return FOUND.problem_type(**{"m": 4096, "n": 28672, "k": 8192, "world_size": 8, **fields})
 
 
+DEFAULT = FOUND.default_config(problem(), EIGHT_GPUS)
+
+
 def tuned(group_m: int) -> Config:
-    """A valid config that is not the default."""
-    return FOUND.default_config(problem(), EIGHT_GPUS).replace(group_m=group_m)
+    return DEFAULT.replace(group_m=group_m)
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Path]:
-    """An empty database's path, and no memory of others."""
     forget_lookups()
     yield tmp_path / "cache.db"
     forget_lookups()
 
 
 def keep(
-    path: Path, config: Config, *, stale: dict[str, str] | None = None, regime: Regime = DEFAULT_REGIME, **fields: Any
-) -> None:
-    """Put a finished study into the database."""
-    key = CacheKey.of(problem(**fields), EIGHT_GPUS, regime)
-    provenance = dataclasses.replace(provenance_of(FOUND), **(stale or {}))
+    path: Path, config: Config, *, finish: bool = True, machine: Machine = EIGHT_GPUS, stale: Any = None,
+    regime: Regime = DEFAULT_REGIME, **fields: Any,
+) -> int:  # fmt: skip
+    """Put a study into the database; returns its number."""
+    key = CacheKey.of(problem(**fields), machine, regime)
     with Store.open(path) as store:
-        study = store.study(key, provenance, seed=0, space_size=1)
-        store.finish(study.id, Winner(config, latency_of(100.0)))
+        study = store.study(key, dataclasses.replace(provenance_of(FOUND), **(stale or {})), seed=0, space_size=1)
+        if finish:
+            store.finish(study.id, Winner(config, latency_of(100.0)))
+    return study.id
 
 
-def look(path: Path, **fields: Any) -> Found:
-    machine = fields.pop("machine", EIGHT_GPUS)
-    return autotune.lookup("all_gather_gemm", problem(**fields), machine=machine, url=str(path))
+def look(path: Path, machine: Machine = EIGHT_GPUS, **fields: Any) -> Found:
+    return lookup("all_gather_gemm", problem(**fields), machine=machine, url=str(path))
 
 
-def test_exact(database: Path) -> None:
+@pytest.mark.parametrize(
+    ("m", "source"), [(2040, "default"), (2048, "nearest"), (4096, "exact"), (8192, "nearest"), (8200, "default")]
+)
+def test_a_factor_of_two_either_way_is_near(database: Path, m: int, source: str) -> None:
     keep(database, tuned(4))
+    found = look(database, m=m)
+    assert found.source == source
+    assert (found.entry is None) == (source == "default") and (found.reason == "") == (source == "exact")
+
+
+COLLECTIVE = Config(
+    {"mode": "custom_collective", "comm_programs": 32, "copy_kib": 8, "peer_order": "fanout", "protocol": "signal"}
+)
+COPIES = Config(
+    {"mode": "copy_engine", "transfer_rows": 256, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even"}
+)
+LIBRARY = Config({"mode": "bsp", "launch": "eager"})
+CAPTURED = LIBRARY.replace(launch="graph")
+
+
+def measure(path: Path, study: int, times: dict[Config, float | None]) -> None:
+    """Store a search's trials; None: a wrong result."""
+    with Store.open(path) as store:
+        for config, time in times.items():
+            wrong = Evaluation(Outcome.WRONG_RESULT, "wrong")
+            evaluation = wrong if time is None else Evaluation(Outcome.MEASURED, latency=latency_of(time))
+            store.record(study, TrialRecord(config, evaluation))
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize(
+    ("collective", "copies", "allowed"),
+    [
+        (110.0, 120.0, {"custom_collective", "copy_engine"}), (110.0, 140.0, {"custom_collective"}),
+        (140.0, 120.0, {"copy_engine"}), (140.0, 140.0, {"bsp"}), (None, None, {"bsp"}),
+    ],
+)  # fmt: skip
+def test_between_tuned_sizes_nothing_is_served_that_takes_another_way_there_or_was_slower_than_the_library(
+    database: Path, ranks: int, collective: float | None, copies: float | None, allowed: set[str]
+) -> None:
+    """The library took 130 µs at the tuned size, and 90 in a graph, which no operator makes of it."""
+    sizes = {"world_size": ranks, "m": 1024 * ranks}
+    push = DEFAULT.replace(block_m=128, transfer_rows=256)
+    study = keep(database, push, **sizes)
+    trials = {push: 100.0, push.replace(group_m=4): 101.0, COLLECTIVE: collective, COPIES: copies}
+    measure(database, study, {**trials, LIBRARY: 130.0, CAPTURED: 90.0})
+    kept = set()
+    for rows in (*range(520, 2040, 31), 640, 1024, 1152):
+        here = problem(**{**sizes, "m": rows * ranks})
+        found = look(database, **{**sizes, "m": rows * ranks})
+        assert FOUND.space.violation(found.config, here, EIGHT_GPUS) is None
+        most = MOST_WASTE * FOUND.waste(push, problem(**sizes), EIGHT_GPUS)
+        kept.add(found.config == push)
+        assert FOUND.waste(found.config, here, EIGHT_GPUS) <= most
+        if found.config == push:
+            continue
+        assert FOUND.waste(push, here, EIGHT_GPUS) > most
+        assert found.config["mode"] in allowed and found.config.get("launch") != "graph"
+        assert "times the work needed here" in found.reason and "the library" in found.reason
+        assert found.entry is not None and found.entry.winner.config == found.config
+        assert found.entry.winner.latency.median < 130.0 or allowed == {"bsp"}, "the pass for torch.compile goes by it"
+    assert kept == {True, False}
+
+
+def test_copies_are_served_where_their_chunks_fill_the_librarys_rounds_and_else_the_collective(database: Path) -> None:
+    scatter = workload("gemm_reduce_scatter")
+    copies = {"mode": "copy_engine", "transfer_rows": 1024, "gemm_streams": 1, "sum_block": 4096, "sum_warps": 4}
+    collective = Config({"mode": "custom_collective", "sum_block": 2048, "sum_warps": 8})
+
+    def of(m: int) -> Any:
+        return scatter.problem_type(m=m, n=4096, k=14336, world_size=2)
+
+    with Store.open(database) as store:
+        key = CacheKey.of(of(2048), EIGHT_GPUS)
+        study = store.study(key, provenance_of(scatter), seed=0, space_size=1)
+        store.finish(study.id, Winner(Config(copies), latency_of(100.0)))
+    measure(database, study.id, {Config(copies): 100.0, collective: 110.0, LIBRARY: 130.0})
+    modes = {
+        m: lookup("gemm_reduce_scatter", of(m), machine=EIGHT_GPUS, url=str(database)).config["mode"]
+        for m in (1026, 1278, 1500, 1984, 2046, 2048, 4094)
+    }
+    refused = {m for m, mode in modes.items() if mode == "custom_collective"}
+    assert refused == {1026, 1278, 1500} and set(modes.values()) == {"custom_collective", "copy_engine"}
+
+
+def test_what_was_tuned_with_the_detour_is_served_with_it(database: Path) -> None:
+    push = DEFAULT.replace(block_m=128)
+    keep(database, push, m=8 * 1000)
+    assert look(database, m=8 * 900).config == look(database, m=8 * 1024).config == push
+
+
+def test_a_study_without_trials_such_as_an_imported_one_lends_the_librarys_way(database: Path) -> None:
+    keep(database, DEFAULT.replace(block_m=128), m=8 * 1024)
+    found = look(database, m=8 * 1000)
+    assert (found.config, found.source) == (LIBRARY, "nearest")
+
+
+@pytest.mark.parametrize("field", ["source_hash", "space", "triton", "iris", "torch", "driver"])
+def test_every_field_of_the_provenance_makes_an_entry_stale(database: Path, field: str) -> None:
+    keep(database, tuned(4), stale={field: "other"})
     found = look(database)
-    assert (found.config, found.source, found.reason) == (tuned(4), "exact", "")
-    assert found.entry is not None and found.entry.winner.latency.median == 100.0
+    assert found.source == "default" and "stale: " in found.reason and f"{field} other is now" in found.reason
+    assert look(database, m=2048).source == "default", "nor is it near anything"
+
+
+def test_an_unfinished_study_is_no_entry(database: Path) -> None:
+    keep(database, tuned(4), finish=False)
+    assert look(database).source == "default"
+
+
+def test_a_superseded_winner_is_served_until_there_is_a_newer_one(database: Path) -> None:
+    study = keep(database, tuned(4))
+    with Store.open(database) as store:
+        store.forget(study)
+    keep(database, tuned(2), finish=False)
+    assert look(database).config == tuned(4)
+    keep(database, tuned(2))
+    forget_lookups()
+    assert look(database).config == tuned(2)
+
+
+def test_a_laptop_and_a_gpu_share_a_database_and_nothing_else(database: Path) -> None:
+    config = FOUND.default_config(problem(), LAPTOP).replace(group_m=2)
+    keep(database, tuned(4))
+    keep(database, config, machine=LAPTOP)
+    assert look(database).config == tuned(4)
+    assert look(database, machine=LAPTOP).config == config
+
+
+def test_of_the_rows_only_those_on_the_way_are_read_and_a_damaged_one_is_passed_over(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for group_m, m in ((1, 4096), (2, 5120), (4, 6144), (8, 65536)):
+        keep(database, tuned(group_m), m=m)
+    with closing(sqlite3.connect(database)) as raw, raw:
+        raw.execute("UPDATE tuning_studies SET winner_latency = '{}' WHERE id IN (2, 4)")
+    assert look(database).config == tuned(1)
+    assert caplog.messages == []
+    near = look(database, m=5120)
+    assert (near.config, near.source) == (tuned(4), "nearest")
+    [message] = caplog.messages
+    assert "row 2 of table tuning_studies is damaged" in message
+
+
+def test_many_threads_read_the_database_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(database, tuned(4))
+    opened = []
+    open_store = Store.open.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: type[Store], *arguments: Any, **options: Any) -> Store:
+        opened.append(arguments)
+        store: Store = open_store(cls, *arguments, **options)
+        return store
+
+    monkeypatch.setattr(Store, "open", classmethod(counted))
+    sizes = [1024 * (2 + number % 6) for number in range(400)] + [4096] * 50
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda m: look(database, m=m), sizes))
+    assert len(opened) == 1
+    assert {each.config for each in found} == {tuned(4)}
+    assert {each.source for each in found[-50:]} == {"exact"}
+
+
+def test_the_users_database_is_the_default_one(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(database, tuned(4))
+    assert autotune.lookup("all_gather_gemm", problem(), machine=EIGHT_GPUS).source == "default"
+    assert not (tmp_path / "user-data").exists(), "a lookup makes no files"
+    monkeypatch.setenv("AUTOTUNE_DB", str(database))
+    assert autotune.lookup("all_gather_gemm", problem(), machine=EIGHT_GPUS).source == "exact"
+
+
+def test_a_database_that_cannot_be_read_is_an_error_each_time(database: Path) -> None:
+    database.write_bytes(b"no database at all, but long enough to be taken for one" * 100)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            look(database)
+    database.unlink()
+    keep(database, tuned(4))
+    assert look(database).source == "exact", "the error was not remembered"
+
+
+def test_a_workload_with_another_space_gets_an_answer_of_its_own(database: Path) -> None:
+    """Of one class: such as in a notebook, where the space is changed after the first look-up."""
+    keep(database, tuned(4))
+    assert look(database).config == tuned(4)
+    changed = type(FOUND)()
+    changed.space = Space(*FOUND.space.dimensions.values())
+    found = lookup(changed, problem(), machine=EIGHT_GPUS, url=str(database))
+    assert found.source == "default" and "the search space has changed" in found.reason
+
+
+def test_a_variant_of_a_workload_gets_an_answer_of_its_own(database: Path) -> None:
+    """With the same space: its configs mean something else."""
+
+    class Variant(type(FOUND)):  # type: ignore[misc]
+        def default_config(self, problem: Any, machine: Machine) -> Config:
+            return tuned(2)
+
+    assert look(database).config == DEFAULT
+    assert lookup(Variant(), problem(), machine=EIGHT_GPUS, url=str(database)).config == tuned(2)
+
+
+def test_a_look_up_says_for_which_routing_its_config_was_tuned(database: Path) -> None:
+    """A config that was tuned for one popularity of experts is not served for another; the reason names it."""
+    sizes = {"tokens": 64, "hidden": 1024, "experts": 16, "top_k": 2, "world_size": 8}
+    dispatch, zipf = workload("moe_dispatch"), autotune.MoeDispatch(**sizes, routing="zipf", exponent=1.0)
+    with Store.open(database) as store:
+        study = store.study(CacheKey.of(zipf, EIGHT_GPUS), provenance_of(dispatch), seed=0, space_size=1)
+        store.finish(study.id, Winner(dispatch.default_config(zipf, EIGHT_GPUS), latency_of(100.0)))
+    uniform = autotune.MoeDispatch(**sizes)
+    cases = {"exact": zipf, "nearest": dataclasses.replace(zipf, tokens=128), "default": uniform}
+    for name, each in cases.items():
+        found = lookup(dispatch, each, machine=EIGHT_GPUS, url=str(database))
+        assert found.source == name
+        assert ("routing=zipf" in found.tuned_for) == (name != "default")
+        assert ("routing=zipf" in found.reason) == (name == "default")
+    larger = lookup(dispatch, dataclasses.replace(uniform, tokens=512), machine=EIGHT_GPUS, url=str(database))
+    assert "routing" not in larger.reason, "other sizes are"
+
+
+def test_bad_input(database: Path) -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Other(autotune.problem.Problem):  # type: ignore[misc, name-defined]
+        workload = "other"
+
+    older = dataclasses.replace(EIGHT_GPUS, device="NVIDIA A100", arch="sm_80")
+    fp8, here = problem(dtype="fp8", b_order="nk", scales="tensor"), {"machine": EIGHT_GPUS}
+    cases: list[tuple[type[Exception], Any, Any, dict[str, Any]]] = [
+        (UnknownWorkload, "all_gather", problem(), here),
+        (InputError, "all_gather_gemm", problem(), {**here, "regime": "eager"}),
+        (InvalidProblem, "all_gather_gemm", Other(world_size=2), here),
+        (InputError, type(FOUND), problem(), here),
+        (InputError, None, problem(), here),
+        (InvalidProblem, "all_gather_gemm", fp8, {"machine": older}),
+    ]
+    for error, name, asked, options in cases:
+        with pytest.raises(error):
+            autotune.lookup(name, asked, url=str(database), **options)
 
 
 def test_a_graph_of_the_library_s_calls_is_served_to_callers_who_capture_alone(database: Path) -> None:
@@ -75,52 +313,26 @@ def test_a_graph_of_the_library_s_calls_is_served_to_callers_who_capture_alone(d
             assert (found.config, found.source) == (captured, "exact")
         else:
             assert found.source == "nearest" and found.config["launch"] == "eager"
-            assert "an operator makes these calls one by one" in found.reason
-
-
-def test_nearest_is_the_closest_within_a_factor_of_two(database: Path) -> None:
-    keep(database, tuned(4), m=4096)
-    keep(database, tuned(2), m=8192)
-    assert look(database, m=7168).config == tuned(2)
-    assert look(database, m=5120).config == tuned(4)
-    assert look(database, m=2048).source == "nearest"
-    beyond = look(database, m=2040)
-    assert beyond.source == "default" and beyond.config == FOUND.default_config(problem(m=2040), EIGHT_GPUS)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"dtype": "fp16"},
-        {"layout": "k"},
-        {"in_place": True},
-        {"world_size": 4},
-        {"n": 14336},
-        {"bias": True},
+        {"dtype": "fp16"}, {"layout": "k"}, {"in_place": True}, {"world_size": 4}, {"n": 14336}, {"bias": True},
         {"machine": dataclasses.replace(EIGHT_GPUS, device="NVIDIA H100")},
         {"machine": dataclasses.replace(EIGHT_GPUS, interconnect="pcie")},
     ],
-)
+)  # fmt: skip
 def test_nothing_stands_in_across_anything_but_m(database: Path, fields: dict[str, Any]) -> None:
     keep(database, tuned(4))
     found = look(database, **fields)
-    assert found.source == "default" and found.entry is None and "nothing tuned" in found.reason
-
-
-def test_a_stale_entry_is_not_served_and_the_reason_names_the_field(database: Path) -> None:
-    keep(database, tuned(4), stale={"source_hash": "0" * 16, "torch": "1.0"})
-    found = look(database)
-    assert found.source == "default"
-    assert "stale" in found.reason and "torch 1.0 is now" in found.reason and "source_hash" in found.reason
-    keep(database, tuned(2))
-    forget_lookups()
-    assert look(database).config == tuned(2)
+    assert found.source == "default" and found.entry is None
 
 
 def test_a_config_that_the_space_refuses_is_not_served(database: Path) -> None:
     keep(database, tuned(4).replace(block_m=256, block_n=256))
     found = look(database)
-    assert found.source == "default" and "registers" in found.reason
+    assert found.source == "default"
 
 
 def test_without_a_database_there_is_the_default_and_no_file(database: Path) -> None:
@@ -128,43 +340,9 @@ def test_without_a_database_there_is_the_default_and_no_file(database: Path) -> 
     assert not database.exists()
 
 
-def test_the_database_is_read_once(database: Path) -> None:
-    keep(database, tuned(4))
-    assert look(database).source == "exact"
-    for leftover in database.parent.glob("cache.db*"):
-        leftover.unlink()
-    assert look(database, m=3072).source == "nearest"
-    with ThreadPoolExecutor(8) as pool:
-        assert {found.config for found in pool.map(lambda _: look(database), range(64))} == {tuned(4)}
-
-
 def test_a_foreign_database_is_an_error_not_a_default(database: Path) -> None:
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE other (x)")
     connection.close()
-    with pytest.raises(StoreError, match="another program"):
+    with pytest.raises(StoreError, match="another"):
         look(database)
-
-
-def test_bad_input(database: Path) -> None:
-    with pytest.raises(UnknownWorkload, match="all_gather_gemm"):
-        autotune.lookup("all_gather", problem(), url=str(database))
-
-    with pytest.raises(InputError, match="graph, pipelined"):
-        autotune.lookup("all_gather_gemm", problem(), machine=EIGHT_GPUS, url=str(database), regime="eager")
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Other(autotune.problem.Problem):  # type: ignore[misc, name-defined]
-        workload = "other"
-
-    with pytest.raises(InvalidProblem, match="AllGatherGemm"):
-        autotune.lookup("all_gather_gemm", Other(world_size=2), url=str(database))
-
-
-def test_a_class_in_place_of_its_workload_is_told_so(database: Path) -> None:
-    with pytest.raises(InputError, match=r"'> is not a workload: .*; write \w+\(\), which makes one"):
-        autotune.lookup(type(FOUND), problem(), machine=EIGHT_GPUS, url=str(database))  # type: ignore[arg-type]
-    with pytest.raises(
-        InputError, match="None is not a workload: expected a name, FILE:CLASS or an instance of Workload$"
-    ):
-        autotune.lookup(None, problem(), machine=EIGHT_GPUS, url=str(database))  # type: ignore[arg-type]

@@ -18,7 +18,6 @@ from autotune.runtime.entries import Entries, serve
 
 TODAY = Provenance("a", "b", "3.7", "0", "2.13", "")
 YESTERDAY = Provenance("a", "b", "3.6", "0", "2.13", "")
-REASON = "nothing tuned for this problem here"
 
 
 def key_of(problem: dict[str, Any]) -> CacheKey:
@@ -107,11 +106,11 @@ def test_a_fresh_entry_of_the_key_comes_before_all_others() -> None:
     key = key_of(problem)
     assert number_of(serve(Entries([stale, near, fresh]), key, TODAY, ["m"], lambda config: None).entry) == 2
     instead = serve(Entries([stale, near]), key, TODAY, ["m"], lambda config: None)
-    assert number_of(instead.entry) == 3 and instead.reason == "the tuned entry is stale: triton 3.6 is now 3.7"
+    assert number_of(instead.entry) == 3 and "stale" in instead.reason and "triton 3.6" in instead.reason
     refused = serve(Entries([near, fresh]), key, TODAY, ["m"], lambda config: "no" if config["number"] == 2 else None)
-    assert number_of(refused.entry) == 3 and refused.reason == "the tuned config is not valid here: no"
+    assert number_of(refused.entry) == 3 and "not valid" in refused.reason
     both = serve(Entries([stale]), key, TODAY, ["m"], lambda config: "no")
-    assert both.entry is None and both.reason == "the tuned entry is stale: triton 3.6 is now 3.7", "tune it again"
+    assert both.entry is None and "stale" in both.reason, "tune it again"
 
 
 def test_only_those_on_the_way_are_asked_whether_they_are_valid() -> None:

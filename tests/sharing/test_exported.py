@@ -77,75 +77,44 @@ def test_a_changed_config_is_a_small_diff(make_entry: MakeEntry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    "text",
     [
-        ("", "not JSON: Expecting value: line 1 column 1"),
-        ("[" * 100_000, "not JSON: "),
-        ("[]", 'expected an object with "format": "iris-autotune/configs"'),
-        (BEGINNING.replace("1", "3") + '"entries": []}', "version 3 of the format; this iris-autotune reads version 1"),
-        (BEGINNING + '"entries": ["\\ud800"]}', "entry 1: "),
-        (BEGINNING + '"entries": ' + "[" * 300 + "]" * 300 + "}", "entry 1: expected an object"),
-        (BEGINNING + '"entries": ' + "9" * 5000 + "}", "not JSON: Exceeds the limit"),
-        (BEGINNING + '"entries": {}}', "an array of entries"),
-        (BEGINNING + '"entries": [7]}', "entry 1: expected an object; got 7"),
-        (BEGINNING + '"entries": [], "x": 1}', "expected format, version and an array"),
+        "", "[" * 100_000, "[]", BEGINNING.replace("1", "3") + '"entries": []}', BEGINNING + '"entries": ["\\ud800"]}',
+        BEGINNING + '"entries": ' + "[" * 300 + "]" * 300 + "}", BEGINNING + '"entries": ' + "9" * 5000 + "}",
+        BEGINNING + '"entries": {}}', BEGINNING + '"entries": [7]}', BEGINNING + '"entries": [], "x": 1}',
     ],
-)
-def test_another_file_is_refused(text: str, told: str) -> None:
-    assert told in refusal(text)
+)  # fmt: skip
+def test_another_file_is_refused(text: str) -> None:
+    assert refusal(text)
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "told"),
+    ("place", "values"),
     [
-        (("latency", "median"), -1, "latency.median: allowed: 0.001 to 1e+12; got -1"),
-        (("latency", "median"), "fast", "latency.median: expected a number; got 'fast'"),
-        (("latency", "median"), float("nan"), "latency.median: not a finite number"),
-        (("latency", "iterations"), 2.5, "latency.iterations: expected an integer"),
-        (("baselines", "graph", "by_rank"), 3, "baselines.graph.by_rank: "),
-        (("config", "block_m"), 1.5, "config: config value block_m=1.5: allowed: "),
-        (("config",), {}, "config: 0 long, allowed: 1 or more"),
-        (("roofline", "times"), {}, "roofline.times: 0 long, allowed: 1 or more"),
-        (("roofline", "rates", "flops"), 0.0, "roofline.rates.flops: allowed: "),
-        (("problem", "m"), float("inf"), "problem.m: not a finite number"),
-        (("problem", "m"), [1, ["H200\x1b"]], "problem.m.1.0: holds \\x1b, a hidden character"),
-        (("problem", "m"), [1, {"a": 1}], "problem.m: expected text, a number or a flag"),
-        (("problem", "m"), None, "problem.m"),
-        (("world_size",), 0, "world_size: allowed: 1 to "),
-        (("provenance", "torch"), 2.11, "provenance.torch: expected text; got 2.11"),
-        (("finished_at",), "yesterday", "finished_at: "),
-        (("finished_at",), "2026-01-02T03:04:05", "finished_at: expected a date and a time with their zone"),
-        (("seed",), 2**63, "seed: not a 64-bit integer"),
-        (("trials",), True, "trials: expected an integer; got True"),
-        (("note",), "mine", "note: unknown field"),
-        (("study_id",), 3, "unknown field"),
-        (("regime",), "warm", "'warm' is not a valid Regime"),
-        (("device",), "", "device: 0 long, allowed: 1 or more"),
-        (("config", "mode"), "push\u202e", "config.mode: holds \\u202e"),
-        (("baselines", "a\nb"), {}, "holds \\n"),
-        (("arch",), "x" * 1001, "arch: longer than 1000 characters"),
-        (("latency", "low"), 420.0, "latency: low (420.0) is above high (419.125)"),
-        (("latency", "host_rounds"), [17.0], "latency: rounds: 2 of the device, "),
-        (("latency", "by_rank"), [1.0] * 7, "latency.by_rank: 7 times, world_size is 8"),
-        (("limits", "gemm", "by_rank"), [1.0], "gemm.by_rank: 1 times, world_size is 8"),
-        (("finished_at",), "0001-01-01T00:00:00+14:00", "finished_at: "),
-        (("finished_at",), "9999-12-31T23:59:59-14:00", "finished_at: "),
+        ("latency.median", [-1, "fast", float("nan")]), ("latency.iterations", [2.5]), ("latency.low", [420.0]),
+        ("latency.host_rounds", [[17.0]]), ("latency.by_rank", [[1.0] * 7]), ("limits.gemm.by_rank", [[1.0]]),
+        ("baselines.graph.by_rank", [3]), ("config", [{}]), ("config.block_m", [1.5]), ("config.mode", ["push\u202e"]),
+        ("roofline.times", [{}]), ("roofline.rates.flops", [0.0]),
+        ("problem.m", [float("inf"), [1, ["H200\x1b"]], [1, {"a": 1}], None]), ("world_size", [0]),
+        ("provenance.torch", [2.11]), ("seed", [2**63]), ("trials", [True]), ("note", ["mine"]), ("study_id", [3]),
+        ("regime", ["warm"]), ("device", [""]), ("arch", ["x" * 1001]), ("baselines.a\nb", [{}]),
+        ("finished_at", ["yesterday", "2026-01-02T03:04:05", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"]),
     ],
-)
-def test_a_mistake_is_named_by_entry_and_field(
-    make_entry: MakeEntry, place: tuple[str, ...], value: Any, told: str
-) -> None:
-    message = refusal(changed(write([make_entry(m=16), make_entry()]), "entries", 1, *place, to=value))
-    assert 'entry 2 (all_gather_gemm {"b_order": ' in message
-    assert told in message
-    assert "entry 1" not in message
+)  # fmt: skip
+def test_a_mistake_is_named_by_entry_and_field(make_entry: MakeEntry, place: str, values: list[Any]) -> None:
+    text = write([make_entry(m=16), make_entry()])
+    for value in values:
+        message = refusal(changed(text, "entries", 1, *place.split("."), to=value))
+        assert "entry 2 (all_gather_gemm" in message and "entry 1" not in message
+        assert place.split(".")[0] in message.partition("), ")[2].casefold()
 
 
 def test_what_would_be_refused_again_is_not_exported(make_entry: MakeEntry, caplog: pytest.LogCaptureFixture) -> None:
     good, bad = make_entry(m=16), make_entry()
     bad = dataclasses.replace(bad, key=dataclasses.replace(bad.key, device="H200\x1b[2J"))
     assert read(write([good, bad])) == [without_study(good)]
-    assert caplog.messages == [r"study 7 is left out: device: holds \x1b, a hidden character; got 'H200\x1b[2J'"]
+    (told,) = caplog.messages
+    assert "study 7" in told and r"\x1b" in told
 
 
 def test_latencies_under_other_routings_are_in_the_file(make_entry: MakeEntry) -> None:
@@ -155,12 +124,9 @@ def test_latencies_under_other_routings_are_in_the_file(make_entry: MakeEntry) -
     entry = dataclasses.replace(plain, winner=dataclasses.replace(plain.winner, routings=routings))
     text = write([entry])
     assert read(text) == [without_study(entry)]
-    place = "entries", 0, "routings", "zipf 1", "latency", "by_rank"
-    told = refusal(changed(text, *place, to=[1.0] * 3))
-    assert "routings.zipf 1.latency.by_rank: 3 times, world_size is 8" in told
-    place = "entries", 0, "routings", "zipf 1", "baselines", "graph", "by_rank"
-    told = refusal(changed(text, *place, to=[530.0] * 3))
-    assert "routings.zipf 1.baselines.graph.by_rank: 3 times, world_size is 8" in told
+    for place in (("latency", "by_rank"), ("baselines", "graph", "by_rank")):
+        told = refusal(changed(text, "entries", 0, "routings", "zipf 1", *place, to=[1.0] * 3))
+        assert ".".join(["routings.zipf 1", *place]) in told
 
 
 def test_many_mistakes_are_cut_short(make_entry: MakeEntry) -> None:
@@ -174,13 +140,13 @@ def test_many_mistakes_are_cut_short(make_entry: MakeEntry) -> None:
 def test_the_same_key_twice_is_refused(make_entry: MakeEntry) -> None:
     values = json.loads(write([make_entry(m=16), make_entry()]))
     values["entries"].append(values["entries"][0])
-    assert refusal(json.dumps(values)).startswith("entries 1 and 3 have the same problem, machine and provenance")
+    assert refusal(json.dumps(values)).startswith("entries 1 and 3 ")
 
 
 def test_a_value_given_twice_is_refused(make_entry: MakeEntry) -> None:
     """As a merge leaves it; Python takes the last one."""
     text = write([make_entry()]).replace('"seed":', '"seed": 7,\n      "seed":')
-    with pytest.raises(InputError, match="an object in it names seed twice; keep one"):
+    with pytest.raises(InputError, match="seed twice"):
         read(text)
 
 

@@ -39,8 +39,10 @@ def test_each_study_has_its_own_trials_and_the_finals_are_none(make_entry: Any, 
                 store.record(study.id, each)
             store.finish(study.id, one.winner)
         entries = store.entries()
-        assert write_optuna(store, entries, file := tmp_path / "optuna.db") == 4
+        for _ in range(2):
+            write_optuna(store, entries, file := tmp_path / "optuna.db")
     url = f"sqlite:///{file}"
     studies = [optuna.load_study(study_name=name, storage=url) for name in optuna.get_all_study_names(url)]
+    assert [len(study.trials) for study in studies] == [2, 2], "written again it adds nothing"
     found = {frozenset(name for each in study.trials for name in each.params) for study in studies}
     assert found == {frozenset({"mode", "block_m"}), frozenset({"mode", "tile"})}

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
+from fakes import Bench
 
-from fakes import Bench, FakeGang
-
-from autotune.config import Config
 from autotune.machine import H100
-from autotune.outcome import Evaluation
-from autotune.results.figures import config_text, microseconds
+from autotune.results.figures import config_text
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")
@@ -17,22 +13,12 @@ DEFAULT = WORKLOAD.default_config(WORKLOAD.default_problem(H100, 8), H100)
 def test_it_is_measured_as_is_asked_for_and_each_time_is_its_own(gpus: Bench) -> None:
     given = []
 
-    def prepare(gang: FakeGang) -> None:
-        works, gang.host = gang.evaluate, lambda config: 25.0
-
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            given.append((seed, plan.screen, plan.iterations))
-            return works(config, seed, plan)
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    gpus.prepare = prepare
+    gpus.prepare = lambda gang: setattr(gang, "host", lambda config: 25.0)
+    gpus.hook = lambda gang, config, seed, plan: given.append((seed, plan.screen, plan.iterations))
     words = ("all-gather-gemm", "--config", DEFAULT.to_json(), "--seed", "7", "--effort", "full")
-    shown = gpus.tune(*words).stdout
-    median = gpus.json(*words)["latency"]["median"]
-    assert given == [(7, 25, 25)] * 2
-    assert "25.00 µs to enqueue a call" in shown
-    assert f"{microseconds(median + 25.0)}, one bound call" in shown and f"latency   {microseconds(median)}" in shown
+    latency = gpus.json(*words)["latency"]
+    assert given == [(7, 25, 25)]
+    assert latency["host"] == 25.0 and latency["isolated"] == latency["median"] + 25.0
 
 
 def test_a_config_may_be_pasted_as_it_is_shown(gpus: Bench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from autotune.fleet.problem_list import parse_list
 from autotune.machine import Machine, machine
 from autotune.model_runs.comparison import row
 from autotune.model_runs.dense import DenseLayers
-from autotune.text import microseconds
 
 
 def test_the_list_has_every_collective_with_its_gemm(gpus: Bench, tmp_path: Path) -> None:
@@ -90,17 +88,14 @@ def test_a_layer_decodes_over_the_tokens_that_it_attends_to(
     file, words = config(tmp_path, **changed), ("--tp", "2", "--tokens", "4", "--context", "8192")
     decodes = [each for each in listed(gpus, file, *words).values() if "kv_len" in each]
     assert [(each["calls"], each["soft_cap"]) for each in decodes] == ([(layers, soft_cap)] if layers else [])
-    said = gpus.tune("model", file, "--list", *words).stderr
-    assert (f"{3 - layers} of its 3 layers attend to the last 4096 tokens alone: of longer" in said) == (layers < 3)
     (near,) = [each for each in listed(gpus, file, *words[:-1], "4096").values() if "kv_len" in each]
     assert near["calls"] == 3, "no window is shorter"
-    assert "left out" not in gpus.tune("model", file, "--list", *words[:-1], "4096").stderr
 
 
 def test_a_budget_is_shared_out_by_what_is_to_be_gained(gpus: Bench, tmp_path: Path) -> None:
     words = ("--tp", "2", "--tokens", "1,8192", "--budget", "10m", "--list", "-o", str(tmp_path / "list.yaml"))
     result = gpus.tune("model", config(tmp_path), *words)
-    assert result.exit_code == 0 and "wrote the problems to" in result.stderr
+    assert result.exit_code == 0
     asked = parse_list((tmp_path / "list.yaml").read_text())
     seconds = {each.problem: float(dict(each.options)["budget"].removesuffix("s")) for each in asked}
     assert sum(seconds.values()) == pytest.approx(600, abs=len(seconds))
@@ -115,12 +110,6 @@ def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None
     words = ("model", config(tmp_path), "--tp", "2", "--tokens", "4,256", "--trials", "12", "--effort", "quick")
     result = gpus.tune(*words)
     assert result.exit_code == 0, result.output
-    heading, *rows, decode, prefill = result.stdout.splitlines()
-    assert heading.split()[0] == "forward"
-    layers = ["attention out", "down", "q, k, v", "gate, up", "attention out", "down"]
-    assert [next(layer for layer in layers if f" {layer} " in row) for row in rows] == layers
-    assert decode.startswith("4 tokens: predicted ") and "times as fast, of which" in decode
-    assert prefill.startswith("256 tokens: predicted ")
     again = gpus.json(*words)
     assert not gpus.gangs[1:], "all from the cache"
     for forward in again["forwards"]:
@@ -137,14 +126,10 @@ def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None
 def test_what_the_budget_is_too_short_for_is_named(laptop: Bench, tmp_path: Path) -> None:
     file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
     result = laptop.tune("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
-    assert result.exit_code == 0, result.output
-    assert "not tuned: gemm-all-reduce m=" in result.stdout, "their turn may come"
-    assert "; shares of the budget below 20 s, since the others gain more. A longer --budget" in result.stdout
+    assert result.exit_code == 0 and "not tuned" in result.stdout, result.output
+    assert len({*laptop.gangs[0].problems}) == 1
     again = laptop.tune("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
     assert again.exit_code == 0 and len({problem for gang in laptop.gangs for problem in gang.problems}) == 2
-    assert "rates of this device are not known" in result.stdout
-    assert len(re.findall(r"^\d+ tokens .* not tuned\b", result.stdout, re.M)) == 3
-    assert len({*laptop.gangs[0].problems}) == 1
 
 
 def test_a_written_list_is_tuned_with_its_calls(laptop: Bench, tmp_path: Path) -> None:
@@ -183,10 +168,6 @@ def test_measured_forwards_stand_beside_their_prediction(
 
     monkeypatch.setattr(session, "measured_rows", rows)
     words = ("model", config(tmp_path), "--tp", "2", "--tokens", "256,4", "--trials", "9", "--measure", "--layers", "2")
-    result = gpus.tune(*words)
-    assert result.exit_code == 0, result.output
-    assert "2 of 3 layers with random weights" in result.stdout and "1.200 ± 0.000" in result.stdout
-    assert "measuring 2 layers: plain" in result.stderr and "interpreter" not in result.stdout
     found, gains = gpus.json(*words), []
     assert [each["forward"] for each in found["measured"]] == ["256 tokens", "4 tokens"]
     for each, whole in zip(found["measured"], found["forwards"], strict=True):
@@ -198,15 +179,6 @@ def test_measured_forwards_stand_beside_their_prediction(
         told, promise = each["predicted"], each["promise"]
         assert 0 < told["without_communication"] < whole["predicted"]["without_communication"], "of two layers"
         assert told["before"] - told["after"] == pytest.approx(promise["library"] - promise["winners"])
-        rows_told = [re.split(r"  +", line) for line in result.stdout.splitlines()]
-        (cells,) = [cells for cells in rows_told if cells[:2] == [each["forward"], "600.0 µs"]]
-        promised = [promise["library"] - promise[then] for then in ("winners", "limits")]
-        *cells, difference = cells
-        assert [float(cell) for cell in cells[8:]] == pytest.approx([100 / g for g in promised if g > 0], abs=0.01)
-        assert difference == "1e-03" and cells[4:8] == [
-            "styles eager", microseconds(told["before"]), microseconds(told["after"]),
-            f"{told['before'] / told['after']:.2f}",
-        ]  # fmt: skip
         gains.append((told["before"] - told["after"], whole["predicted"]["before"] - whole["predicted"]["after"]))
     if captured:
         assert 0 < sum(mine for mine, _ in gains) < 0.9 * sum(eager * 2 / 3 for _, eager in gains)
@@ -222,15 +194,14 @@ def test_a_measured_difference_ends_with_an_error(gpus: Bench, tmp_path: Path, m
 
     monkeypatch.setattr(session, "measured_rows", rows)
     result = gpus.tune("model", config(tmp_path), "--tp", "2", "--tokens", "4", "--trials", "9", "--measure")
-    assert result.exit_code == 1 and "results differ from plain's" in result.stderr
-    assert "layers with random weights" not in result.stdout
+    assert result.exit_code == 1 and "600" not in result.stdout
 
 
 def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
     file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
     laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 20)
     result = laptop.tune("model", file, "--tokens", "4,8", "--trials", "8")
-    assert result.exit_code == 130 and "the same command continues the run" in result.stderr
+    assert result.exit_code == 130
     laptop.prepare = lambda gang: None
     assert laptop.tune("model", file, "--tokens", "4,8", "--trials", "8").exit_code == 0
     assert len(laptop.gangs[1].problems) < 5
@@ -239,46 +210,37 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "words", "told"),
     [
-        (
-            {"model_type": "jamba", "num_experts": 8},
-            (),
-            "model_type jamba: a mixture of experts (num_experts=8)",
-        ),
-        ({"model_type": "mixtral"}, (), "num_local_experts is missing: a whole number from 1 to"),
-        (MIXTRAL | {"num_experts_per_tok": True}, (), "num_experts_per_tok=true: a whole number from 1 to"),
-        (MIXTRAL | {"num_local_experts": "64"}, (), 'num_local_experts="64": a whole number from 1 to'),
-        (QWEN | {"decoder_sparse_step": 0}, (), "decoder_sparse_step=0: a whole number from 1 to"),
-        (MIXTRAL | {"num_local_experts": 5}, (), "--tp 2 must divide 5 experts"),
-        (MIXTRAL | {"intermediate_size": 2049}, BY_WIDTH, "--tp 2 must divide an expert's width of 2049"),
-        (MIXTRAL | {"num_local_experts": 16, "num_experts_per_tok": 9}, BY_WIDTH, "9 experts per token on 2 ranks"),
-        (MIXTRAL, ("--dtype", "fp8", "--scales", "tensor"), "scales='tensor': allowed: none, row, block"),
-        (MIXTRAL | {"num_experts_per_tok": 9}, (), "top_k=9: 8 at most"),
-        (QWEN | {"mlp_only_layers": 1}, (), "mlp_only_layers=1: a list of layers is needed"),
-        ({"model_type": "lama"}, (), "model_type lama: unknown; known: llama, mistral"),
-        ({"model_type": None}, (), "no model_type"),
-        ({"hidden_size": "wide"}, (), 'hidden_size="wide": a whole number from 1 to 2147483647 is needed'),
-        ({"hidden_size": "64"}, (), 'hidden_size="64": a whole number from 1 to 2147483647 is needed'),
-        ({"num_attention_heads": True}, (), "num_attention_heads=true: a whole number from 1 to"),
-        ({"hidden_size": None}, (), "hidden_size is missing: a whole number from 1 to"),
-        ({"num_hidden_layers": 2**40}, (), "num_hidden_layers=1099511627776: a whole number from 1 to 10000"),
-        ({"attention_bias": "no"}, (), 'attention_bias="no": true or false is needed'),
-        ({"num_attention_heads": 7}, (), "num_attention_heads=7 must divide hidden_size=512"),
-        ({}, ("--tp", "3"), "--tp 3 must divide 8 heads"),
-        ({"num_key_value_heads": 3}, (), "--tp 2 must divide 3 KV heads, or be a multiple of them"),
-        ({}, ("--tp", "1"), "--tp 1: one rank communicates with nobody"),
-        ({}, ("--tokens", "8..4"), "ends below its start"),
-        ({}, ("--dtype", "int8"), "--dtype int8: allowed: bf16"),
-        ({}, ("--sequence-parallel-from", "often"), "write a number of tokens, or never"),
-        ({"head_dim": 96}, ("--context", "4096"), "flash decode takes heads of 64, 128, 256 elements, not 96"),
-        ({}, ("--context", "4095"), "--context 4095: 2 ranks must divide it"),
-        ({}, ("--budget", "soon"), "budget 'soon': write it like 90s"),
-        ({}, ("--measure",), "--measure tunes first, and --list tunes nothing"),
-        ({}, ("--layers", "2"), "--layers is for --measure"),
-        ({}, ("--trials", "5", "--force"), "--trials, --force: for tuning, and --list tunes nothing: choose one"),
-        ({}, ("--effort", "full", "--seed", "1"), "--effort, --seed: for tuning, and --list tunes nothing"),
-        ({}, ("--json",), "--json prints results, and --list, which is YAML, has none"),
-        ({}, ("--tokens", f"1..{'9' * 5000}"), "write a list like 16,64,256"),
-        ({}, ("--sequence-parallel-from", "9" * 5000), "write a number of tokens, or never"),
+        ({"model_type": "jamba", "num_experts": 8}, (), "jamba"),
+        ({"model_type": "mixtral"}, (), "num_local_experts is missing"),
+        (MIXTRAL | {"num_local_experts": "64"}, (), "num_local_experts"),
+        (QWEN | {"decoder_sparse_step": 0}, (), "decoder_sparse_step"),
+        (MIXTRAL | {"num_local_experts": 5}, (), "5 experts"),
+        (MIXTRAL | {"intermediate_size": 2049}, BY_WIDTH, "2049"),
+        (MIXTRAL | {"num_local_experts": 16, "num_experts_per_tok": 9}, BY_WIDTH, "9 experts"),
+        (MIXTRAL, ("--dtype", "fp8", "--scales", "tensor"), "scales='tensor'"),
+        (MIXTRAL | {"num_experts_per_tok": 9}, (), "top_k=9"),
+        (QWEN | {"mlp_only_layers": 1}, (), "mlp_only_layers"),
+        ({"model_type": "lama"}, (), "lama"),
+        ({"model_type": None}, (), "model_type"),
+        ({"hidden_size": "wide"}, (), "hidden_size"),
+        ({"num_attention_heads": True}, (), "num_attention_heads"),
+        ({"hidden_size": None}, (), "hidden_size is missing"),
+        ({"num_hidden_layers": 2**40}, (), "num_hidden_layers"),
+        ({"attention_bias": "no"}, (), "attention_bias"),
+        ({"num_attention_heads": 7}, (), "must divide hidden_size"),
+        ({}, ("--tp", "3"), "8 heads"),
+        ({"num_key_value_heads": 3}, (), "3 KV heads"),
+        ({}, ("--tp", "1"), "--tp 1"),
+        ({}, ("--tokens", "8..4"), "8..4"),
+        ({}, ("--dtype", "int8"), "--dtype int8"),
+        ({}, ("--sequence-parallel-from", "often"), "often"),
+        ({"head_dim": 96}, ("--context", "4096"), "96"),
+        ({}, ("--context", "4095"), "--context 4095"),
+        ({}, ("--budget", "soon"), "soon"),
+        ({}, ("--trials", "5", "--effort", "full", "--seed", "1", "--force"), "--trials, --effort, --seed, --force"),
+        ({}, ("--json",), "--json"),
+        ({}, ("--tokens", f"1..{'9' * 5000}"), "--tokens"),
+        ({}, ("--sequence-parallel-from", "9" * 5000), "--sequence-parallel-from"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(
@@ -294,8 +256,7 @@ def tuned_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **sizes: int
     words = ("--tp", "2", "--tokens", "8", "--trials", "3", "--effort", "quick", "--measure", "--layers", "1")
     result = Bench(machine()).tune("model", config(tmp_path, **sizes), *words)
     assert result.exit_code == 0, result.output
-    assert "1 of 3 layers with random weights" in result.stdout
-    assert "8 tokens: predicted" in result.stdout and result.stdout.count("gemm-all-reduce") == 2
+    assert result.stdout.count("gemm-all-reduce") == 2
 
 
 @pytest.mark.slow

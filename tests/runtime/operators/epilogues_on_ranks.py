@@ -101,7 +101,6 @@ def several(context: autotune.Context) -> dict[str, Any]:
         results.append(torch.compile(call, backend="aot_eager", fullgraph=True)(a, apart, bias))
         errors = [error(mine, right) for each in results for mine, right in zip(each, expected, strict=True)]
         found[order] = max(errors) < WORST and len(errors) == 12
-        found[f"{order} is one problem"] = len(context._choices._known) == 1
         context.release()
     return found
 
@@ -127,7 +126,7 @@ def gathered(context: autotune.Context) -> dict[str, Any]:
         "loads": "pointer", "schedule": "tile",
     })  # fmt: skip
     refusal = said(lambda: gathering(context, a, b, gather_dim=-1, config=pull))
-    return {**found, "pull refused": "there is no gathered A to return" in refusal}
+    return {**found, "pull refused": refusal.startswith("Invalid")}
 
 
 def gathered_bits(context: autotune.Context) -> dict[str, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,23 +72,13 @@ def _gathers() -> Iterator[tuple[str, Form]]:
 
     matrices = {"a": (4, DEPTH), "b": (DEPTH, COLUMNS), "bias": (COLUMNS,)}
     for kept in (False, True):
-        yield (
-            f"gather kept {kept}",
-            Form(lambda *x, kept=kept: gather(*x, keep_gathered=kept), truth(0, 1, True), matrices),
-        )
+        call = functools.partial(gather, keep_gathered=kept)
+        yield f"gather kept {kept}", Form(call, truth(0, 1, True), matrices)
     for dim in (0, 1, -1):
-        yield (
-            f"gather {dim}",
-            Form(lambda *x, dim=dim: gather(*x, gather_dim=dim), truth(dim, 1, True), shapes(dim, bias=True)),
-        )
-        yield (
-            f"gather {dim} with A",
-            Form(
-                lambda *x, dim=dim: autotune.all_gather_gemm_with_gathered(*x, gather_dim=dim),
-                truth(dim, 1, whole=True),
-                shapes(dim),
-            ),
-        )
+        call = functools.partial(gather, gather_dim=dim)
+        yield f"gather {dim}", Form(call, truth(dim, 1, True), shapes(dim, bias=True))
+        call = functools.partial(autotune.all_gather_gemm_with_gathered, gather_dim=dim)
+        yield f"gather {dim} with A", Form(call, truth(dim, 1, whole=True), shapes(dim))
     rows = [3 + rank for rank in range(ranks)]
     ragged: Any = {"a": [(each, DEPTH) for each in rows], "b": (DEPTH, COLUMNS)}
     yield "gather rows", Form(lambda *x: gather(*x, rows=rows), truth(0, 1), ragged)
@@ -127,10 +118,8 @@ def _scatters() -> Iterator[tuple[str, Form]]:
     for dim in range(3):
         for average in (False, True):
             reduce_op, shapes = "avg" if average else "sum", {**cube, "bias": (COLUMNS,)}
-            yield f"scatter {dim} {reduce_op}", Form(
-                lambda *x, dim=dim, op=reduce_op: scatter(*x, scatter_dim=dim, reduce_op=op), truth(dim, average),
-                shapes, ("bias",),
-            )  # fmt: skip
+            call = functools.partial(scatter, scatter_dim=dim, reduce_op=reduce_op)
+            yield f"scatter {dim} {reduce_op}", Form(call, truth(dim, average), shapes, ("bias",))
             if average or dim == 2:  # where the residual is added afterwards
                 whole = [ranks, 2 * ranks, COLUMNS]
                 whole[dim] //= ranks
@@ -145,10 +134,8 @@ def _scatters() -> Iterator[tuple[str, Form]]:
     empty = {"a": (0, DEPTH), "b": (DEPTH, COLUMNS), "bias": (COLUMNS,)}
     for dim in (0, 1):
         for reduce_op in ("sum", "avg"):
-            yield f"scatter {dim} {reduce_op} of no rows", Form(
-                lambda *x, dim=dim, op=reduce_op: scatter(*x, scatter_dim=dim, reduce_op=op),
-                truth(dim, False), empty, ("bias",),
-            )  # fmt: skip
+            call = functools.partial(scatter, scatter_dim=dim, reduce_op=reduce_op)
+            yield f"scatter {dim} {reduce_op} of no rows", Form(call, truth(dim, False), empty, ("bias",))
 
 
 def _reduces() -> Iterator[tuple[str, Form]]:
@@ -164,16 +151,8 @@ def _reduces() -> Iterator[tuple[str, Form]]:
     for rows in ((4,), (2, 3)):
         shapes: Any = {"a": (*rows, DEPTH), "b": (DEPTH, COLUMNS), "bias": (COLUMNS,)}
         for reduce_op in ("sum", "avg"):
-            yield (
-                f"reduce {len(rows)} {reduce_op}",
-                Form(
-                    lambda *x, op=reduce_op: reduce(*x, reduce_op=op),
-                    truth(reduce_op == "avg"),
-                    shapes,
-                    ("bias",),
-                    True,
-                ),
-            )
+            call = functools.partial(reduce, reduce_op=reduce_op)
+            yield f"reduce {len(rows)} {reduce_op}", Form(call, truth(reduce_op == "avg"), shapes, ("bias",), True)
     yield "reduce avg residual", Form(
         lambda *x: reduce(*x[:3], residual=x[3], reduce_op="avg"), truth(True),
         {"a": (2, 3, DEPTH), "b": (DEPTH, COLUMNS), "residual": (2, 3, COLUMNS)}, ("residual",), True,

@@ -11,9 +11,7 @@ import torch
 import torch.distributed as dist
 from calls import HEAP, call, said
 from forms_on_ranks import every
-from functorch.compile import make_boxed_func
 from gradient_cases import Operands, Tensor, drawn, expected, few, in_fp64, kinds, loss, own_loss, worst
-from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import checkpoint
 
 import autotune
@@ -30,7 +28,7 @@ def gradients(arguments: tuple[str, bool]) -> dict[str, Any]:
             "wider": wider(context),
             "gathered": dict(gathered(context)),
             "stored": stored(context),
-            **ways(context, sample),
+            "ways": ways(context, sample),
             "autocast": autocast(context),
             "refused": refused(context),
         }
@@ -86,18 +84,10 @@ def stored(context: autotune.Context) -> list[str]:
     return found
 
 
-def ways(context: autotune.Context, sample: bool) -> dict[str, Any]:
-    """Errors through a checkpoint, in a compiled function, and after two calls; and our operators in the two halves of
-    the compiled function's joint graph.
-    """
-    found, halves = {}, {}
+def ways(context: autotune.Context, sample: bool) -> dict[str, float]:
+    """Errors through a checkpoint, in a compiled function, and after two calls."""
+    found = {}
     for problem in few():
-        graphs: list[str] = []
-
-        def keep(module: torch.fx.GraphModule, _: Any, graphs: list[str] = graphs) -> Any:
-            names = [str(node.target) for node in module.graph.nodes if "iris_autotune" in str(node.target)]
-            graphs.append(" ".join(name.removeprefix("iris_autotune.").removesuffix(".default") for name in names))
-            return make_boxed_func(module.forward)
 
         def once(*operands: Any, problem: Any = problem, **more: Any) -> Tensor:
             return own_loss(problem, torch.nn.functional.relu(call(context, problem, operands, **more)) * 2)
@@ -108,7 +98,7 @@ def ways(context: autotune.Context, sample: bool) -> dict[str, Any]:
         own = reset()
         once(*own).backward()
         right = tuple(None if x is None else x.grad for x in own)
-        compiled = torch.compile(once, backend=aot_autograd(fw_compiler=keep, bw_compiler=keep), fullgraph=True)
+        compiled = torch.compile(once, backend="aot_eager", fullgraph=True)
         attempts: dict[str, Callable[..., Tensor]] = {
             "compiled": compiled,
             "checkpoint": lambda *x, once=once: checkpoint(once, *x, use_reentrant=False),
@@ -123,8 +113,7 @@ def ways(context: autotune.Context, sample: bool) -> dict[str, Any]:
             attempt(*own).backward()
             attempt(*own).backward()
             found[f"{problem.workload} {name}"] = worst(own, right, times=2)
-        halves[problem.workload] = graphs
-    return {"ways": found, "graph": halves}
+    return found
 
 
 def autocast(context: autotune.Context) -> dict[str, float]:

@@ -10,7 +10,6 @@ import torch
 from calls import HEAP, configs, said
 
 import autotune
-from autotune.kernels.moe.histogram import histogram_text, shares_of
 from autotune.kernels.moe.routing import Kind, drawn_routing
 from autotune.workloads import workload
 
@@ -99,7 +98,6 @@ def calls(url: str) -> dict[str, Any]:
             "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn[:2]),
             "compiled": grown(layer.mixed, layer.wrong_mixed, drawn[0]),
             "gathered, compiled": grown(layer.gathered, layer.wrong_gathered, drawn[0]),
-            "asked": asked(layer, drawn[0]),
             "beyond": beyond(layer, drawn[0]),
             "too many": too_many(context),
             "too many rows": too_many_rows(context),
@@ -241,25 +239,6 @@ def combining(layer: Layer, operands: Operands, *, fused: bool) -> Callable[...,
         return functools.partial(autotune.moe_gemm_combine, layer.context, a, layer.own_down, *plan, ids)
     found = autotune.moe_dispatch(layer.context, x, ids, gates, experts=experts)
     return functools.partial(autotune.moe_combine, layer.context, *found, ids)
-
-
-def asked(layer: Layer, operands: Operands) -> list[Any]:
-    """The options of calls, as their problems have them; and whether each result is where it is wanted."""
-    x, ids, gates = operands
-    recorded: Any = {"routing": "recorded", "histogram": histogram_text(range(layer.problem.experts))}
-    context, by = layer.context, {"experts": layer.problem.experts, **recorded}
-    with autotune.collect() as problems:
-        rows, *plan = autotune.moe_dispatch(context, x, ids, gates, **by)
-        outs: Any = torch.empty(len(rows), layer.own_up.shape[2], dtype=x.dtype, device=x.device), *plan
-        made = autotune.moe_dispatch_gemm(context, x, ids, gates, layer.own_up, epilogue="none", out=outs, **by)
-        a, *_ = autotune.moe_dispatch_gemm(context, x, ids, gates, layer.own_up, gate_up="interleaved", **by)
-        out, wanted = torch.empty_like(x), {"deterministic": True, **recorded}
-        summed = autotune.moe_combine(context, rows, *plan, ids, out=out, **wanted)
-        also = autotune.moe_gemm_combine(context, a, layer.own_down, *plan, ids, out=out, **wanted)
-    names = "workload", "epilogue", "gate_up", "deterministic"
-    told = [[*(getattr(p, name, None) for name in names), len(shares_of(p.histogram))] for p in problems]  # type: ignore[attr-defined]
-    same = [each is one for each, one in zip(made, outs, strict=True)]
-    return [told, all(same) and summed is out and also is out]
 
 
 def replays(url: str) -> dict[str, int]:

@@ -30,11 +30,6 @@ def everything(url: str) -> dict[str, Any]:
         return {"without rows": without_rows(context), "uneven": uneven(context), "compiled": compiled(Layer(context))}
 
 
-def uneven_alone(url: str) -> dict[str, float]:
-    with autotune.Context(HEAP, url=url) as context:
-        return uneven(context)
-
-
 def without_rows(context: autotune.Context) -> dict[str, Any]:
     """By operator and layer: the shapes of results; whether these are the same in each way to call it, and zero; the
     problems that ran, the heap's memory, gradients, and the error of ranks that differ.

@@ -62,9 +62,7 @@ def test_an_out_that_overlaps_an_operand_is_refused(pair: Pair) -> None:
     for said in pair["overlaps"]:
         fine = {name for name, told in said.items() if told == "no error"}
         assert fine == {"first beside", "later beside"}
-        assert all(
-            "shares memory with another tensor of the call" in told for name, told in said.items() if name not in fine
-        )
+        assert all(told.startswith("InvalidProblem") for name, told in said.items() if name not in fine)
 
 
 def test_a_rank_without_a_page_of_the_cache_contributes_nothing(pair: Pair) -> None:
@@ -84,7 +82,7 @@ def test_a_closed_context_gives_everything_back_at_once(pair: Pair) -> None:
 def test_an_error_on_one_rank_leaves_no_other_one_waiting(pair: Pair) -> None:
     gone, told = pair["left_by_an_error"]
     assert gone["told"] == "ZeroDivisionError: planted"
-    assert told["told"].startswith("GangError: rank 0 has given up by ZeroDivisionError: planted")
+    assert told["told"].startswith("GangError") and "ZeroDivisionError: planted" in told["told"]
     for answer in (gone, told):
         assert answer["seconds"] < 300
         assert all(answer["after"][kind] <= count for kind, count in answer["before"].items())
@@ -96,7 +94,7 @@ def test_check_sees_calls_on_every_stream(tmp_path: Path, gpu: str) -> None:
     for said in others:
         assert said["check"].startswith("GangError: gemm_all_reduce")
     for said in (*others, last):
-        assert said["captured"].startswith("InputError: check() waits for the device")
+        assert said["captured"].startswith("InputError")
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -110,7 +108,5 @@ def test_a_closed_context_gives_the_gpus_memory_back(tmp_path: Path, gpu: str) -
 def test_a_rank_that_is_interrupted_in_a_first_call_leaves_none_waiting(pair: Pair) -> None:
     others, last = pair["interrupted_alone"]
     assert last[0].startswith("KeyboardInterrupt")
-    assert all(
-        told.startswith("GangError: rank 1 has given up by KeyboardInterrupt") for told in [last[1], *others[:2]]
-    )
+    assert all(told.startswith("GangError") and "KeyboardInterrupt" in told for told in [last[1], *others[:2]])
     assert last[2:] == others[2:] == ["64.0", "64.0"], "another context"

@@ -19,16 +19,16 @@ GEMMS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
 @pytest.mark.parametrize(
     "gpu", [pytest.param(False, id="interpreter"), pytest.param(True, id="4 GPUs", marks=pytest.mark.gpu(4))]
 )
-def test_two_contexts_of_a_mesh_are_right_in_every_mode_in_turns(tmp_path: Path, gpu: bool) -> None:
+def test_two_contexts_of_a_mesh_are_right_in_turns(tmp_path: Path, gpu: bool) -> None:
+    """What peers read by themselves is the same in all modes; the library's collectives have the group's."""
     answers = run_ranks(ON_RANKS, "groups", 4, tmp_path, gpu=gpu, argument=url(tmp_path))
-    names = {
-        f"{dim} {name} {mode}" for dim in ("data", "tensor") for name in GEMMS for mode in {*MODES[name], "looked up"}
-    }
+    ways = {"looked up", *({"library"} if "bsp" in MODES["all_gather_gemm"] else ())}
+    names = {f"{dim} {name} {way}" for dim in ("data", "tensor") for name in GEMMS for way in ways}
     for rank, found in enumerate(answers):
-        assert found.pop("mesh").startswith("InputError: group is a mesh of 2 dimensions")
+        assert found.pop("mesh").startswith("InputError")
         assert found.pop("ranks") == {"data": [rank % 2, rank % 2 + 2], "tensor": [rank // 2 * 2, rank // 2 * 2 + 1]}
-        assert found.pop("not in it").startswith("InputError: this rank is not in the group" if rank else "")
-        assert found.pop("no such").startswith("InputError: there is no process group named 'nobody'")
+        assert found.pop("not in it").startswith("InputError" if rank else "")
+        assert found.pop("no such").startswith("InputError")
         assert set(found) == {*names, "symm_mem"}
         assert max(found.values()) < WORST, found
 
@@ -40,12 +40,11 @@ def test_torchs_signatures_give_torchs_results(tmp_path: Path, gpu: str) -> None
         assert found.pop("side by side").startswith("RanksDisagree"), "they do on one rank alone"
         refused = found.pop("refused")
         assert all(text.startswith("InvalidProblem") for text in refused.values()), refused
-        assert "biases has 0 elements; expected one for each of 1 Bs" in refused["lists"]
-        assert all("results are not fp8" in refused[name] for name in ("fp8", "result scale", "scattered fp8"))
+        assert "biases" in refused["lists"] and "[16, 1]" in refused["scales"]
+        assert all("not fp8" in refused[name] for name in ("fp8", "result scale", "scattered fp8"))
         operators = "all_gather_gemm", "gemm_reduce_scatter"
         assert found.pop("asked") == [[operator, "fp16", True] for operator in operators]
         assert found.pop("oldest") is True
-        assert "allowed: one element, [16, 1], [32, 1]" in refused["scales"]
         assert len(found) == 51 + 7, sorted(found)
         wrong = {name: each for name, each in found.items() if not isinstance(each, float) or each >= WORST}
         assert not wrong

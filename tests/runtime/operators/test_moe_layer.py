@@ -32,16 +32,6 @@ def test_a_mixture_of_experts_is_right_however_it_is_called(tmp_path: Path, gpu:
             assert again is None or re.match(everywhere if rank else alone, again), (way, again)
             assert rank or sealed, way
             assert re.match(f"no error|{alone}|{everywhere}", first), (way, first)
-        assert found["asked"] == [
-            [
-                ["moe_dispatch", None, None, None, 6],
-                ["moe_dispatch_gemm", "none", "halves", None, 6],
-                ["moe_dispatch_gemm", "swiglu", "interleaved", None, 6],
-                ["moe_combine", None, None, True, 6],
-                ["moe_gemm_combine", None, None, True, 6],
-            ],
-            True,
-        ]
         for name, modes in MODES.items():
             assert found[name].keys() - {"bsp"} == modes
             for mode, (error, same) in found[name].items():

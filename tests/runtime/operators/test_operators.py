@@ -55,22 +55,18 @@ def test_a_soft_cap_may_be_written_with_a_point(pair: Pair) -> None:
 
 def test_ranks_that_disagree_are_told_so_on_every_rank(pair: Pair) -> None:
     expected = {
-        "config": "InvalidConfig: config not valid",
-        "problem": "RanksDisagree: the ranks call an operator with different problems",
-        "operator": "RanksDisagree: the ranks call an operator with different problems",
-        "heap": "HeapExhausted: symmetric heap:",
-        "left": "True",
-        "opening": "InputError: regime 'eager': allowed: graph",
-        "closed": "InputError: gemm_all_reduce: the context is closed",
-    }
+        "config": "InvalidConfig", "problem": "RanksDisagree", "no rows on one": "RanksDisagree",
+        "operator": "RanksDisagree", "heap": "HeapExhausted", "left": "True", "opening": "InputError",
+        "closed": "InputError",
+    }  # fmt: skip
     for said in pair["disagreements"]:
-        assert {name: text[: len(expected[name])] for name, text in said.items()} == expected
+        assert {name: text.partition(":")[0] for name, text in said.items()} == expected
 
 
 def test_a_missed_call_is_found_out_and_mended(pair: Pair) -> None:
     *others, last = pair["missed"]
     for said in others:
-        assert said["call"].startswith("GangError: a wait in a kernel timed out")
+        assert said["call"].startswith("GangError")
     found_out_and_mended(others, last)
 
 

@@ -98,17 +98,9 @@ RELEASE = {"do": "release", "context": 0, "late": 2}
 
 
 def a_call(problem: int, config: int, **more: Any) -> dict[str, Any]:
-    usual = {
-        "times": 1,
-        "seed": 0,
-        "same": False,
-        "out": False,
-        "in_place": False,
-        "stream": 0,
-        "context": 0,
-        "late": 1,
-    }
-    return {"do": "call", "problem": problem, "config": config, **usual, **more}
+    usual = {"times": 1, "seed": 0, "stream": 0, "context": 0, "late": 1}
+    flags = dict.fromkeys(("same", "out", "in_place"), False)
+    return {"do": "call", "problem": problem, "config": config, **usual, **flags, **more}
 
 
 QUICK = settings(

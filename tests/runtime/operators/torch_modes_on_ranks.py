@@ -67,7 +67,7 @@ def current_device(url: str) -> dict[str, float]:
     def calls() -> None:
         if context.heap.device.type == "cuda":
             torch.cuda.set_device((context.heap.device.index + 1) % torch.cuda.device_count())
-        for problem in problems(context.heap.device)[:4]:
+        for problem in problems(context.heap.device)[: 4 if context.heap.device.type == "cuda" else 1]:
             operands, reference = drawn(problem, 1, context.heap.device)
             for config in configs(problem, context.machine):
                 for turn in range(4 if context.heap.device.type == "cuda" else 1):  # direct, captured, replayed
