@@ -12,20 +12,21 @@ from autotune.kernels.primitives.probes import occupying_kernel
 from autotune.machine import Machine
 from autotune.processes.pool import Pool
 from autotune.ranks.gang import IMPORTS
+from autotune.task import Task
 from autotune.workloads import workload
 
 DEADLINE = 900.0
 """Seconds; only a real hang takes as long."""
 
 
-def compile_one(machine: Machine, problem: Any, config: Config) -> list[Compiled]:
+def compile_one(task: Task[Any], config: Config) -> list[Compiled]:
     """In a process of ``Compilers``: compile a config of the problem's workload."""
-    return workload(problem.workload).compile(problem, config, machine)
+    return workload(task.problem.workload).compile(task, config)
 
 
-def assembly(machine: Machine, problem: Any, config: Config) -> list[str]:
+def assembly(task: Task[Any], config: Config) -> list[str]:
     """In such a process: the assembly of the config's kernels, for NVIDIA's machines."""
-    launches = workload(problem.workload).kernels.offline(problem, config, machine)  # type: ignore[attr-defined]
+    launches = workload(task.problem.workload).kernels.offline(task, config)  # type: ignore[attr-defined]
     return [launch.compile().asm["ptx"] for launch in launches]
 
 

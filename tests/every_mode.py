@@ -15,6 +15,7 @@ from autotune.outcome import Outcome
 from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.tuning.screening import Screen
 from autotune.workloads import Workload
 
@@ -48,9 +49,9 @@ def variants(workload: Workload, problem: Any, here: Machine, tiles: list[dict[s
                 config = Config({**chosen, **{name: value for name, value in tile.items() if name in numbers}})
                 if chosen.get("schedule") not in (None, "tile") and here.is_interpreter and "comm_programs" in config:
                     config = config.replace(comm_programs=1)
-                if "split_k" in config and space.violation(config, problem, here) is not None:
+                if "split_k" in config and space.violation(config, Task(problem, here)) is not None:
                     config = config.replace(split_k=1)
-                if space.violation(config, problem, here) is None:
+                if space.violation(config, Task(problem, here)) is None:
                     yield config
                     break
 
@@ -86,11 +87,11 @@ class Ranks:
     def turn_to(self, workload: Workload, problem: Any) -> tuple[Gang, Screen]:
         here = machine()
         if self.screen is None:
-            self.screen = Screen(workload, problem, here)
+            self.screen = Screen(workload, Task(problem, here))
         self.screen.turn_to(workload, problem)
         if problem.world_size not in self.gangs:
             self.gangs[problem.world_size] = Gang(
-                workload, problem, here, HEAP, deadlines=None if here.is_interpreter else GPU_DEADLINES
+                workload, Task(problem, here), HEAP, deadlines=None if here.is_interpreter else GPU_DEADLINES
             )
         gang = self.gangs[problem.world_size]
         gang.turn_to(workload, problem)

@@ -25,6 +25,7 @@ from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
 from autotune.runtime.lookup import forget_lookups
+from autotune.task import Task
 from autotune.workloads import Workload, names, registry
 
 LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
@@ -179,7 +180,7 @@ class FakeGang:
 class FakeScreen:
     """Stands in for ``Screen``: compiles nothing, lets everything pass."""
 
-    def __init__(self, workload: Workload, problem: Problem, machine: Machine) -> None:
+    def __init__(self, workload: Workload, task: Task[Problem]) -> None:
         self.lookahead = 4
 
     def __enter__(self) -> FakeScreen:
@@ -220,8 +221,8 @@ class Bench:
     """Called with every new gang."""
     hook: Hook = lambda gang, config, seed, plan: None
 
-    def make_gang(self, workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> FakeGang:
-        gang = FakeGang(problem)
+    def make_gang(self, workload: Workload, task: Task[Problem], heap_bytes: int = 0) -> FakeGang:
+        gang = FakeGang(task.problem)
         gang.hook = self.hook
         self.prepare(gang)
         self.gangs.append(gang)

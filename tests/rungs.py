@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -22,9 +23,9 @@ def clock_reads(machine: Machine) -> list[int]:
     """In a process that compiles for the machine: the instructions that read a clock, without a trace and with it."""
     found = workload("flash_decode")
     problem = found.default_problem(machine, 2)
-    config = found.default_config(problem, machine)
+    config = found.default_config(Task(problem, machine))
     both = []
     for each in (config, config.replace(trace=True)):
-        asm = found.kernels.offline(problem, each, machine)[0].compile().asm
+        asm = found.kernels.offline(Task(problem, machine), each)[0].compile().asm
         both.append(len(re.findall("globaltimer;|s_memrealtime", asm.get("ptx") or asm["amdgcn"])))
     return both

@@ -53,13 +53,13 @@ class SmallWorkload(Workload):
     def default_problem(self, machine: Machine, world_size: int) -> SmallProblem:
         return SmallProblem(width=1024, world_size=world_size)
 
-    def default_config(self, problem: Any, machine: Machine) -> Config:
+    def default_config(self, task: Task[Any]) -> Config:
         return Config({"mode": "push", "tile": 2, "unit": 2})
 
-    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
-        return [self.default_config(problem, machine), Config({"mode": "push", "tile": 2, "unit": 256})]
+    def first_configs(self, task: Task[Any]) -> list[Config]:
+        return [self.default_config(task), Config({"mode": "push", "tile": 2, "unit": 256})]
 
-    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+    def baselines(self, task: Task[Any]) -> dict[str, Config]:
         return {"bsp": BSP}
 
     def tolerance(self, problem: Any) -> Tolerance:
@@ -77,7 +77,7 @@ class SmallWorkload(Workload):
 
 WORKLOAD = SmallWorkload()
 PROBLEM = SmallProblem(width=1024, world_size=2)
-EVERYTHING = set(WORKLOAD.space.enumerate(PROBLEM, LAPTOP))
+EVERYTHING = set(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP)))
 
 
 def time_of(config: Config) -> float:
@@ -141,9 +141,9 @@ def run(path: Path, ranks: Ranks, trials: int = 20, **options: Any) -> Result:
     """One run of the loop as a new process would make it, on a laptop, where nothing is compiled."""
     watch: Callable[[Progress], None] = options.pop("watch", lambda progress: None)
     problem, budget = options.pop("problem", PROBLEM), options.pop("budget", Budget(trials))
-    with Store.open(path) as store, Screen(WORKLOAD, problem, LAPTOP) as screen:
+    with Store.open(path) as store, Screen(WORKLOAD, Task(problem, LAPTOP)) as screen:
         return tune(
-            WORKLOAD, problem, LAPTOP, store, ranks, screen, budget=budget, effort=EFFORT, watch=watch, **options
+            WORKLOAD, Task(problem, LAPTOP), store, ranks, screen, budget=budget, effort=EFFORT, watch=watch, **options
         )  # fmt: skip
 
 

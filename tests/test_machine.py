@@ -13,6 +13,7 @@ from autotune.errors import VersionsClash
 from autotune.heap import open_heap
 from autotune.machine import INTERPRETED, machine
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.workloads import workload
 
 
@@ -48,7 +49,7 @@ def test_these_gpus_are_linked_by_nvlink_as_nvidia_smi_says() -> None:
 
 def start_ranks() -> None:
     found = workload("all_gather_gemm")
-    Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), INTERPRETED).start()
+    Gang(found, Task(found.problem_type(m=32, n=64, k=64, world_size=2), INTERPRETED)).start()
 
 
 def launch_a_kernel() -> None:

@@ -16,6 +16,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.recordings import Recording, write
+from autotune.task import Task
 from autotune.workloads import workload
 
 FILE = Path(__file__).parents[1] / "data" / "synthetic_all_gather_gemm.json.gz"
@@ -95,7 +96,7 @@ def recording() -> Recording:
         origin="synthetic",
         restriction=ALLOWED,
         dimensions={name: dimension.values for name, dimension in space.dimensions.items()},
-        evaluations={config: evaluation(config) for config in space.enumerate(PROBLEM, MACHINE)},
+        evaluations={config: evaluation(config) for config in space.enumerate(Task(PROBLEM, MACHINE))},
     )
 
 

@@ -17,6 +17,7 @@ from mutant_cases import CASES
 
 from autotune.config import Config
 from autotune.machine import INTERPRETED, Machine, machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -53,7 +54,7 @@ def test_cases_are_valid(name: str, gpu: bool) -> None:
         pytest.skip("for GPUs alone")
     found = workload(case.workload)
     problem = found.problem_type(**case.problem, world_size=check_power.RANKS)
-    assert found.space.violation(Config(case.config), problem, here) is None
+    assert found.space.violation(Config(case.config), Task(problem, here)) is None
 
 
 @pytest.mark.skipif(not machine().is_interpreter, reason="on GPUs: bench/check_power.py --gpu")

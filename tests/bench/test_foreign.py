@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from search_strategies import AHEAD, Table, ours_without_first, randomly
 
+from autotune.task import Task
+
 FOREIGN = Path(__file__).parents[2] / "bench" / "recordings" / "foreign"
 TABLES = sorted(FOREIGN.glob("*.json.gz"))
 
@@ -16,8 +18,8 @@ def test_a_foreign_table_is_its_own_space(file: Path) -> None:
     table = Table.open(file)
     recorded = list(table.recording.evaluations)
     assert 500 <= len(recorded) <= 2000 and 4 <= len(table.space.dimensions) - 1 <= 8
-    assert all(table.space.violation(config, None, table.machine) is None for config in recorded)  # type: ignore[arg-type]
-    assert table.space.size(None, table.machine) == len(recorded)  # type: ignore[arg-type]
+    assert all(table.space.violation(config, Task(None, table.machine)) is None for config in recorded)  # type: ignore[arg-type]
+    assert table.space.size(Task(None, table.machine)) == len(recorded)  # type: ignore[arg-type]
     assert table.workload is None and table.first == [] and table.predict(recorded[0]) is None
     assert {"package", "kernel"} <= set(table.recording.problem)
 

@@ -8,6 +8,7 @@ import taxes
 from fakes import EIGHT_GPUS, FakeGang
 from steps import Folder
 
+from autotune.task import Task
 from autotune.taxes.measure import Amount, Base, measure
 from autotune.taxes.result import summary
 from autotune.workloads import workload
@@ -18,9 +19,9 @@ AMOUNT = Amount(rounds=2, dose_rounds=1, calls=1, warmup=0, warmed=0.0, late=(0.
 def test_the_table_has_what_was_measured(tmp_path: Path) -> None:
     found = workload("gemm_all_reduce")
     problem = found.default_problem(EIGHT_GPUS, 8)
-    config = found.default_config(problem, EIGHT_GPUS).replace(num_stages=3)
+    config = found.default_config(Task(problem, EIGHT_GPUS)).replace(num_stages=3)
     gang = FakeGang(problem)
-    measured = measure(found, problem, EIGHT_GPUS, gang, config, Base(config, "the winner"), AMOUNT)  # type: ignore[arg-type]
+    measured = measure(found, Task(problem, EIGHT_GPUS), gang, config, Base(config, "the winner"), AMOUNT)  # type: ignore[arg-type]
     row = taxes.row("gemm-all-reduce-m1", summary(measured))
     names = ["problem", "E0", *taxes.STEPS, "L", "launch tax", "synchrony tax", "locality tax", "late"]
     cells = dict(zip(names, row, strict=True))

@@ -9,6 +9,7 @@ from autotune.config import Config
 from autotune.machine import Machine
 from autotune.problem import Problem, choice, flag, size
 from autotune.search_spaces import Space, choices, numbers
+from autotune.task import Task
 from autotune.workloads import Tolerance, Workload
 
 
@@ -33,13 +34,13 @@ class ToyWorkload(Workload):
     def default_problem(self, machine: Machine, world_size: int) -> ToyProblem:
         return ToyProblem(width=1024, world_size=world_size)
 
-    def default_config(self, problem: Any, machine: Machine) -> Config:
+    def default_config(self, task: Task[Any]) -> Config:
         return Config({"mode": "push", "block_m": 16})
 
-    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
-        return [self.default_config(problem, machine)]
+    def first_configs(self, task: Task[Any]) -> list[Config]:
+        return [self.default_config(task)]
 
-    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+    def baselines(self, task: Task[Any]) -> dict[str, Config]:
         return {"bsp": Config({"mode": "bsp"})}
 
     def tolerance(self, problem: Any) -> Tolerance:

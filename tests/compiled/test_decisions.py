@@ -28,6 +28,7 @@ from autotune.machine import INTERPRETED
 from autotune.outcome import Latency, Regime
 from autotune.runtime.call import LISTENERS
 from autotune.runtime.entries import Entries
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 Tensor = torch.Tensor
@@ -65,15 +66,15 @@ def tuned(
     problem = AllGatherGemm(m=m, n=2 * n, k=K, dtype="fp32", world_size=2)
     found = workload(problem.workload)
     config = next(
-        each for each in found.first_configs(problem, INTERPRETED)
-        if each["mode"] != "bsp" and found.space.violation(each, problem, INTERPRETED) is None
+        each for each in found.first_configs(Task(problem, INTERPRETED))
+        if each["mode"] != "bsp" and found.space.violation(each, Task(problem, INTERPRETED)) is None
     )  # fmt: skip
     times = {name: _latency(each) for name, each in (baselines or {"bsp": 100.0}).items()}
     limits = {} if gathers is None else {"all_gather": latency_of(gathers)}
     winner = Winner(config, _latency(latency), times, limits)
     return Entry(
-        CacheKey.of(problem, INTERPRETED, regime), provenance_of(found), winner, 1, datetime(2026, 1, 1, tzinfo=UTC),
-        1, 0, 1,
+        CacheKey.of(Task(problem, INTERPRETED), regime), provenance_of(found), winner, 1,
+        datetime(2026, 1, 1, tzinfo=UTC), 1, 0, 1,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.machine import INTERPRETED, Machine, machine
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 ON_RANKS = str(Path(__file__).with_name("on_ranks.py"))
@@ -35,11 +36,11 @@ def keep(
 ) -> None:  # fmt: skip
     """A finished study whose winner is the first config of a mode, of any but the library's where it has none."""
     found = workload(problem.workload)
-    configs = [*found.baselines(problem, here).values(), *found.first_configs(problem, here)]
-    valid = [each for each in configs if found.space.violation(each, problem, here) is None]
+    configs = [*found.baselines(Task(problem, here)).values(), *found.first_configs(Task(problem, here))]
+    valid = [each for each in configs if found.space.violation(each, Task(problem, here)) is None]
     ours = [each for each in valid if each["mode"] != "bsp"]
     config = next((each for each in valid if each["mode"] == mode), ours[0])
-    study = store.study(CacheKey.of(problem, here), provenance_of(found), seed=0, space_size=1)
+    study = store.study(CacheKey.of(Task(problem, here)), provenance_of(found), seed=0, space_size=1)
     parts, library = {}, {"bsp": latency_of(LIBRARY)} if compared else {}
     if isinstance(problem, AllGatherGemm):  # gathering once for two GEMMs saves the library little, or much
         parts = {"all_gather": latency_of(120.0 if problem.k == 2 * K else 40.0)}

@@ -18,6 +18,7 @@ from autotune.fleet.standing import rows_of
 from autotune.fleet.worker import Watch, Worker
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME
+from autotune.task import Task
 from autotune.tuning import Progress, Result
 from autotune.tuning.claim import claimed
 from autotune.workloads import provenance_of, workload
@@ -56,7 +57,7 @@ class Host:
         return states(self.url, *problems)
 
     def tune(self, found: Asked, begun: Watch) -> Result:
-        key, provenance = CacheKey.of(found.problem, self.machine, found.regime), provenance_of(WORKLOAD)
+        key, provenance = CacheKey.of(Task(found.problem, self.machine), found.regime), provenance_of(WORKLOAD)
         with claimed(self.store, lambda: self.store.study(key, provenance, seed=0, space_size=1), begun) as (
             study,
             lease,
@@ -90,7 +91,7 @@ def dead_lease() -> Lease:
 def lease(url: str, found: Asked, by: Lease, machine: Machine = EIGHT_GPUS) -> int:
     """Have a process tune a problem; its study."""
     with Store.open(url) as store:
-        key = CacheKey.of(found.problem, machine, found.regime)
+        key = CacheKey.of(Task(found.problem, machine), found.regime)
         study = store.study(key, provenance_of(WORKLOAD), seed=0, space_size=1)
         assert store.take_lease(study.id, by) is None
         return study.id

@@ -20,12 +20,13 @@ from autotune.cli import app
 from autotune.db import CacheKey, Store, Winner
 from autotune.errors import StoreError
 from autotune.runtime.lookup import forget_lookups
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 PAGE = Path(__file__).parents[2] / "docs" / "fleet.md"
 WORKLOAD = workload("all_gather_gemm")
 PROBLEM = autotune.AllGatherGemm(m=4096, n=28672, k=8192, world_size=8)
-CONFIG = WORKLOAD.default_config(PROBLEM, EIGHT_GPUS).replace(group_m=2)
+CONFIG = WORKLOAD.default_config(Task(PROBLEM, EIGHT_GPUS)).replace(group_m=2)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def fresh() -> Iterator[None]:
 
 def finish(url: str) -> None:
     with Store.open(url) as store:
-        study = store.study(CacheKey.of(PROBLEM, EIGHT_GPUS), provenance_of(WORKLOAD), seed=0, space_size=1)
+        study = store.study(CacheKey.of(Task(PROBLEM, EIGHT_GPUS)), provenance_of(WORKLOAD), seed=0, space_size=1)
         store.finish(study.id, Winner(CONFIG, latency_of(100.0, ranks=8)))
 
 

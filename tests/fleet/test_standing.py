@@ -9,6 +9,7 @@ from small_fleet import WORKLOAD, Host, asked, dead_lease, far_lease, lease
 
 from autotune.db import CacheKey, Store
 from autotune.fleet.standing import headline, rows_of, stop
+from autotune.task import Task
 from autotune.workloads import provenance_of
 
 
@@ -21,7 +22,7 @@ def test_each_problem_has_its_state(path: str) -> None:
         lease(path, running, far_lease())
         lease(path, failed, dead_lease())
         lease(path, died, dead_lease())
-        store.fail(CacheKey.of(failed.problem, EIGHT_GPUS), provenance_of(WORKLOAD), "far: no ranks")
+        store.fail(CacheKey.of(Task(failed.problem, EIGHT_GPUS)), provenance_of(WORKLOAD), "far: no ranks")
         rows = rows_of([done, running, stopped, failed, died, waiting], store)
     assert [row.state for row in rows] == ["done", "running", "stopped", "failed", "waiting", "waiting"]
     assert rows[1].told.startswith("process ") and " on far since " in rows[1].told
@@ -34,7 +35,7 @@ def test_other_versions_results_do_not_count(path: str) -> None:
     with Store.open(path) as store:
         for name, value in (("torch", "1.0"), ("source_hash", "0" * 16), ("driver", "1")):
             provenance = dataclasses.replace(provenance_of(WORKLOAD), **{name: value})
-            store.study(CacheKey.of(asked(16).problem, EIGHT_GPUS), provenance, seed=0, space_size=1)
+            store.study(CacheKey.of(Task(asked(16).problem, EIGHT_GPUS)), provenance, seed=0, space_size=1)
         assert [(row.device, row.state) for row in rows_of([asked(16)], store)] == [("NVIDIA H200", "waiting")], (
             "a driver is the host's"
         )

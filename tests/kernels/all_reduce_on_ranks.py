@@ -17,6 +17,7 @@ from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.primitives.counters import EPOCH_SHIFT
 from autotune.machine import machine
+from autotune.task import Task
 
 TILE = {
     "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "loads": "pointer",
@@ -63,7 +64,7 @@ class Calls:
 
     def bind(self, config: Config, out: torch.Tensor) -> tuple[Any, Any]:
         """The call that writes to ``out``, and its scratch."""
-        setup = Setup(KERNELS, self.problem, config, machine(), self.heap, SPINS[self.gpu])
+        setup = Setup(KERNELS, Task(self.problem, machine()), config, self.heap, SPINS[self.gpu])
         return setup.bind(GemmTensors(self.a, self.b, out)), setup.scratch
 
     def out(self) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from autotune.config import Config
 from autotune.heap import open_heap
 from autotune.machine import machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 SPINS = 40
@@ -19,7 +20,7 @@ def call_alone(configs: list[dict[str, Any]]) -> list[bool]:
     found = workload("flash_decode")
     problem = found.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
     heap = open_heap(found.heap_bytes(problem))
-    operation = found.operation(problem, heap, machine(), SPINS)
+    operation = found.operation(Task(problem, machine()), heap, SPINS)
     timed_out = []
     for values in configs:
         run = operation.prepare(Config(values))

@@ -15,6 +15,7 @@ from autotune.heap.alarm import RAISED, Alarm
 from autotune.heap.patience import polls
 from autotune.heap.status import tell_peers
 from autotune.machine import machine
+from autotune.task import Task
 from autotune.workloads import Workload, workload
 
 CALLS = 3
@@ -31,7 +32,7 @@ def found_after(name: str) -> dict[str, list[str]]:
     if here.is_interpreter:
         sizes = {each: value // 2 for each, value in problem.as_dict().items() if each in ("m", "n", "k", "kv_len")}
         problem = dataclasses.replace(problem, **sizes)
-    operation: Any = found.operation(problem, heap, here, polls(0.05, interpreted=here.is_interpreter))
+    operation: Any = found.operation(Task(problem, here), heap, polls(0.05, interpreted=here.is_interpreter))
     wrong: dict[str, list[str]] = {}
     for config in one_of_each_protocol(found, problem):
         run = operation.prepare(config)
@@ -65,13 +66,13 @@ WORDS = ("protocol", "exchange", "delivery", "copies", "reducer", "push_site", "
 def one_of_each_protocol(found: Workload, problem: Any) -> Iterator[Config]:
     """First configs with each of their modes' WORDS, one for each combination of them."""
     seen, here = set(), machine()
-    for config in found.first_configs(problem, here):
+    for config in found.first_configs(Task(problem, here)):
         if config["mode"] in LIBRARY:
             continue
         words = [d for d in found.space.dimensions_of(config["mode"]) if d.name in WORDS]
         for word, value in [("mode", config["mode"]), *((d.name, value) for d in words for value in d.values)]:
             other = config.replace(**{word: value})
             key = tuple(other.get(name) for name in ("mode", *WORDS))
-            if key not in seen and found.space.violation(other, problem, here) is None:
+            if key not in seen and found.space.violation(other, Task(problem, here)) is None:
                 seen.add(key)
                 yield other

@@ -11,6 +11,7 @@ from triton.runtime import interpreter
 from autotune.config import Config
 from autotune.heap import open_heap
 from autotune.machine import machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 
@@ -19,7 +20,7 @@ def bytes_of_peers_shard(argument: dict[str, Any]) -> int:
     found = workload("all_gather_gemm")
     problem = found.problem_type(**argument["problem"], world_size=2, in_place=True)
     heap = open_heap(found.heap_bytes(problem), dist.new_group(backend="gloo"))
-    operation: Any = found.operation(problem, heap, machine(), 1 << 12)
+    operation: Any = found.operation(Task(problem, machine()), heap, 1 << 12)
     operation.refresh(1)
     run = operation.prepare(Config(argument["config"]))
     shard = heap.peer(operation.inputs()[0], 1 - heap.rank)

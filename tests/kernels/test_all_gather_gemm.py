@@ -11,6 +11,7 @@ from gather_tiles import GPU_TILES, LARGER, SMALL, WIDER
 from autotune.config import Config
 from autotune.kernels.all_gather_gemm.copy_engine import rounds
 from autotune.machine import machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")
@@ -66,7 +67,7 @@ WORDS = {"mode": "custom_collective", "comm_programs": 2, "copy_kib": 2, "peer_o
 def test_chunks_that_shrink_and_words_are_right_on_three_ranks() -> None:
     here, problem = on_cpu(), problem_of(3, "rows", {"m": 40, "n": 20, "k": 72, "bias": True})
     configs = [Config(WORDS), *(Config({**COPIES, "copies": copies}) for copies in ("pulled", "pushed"))]
-    assert [WORKLOAD.space.violation(config, problem, here) for config in configs] == [None] * 3
+    assert [WORKLOAD.space.violation(config, Task(problem, here)) for config in configs] == [None] * 3
     check_all(WORKLOAD, problem, configs, set())
 
 

@@ -8,6 +8,7 @@ import pytest
 from every_mode import check_all
 
 from autotune.machine import machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 EXPERTS = {"hidden": 4096, "experts": 128, "top_k": 8}
@@ -38,5 +39,5 @@ FIRST = 24
 def test_the_first_configs_are_right(name: str, sizes: dict[str, Any]) -> None:
     here, found = machine(), workload(name)
     problem = found.problem_type(**sizes, world_size=here.gpus)
-    configs = found.first_configs(problem, here)[:FIRST]
-    check_all(found, problem, configs, {str(found.default_config(problem, here)["mode"])}, calls=3)
+    configs = found.first_configs(Task(problem, here))[:FIRST]
+    check_all(found, problem, configs, {str(found.default_config(Task(problem, here))["mode"])}, calls=3)

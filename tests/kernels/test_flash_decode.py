@@ -18,6 +18,7 @@ from autotune.kernels.flash_decode.tensors import Tensors
 from autotune.machine import Machine, machine
 from autotune.problem import LARGEST_DIMENSION
 from autotune.ranks.evaluation import MeasurePlan
+from autotune.task import Task
 from autotune.workloads import workload
 
 WORKLOAD = workload("flash_decode")
@@ -40,7 +41,7 @@ def few_configs(problem: Any, here: Machine, knobs: Knobs, count: int) -> list[C
         while len(candidates) < 1 + 25 * (count - 1):
             values = {d.name: rng.choice(knobs[d.name] if d.ordinal else d.values) for d in dimensions}
             config = Config({"mode": mode, **values})
-            if space.violation(config, problem, here) is None:
+            if space.violation(config, Task(problem, here)) is None:
                 candidates[config] = {(d.name, values[d.name]) for d in dimensions if not d.ordinal}
         for _ in range(count):
             best = max(candidates, key=lambda config: len(candidates[config]))
@@ -88,7 +89,7 @@ def test_every_mode_is_right_under_the_interpreter(
     if count == 1:  # two of each mode have more words
         fused = next(config for config in configs if config["mode"] == "fused")
         polled = fused.replace(protocol="ll" if world_size % 2 else "sentinel", wire="fp32", exchange="one_shot")
-        configs += [polled] if WORKLOAD.space.violation(polled, problem, here) is None else []
+        configs += [polled] if WORKLOAD.space.violation(polled, Task(problem, here)) is None else []
     check_all(WORKLOAD, problem, configs, modes)
 
 
@@ -96,7 +97,7 @@ def test_three_roundings_of_a_large_element_pass_under_the_interpreter() -> None
     """It cuts bf16 off, of softmax weights, of what travels and of the result, and the half of the result is zero."""
     sizes = {"batch": 2, "q_heads": 20, "kv_heads": 4, "head_dim": 64, "kv_len": 45, "ragged": True, "result": "heads"}
     problem = WORKLOAD.problem_type(world_size=2, kv_dtype="fp8", kv_scales="head", **sizes)
-    default = WORKLOAD.default_config(problem, on_cpu())
+    default = WORKLOAD.default_config(Task(problem, on_cpu()))
     config = default.replace(block_n=16, kv_splits=1, transfer_heads=8, combine_heads=2, wire="rounded")
     check_all(WORKLOAD, problem, [config], {"fused"})
 
@@ -104,10 +105,10 @@ def test_three_roundings_of_a_large_element_pass_under_the_interpreter() -> None
 def test_results_are_right_before_and_after_the_counters_wrap_around() -> None:
     here, aged = on_cpu(), workload(f"{Path(__file__).parent}/aged.py:Decode")
     problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=20, world_size=2)
-    default = aged.default_config(problem, here).replace(block_n=16, kv_splits=2, num_warps=2)
+    default = aged.default_config(Task(problem, here)).replace(block_n=16, kv_splits=2, num_warps=2)
     fused = [default.replace(reducer="last"), default.replace(protocol="ll"), default.replace(exchange="two_shot")]
     fused.append(default.replace(protocol="sentinel", wire="rounded"))
-    waiting = next(c for c in aged.first_configs(problem, here) if c["mode"] == "fine_grained_wait")
+    waiting = next(c for c in aged.first_configs(Task(problem, here)) if c["mode"] == "fine_grained_wait")
     # With the two checks six calls: three before the counters wrap around, three after.
     check_all(aged, problem, [*fused, waiting], {"fused"}, MeasurePlan(warmup=1, screen=1, iterations=1))
 
@@ -115,7 +116,7 @@ def test_results_are_right_before_and_after_the_counters_wrap_around() -> None:
 def test_a_rank_that_calls_alone_times_out_and_says_so(tmp_path: Path) -> None:
     here = on_cpu()
     problem = WORKLOAD.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
-    default = WORKLOAD.default_config(problem, here)
+    default = WORKLOAD.default_config(Task(problem, here))
     changes = ({}, {"protocol": "ll"}, {"protocol": "sentinel"}, {"exchange": "two_shot"})
     calls = [dict(default.replace(**change)) for change in changes]
     file = Path(__file__).parent / "flash_decode_on_ranks.py"

@@ -13,6 +13,7 @@ from gather_tiles import GPU_TILES, SMALL, WIDER
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.activation import reference
 from autotune.machine import INTERPRETED, machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")
@@ -107,8 +108,8 @@ def test_a_result_in_fp8_needs_an_epilogue_and_whole_blocks() -> None:
         WORKLOAD.problem_type(n=600, epilogue="swiglu", **fields)
     for here in (EIGHT_GPUS, INTERPRETED):
         problem = WORKLOAD.problem_type(m=512, n=4096, k=1024, epilogue="swiglu", world_size=2, quantised=True)
-        config = WORKLOAD.default_config(problem, here)
-        assert config["mode"] == "push" and WORKLOAD.space.violation(config, problem, here) is None
+        config = WORKLOAD.default_config(Task(problem, here))
+        assert config["mode"] == "push" and WORKLOAD.space.violation(config, Task(problem, here)) is None
 
 
 @pytest.mark.parametrize("epilogue", ["swiglu", "geglu", "geglu_tanh"])

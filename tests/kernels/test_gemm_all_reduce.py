@@ -12,6 +12,7 @@ from ranks_of_functions import run_ranks
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.machine import machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_all_reduce")
@@ -69,7 +70,7 @@ def test_chunks_of_rows_are_right_under_the_interpreter() -> None:
     problem = problem_of(2, {**ODD, "m": 48, "n": 48, "k": 80, "dtype": "fp8", "scales": "row"})
     chunks = {"mode": "custom_collective", **SUM, "transfer_rows": 16, "exchange": "two_shot"}
     configs = [Config({**chunks, "protocol": protocol}) for protocol in ("signal", "sentinel")]
-    assert all(WORKLOAD.space.violation(config, problem, here) is None for config in configs)
+    assert all(WORKLOAD.space.violation(config, Task(problem, here)) is None for config in configs)
     check_all(WORKLOAD, problem, configs, {"custom_collective"})
 
 

@@ -22,6 +22,7 @@ from autotune.kernels.moe_combine.modes import SPACE
 from autotune.kernels.moe_combine.problem import MoeCombine
 from autotune.kernels.primitives.counters import EPOCH_SHIFT
 from autotune.machine import H100, machine
+from autotune.task import Task
 
 PROBLEM = MoeCombine(tokens=64, hidden=2048, experts=8, top_k=1, world_size=1)
 """A step of 1 KiB has 256 words."""
@@ -36,7 +37,7 @@ def test_words_of_several_threads_are_read_again_behind_a_barrier(compilers: Com
     polled = {}
     for warps in (8, 16):
         config = CONFIG.replace(num_warps=warps)
-        SPACE.check(config, PROBLEM, H100)
+        SPACE.check(config, Task(PROBLEM, H100))
         (text,) = compilers.submit(H100, assembly, H100, PROBLEM, config).result(DEADLINE)
         _, *after = re.split(r"@%p\d+ ld\.volatile\.global\S*\.b64", text)
         polled[warps] = ["bar.sync" in each for each in after]
@@ -73,7 +74,7 @@ def _calls_around(end: int, heap: SymmetricHeap) -> list[bool]:
         "num_warps": 4,
     })  # fmt: skip
     tensors = KERNELS.tensors(problem, heap.allocate, lambda shape, dtype: torch.zeros(shape, dtype=dtype))
-    setup = Setup(KERNELS, problem, config, machine(), heap, 1 << 14)
+    setup = Setup(KERNELS, Task(problem, machine()), config, heap, 1 << 14)
     run, scratch, right = setup.bind(tensors), setup.scratch, []
     assert scratch is not None
     scratch.epoch_counter.fill_((end - 2) << EPOCH_SHIFT.value)
@@ -100,7 +101,7 @@ def wrong_calls(argument: Any = None) -> int:
         return torch.zeros(shape, dtype=dtype, device=heap.device)
 
     tensors = KERNELS.tensors(PROBLEM, heap.allocate, empty)
-    run = Setup(KERNELS, PROBLEM, CONFIG, machine(), heap, 1 << 26).bind(tensors)
+    run = Setup(KERNELS, Task(PROBLEM, machine()), CONFIG, heap, 1 << 26).bind(tensors)
     routing = drawn_routing(PROBLEM, heap.device, 1)
     plan = planned(PROBLEM, routing, 0)
     for to, what in (

@@ -11,6 +11,7 @@ from mixture import MixtureTests
 
 from autotune.config import Config
 from autotune.machine import H100
+from autotune.task import Task
 from autotune.workloads import workload
 
 
@@ -68,7 +69,7 @@ def test_rows_and_sums_are_loaded_by_whole_vectors(compilers: Compilers) -> None
         problem = found.problem_type(**sizes, **further)
         for mode in ("push", "pull"):
             config = Config({"mode": mode, **knobs})
-            found.space.check(config, problem, H100)
+            found.space.check(config, Task(problem, H100))
             jobs.append((config, compilers.submit(H100, assembly, H100, problem, config)))
     for config, job in jobs:
         (text,) = job.result(DEADLINE)

@@ -12,6 +12,7 @@ from mixture import FP8, GroupedTests
 
 from autotune.errors import InvalidProblem
 from autotune.machine import H100
+from autotune.task import Task
 from autotune.workloads import workload
 
 WORKLOAD = workload("moe_dispatch_gemm")
@@ -116,6 +117,6 @@ def test_tokens_are_gathered_ahead_and_by_whole_vectors(mode: str, compilers: Co
     """On NVIDIA's GPUs, of a rank's own tokens and of others' in the inbox."""
     sizes = {"tokens": 1024, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048, "world_size": 8}
     problem = WORKLOAD.problem_type(**sizes)
-    config = next(each for each in WORKLOAD.first_configs(problem, H100) if each["mode"] == mode)
+    config = next(each for each in WORKLOAD.first_configs(Task(problem, H100)) if each["mode"] == mode)
     (text,) = compilers.submit(H100, assembly, H100, problem, config).result(DEADLINE)
     assert "cp.async.cg.shared.global" in text and "ld.global.b16" not in text

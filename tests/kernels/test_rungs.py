@@ -12,6 +12,7 @@ from rungs import SMALL
 
 from autotune.config import Config
 from autotune.machine import H100, machine
+from autotune.task import Task
 from autotune.taxes.measure import ladder_of
 from autotune.workloads import workload
 
@@ -26,7 +27,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 def rungs(name: str, problem: Any, config: Config) -> dict[str, Config]:
     """Those of our own kernels."""
-    found, _ = ladder_of(workload(name), problem, machine(), config, config)
+    found, _ = ladder_of(workload(name), Task(problem, machine()), config, config)
     return {letter: found[letter] for letter in "BDF" if letter in found}
 
 
@@ -34,7 +35,7 @@ def rungs(name: str, problem: Any, config: Config) -> dict[str, Config]:
 def test_every_rung_is_right_under_the_interpreter(name: str) -> None:
     here, found = on_cpu(), workload(name)
     problem = found.problem_type.from_dict({**SMALL[name], "world_size": 2})
-    default = found.default_config(problem, here)
+    default = found.default_config(Task(problem, here))
     first, second = (rungs(name, problem, each) for each in (default, default.replace(**OTHERS[name])))
     assert {"B", "D"} <= set(first) == set(second) | ({"F"} if name == "all_gather_gemm" else set())
     configs = [*(config.replace(**_dose(letter)) for letter, config in first.items()), second["B"]]
@@ -45,9 +46,9 @@ def test_what_is_handed_on_without_memory_crosses_the_links_once(tmp_path: Path)
     """A config whose tiles have one column has the rung F, which loads each remote row once; one with more has none."""
     here, found = on_cpu(), workload("all_gather_gemm")
     problem = found.problem_type.from_dict({**SMALL["all_gather_gemm"], "world_size": 2})
-    one = found.default_config(problem, here)
+    one = found.default_config(Task(problem, here))
     two = one.replace(block_n=16)
-    direct = found.rungs(problem, one, here)["F"]
+    direct = found.rungs(Task(problem, here), one)["F"]
     assert isinstance(direct, Config)
     file = str(Path(__file__).with_name("pulled_on_ranks.py"))
     whole = problem.shard[0] * problem.shard[1] * problem.element_size
@@ -57,7 +58,7 @@ def test_what_is_handed_on_without_memory_crosses_the_links_once(tmp_path: Path)
         argument = {"problem": SMALL["all_gather_gemm"], "config": dict(config)}
         assert run_ranks(file, "bytes_of_peers_shard", 2, folder, argument=argument) == [columns * whole] * 2
     assert "2 columns of tiles would load A over the links, 2 times the bytes" in str(
-        found.rungs(problem, two, here)["F"]
+        found.rungs(Task(problem, here), two)["F"]
     )
 
 
@@ -71,7 +72,7 @@ def test_the_library_takes_empty_launches_too() -> None:
     for name, fields in SMALL.items():
         found = workload(name)
         problem = found.problem_type.from_dict({**fields, "world_size": 2})
-        baseline = found.baselines(problem, here)["bsp eager"]
+        baseline = found.baselines(Task(problem, here))["bsp eager"]
         check_all(found, problem, [baseline.replace(empty_launches=2)], {"bsp"})
 
 
@@ -92,7 +93,7 @@ def test_every_rung_is_right_on_gpus(name: str) -> None:
     here, found = machine(), workload(name)
     for fields in LARGE[name]:
         problem = found.problem_type.from_dict({**fields, "world_size": here.gpus})
-        default = found.default_config(problem, here)
+        default = found.default_config(Task(problem, here))
         check_all(found, problem, list(rungs(name, problem, default).values()), {str(default["mode"])})
 
 
@@ -101,10 +102,10 @@ def test_a_rung_that_does_not_exist_is_named_with_its_reason(name: str) -> None:
     found = workload(name)
     few_rows = {"m": 16} if name == "all_gather_gemm" else {}
     problem = found.problem_type.from_dict({**found.default_problem(H100, 4).as_dict(), **few_rows})
-    configs = [found.default_config(problem, H100), *found.first_configs(problem, H100)]
+    configs = [found.default_config(Task(problem, H100)), *found.first_configs(Task(problem, H100))]
     splitting = (config for config in configs if config.get("split_k", 2) != 1 and config["mode"] in found.overlapping)
     config = next(splitting, configs[0])
-    there, missing = ladder_of(found, problem, H100, config, config)
+    there, missing = ladder_of(found, Task(problem, H100), config, config)
     assert set(there) | set(missing) - {"W"} == {"E0", "E1", "G", "B", "D", "F"}
     reasons = {"all_gather_gemm": "does not split K", "gemm_all_reduce": "all ranks add in one order"}
     assert ("F" in missing) == (name in reasons) and reasons.get(name, "") in missing.get("F", "")

@@ -16,6 +16,7 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.problem import WIRES
 from autotune.kernels.launching.gemm import wire_dtype
 from autotune.machine import INTERPRETED, Machine, machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 MODES = {
@@ -70,9 +71,9 @@ def test_it_is_a_problem_of_its_own_with_a_tolerance_of_its_own(name: str) -> No
     exact, fp8 = (found.problem_type(**fields, wire=wire) for wire in WIRES)
     assert exact.to_json() != fp8.to_json()
     for mode in MODES[name] - {"custom_collective", "copy_engine"}:
-        tried = (*found.first_configs(exact, EIGHT_GPUS), *found.baselines(exact, EIGHT_GPUS).values())
+        tried = (*found.first_configs(Task(exact, EIGHT_GPUS)), *found.baselines(Task(exact, EIGHT_GPUS)).values())
         config = next(each for each in tried if each["mode"] == mode)
-        allowed, wider = (found.tolerance_of(each, config, EIGHT_GPUS).overall for each in (exact, fp8))
+        allowed, wider = (found.tolerance_of(Task(each, EIGHT_GPUS), config).overall for each in (exact, fp8))
         if mode in KERNELS:
             assert allowed < DTYPES["bf16"].rounded_once[0] * 2 and 0.03 < wider < 0.045
         else:
@@ -82,10 +83,10 @@ def test_it_is_a_problem_of_its_own_with_a_tolerance_of_its_own(name: str) -> No
 def test_the_type_is_that_of_the_machine_and_old_machines_refuse() -> None:
     found = workload("gemm_reduce_scatter")
     problem = found.problem_type(m=512, n=1024, k=2048, world_size=2, wire="fp8")
-    assert wire_dtype(problem, EIGHT_GPUS) == wire_dtype(problem, INTERPRETED) == torch.float8_e4m3fn
-    assert wire_dtype(problem, MI300X) == torch.float8_e4m3fnuz
+    assert wire_dtype(Task(problem, EIGHT_GPUS)) == wire_dtype(Task(problem, INTERPRETED)) == torch.float8_e4m3fn
+    assert wire_dtype(Task(problem, MI300X)) == torch.float8_e4m3fnuz
     with pytest.raises(InvalidProblem, match="does not convert to fp8"):
-        found.space.check_problem(problem, A100)
+        found.space.check_problem(Task(problem, A100))
 
 
 @pytest.mark.parametrize("here", [EIGHT_GPUS, MI300X], ids=lambda here: here.arch)
@@ -94,7 +95,7 @@ def test_kernels_compile(here: Machine, compilers: Compilers) -> None:
     for name in MODES:
         found = workload(name)
         problem = found.problem_type(m=512, n=1024, k=2048, world_size=2, wire="fp8")
-        config = found.default_config(problem, here)
+        config = found.default_config(Task(problem, here))
         ours = [mode for mode in found.space.modes if mode in KERNELS]
         jobs += [(problem, config.replace(mode=mode)) for mode in (ours if here is EIGHT_GPUS else ours[:1])]
     for config, kernels in compilers.compiled(here, jobs):

@@ -17,6 +17,7 @@ from autotune.models.gains import estimate, expected_gains, shares
 from autotune.models.promise import Promise, promised
 from autotune.outcome import Regime
 from autotune.problem import Problem
+from autotune.task import Task
 
 MODEL = architecture_of(LLAMA)
 DECODE, PREFILL = 4, 128
@@ -56,10 +57,10 @@ def test_what_overlap_could_save_is_counted_by_calls_and_summed_over_forwards() 
     rates, problem = RATES["sm_90"], one
     moving = getattr(problem, "bytes_moved") / rates.links + rates.signal + rates.launch  # noqa: B009
     reading = getattr(problem, "bytes_read") / rates.memory + rates.launch  # noqa: B009
-    found = estimate(problem, H100)
+    found = estimate(Task(problem, H100))
     assert found.before == pytest.approx(moving + reading) and found.gain == pytest.approx(min(moving, reading))
     forward = Forward("4 tokens", (Call("a", one, 3), Call("b", other, 1)))
-    whole = 3 * found.before + estimate(other, H100).before
+    whole = 3 * found.before + estimate(Task(other, H100)).before
     once = expected_gains([forward], H100)
     assert once[one] == pytest.approx(3 * found.gain / whole)
     assert expected_gains([forward] * 2, H100) == pytest.approx({each: 2 * gain for each, gain in once.items()})

@@ -25,6 +25,7 @@ from autotune.ranks.protocol import (
     Reply,
     Request,
 )
+from autotune.task import Task
 from autotune.tuning.finals import finals_plan
 from autotune.workloads import workload
 
@@ -55,10 +56,10 @@ class Ranks:
         return failed[0] if failed else [reply for reply in replies if isinstance(reply, Done)]
 
     def evaluate(self, plan: MeasurePlan, config: Config = CONFIG) -> Evaluation:
-        return evaluation.evaluate(self, FOUND, PROBLEM, LAPTOP, config, 7, plan)
+        return evaluation.evaluate(self, FOUND, Task(PROBLEM, LAPTOP), config, 7, plan)
 
     def prove(self) -> Evaluation | None:
-        return evaluation.prove(self, FOUND, PROBLEM, LAPTOP, CONFIG, 7, 100.0)
+        return evaluation.prove(self, FOUND, Task(PROBLEM, LAPTOP), CONFIG, 7, 100.0)
 
     @property
     def kinds(self) -> list[str]:
@@ -169,13 +170,13 @@ def test_the_error_kept_is_the_largest_of_both_checks_and_of_all_ranks(larger: t
 
 def test_each_config_is_held_to_its_own_tolerance() -> None:
     """The library's way rounds more often than a fused kernel."""
-    allowed = FOUND.tolerance_of(PROBLEM, CONFIG, LAPTOP)
+    allowed = FOUND.tolerance_of(Task(PROBLEM, LAPTOP), CONFIG)
 
     class Coarse(Ranks):
         def reply(self, request: Request, rank: int) -> Reply:
             return Done("", overall=allowed.overall) if isinstance(request, Check) else super().reply(request, rank)
 
-    fused = FOUND.default_config(PROBLEM, LAPTOP)
+    fused = FOUND.default_config(Task(PROBLEM, LAPTOP))
     assert Coarse().evaluate(MeasurePlan()).outcome is Outcome.MEASURED
     assert Coarse().evaluate(MeasurePlan(), fused).outcome is Outcome.WRONG_RESULT
 
@@ -220,7 +221,7 @@ def test_the_time_of_a_restart_is_not_the_phase_s(monkeypatch: pytest.MonkeyPatc
         return crashed if phase == "check" else [Done(""), Done("")]
 
     monkeypatch.setattr(evaluation, "time", SimpleNamespace(perf_counter=lambda: now))
-    found = evaluation.evaluate(everyone, FOUND, PROBLEM, LAPTOP, CONFIG, 7, MeasurePlan())
+    found = evaluation.evaluate(everyone, FOUND, Task(PROBLEM, LAPTOP), CONFIG, 7, MeasurePlan())
     assert found.seconds == {"compile": 12.0, "check": 2.0, evaluation.RESTART: 10.0}
 
 

@@ -21,6 +21,7 @@ from autotune.machine import machine
 from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.tuning.finals import finals_plan
 from autotune.workloads import workload
 
@@ -44,7 +45,7 @@ def one_burst(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def new_gang() -> Gang:
     found = workload("all_gather_gemm")
-    return Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine())
+    return Gang(found, Task(found.problem_type(m=32, n=64, k=64, world_size=2), machine()))
 
 
 def test_a_slow_config_is_not_run_to_the_end_and_the_parts_are_measured() -> None:

@@ -13,6 +13,7 @@ from autotune.ranks.gang import Gang
 from autotune.ranks.measure import WARM_CALLS
 from autotune.ranks.protocol import Done, Failed, MeasureOverhead, Request
 from autotune.runtime import WARM_CALL
+from autotune.task import Task
 from autotune.workloads import workload
 
 
@@ -21,7 +22,7 @@ def test_ranks_call_the_door_that_they_are_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("CALL_MARKS", str(tmp_path))
     found = workload("gemm_all_reduce")
     problem = found.problem_type(m=16, n=64, k=64, world_size=2)
-    with Gang(found, problem, machine(), warm_call="overhead_spy:spy") as gang:
+    with Gang(found, Task(problem, machine()), warm_call="overhead_spy:spy") as gang:
         assert gang.measure_overhead() is None
         assert {file.name: len(file.read_text()) for file in tmp_path.iterdir()} == {
             "rank 0": WARM_CALLS, "rank 1": WARM_CALLS,

@@ -23,6 +23,7 @@ from autotune.processes import python
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.workloads import registry, workload
 
 pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the faults are planted in interpreted ranks")
@@ -61,7 +62,7 @@ def left_in(place: Path) -> list[Path]:
 
 def new_gang() -> Gang:
     found = workload("faulty")
-    return Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine())
+    return Gang(found, Task(found.problem_type(m=32, n=64, k=64, world_size=2), machine()))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.machine import machine
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.tuning.finals import finals_plan
 from autotune.workloads import workload
 
@@ -17,12 +18,12 @@ pytestmark = pytest.mark.gpu(1)
 @pytest.fixture(scope="module")
 def gang() -> Iterator[Gang]:
     found = workload("all_gather_gemm")
-    with Gang(found, found.problem_type(m=1024, n=4096, k=4096, world_size=2), machine()) as started:
+    with Gang(found, Task(found.problem_type(m=1024, n=4096, k=4096, world_size=2), machine())) as started:
         yield started
 
 
 def test_a_config_has_its_time_on_the_device_the_hosts_and_that_of_an_isolated_call(gang: Gang) -> None:
-    config = gang.workload.default_config(gang.problem, gang.machine)
+    config = gang.workload.default_config(Task(gang.problem, gang.machine))
     latency = gang.evaluate(config, 1, finals_plan(10)).latency
     assert latency is not None and latency.host is not None and latency.isolated is not None
     print(f"device {latency.median:.1f} µs, host {latency.host:.1f} µs, isolated {latency.isolated:.1f} µs")

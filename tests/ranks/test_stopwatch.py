@@ -14,6 +14,7 @@ from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.ranks.measure import FEW_HOST_CALLS
+from autotune.task import Task
 from autotune.workloads import workload
 
 ON_RANKS = str(Path(__file__).parent / "stopwatch_on_ranks.py")
@@ -50,8 +51,8 @@ def test_ranks_that_take_turns_on_a_gpu_are_timed() -> None:
     """On one GPU its barriers end when the other rank gets its turn: slow, but no rank times out."""
     found = workload("gemm_all_reduce")
     problem = found.problem_type(m=16, n=1024, k=1024, world_size=2)
-    config = found.default_config(problem, machine())
+    config = found.default_config(Task(problem, machine()))
     assert isinstance(config, Config)
-    with Gang(found, problem, machine()) as gang:
+    with Gang(found, Task(problem, machine())) as gang:
         for seed in range(2):
             assert gang.evaluate(config, seed, MeasurePlan(1, 3, 3)).outcome is Outcome.MEASURED

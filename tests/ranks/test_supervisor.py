@@ -19,6 +19,7 @@ from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.ranks.protocol import Bug, Check, Done, Failed, Measure, MeasureBarrier, Open, Reply, Request, SetUp
+from autotune.task import Task
 from autotune.workloads import workload
 from autotune.workloads.provenance import Code
 
@@ -98,7 +99,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
 
 
 def new_gang(heap_bytes: int = 0) -> Gang:
-    return Gang(FOUND, PROBLEM, LAPTOP, heap_bytes, deadlines={"check": 0.5})
+    return Gang(FOUND, Task(PROBLEM, LAPTOP), heap_bytes, deadlines={"check": 0.5})
 
 
 OUT, LATE = Failed(Outcome.OUT_OF_RESOURCES, "no memory"), Failed(Outcome.TIMED_OUT, "timed out")

@@ -10,6 +10,7 @@ from fakes import EIGHT_GPUS, FakeGang, FakeScreen
 from autotune.config import Value
 from autotune.db import Store
 from autotune.recordings import Recording, record
+from autotune.task import Task
 from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
@@ -25,9 +26,9 @@ ALLOWED: dict[str, list[Value]] = {
 
 def recorded(folder: Path, gang: FakeGang | None = None, **options: Any) -> Recording:
     """Recorded with the database in ``folder``."""
-    screen: Any = FakeScreen(FOUND, PROBLEM, EIGHT_GPUS)
+    screen: Any = FakeScreen(FOUND, Task(PROBLEM, EIGHT_GPUS))
     with Store.open(folder / "cache.db") as store:
         return record(
-            FOUND, PROBLEM, EIGHT_GPUS, store, gang or FakeGang(PROBLEM), screen,
+            FOUND, Task(PROBLEM, EIGHT_GPUS), store, gang or FakeGang(PROBLEM), screen,
             **{"allowed": ALLOWED, "limit": 1000, "iterations": 15, **options},
         )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Replay
 from autotune.recordings import read as read_file
+from autotune.task import Task
 from autotune.workloads import workload
 
 ROOT = Path(__file__).parents[2]
@@ -33,5 +34,5 @@ def test_every_config_replays_as_it_was_recorded(path: Path) -> None:
     replay = Replay(table)
     replay.turn_to(found, problem)
     assert all(replay.evaluate(config, 0, PLAN) is evaluation for config, evaluation in table.evaluations.items())
-    forbidden = sum(space.violation(config, problem, machine) is not None for config in table.evaluations)
+    forbidden = sum(space.violation(config, Task(problem, machine)) is not None for config in table.evaluations)
     assert forbidden < 0.1 * len(table.evaluations), "a constraint that is newer forbids a few at most"

@@ -13,13 +13,14 @@ from autotune.db import Store
 from autotune.errors import InputError
 from autotune.outcome import Outcome
 from autotune.recordings import Recording, read, write
+from autotune.task import Task
 
 
 def test_every_valid_config_of_the_reduced_space_is_measured_once_and_every_outcome_kept(tmp_path: Path) -> None:
     gang = FakeGang(PROBLEM)
     found = recorded(tmp_path, gang)
     space = FOUND.space.restricted(ALLOWED)
-    configs = list(space.enumerate(PROBLEM, EIGHT_GPUS))
+    configs = list(space.enumerate(Task(PROBLEM, EIGHT_GPUS)))
     assert list(found.evaluations) == configs and len(configs) > 50
     assert Counter(gang.calls) == Counter(configs)
     assert gang.calls != configs, "in the order of enumeration a drift would fall on a dimension"
@@ -37,14 +38,14 @@ def test_every_valid_config_of_the_reduced_space_is_measured_once_and_every_outc
 def test_a_lifted_constraint_lets_in_what_the_compilers_then_refuse(tmp_path: Path) -> None:
     gang = FakeGang(PROBLEM)
     found = recorded(tmp_path, gang, allowed={**ALLOWED, "block_k": [128]}, lifted=["shared memory"])
-    violation = {config: FOUND.space.violation(config, PROBLEM, EIGHT_GPUS) for config in found.evaluations}
+    violation = {config: FOUND.space.violation(config, Task(PROBLEM, EIGHT_GPUS)) for config in found.evaluations}
     breaking = {config for config, why in violation.items() if why is not None}
     assert breaking and all("shared memory" in str(violation[config]) for config in breaking)
     assert breaking < set(gang.calls) == set(found.evaluations)
     path = tmp_path / "lifted.json.gz"
     write(found, path)
     assert (again := read(path)).lifted == ["shared memory"]
-    assert set(again.space_of(FOUND).enumerate(PROBLEM, EIGHT_GPUS)) == set(found.evaluations)
+    assert set(again.space_of(FOUND).enumerate(Task(PROBLEM, EIGHT_GPUS))) == set(found.evaluations)
 
 
 def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path: Path, recording: Recording) -> None:

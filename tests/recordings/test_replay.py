@@ -15,6 +15,7 @@ from autotune.errors import InputError
 from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay
+from autotune.task import Task
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.workloads import workload
 
@@ -25,16 +26,18 @@ TRIALS = 30
 
 def run(store: Store, replay: Replay, seed: int = 0) -> Result:
     """The whole loop, over the recorded space."""
-    screen: Any = FakeScreen(FOUND, PROBLEM, EIGHT_GPUS)
+    screen: Any = FakeScreen(FOUND, Task(PROBLEM, EIGHT_GPUS))
     budget, reduced = Budget(TRIALS), replay.recording.reduced(FOUND)
-    return tune(reduced, PROBLEM, EIGHT_GPUS, store, replay, screen, budget=budget, effort=EFFORTS["quick"], seed=seed)
+    return tune(
+        reduced, Task(PROBLEM, EIGHT_GPUS), store, replay, screen, budget=budget, effort=EFFORTS["quick"], seed=seed
+    )
 
 
 def test_it_answers_as_recorded_and_calls_everything_else_invalid(recording: Recording) -> None:
     replay = Replay(recording)
     for config, evaluation in recording.evaluations.items():
         assert replay.evaluate(config, 1, PLAN) == replay.evaluate(config, 2, PLAN) == evaluation
-    outside = FOUND.default_config(PROBLEM, EIGHT_GPUS).replace(block_k=32)
+    outside = FOUND.default_config(Task(PROBLEM, EIGHT_GPUS)).replace(block_k=32)
     assert replay.evaluate(outside, 1, PLAN).outcome is Outcome.INVALID
     assert replay.measure_parts(MeasurePlan()) == recording.parts and replay.restarts == 0
 

@@ -17,6 +17,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome
 from autotune.results.study import Study, finished, unfinished
+from autotune.task import Task
 from autotune.tuning import Budget, Effort, tune
 from autotune.tuning.finals import merge
 from autotune.workloads import provenance_of, workload
@@ -33,9 +34,9 @@ def tuned(file: Path, trials: int, prepare: Callable[[FakeGang], None] = lambda 
     problem = FOUND.default_problem(EIGHT_GPUS, 8)
     gang: Any = FakeGang(problem)
     prepare(gang)
-    screen: Any = FakeScreen(FOUND, problem, EIGHT_GPUS)
+    screen: Any = FakeScreen(FOUND, Task(problem, EIGHT_GPUS))
     with Store.open(file) as store:
-        tune(FOUND, problem, EIGHT_GPUS, store, gang, screen, budget=Budget(trials), effort=EFFORT)
+        tune(FOUND, Task(problem, EIGHT_GPUS), store, gang, screen, budget=Budget(trials), effort=EFFORT)
         entries = store.entries()
         return finished(store, entries[0], FOUND) if entries else unfinished(store, store.studies()[0], FOUND)
 
@@ -43,18 +44,20 @@ def tuned(file: Path, trials: int, prepare: Callable[[FakeGang], None] = lambda 
 def long(file: Path, trials: int = 120) -> Study:
     """As a search would write it, which would take a minute: a walk through the space, then finals of seven."""
     problem, rng = FOUND.default_problem(EIGHT_GPUS, 8), random.Random(1)
-    config = FOUND.default_config(problem, EIGHT_GPUS)
-    tried = dict.fromkeys([*FOUND.baselines(problem, EIGHT_GPUS).values(), config])
-    modes = [c for c in FOUND.first_configs(problem, EIGHT_GPUS) if c["mode"] != "push"]
+    config = FOUND.default_config(Task(problem, EIGHT_GPUS))
+    tried = dict.fromkeys([*FOUND.baselines(Task(problem, EIGHT_GPUS)).values(), config])
+    modes = [c for c in FOUND.first_configs(Task(problem, EIGHT_GPUS)) if c["mode"] != "push"]
     while len(tried) < trials:
-        config = rng.choice(list(FOUND.space.neighbours(rng.choice([config, config, *modes]), problem, EIGHT_GPUS)))
+        config = rng.choice(
+            list(FOUND.space.neighbours(rng.choice([config, config, *modes]), Task(problem, EIGHT_GPUS)))
+        )
         tried[config] = None
     found = {config: _timed(config) for config in tried}
     best = sorted((c for c in tried if found[c].latency is not None), key=lambda c: formula(c))[:4]
     finalists = [*list(tried)[:3], *(c for c in best if c not in list(tried)[:3])]
-    key, provenance = CacheKey.of(problem, EIGHT_GPUS), provenance_of(FOUND)
+    key, provenance = CacheKey.of(Task(problem, EIGHT_GPUS)), provenance_of(FOUND)
     with Store.open(file) as store:
-        begun = store.study(key, provenance, seed=0, space_size=FOUND.space.size(problem, EIGHT_GPUS))
+        begun = store.study(key, provenance, seed=0, space_size=FOUND.space.size(Task(problem, EIGHT_GPUS)))
         for number, config in enumerate(tried):
             source = "baseline" if config["mode"] == "bsp" else "default" if number == 2 else "sampler"
             store.record(begun.id, TrialRecord(config, found[config], source, number, formula(config) * 1.1))
@@ -65,7 +68,7 @@ def long(file: Path, trials: int = 120) -> Study:
             if measured.latency is not None:
                 rounds.setdefault(config, []).append(measured.latency)
         merged = {config: merge(latencies) for config, latencies in rounds.items()}
-        baselines = {name: merged[c] for name, c in FOUND.baselines(problem, EIGHT_GPUS).items()}
+        baselines = {name: merged[c] for name, c in FOUND.baselines(Task(problem, EIGHT_GPUS)).items()}
         parts = {name: merge([latency_of(value, 8)] * 3) for name, value in LIMITS.items()}
         won = min(merged, key=lambda c: merged[c].of(DEFAULT_REGIME))
         store.finish(begun.id, Winner(won, merged[won], baselines, parts, roofline(problem, RATES)))

@@ -16,6 +16,7 @@ from autotune.report.page import to_html
 from autotune.report.views import taxes as view_of
 from autotune.report.views import timeline
 from autotune.results.study import Study, finished
+from autotune.task import Task
 from autotune.taxes.measure import Amount, Base, measure
 from autotune.taxes.result import Taxes
 from autotune.tuning import Budget, Effort, tune
@@ -29,9 +30,9 @@ EFFORT = Effort(trials=9, screen=3, iterations=3, finalists=2, rounds=2)
 @pytest.fixture(scope="module")
 def measured() -> Taxes:
     problem = FOUND.default_problem(EIGHT_GPUS, 8)
-    config = FOUND.default_config(problem, EIGHT_GPUS).replace(num_stages=3)
+    config = FOUND.default_config(Task(problem, EIGHT_GPUS)).replace(num_stages=3)
     gang: Any = FakeGang(problem)
-    return measure(FOUND, problem, EIGHT_GPUS, gang, config, Base(config, "the winner"), AMOUNT, trace=True)
+    return measure(FOUND, Task(problem, EIGHT_GPUS), gang, config, Base(config, "the winner"), AMOUNT, trace=True)
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +44,9 @@ def study_of(file: Path, text: str) -> Study:
     """A study with that text as its taxes."""
     problem = FOUND.default_problem(EIGHT_GPUS, 8)
     gang: Any = FakeGang(problem)
-    screen: Any = FakeScreen(FOUND, problem, EIGHT_GPUS)
+    screen: Any = FakeScreen(FOUND, Task(problem, EIGHT_GPUS))
     with Store.open(file) as store:
-        tune(FOUND, problem, EIGHT_GPUS, store, gang, screen, budget=Budget(9), effort=EFFORT)
+        tune(FOUND, Task(problem, EIGHT_GPUS), store, gang, screen, budget=Budget(9), effort=EFFORT)
         store.add_taxes(1, text)
         return finished(store, store.entries()[0], FOUND)
 

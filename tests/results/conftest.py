@@ -13,6 +13,7 @@ import pytest
 from autotune.db import Entry, Store
 from autotune.machine import Machine
 from autotune.results.study import Study, finished
+from autotune.task import Task
 from autotune.tuning import Budget, Effort, tune
 from autotune.workloads import workload
 
@@ -36,9 +37,9 @@ def tune_into(
     found = workload("all_gather_gemm")
     default = found.default_problem(machine, world_size)
     problem = type(default).from_dict({**default.as_dict(), **fields})
-    gang, screen = FakeGang(problem), FakeScreen(found, problem, machine)
+    gang, screen = FakeGang(problem), FakeScreen(found, Task(problem, machine))
     gang.drift = drift
-    result = tune(found, problem, machine, store, gang, screen, budget=Budget(trials), effort=EFFORT)  # type: ignore[arg-type]
+    result = tune(found, Task(problem, machine), store, gang, screen, budget=Budget(trials), effort=EFFORT)  # type: ignore[arg-type]
     assert result.entry is not None
     return result.entry
 

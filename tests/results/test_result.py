@@ -14,12 +14,13 @@ from autotune.outcome import HostOverhead, Regime
 from autotune.results.lines import entry_lines
 from autotune.results.regimes import CAPTURE, called_alike, conclusion, verdicts
 from autotune.results.result import Result, short_problem
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("moe_dispatch")
 PROBLEM = FOUND.problem_type(tokens=128, hidden=7168, experts=64, top_k=8, world_size=8, routing="zipf", exponent=0.5)
 WINNER = Winner(
-    FOUND.default_config(PROBLEM, EIGHT_GPUS),
+    FOUND.default_config(Task(PROBLEM, EIGHT_GPUS)),
     latency_of(400.0, 8, 500.0, 800.0),
     {
         # The order differs by the device's time, in the regime, and as they stand.
@@ -35,10 +36,10 @@ WINNER = Winner(
     },
 )
 ENTRY = Entry(
-    CacheKey.of(PROBLEM, EIGHT_GPUS, Regime.ISOLATED), provenance_of(FOUND), WINNER, 3,
+    CacheKey.of(Task(PROBLEM, EIGHT_GPUS), Regime.ISOLATED), provenance_of(FOUND), WINNER, 3,
     datetime(2026, 2, 14, 9, 30, tzinfo=UTC), 77, 5, 900, datetime(2026, 3, 25, 16, 45, tzinfo=UTC), "some.py:Thing",
 )  # fmt: skip
-INTERPRETED = replace(ENTRY, key=CacheKey.of(PROBLEM, LAPTOP, Regime.ISOLATED))
+INTERPRETED = replace(ENTRY, key=CacheKey.of(Task(PROBLEM, LAPTOP), Regime.ISOLATED))
 
 
 def result(entry: Entry = ENTRY, **winner: object) -> Result:

@@ -9,6 +9,7 @@ from fakes import EIGHT_GPUS
 
 from autotune.config import Config
 from autotune.results.lines import in_words
+from autotune.task import Task
 from autotune.workloads import workload
 from autotune.workloads.user_files import BUILT_IN
 
@@ -17,7 +18,7 @@ from autotune.workloads.user_files import BUILT_IN
 def test_a_declared_dimension_tells_its_values_apart(name: str) -> None:
     """Where it tells them at all; a value that goes without saying is one of them."""
     found = workload(name)
-    for config in found.first_configs(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS):
+    for config in found.first_configs(Task(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS)):
         for dimension in found.space.dimensions_of(str(config["mode"])):
             told = [dimension.told({**config, dimension.name: value}) for value in dimension.values]
             assert dimension.say == "" or len(set(told)) == len(told), dimension

@@ -31,6 +31,7 @@ from autotune.runtime import context as module
 from autotune.runtime.blocks import Blocks
 from autotune.runtime.lookup import forget_lookups
 from autotune.runtime.operator import OPERATORS, Operator
+from autotune.task import Task
 from autotune.workloads import names, provenance_of, workload
 
 
@@ -81,13 +82,13 @@ def test_a_new_winner_reaches_a_context_only_when_it_is_asked_for(alone: None, t
         autotune.GemmAllReduce(m=16, n=32, k=32, dtype="fp32", world_size=1),
     )
     found = workload("gemm_all_reduce")
-    default = found.default_config(problem, INTERPRETED)
-    other = next(each for each in found.first_configs(problem, INTERPRETED) if each != default)
+    default = found.default_config(Task(problem, INTERPRETED))
+    other = next(each for each in found.first_configs(Task(problem, INTERPRETED)) if each != default)
     forget_lookups()
     with autotune.Context(1 << 20, url=url) as context:
         assert context.choose(problem).source == "default"
         with Store.open(url) as store:
-            study = store.study(CacheKey.of(problem, INTERPRETED), provenance_of(found), seed=0, space_size=1)
+            study = store.study(CacheKey.of(Task(problem, INTERPRETED)), provenance_of(found), seed=0, space_size=1)
             store.finish(study.id, Winner(other, latency_of(100.0)))
         context.release()
         assert context.choose(problem).source == "default", "the program has not asked for new winners"
@@ -119,11 +120,11 @@ def test_workloads_with_one_type_of_problem_have_workspaces_and_configs_of_their
     """Such as a class and its variant; they were set up with the kernels and the config of the first one called."""
     plain: Any = workload("gemm_all_reduce")
     problem = autotune.GemmAllReduce(m=16, n=32, k=32, dtype="fp32", world_size=1)
-    default = plain.default_config(problem, INTERPRETED)
-    other = next(each for each in plain.first_configs(problem, INTERPRETED) if each != default)
+    default = plain.default_config(Task(problem, INTERPRETED))
+    other = next(each for each in plain.first_configs(Task(problem, INTERPRETED)) if each != default)
 
     class Variant(type(plain)):  # type: ignore[misc]
-        def default_config(self, problem: Any, machine: Any) -> Any:
+        def default_config(self, task: Task[Any]) -> Any:
             return other
 
     variant = Variant()
@@ -149,7 +150,7 @@ LENGTHS = 40
 def test_any_number_of_lengths_takes_the_memory_of_few(alone: None, found: Any) -> None:
     """As in serving: a block serves all lengths that need more than half of it."""
     default = found.default_problem(INTERPRETED, 1)
-    configs = [*found.first_configs(default, INTERPRETED), *found.baselines(default, INTERPRETED).values()]
+    configs = [*found.first_configs(Task(default, INTERPRETED)), *found.baselines(Task(default, INTERPRETED)).values()]
     shares = [1 + number * 7 / LENGTHS for number in random.Random(found.name).sample(range(LENGTHS), LENGTHS)]
     varying = (*default.free, *default.varying)
     problems = [
@@ -158,7 +159,7 @@ def test_any_number_of_lengths_takes_the_memory_of_few(alone: None, found: Any) 
     ]
     with autotune.Context(1 << 28, url="sqlite:///there/is/none.db") as context:
         for config in {str(config["mode"]): config for config in configs}.values():
-            fitting = [each for each in problems if found.space.violation(config, each, INTERPRETED) is None]
+            fitting = [each for each in problems if found.space.violation(config, Task(each, INTERPRETED)) is None]
             context.release()
             left = context.heap.left
             workspace_of(context, found, max(fitting, key=lambda each: int(getattr(each, varying[0]))), config)
@@ -196,7 +197,7 @@ def test_memory_that_may_not_be_cleared_is_not_shared(alone: None, kind: str) ->
         for m in (63, 62, 61):
             problem = autotune.AllGatherGemm(m=m, n=32, k=32, in_place=kind == "is the caller's", world_size=1)
             left = context.heap.left
-            blocks.keep(blocks.place(kernels, problem, found.default_config(problem, INTERPRETED), 1))
+            blocks.keep(blocks.place(kernels, problem, found.default_config(Task(problem, INTERPRETED)), 1))
             used.append(left - context.heap.left)
         assert min(used) > 0
 
@@ -208,7 +209,7 @@ def test_a_captured_place_keeps_its_block_or_asks_the_device_each_time(alone: No
 
     def placed(m: int) -> Any:
         problem = autotune.GemmAllReduce(m=m, n=32, k=32, dtype="fp32", world_size=1)
-        place = blocks.place(found.kernels, problem, found.default_config(problem, INTERPRETED), 1)
+        place = blocks.place(found.kernels, problem, found.default_config(Task(problem, INTERPRETED)), 1)
         blocks.keep(place)
         place.launch = SimpleNamespace(run=lambda: runs.append(m))
         return place

@@ -21,6 +21,7 @@ from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
 from autotune.runtime.lookup import MOST_WASTE, Found, forget_lookups, lookup
 from autotune.search_spaces import Space
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")
@@ -30,7 +31,7 @@ def problem(**fields: Any) -> Any:
     return FOUND.problem_type(**{"m": 4096, "n": 28672, "k": 8192, "world_size": 8, **fields})
 
 
-DEFAULT = FOUND.default_config(problem(), EIGHT_GPUS)
+DEFAULT = FOUND.default_config(Task(problem(), EIGHT_GPUS))
 
 
 def tuned(group_m: int) -> Config:
@@ -49,7 +50,7 @@ def keep(
     regime: Regime = DEFAULT_REGIME, **fields: Any,
 ) -> int:  # fmt: skip
     """Put a study into the database; returns its number."""
-    key = CacheKey.of(problem(**fields), machine, regime)
+    key = CacheKey.of(Task(problem(**fields), machine), regime)
     with Store.open(path) as store:
         study = store.study(key, dataclasses.replace(provenance_of(FOUND), **(stale or {})), seed=0, space_size=1)
         if finish:
@@ -111,13 +112,13 @@ def test_between_tuned_sizes_nothing_is_served_that_takes_another_way_there_or_w
     for rows in (*range(520, 2040, 31), 640, 1024, 1152):
         here = problem(**{**sizes, "m": rows * ranks})
         found = look(database, **{**sizes, "m": rows * ranks})
-        assert FOUND.space.violation(found.config, here, EIGHT_GPUS) is None
-        most = MOST_WASTE * FOUND.waste(push, problem(**sizes), EIGHT_GPUS)
+        assert FOUND.space.violation(found.config, Task(here, EIGHT_GPUS)) is None
+        most = MOST_WASTE * FOUND.waste(push, Task(problem(**sizes), EIGHT_GPUS))
         kept.add(found.config == push)
-        assert FOUND.waste(found.config, here, EIGHT_GPUS) <= most
+        assert FOUND.waste(found.config, Task(here, EIGHT_GPUS)) <= most
         if found.config == push:
             continue
-        assert FOUND.waste(push, here, EIGHT_GPUS) > most
+        assert FOUND.waste(push, Task(here, EIGHT_GPUS)) > most
         assert found.config["mode"] in allowed and found.config.get("launch") != "graph"
         assert "times the work needed here" in found.reason and "the library" in found.reason
         assert found.entry is not None and found.entry.winner.config == found.config
@@ -134,7 +135,7 @@ def test_copies_are_served_where_their_chunks_fill_the_librarys_rounds_and_else_
         return scatter.problem_type(m=m, n=4096, k=14336, world_size=2)
 
     with Store.open(database) as store:
-        key = CacheKey.of(of(2048), EIGHT_GPUS)
+        key = CacheKey.of(Task(of(2048), EIGHT_GPUS))
         study = store.study(key, provenance_of(scatter), seed=0, space_size=1)
         store.finish(study.id, Winner(Config(copies), latency_of(100.0)))
     measure(database, study.id, {Config(copies): 100.0, collective: 110.0, LIBRARY: 130.0})
@@ -183,7 +184,7 @@ def test_a_superseded_winner_is_served_until_there_is_a_newer_one(database: Path
 
 
 def test_a_laptop_and_a_gpu_share_a_database_and_nothing_else(database: Path) -> None:
-    config = FOUND.default_config(problem(), LAPTOP).replace(group_m=2)
+    config = FOUND.default_config(Task(problem(), LAPTOP)).replace(group_m=2)
     keep(database, tuned(4))
     keep(database, config, machine=LAPTOP)
     assert look(database).config == tuned(4)
@@ -256,7 +257,7 @@ def test_a_variant_of_a_workload_gets_an_answer_of_its_own(database: Path) -> No
     """With the same space: its configs mean something else."""
 
     class Variant(type(FOUND)):  # type: ignore[misc]
-        def default_config(self, problem: Any, machine: Machine) -> Config:
+        def default_config(self, task: Task[Any]) -> Config:
             return tuned(2)
 
     assert look(database).config == DEFAULT
@@ -268,8 +269,8 @@ def test_a_look_up_says_for_which_routing_its_config_was_tuned(database: Path) -
     sizes = {"tokens": 64, "hidden": 1024, "experts": 16, "top_k": 2, "world_size": 8}
     dispatch, zipf = workload("moe_dispatch"), autotune.MoeDispatch(**sizes, routing="zipf", exponent=1.0)
     with Store.open(database) as store:
-        study = store.study(CacheKey.of(zipf, EIGHT_GPUS), provenance_of(dispatch), seed=0, space_size=1)
-        store.finish(study.id, Winner(dispatch.default_config(zipf, EIGHT_GPUS), latency_of(100.0)))
+        study = store.study(CacheKey.of(Task(zipf, EIGHT_GPUS)), provenance_of(dispatch), seed=0, space_size=1)
+        store.finish(study.id, Winner(dispatch.default_config(Task(zipf, EIGHT_GPUS)), latency_of(100.0)))
     uniform = autotune.MoeDispatch(**sizes)
     cases = {"exact": zipf, "nearest": dataclasses.replace(zipf, tokens=128), "default": uniform}
     for name, each in cases.items():

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.machine import H100, INTERPRETED, MI300X, Machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
@@ -98,7 +99,7 @@ def test_a_constraint_ends_where_it_says(
 ) -> None:
     assert FOUND.space.holds(config)
     sizes = {"m": 4096, "n": 4 * 1024, "k": 1024, "world_size": 4}
-    broken = FOUND.space.broken(config, FOUND.problem_type(**{**sizes, **fields}), machine)
+    broken = FOUND.space.broken(config, Task(FOUND.problem_type(**{**sizes, **fields}), machine))
     assert (broken.name if broken else None) == told
 
 
@@ -111,16 +112,16 @@ def test_a_constraint_ends_where_it_says(
 )  # fmt: skip
 def test_how_a_travels_unmeasured_follows_from_its_rows(rows: int, transfer: tuple[object, ...]) -> None:
     problem = FOUND.problem_type(m=rows, n=4 * 7168, k=8192, world_size=4)
-    default = FOUND.default_config(problem, H100)
+    default = FOUND.default_config(Task(problem, H100))
     assert tuple(default[name] for name in ("transfer_rows", "copy_kib", "peer_order")) == transfer
-    assert (default["comm_programs"], FOUND.default_config(problem, INTERPRETED)["comm_programs"]) == (16, 2)
+    assert (default["comm_programs"], FOUND.default_config(Task(problem, INTERPRETED))["comm_programs"]) == (16, 2)
 
 
 def test_copies_are_tried_first_in_one_piece_a_shard() -> None:
     """The largest transfer that is no larger than a shard."""
     for rows, transfer in ((4 * 16, 16), (4 * 48, 32), (4 * 1024, 1024), (4 * 8192, 2048)):
         problem = FOUND.problem_type(m=rows, n=4 * 7168, k=8192, world_size=4)
-        copies = [config for config in FOUND.first_configs(problem, H100) if config["mode"] == "copy_engine"]
+        copies = [config for config in FOUND.first_configs(Task(problem, H100)) if config["mode"] == "copy_engine"]
         assert {config["transfer_rows"] for config in copies} == {transfer}
         assert [config["copies"] for config in copies] == ["pulled", "pushed"]
 
@@ -138,7 +139,7 @@ def test_a_quantised_c_has_a_tile_with_one_scale_for_a_row(
     scaled = {"scales": "row", "b_order": "nk"} if dtype != "bf16" else {}
     fields = {"dtype": dtype, "epilogue": "swiglu", "quantised": True, **scaled}
     problem = FOUND.problem_type(m=rows, n=4 * 2048, k=4096, world_size=4, **fields)
-    default = FOUND.default_config(problem, machine)
+    default = FOUND.default_config(Task(problem, machine))
     names = ("block_m", "block_k", "num_warps", "num_stages")
     assert default["block_n"] == 256 and tuple(default[name] for name in names) == tile
-    FOUND.space.check(default, problem, machine)
+    FOUND.space.check(default, Task(problem, machine))

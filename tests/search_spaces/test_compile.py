@@ -15,6 +15,7 @@ from autotune.dtypes import multiplies
 from autotune.errors import InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.workloads import workload
 
 SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "12"))
@@ -69,12 +70,12 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
 PROBLEMS = {name: [problem(name, **fields) for fields in several] for name, several in FIELDS.items()}
 
 
-def sample(problem: Problem, machine: Machine, count: int, draws: int = 1) -> list[Config]:
+def sample(task: Task[Problem], count: int, draws: int = 1) -> list[Config]:
     """Valid configs with kernels of their own, drawn at random, the same ones each time; each the one with the smallest
     blocks of so many ``draws``: large ones take the compiler ten times as long.
     """
     rng = random.Random(7)
-    space = workload(problem.workload).space.narrowed(problem, machine)
+    space = workload(task.problem.workload).space.narrowed(task)
     modes = [mode for mode in space.modes if mode not in LAUNCH_NOTHING_OF_OURS]
     found: dict[Config, None] = {}
     while len(found) < count:
@@ -84,7 +85,7 @@ def sample(problem: Problem, machine: Machine, count: int, draws: int = 1) -> li
         while len(valid) < draws:
             drawn = {d.name: rng.choice(d.values) for d in space.dimensions_of(mode)}
             config = Config({**drawn, "mode": mode})
-            if space.violation(config, problem, machine) is None:
+            if space.violation(config, task) is None:
                 valid.append(config)
         found[min(valid, key=_blocks)] = None
     return list(found)
@@ -106,7 +107,9 @@ def test_every_mode_compiles_and_fits(name: str, compilers: Compilers) -> None:
     modes, turn = sorted(modes_of(name)), list(PROBLEMS).index(name)
     for machine in (H100, (MI300X, MI350X)[turn % 2]):
         drawn = [
-            (problem, each) for problem in PROBLEMS[name] for each in sample(problem, machine, len(modes), draws=8)
+            (problem, each)
+            for problem in PROBLEMS[name]
+            for each in sample(Task(problem, machine), len(modes), draws=8)
         ]
         ways = [[(problem, config) for problem, config in drawn if config["mode"] == mode] for mode in modes]
         assert all(ways)
@@ -120,7 +123,7 @@ def test_every_mode_compiles_and_fits(name: str, compilers: Compilers) -> None:
 def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine, compilers: Compilers) -> None:
     count = max(len(modes_of(name)), SAMPLE // 3 // len(PROBLEMS[name]))
     problems = [each for each in PROBLEMS[name] if multiplies(machine.kind, machine.arch, each.dtype)]
-    jobs = [(problem, config) for problem in problems for config in sample(problem, machine, count)]
+    jobs = [(problem, config) for problem in problems for config in sample(Task(problem, machine), count)]
     assert {config["mode"] for _, config in jobs} == modes_of(name)
     # The search finds those slow; more would say that the constraint on registers is wrong. (What NVIDIA's tool states
     # is all of the stack.)
@@ -154,13 +157,13 @@ def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
         ("gemm_all_reduce", "tensor", 1),
     ):  # fmt: skip
         each = problem(name, scales=scales, **fields)
-        configs = sample(each, machine, count, draws=8)
+        configs = sample(Task(each, machine), count, draws=8)
         jobs += [(each, config) for config in configs if config["mode"] != "custom_collective"]
     jobs = jobs[::2] if machine.kind == "cuda" else jobs[::4]
     sizes = {"tokens": 128, "hidden": 2048, "width": 1024, "experts": 32, "top_k": 4, "dtype": dtype, "world_size": 4}
     for name, scales in (("moe_dispatch_gemm", "row"), ("moe_gemm_combine", "block")):
         each = problem(name, scales=scales, **sizes)
-        jobs += [(each, config) for config in sample(each, machine, 1, draws=8)]
+        jobs += [(each, config) for config in sample(Task(each, machine), 1, draws=8)]
     for config, kernels in compilers.compiled(machine, jobs):
         assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
 
@@ -169,15 +172,15 @@ def test_a_preload_takes_the_shared_memory_of_a_stage_more(compilers: Compilers)
     """So the space of sm_90 leaves out six stages of this tile with a preload: 229 of 227 KiB."""
     each = problem("all_gather_gemm", m=64, n=28672, k=8192, world_size=2)
     tile = {"block_m": 64, "block_n": 64, "block_k": 128, "num_stages": 3, "preload_b": True}
-    pushes = (c for c in workload("all_gather_gemm").first_configs(each, H100) if c["mode"] == "push")
+    pushes = (c for c in workload("all_gather_gemm").first_configs(Task(each, H100)) if c["mode"] == "push")
     preloads = next(pushes).replace(**tile)
     jobs = [(each, preloads), (each, preloads.replace(num_stages=4, preload_b=False))]
     (preloading, other) = (kernels[-1] for _, kernels in compilers.compiled(H100, jobs))
     assert preloading.shared_memory >= 4 * (64 + 64) * 128 * 2
     assert abs(preloading.shared_memory - other.shared_memory) < 64
     space = workload("all_gather_gemm").space
-    assert str(space.violation(preloads.replace(num_stages=6), each, H100)).startswith("preload")
-    assert space.violation(preloads.replace(num_stages=5), each, H100) is None
+    assert str(space.violation(preloads.replace(num_stages=6), Task(each, H100))).startswith("preload")
+    assert space.violation(preloads.replace(num_stages=5), Task(each, H100)) is None
 
 
 @pytest.mark.parametrize(
@@ -193,7 +196,7 @@ def test_two_programs_with_promoted_sums_fit_on_a_multiprocessor(
     """Else the tensor cores wait: with spills, or alone, they took a third to a half longer on H200."""
     each = problem(name, **sizes, dtype="fp8", scales="row", b_order="nk", world_size=2)
     found = workload(name)
-    configs = [config for config in found.first_configs(each, H100) if config["mode"] == "push"][:1]
+    configs = [config for config in found.first_configs(Task(each, H100)) if config["mode"] == "push"][:1]
     (kernel,) = [
         kernel
         for _, kernels in compilers.compiled(H100, [(each, config) for config in configs])
@@ -220,7 +223,7 @@ def test_gate_and_up_in_halves_are_loaded_as_columns_in_turns_are(
     jobs = []
     for gate_up in ("halves", "interleaved"):
         each = problem(name, **sizes, gate_up=gate_up, b_order="kn", world_size=2)
-        jobs.append((each, workload(name).default_config(each, H100).replace(**tile)))
+        jobs.append((each, workload(name).default_config(Task(each, H100)).replace(**tile)))
     halves, in_turns = (kernels[-1] for _, kernels in compilers.compiled(H100, jobs))
     assert halves.shared_memory == in_turns.shared_memory >= 2 * 256 * 64 * 2
 
@@ -231,7 +234,7 @@ def test_a_shard_of_one_column_and_rows_of_b_that_tma_does_not_take_compile(comp
         problem("all_gather_gemm", m=32, n=64, k=2, layout="k", b_order="nk", world_size=2),
         problem("gemm_reduce_scatter", m=64, n=36, k=128, out_dtype="fp32", world_size=2),
     ]
-    jobs = [(each, workload(each.workload).default_config(each, H100)) for each in odd]
+    jobs = [(each, workload(each.workload).default_config(Task(each, H100))) for each in odd]
     fits(H100, jobs, compilers)
 
 
@@ -240,7 +243,7 @@ def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Mac
     for name in PROBLEMS.keys() - WITHOUT_SCALES:
         found = workload(name)
         each = problem(name, m=64, n=256, k=256, dtype=dtype, scales="row", b_order="nk", world_size=2)
-        told = found.space.violation(found.default_config(each, machine), each, machine)
+        told = found.space.violation(found.default_config(Task(each, machine)), Task(each, machine))
         assert told is not None and told.startswith("element type")
         for refused in (found.space.check_problem, found.space.narrowed):
             with pytest.raises(InvalidProblem, match=machine.arch):

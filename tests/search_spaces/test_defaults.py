@@ -17,6 +17,7 @@ from fakes import LAPTOP
 from autotune.errors import InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.recordings import read
+from autotune.task import Task
 from autotune.workloads import workload
 
 H200 = dataclasses.replace(H100, device="NVIDIA H200")
@@ -62,15 +63,17 @@ def test_what_is_tried_first_is_valid_and_has_every_mode_that_has_a_config(
 ) -> None:
     found = workload(name)
     for problem in WORKLOADS[name](world_size, dtype):
-        default = found.default_config(problem, machine)
-        first = found.first_configs(problem, machine)
-        baselines = found.baselines(problem, machine)
+        default = found.default_config(Task(problem, machine))
+        first = found.first_configs(Task(problem, machine))
+        baselines = found.baselines(Task(problem, machine))
         for config in (default, *first, *baselines.values()):
-            found.space.check(config, problem, machine)
+            found.space.check(config, Task(problem, machine))
         assert default == first[0]
         assert "bsp eager" in baselines
         tried = {str(config["mode"]) for config in (*first, *baselines.values())}
-        alive = {mode for mode in found.space.modes if any(True for _ in found.space.enumerate(problem, machine, mode))}
+        alive = {
+            mode for mode in found.space.modes if any(True for _ in found.space.enumerate(Task(problem, machine), mode))
+        }
         assert tried == alive, problem
 
 
@@ -97,10 +100,10 @@ def test_what_the_arithmetic_chooses_on_two_ranks_is_valid_at_any_size(name: str
             problem = drawn(name, rng)
         except InvalidProblem:  # a row too wide for a norm
             continue
-        default, first = found.default_config(problem, machine), found.first_configs(problem, machine)
+        default, first = found.default_config(Task(problem, machine)), found.first_configs(Task(problem, machine))
         for config in (default, *first):
-            found.space.check(config, problem, machine)
-        assert first[0] == default == found.default_config(problem, machine)
+            found.space.check(config, Task(problem, machine))
+        assert first[0] == default == found.default_config(Task(problem, machine))
         unaligned = name == "all_gather_gemm" and "block_m" in default and not problem.one_owner(default["block_m"])
         assert problem.m < 256 or not unaligned
 
@@ -122,14 +125,14 @@ def test_where_nothing_was_measured_the_untuned_config_follows_from_m_alone(
 ) -> None:
     for m, n, k in itertools.product((32, 512, 1504, 8192), (512, 8192), (512, 8192)):
         problem = workload(name).problem_type(**{"m": m, "n": n, "k": k, "world_size": 2, **fields})
-        assert workload(name).default_config(problem, machine)["mode"] in modes
+        assert workload(name).default_config(Task(problem, machine))["mode"] in modes
 
 
 @pytest.mark.parametrize("fields", [{"layout": "k"}, {"epilogue": "swiglu"}, {"gathered": True}])
 def test_so_it_does_for_forms_of_all_gather_that_were_not_measured(fields: dict[str, Any]) -> None:
     for m in (32, 512, 1504, 8192):
         problem = workload("all_gather_gemm").problem_type(m=m, n=8192, k=8192, world_size=2, **fields)
-        assert workload("all_gather_gemm").default_config(problem, H100)["mode"] == "push"
+        assert workload("all_gather_gemm").default_config(Task(problem, H100))["mode"] == "push"
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
@@ -138,7 +141,7 @@ def test_the_default_of_a_narrow_b_in_fp32_is_valid(machine: Machine) -> None:
     for name, columns in (("all_gather_gemm", 2 * 24), ("gemm_reduce_scatter", 24)):
         found = workload(name)
         problem = found.problem_type(m=64, n=columns, k=2 * 4096, dtype="fp32", world_size=2)
-        found.space.check(found.default_config(problem, machine), problem, machine)
+        found.space.check(found.default_config(Task(problem, machine)), Task(problem, machine))
 
 
 RECORDED = Path(__file__).parents[2] / "bench/recordings"
@@ -157,7 +160,7 @@ def test_the_untuned_config_is_near_the_optimum_that_was_recorded(table: str, ov
     """
     recorded = read(RECORDED / f"{table}.json.gz")
     found = workload(recorded.workload)
-    default = found.default_config(recorded.problem_of(found), recorded.machine)
+    default = found.default_config(Task(recorded.problem_of(found), recorded.machine))
     latency = recorded.evaluations[default].latency
     assert latency is not None and latency.median <= over * recorded.optimum
 
@@ -175,7 +178,7 @@ def test_the_tile_is_the_one_whose_programs_end_first_and_the_next_one_is_tried_
 ) -> None:
     found = workload(name)
     problem = found.problem_type(m=rows, n=8192, k=28672, dtype="bf16", world_size=2)
-    configs = [config for config in found.first_configs(problem, H200) if "block_m" in config]
+    configs = [config for config in found.first_configs(Task(problem, H200)) if "block_m" in config]
     first = [(config["block_m"], config["block_n"]) for config in configs]
     assert first[0] == tile and beside in first
 
@@ -188,7 +191,7 @@ def test_a_thread_holds_as_much_of_a_tile_on_amd_whose_warps_are_twice_as_wide()
         wide = {**tile, "block_n": 256, "num_stages": 2}
         told = {}
         for machine in (MI300X, MI350X, H100):
-            config = found.default_config(problem, machine).replace(**wide)
-            told[machine.kind, machine.arch] = found.space.violation(config, problem, machine)
+            config = found.default_config(Task(problem, machine)).replace(**wide)
+            told[machine.kind, machine.arch] = found.space.violation(config, Task(problem, machine))
         assert [told["hip", "gfx942"], told["hip", "gfx950"]] == [None, None]
         assert str(told["cuda", "sm_90"]).startswith("registers")

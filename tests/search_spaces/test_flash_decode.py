@@ -16,6 +16,7 @@ from fakes import LAPTOP
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 FOUND = workload("flash_decode")
@@ -40,11 +41,11 @@ def problems(world_size: int) -> Iterator[Any]:
 @pytest.mark.parametrize("world_size", [1, 8])
 def test_defaults_first_configs_and_baselines_are_valid(machine: Machine, world_size: int) -> None:
     for problem in problems(world_size):
-        first = FOUND.first_configs(problem, machine)
-        baselines = FOUND.baselines(problem, machine)
+        first = FOUND.first_configs(Task(problem, machine))
+        baselines = FOUND.baselines(Task(problem, machine))
         for config in (*first, *baselines.values()):
-            FOUND.space.check(config, problem, machine)
-        assert first[0] == FOUND.default_config(problem, machine)
+            FOUND.space.check(config, Task(problem, machine))
+        assert first[0] == FOUND.default_config(Task(problem, machine))
         assert {config["mode"] for config in (*first, *baselines.values())} == set(FOUND.space.modes)
         assert set(baselines) == ({"bsp eager"} if machine.is_interpreter else {"bsp eager", "bsp graph"})
 
@@ -52,10 +53,10 @@ def test_defaults_first_configs_and_baselines_are_valid(machine: Machine, world_
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_words_are_tried_only_where_ordinary_stores_arrive(machine: Machine) -> None:
     problem = FOUND.default_problem(machine, 2)
-    tried = {config.get("protocol") for config in FOUND.first_configs(problem, machine)}
+    tried = {config.get("protocol") for config in FOUND.first_configs(Task(problem, machine))}
     for protocol in ("ll", "sentinel"):
-        words = FOUND.default_config(problem, machine).replace(protocol=protocol)
-        refused = FOUND.space.violation(words, problem, machine)
+        words = FOUND.default_config(Task(problem, machine)).replace(protocol=protocol)
+        refused = FOUND.space.violation(words, Task(problem, machine))
         assert (refused is not None and "NVIDIA" in refused) == (machine.kind == "hip")
         assert (protocol in tried) == (machine.kind != "hip")
 
@@ -63,10 +64,10 @@ def test_words_are_tried_only_where_ordinary_stores_arrive(machine: Machine) -> 
 def test_words_are_no_fewer_than_threads() -> None:
     """Else two threads hold the same word, and may see it before and after it has come."""
     problem = FOUND.problem_type(batch=1, q_heads=16, kv_heads=2, head_dim=64, kv_len=4096, world_size=2)
-    words = FOUND.default_config(problem, H200).replace(protocol="sentinel", block_n=64)
+    words = FOUND.default_config(Task(problem, H200)).replace(protocol="sentinel", block_n=64)
     for combine_heads, num_warps, right in ((1, 4, True), (1, 8, False), (2, 8, True)):
         config = words.replace(transfer_heads=2, combine_heads=combine_heads, num_warps=num_warps)
-        refused = FOUND.space.violation(config, problem, H200)
+        refused = FOUND.space.violation(config, Task(problem, H200))
         assert (refused is None) == right and (right or "than threads" in str(refused)), refused
 
 
@@ -130,7 +131,7 @@ def test_a_constraint_ends_where_it_says(
     sizes = {"batch": 1, "q_heads": 16, "kv_heads": 2, "head_dim": 128, "kv_len": 4096, "world_size": 2}
     config = LAST.replace(**values)
     assert FOUND.space.holds(config)
-    broken = FOUND.space.broken(config, FOUND.problem_type(**{**sizes, **fields}), machine)
+    broken = FOUND.space.broken(config, Task(FOUND.problem_type(**{**sizes, **fields}), machine))
     assert (broken.name if broken else None) == told
 
 
@@ -152,7 +153,7 @@ def test_as_many_stages_as_shared_memory_holds(
 ) -> None:
     sizes = {"batch": 1, "q_heads": 16, "kv_heads": 2, "head_dim": 128, "kv_len": 8192, "world_size": 2}
     problem = FOUND.problem_type(**{**sizes, **fields})
-    broken = [FOUND.space.broken(LAST.replace(**values, num_stages=n), problem, machine) for n in range(1, 6)]
+    broken = [FOUND.space.broken(LAST.replace(**values, num_stages=n), Task(problem, machine)) for n in range(1, 6)]
     assert [each and each.name for each in broken] == [None] * most + ["shared memory"] * (5 - most)
 
 
@@ -173,21 +174,21 @@ def test_splits_and_transfers_that_are_written_down_unmeasured(
     machine: Machine, fields: dict[str, Any], shape: tuple[int, ...]
 ) -> None:
     sizes = {"batch": 1, "head_dim": 128, "kv_len": 32768, "world_size": 2}
-    default = FOUND.default_config(FOUND.problem_type(**{**sizes, **fields}), machine)
+    default = FOUND.default_config(Task(FOUND.problem_type(**{**sizes, **fields}), machine))
     names = ("kv_splits", "heads_per_program", "transfer_heads", "combine_heads")
     assert tuple(default[name] for name in names) == shape
     assert default["num_stages"] == (3 if machine is H100 else 2)
 
 
-def drawn(problem: Any, machine: Machine, rng: random.Random, count: int) -> list[Config]:
+def drawn(task: Task[Any], rng: random.Random, count: int) -> list[Config]:
     """Valid configs, the modes in turn."""
-    space = FOUND.space.narrowed(problem, machine)
+    space = FOUND.space.narrowed(task)
     found: list[Config] = []
     modes = itertools.cycle(reversed(space.modes))
     mode = next(modes)
     while len(found) < count:
         config = Config({d.name: rng.choice(d.values) for d in space.dimensions_of(mode)} | {"mode": mode})
-        if space.violation(config, problem, machine) is None:
+        if space.violation(config, task) is None:
             found.append(config)
             mode = next(modes)
     return found
@@ -202,7 +203,9 @@ def test_a_sample_of_the_space_compiles_and_fits(machine: Machine, compilers: Co
         FOUND.problem_type(head_dim=64, page_size=256, result="heads", **shape),
     ]
     rng = random.Random(7)
-    jobs = [(problem, c) for problem in shapes for c in drawn(problem, machine, rng, max(1, SAMPLE // len(shapes)))]
+    jobs = [
+        (problem, c) for problem in shapes for c in drawn(Task(problem, machine), rng, max(1, SAMPLE // len(shapes)))
+    ]
     for config, kernels in compilers.compiled(machine, jobs):
         for kernel in kernels:
             assert kernel.shared_memory <= machine.shared_memory, f"{config}: {kernel}"
@@ -212,6 +215,6 @@ def test_a_sample_of_the_space_compiles_and_fits(machine: Machine, compilers: Co
 
 def test_the_space_holds_the_papers_config() -> None:
     paper = FOUND.problem_type(batch=1, q_heads=96, kv_heads=12, head_dim=128, kv_len=8192, dtype="fp16", world_size=8)
-    default = FOUND.default_config(paper, H200)
+    default = FOUND.default_config(Task(paper, H200))
     constants = {"block_n": 64, "kv_splits": 32, "heads_per_program": 8, "num_warps": 4, "num_stages": 2}
-    FOUND.space.check(default.replace(**constants, reducer="kernel", combine_site="next_launch"), paper, H200)
+    FOUND.space.check(default.replace(**constants, reducer="kernel", combine_site="next_launch"), Task(paper, H200))

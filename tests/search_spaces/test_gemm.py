@@ -9,6 +9,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 REDUCE = workload("gemm_all_reduce")
@@ -31,7 +32,7 @@ def reduce_problem(**fields: Any) -> Any:
 def refusal(config: Config, machine: Machine = H100, **fields: Any) -> str | None:
     """The name of the constraint that a config breaks."""
     assert REDUCE.space.holds(config)
-    broken = REDUCE.space.broken(config, reduce_problem(**fields), machine)
+    broken = REDUCE.space.broken(config, Task(reduce_problem(**fields), machine))
     return broken.name if broken else None
 
 
@@ -108,7 +109,7 @@ def test_scales_of_chunks_begin_at_multiples_of_16_bytes(
     copies = Config(
         {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even"}
     )
-    broken = GATHER.space.broken(copies, problem, machine)
+    broken = GATHER.space.broken(copies, Task(problem, machine))
     assert (broken is not None and broken.name == "scales of chunks") is refused
 
 
@@ -133,7 +134,7 @@ FAST = {**ROWS, "fast_accum": True}
 def test_the_tile_that_is_written_down_unmeasured(
     machine: Machine, fields: dict[str, Any], tile: tuple[int, ...]
 ) -> None:
-    config = REDUCE.default_config(reduce_problem(**fields), machine)
+    config = REDUCE.default_config(Task(reduce_problem(**fields), machine))
     names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
     assert tuple(config[name] for name in names) == tile
 
@@ -151,6 +152,6 @@ def test_the_tiles_that_are_tried_beside_it(
 ) -> None:
     problem = reduce_problem(m=8192, **fields)
     names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
-    tried = [config for config in REDUCE.first_configs(problem, machine) if "block_m" in config]
+    tried = [config for config in REDUCE.first_configs(Task(problem, machine)) if "block_m" in config]
     first = tuple(tried[0][name] for name in names)
     assert {tuple(config[name] for name in names) for config in tried} - {first} == beside

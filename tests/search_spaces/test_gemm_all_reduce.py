@@ -8,6 +8,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, Machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 FOUND = workload("gemm_all_reduce")
@@ -76,15 +77,15 @@ def test_a_constraint_ends_where_it_says(
     config: Config, fields: dict[str, Any], machine: Machine, told: str | None
 ) -> None:
     problem = FOUND.problem_type(**{"m": 16, "n": 8192, "k": 28672, "world_size": 8, **fields})
-    broken = SPACE.broken(config, problem, machine)
+    broken = SPACE.broken(config, Task(problem, machine))
     assert (broken.name if broken else None) == told
 
 
 @pytest.mark.parametrize(("m", "shots", "rows"), [(32, "one_shot", 32), (33, "two_shot", 64), (8192, "two_shot", 8192)])
 def test_few_rows_take_one_shot_untuned_and_a_collective_takes_them_all(m: int, shots: str, rows: int) -> None:
     problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=8)
-    assert FOUND.default_config(problem, H100)["mode"] == shots
-    first = next(config for config in FOUND.first_configs(problem, H100) if config["mode"] == "custom_collective")
+    assert FOUND.default_config(Task(problem, H100))["mode"] == shots
+    first = next(config for config in FOUND.first_configs(Task(problem, H100)) if config["mode"] == "custom_collective")
     assert (first["exchange"], first["transfer_rows"], first["sum_block"]) == (shots, rows, 1024)
 
 
@@ -92,7 +93,7 @@ def test_words_of_tiles_are_tried_first_for_few_rows_alone_and_collectives_in_tw
     for m, words in ((64, {"sentinel", "ll"}), (256, {"sentinel", "ll"}), (257, set()), (512, set())):
         # On two ranks words of large tiles fit into the registers.
         problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=2)
-        first = FOUND.first_configs(problem, H100)
+        first = FOUND.first_configs(Task(problem, H100))
         tiles = {config["protocol"] for config in first if config["mode"] in ("one_shot", "two_shot")}
         assert tiles == words | {"signal"}
     chunked = {config["transfer_rows"] for config in first if config["mode"] == "custom_collective"}

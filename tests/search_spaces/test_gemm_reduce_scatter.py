@@ -9,6 +9,7 @@ from fakes import LAPTOP
 
 from autotune.config import Config
 from autotune.machine import H100, Machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 FOUND = workload("gemm_reduce_scatter")
@@ -25,7 +26,7 @@ COPIES = Config({"mode": "copy_engine", "transfer_rows": 1024, "gemm_streams": 2
 def broken(config: Config, machine: Machine, **fields: Any) -> str | None:
     """The name of the constraint that a config breaks for 8192 rows on 8 ranks, or another problem."""
     problem = FOUND.problem_type(**{"m": 8192, "n": 8192, "k": 28672, "world_size": 8, **fields})
-    constraint = FOUND.space.broken(config, problem, machine)
+    constraint = FOUND.space.broken(config, Task(problem, machine))
     return constraint.name if constraint else None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 NAMES = ("block_m", "block_n", "block_k", "num_warps", "num_stages", "programs_per_unit", "swap_ab")
@@ -46,7 +47,7 @@ def test_the_tile_that_is_written_down_unmeasured(
     found = workload(name)
     sizes = {"hidden": 7168, "width": 2048, "experts": 64, "top_k": 8, "world_size": 2, "b_order": "nk"}
     problem = found.problem_type(tokens=tokens, **{**sizes, **fields})
-    first = next(config for config in found.first_configs(problem, machine) if config["mode"] == mode)
+    first = next(config for config in found.first_configs(Task(problem, machine)) if config["mode"] == mode)
     assert tuple(first[each] for each in NAMES) == tile
 
 
@@ -61,5 +62,5 @@ def test_the_tile_that_is_written_down_unmeasured(
 def test_tma_loads_a_tile_of_gate_and_up_that_lies_together(fields: dict[str, Any], told: str | None) -> None:
     found = workload("moe_dispatch_gemm")
     problem = found.problem_type(tokens=512, hidden=7168, width=2048, experts=64, top_k=8, world_size=2, **fields)
-    broken = found.space.broken(found.default_config(problem, H100).replace(loads="tma"), problem, H100)
+    broken = found.space.broken(found.default_config(Task(problem, H100)).replace(loads="tma"), Task(problem, H100))
     assert (broken.name if broken else None) == told

@@ -6,6 +6,7 @@ import pytest
 from compile_worker import Compilers
 
 from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.task import Task
 from autotune.taxes.measure import ladder_of
 from autotune.workloads import workload
 
@@ -17,8 +18,8 @@ def check(compilers: Compilers, machine: Machine, letters: str, name: str) -> No
     """Compile the letters' rungs of the default config, and see that they need no more than there is."""
     found = workload(name)
     problem = found.default_problem(machine, 4)
-    default = found.default_config(problem, machine)
-    rungs, _ = ladder_of(found, problem, machine, default, default)
+    default = found.default_config(Task(problem, machine))
+    rungs, _ = ladder_of(found, Task(problem, machine), default, default)
     jobs = [(problem, rungs[letter]) for letter in letters if letter in rungs]
     assert jobs
     for config, kernels in compilers.compiled(machine, jobs):

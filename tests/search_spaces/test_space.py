@@ -48,11 +48,11 @@ def test_enumeration_size_and_brute_force_agree(machine: Machine, expected: int)
         Config({"mode": "push", "tile": tile, "unit": unit, "tma": tma})
         for tile, unit, tma in itertools.product((16, 32, 64), (32, 64, 128), (False, True))
     ]
-    valid = {config for config in everything if TOY.violation(config, problem(), machine) is None}
-    assert set(TOY.enumerate(problem(), machine)) == valid
-    assert TOY.size(problem(), machine) == len(valid) == expected
-    narrowed = TOY.narrowed(problem(), machine)
-    assert set(narrowed.enumerate(problem(), machine)) == valid
+    valid = {config for config in everything if TOY.violation(config, Task(problem(), machine)) is None}
+    assert set(TOY.enumerate(Task(problem(), machine))) == valid
+    assert TOY.size(Task(problem(), machine)) == len(valid) == expected
+    narrowed = TOY.narrowed(Task(problem(), machine))
+    assert set(narrowed.enumerate(Task(problem(), machine))) == valid
     assert narrowed.dimensions["tile"].values == tuple(sorted({c.integer("tile") for c in valid if "tile" in c}))
 
 
@@ -70,7 +70,7 @@ def test_enumeration_size_and_brute_force_agree(machine: Machine, expected: int)
 )
 def test_a_violation_says_what_is_allowed(values: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
-        TOY.check(Config(values), problem(), H100)
+        TOY.check(Config(values), Task(problem(), H100))
     assert said in str(caught.value)
 
 
@@ -90,7 +90,7 @@ def test_the_fingerprint_changes_with_values_and_constraints() -> None:
 
 def test_a_config_of_a_space_has_all_dimensions_of_its_mode_and_may_break_a_constraint() -> None:
     config = Config({"mode": "push", "tile": 64, "unit": 32, "tma": False})
-    assert TOY.holds(config) and TOY.violation(config, problem(), H100) is not None
+    assert TOY.holds(config) and TOY.violation(config, Task(problem(), H100)) is not None
     few = Config({"mode": "push", "tile": 64})
     for other in (few, config.replace(tile=24), Config({"mode": "pull"}), Config({"mode": "bsp", "tile": 16})):
         assert not TOY.holds(other)
@@ -102,10 +102,10 @@ def test_some_configs_are_valid_each_once_in_their_order() -> None:
     small, large = (Config({"mode": "push", "tile": tile, "unit": 64, "tma": False}) for tile in (16, 64))
     invalid, bsp = large.replace(unit=32), Config({"mode": "bsp"})
     given = [large, invalid, bsp, large, small, bsp]
-    assert list(TOY.valid(given, problem(), H100)) == [large, bsp, small]
-    assert list(TOY.valid(given, problem(), LAPTOP)) == [bsp, small]
-    assert TOY.first_valid([invalid, small, bsp], problem(), H100) == small
-    assert TOY.first_valid([invalid], problem(), H100) is None
+    assert list(TOY.valid(given, Task(problem(), H100))) == [large, bsp, small]
+    assert list(TOY.valid(given, Task(problem(), LAPTOP))) == [bsp, small]
+    assert TOY.first_valid([invalid, small, bsp], Task(problem(), H100)) == small
+    assert TOY.first_valid([invalid], Task(problem(), H100)) is None
 
 
 def test_a_config_is_ordered_as_the_space_is_and_keeps_what_the_space_lacks() -> None:
@@ -121,10 +121,10 @@ def test_a_constraint_is_lifted_by_its_name_and_the_others_hold() -> None:
 
 def test_a_remembering_space_says_what_the_space_says() -> None:
     for machine in (H100, LAPTOP):
-        memoized = TOY.memoized(problem(), machine)
+        memoized = TOY.memoized(Task(problem(), machine))
         for tile, unit in itertools.product((16, 32, 64), (32, 64, 128)):
             config = Config({"mode": "push", "tile": tile, "unit": unit, "tma": True})
-            assert memoized(config) is TOY.broken(config, problem(), machine)
+            assert memoized(config) is TOY.broken(config, Task(problem(), machine))
 
 
 def test_a_problem_is_refused_only_where_no_mode_is_left() -> None:
@@ -132,9 +132,9 @@ def test_a_problem_is_refused_only_where_no_mode_is_left() -> None:
         refused = Constraint("alive", ("mode",), lambda s, mode: mode in alive, "the machine lacks it")
         return Space(choices("mode", "bsp", "push"), constraints=(refused,))
 
-    space("push").check_problem(problem(), H100)
+    space("push").check_problem(Task(problem(), H100))
     with pytest.raises(InvalidProblem, match="the machine lacks it"):
-        space().check_problem(problem(), H100)
+        space().check_problem(Task(problem(), H100))
 
 
 PUSH = {
@@ -175,11 +175,11 @@ def test_each_constraint_refuses_what_it_is_for(
     name: str, config: dict[str, Any], fields: dict[str, Any], machine: Machine
 ) -> None:
     """Those of all-gather + GEMM whose ends ``test_all_gather_gemm`` and ``test_gemm`` do not show."""
-    violation = FOUND.space.violation(Config(config), problem(**fields), machine)
+    violation = FOUND.space.violation(Config(config), Task(problem(**fields), machine))
     assert violation is not None and violation.startswith(name), violation
 
 
 def test_rows_of_a_transposed_b_are_as_long_as_its_depth() -> None:
     """So TMA loads it whatever its columns; C in fp32 has rows of 16 bytes here, in bf16 it would not."""
     fields = {"n": 4 * 1028, "out_dtype": "fp32", "b_order": "nk"}
-    assert FOUND.space.violation(Config({**PUSH, "loads": "tma"}), problem(**fields), H100) is None
+    assert FOUND.space.violation(Config({**PUSH, "loads": "tma"}), Task(problem(**fields), H100)) is None

@@ -63,17 +63,17 @@ def product(space: Space) -> Iterator[Config]:
             yield Config({"mode": mode, **dict(zip(names, values, strict=True))})
 
 
-def valid_of(space: Space, problem: Any = PROBLEM, machine: Machine = H100) -> set[Config]:
-    return {config for config in product(space) if space.violation(config, problem, machine) is None}
+def valid_of(space: Space, task: Task[Any] = PROBLEM) -> set[Config]:
+    return {config for config in product(space) if space.violation(config, task) is None}
 
 
-def draws(space: Space, problem: Any, machine: Machine, count: int) -> list[Config]:
+def draws(space: Space, task: Task[Any], count: int) -> list[Config]:
     """Valid configs at random, the same ones each time."""
     rng, found = random.Random(11), []
     while len(found) < count:
         mode = rng.choice(space.modes)
         config = Config({**{d.name: rng.choice(d.values) for d in space.dimensions_of(mode)}, "mode": mode})
-        if space.violation(config, problem, machine) is None:
+        if space.violation(config, task) is None:
             found.append(config)
     return found
 
@@ -81,7 +81,7 @@ def draws(space: Space, problem: Any, machine: Machine, count: int) -> list[Conf
 def test_a_count_beyond_64_bits_is_exact() -> None:
     wide = [numbers(f"d{number}", *range(256)) for number in range(9)]
     odd = Constraint("odd", ("d0", "d1"), lambda s, d0, d1: (d0 + d1) % 2 == 1, "the sum is odd")
-    assert Space(choices("mode", "push"), *wide, constraints=(odd,)).size(PROBLEM, H100) == 2**71
+    assert Space(choices("mode", "push"), *wide, constraints=(odd,)).size(Task(PROBLEM, H100)) == 2**71
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_count_beyond_64_bits_is_exact() -> None:
     [whole(SMALL, LAPTOP, "pull"), (SMALL, MI300X, "pull"), (PROBLEM, H100, "copy_engine")],
     ids=["laptop", "mi300x", "h100"],
 )
-def test_the_real_space_counts_what_it_enumerates(problem: Any, machine: Machine, mode: str) -> None:
+def test_the_real_space_counts_what_it_enumerates(task: Task[Any], mode: str) -> None:
     space = Space(
         choices("mode", mode),
         *(d for d in FOUND.space.dimensions_of(mode) if d.name != "mode"),
@@ -98,32 +98,32 @@ def test_the_real_space_counts_what_it_enumerates(problem: Any, machine: Machine
         ),
         known_modes=FOUND.space.modes,
     )
-    enumerated = set(FOUND.space.enumerate(problem, machine, mode))
-    assert enumerated and enumerated == valid_of(space, problem, machine)
-    assert space.size(problem, machine) == len(enumerated)
+    enumerated = set(FOUND.space.enumerate(task, mode))
+    assert enumerated and enumerated == valid_of(space, task)
+    assert space.size(task) == len(enumerated)
 
 
 def test_narrowing_drops_dead_values_and_dead_modes_and_no_config() -> None:
     space = make_space()
-    narrowed = space.narrowed(PROBLEM, H100)
+    narrowed = space.narrowed(Task(PROBLEM, H100))
     assert narrowed.modes == ("bsp", "push")
     assert "speed" not in narrowed.dimensions and [c.name for c in narrowed.constraints] == ["whole", "few"]
     assert narrowed.dimensions["programs"].values == (1, 2, 4)
-    assert set(narrowed.enumerate(PROBLEM, H100)) == valid_of(space)
-    assert narrowed.size(PROBLEM, H100) == space.size(PROBLEM, H100)
+    assert set(narrowed.enumerate(Task(PROBLEM, H100))) == valid_of(space)
+    assert narrowed.size(Task(PROBLEM, H100)) == space.size(Task(PROBLEM, H100))
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)
 def test_narrowing_the_real_space_keeps_every_valid_config(machine: Machine) -> None:
     for problem in (PROBLEM, SMALL, FOUND.problem_type(m=1, n=8 * 360, k=2880, layout="k", world_size=8)):
-        narrowed = FOUND.space.narrowed(problem, machine)
-        assert narrowed.size(problem, machine) == FOUND.space.size(problem, machine)
-        for config in draws(FOUND.space, problem, machine, 40):
-            assert narrowed.violation(config, problem, machine) is None, config
+        narrowed = FOUND.space.narrowed(Task(problem, machine))
+        assert narrowed.size(Task(problem, machine)) == FOUND.space.size(Task(problem, machine))
+        for config in draws(FOUND.space, Task(problem, machine), 40):
+            assert narrowed.violation(config, Task(problem, machine)) is None, config
 
 
 def test_a_narrowed_space_proposes_no_value_that_the_machine_forbids() -> None:
-    narrowed = FOUND.space.narrowed(SMALL, MI300X)
+    narrowed = FOUND.space.narrowed(Task(SMALL, MI300X))
     assert narrowed.dimensions["loads"].values == ("pointer",)
     assert narrowed.dimensions["block_m"].values == (16,)
     assert max(narrowed.dimensions["transfer_rows"].values) == 16
@@ -132,14 +132,14 @@ def test_a_narrowed_space_proposes_no_value_that_the_machine_forbids() -> None:
 @pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)
 def test_neighbours_of_the_real_space_are_valid_and_one_step_away(machine: Machine) -> None:
     space = FOUND.space
-    for config in draws(space, PROBLEM, machine, 40):
-        for other in space.neighbours(config, PROBLEM, machine):
-            assert space.violation(other, PROBLEM, machine) is None
+    for config in draws(space, Task(PROBLEM, machine), 40):
+        for other in space.neighbours(config, Task(PROBLEM, machine)):
+            assert space.violation(other, Task(PROBLEM, machine)) is None
             (changed,) = [name for name in config if config[name] != other[name]]
             dimension = space.dimensions[changed]
             steps = abs(dimension.index(config[changed]) - dimension.index(other[changed]))
             assert changed != "mode" and (steps == 1 or not dimension.ordinal)
-            assert config in set(space.neighbours(other, PROBLEM, machine)), "a step can be taken back"
+            assert config in set(space.neighbours(other, Task(PROBLEM, machine))), "a step can be taken back"
 
 
 def test_the_fingerprint_changes_with_the_body_of_a_constraint(tmp_path: Path) -> None:
@@ -185,9 +185,9 @@ def test_the_fingerprint_ignores_reasons_and_help() -> None:
 
 
 def test_parameters_lead_back_through_optuna() -> None:
-    narrowed = FOUND.space.narrowed(PROBLEM, H100)
+    narrowed = FOUND.space.narrowed(Task(PROBLEM, H100))
     for space in (FOUND.space, narrowed):
-        for config in draws(space, PROBLEM, H100, 30):
+        for config in draws(space, Task(PROBLEM, H100), 30):
             fixed = optuna.trial.FixedTrial(space.parameters(config))
             assert space.suggest(fixed) == config
             assert set(space.distributions(config)) == set(config)
@@ -224,4 +224,6 @@ def test_spaces_that_make_no_sense_are_refused_by_name(make: Callable[[], object
 def test_a_part_of_a_space_may_lack_modes_that_its_dimensions_name() -> None:
     space = Space(choices("mode", "a", "b"), numbers("tile", 1, 2, modes=("b",)))
     part = space.restricted({"mode": ["a"]}).restricted({"tile": [2]})
-    assert list(part.enumerate(PROBLEM, H100)) == list(part.narrowed(PROBLEM, H100).enumerate(PROBLEM, H100))
+    assert list(part.enumerate(Task(PROBLEM, H100))) == list(
+        part.narrowed(Task(PROBLEM, H100)).enumerate(Task(PROBLEM, H100))
+    )

@@ -13,6 +13,7 @@ import pytest
 from autotune.db import CacheKey, Entry, Roofline, Winner
 from autotune.machine import Machine
 from autotune.outcome import Latency
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -36,10 +37,10 @@ def make_entry() -> MakeEntry:
         )  # fmt: skip
         slower = Latency(530.0, 525.0, 540.0, 2.0, 50)
         return Entry(
-            CacheKey.of(problem, machine),
+            CacheKey.of(Task(problem, machine)),
             provenance_of(found),
             Winner(
-                found.default_config(problem, machine),
+                found.default_config(Task(problem, machine)),
                 latency,
                 {"graph": slower, "eager": slower},
                 {"gemm": slower},

@@ -13,6 +13,7 @@ from rungs import SMALL, clock_reads
 from autotune.kernels.primitives import trace as device
 from autotune.machine import H100, MI300X, Machine, machine
 from autotune.ranks.protocol import Failed, Trace, Turn
+from autotune.task import Task
 from autotune.taxes.ladder import RUNGS
 from autotune.taxes.measure import ladder_of
 from autotune.taxes.trace import BARRIER, KINDS, SENDS, TILE, WAITS, Event, Traced, kept, perfetto
@@ -59,8 +60,8 @@ def traced(name: str) -> tuple[tuple[Event, ...], ...]:
     """One traced call of the rung D of a small problem on two ranks."""
     here, found = machine(), workload(name)
     problem = found.problem_type.from_dict({**SMALL[name], "world_size": 2})
-    default = found.default_config(problem, here)
-    rungs, _ = ladder_of(found, problem, here, default, default)
+    default = found.default_config(Task(problem, here))
+    rungs, _ = ladder_of(found, Task(problem, here), default, default)
     twin = rungs["D"].replace(trace=True)
     gang, _ = RANKS.turn_to(found, problem)
     assert not isinstance(gang.turn(Turn(twin, 0, 1)), Failed)

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.launching.plan import Compiled, CompileError
-from autotune.machine import Machine
+from autotune.task import Task
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmWorkload
 
 
@@ -24,7 +24,7 @@ class CompilingWorkload(AllGatherGemmWorkload):
 
     name, problem_type = "compiling", Compiling
 
-    def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
+    def compile(self, task: Task[Any], config: Config) -> list[Compiled]:
         """1 compiles, 2 does not, 4 takes the process down, 8 needs too much shared memory.
 
         16 raises what nobody expects, 32 needs more programs resident than there is room for, 64 takes for ever.
@@ -39,7 +39,7 @@ class CompilingWorkload(AllGatherGemmWorkload):
         if how == 64:
             time.sleep(600)
         if how == 32:
-            return [Compiled("kernel", 0, 255, 0, warps=8, resident=machine.compute_units + 1)]
+            return [Compiled("kernel", 0, 255, 0, warps=8, resident=task.machine.compute_units + 1)]
         return [Compiled("kernel", 1 << 30 if how == 8 else 1024, None, None)]
 
 

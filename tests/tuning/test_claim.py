@@ -20,6 +20,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Lease, Store, lease
 from autotune.db.lease import Held
 from autotune.errors import GangError, StoreError
+from autotune.task import Task
 from autotune.tuning import Progress, Result, claim
 from autotune.workloads import provenance_of
 
@@ -46,8 +47,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def study_of(store: Store) -> int:
-    key, provenance = CacheKey.of(PROBLEM, LAPTOP), provenance_of(WORKLOAD)
-    size = WORKLOAD.space.size(PROBLEM, LAPTOP)
+    key, provenance = CacheKey.of(Task(PROBLEM, LAPTOP)), provenance_of(WORKLOAD)
+    size = WORKLOAD.space.size(Task(PROBLEM, LAPTOP))
     return store.study(key, provenance, seed=0, space_size=size).id
 
 

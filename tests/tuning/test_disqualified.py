@@ -12,6 +12,7 @@ from small_space import BEST, BSP, EVERYTHING, FINALS, PROBLEM, WORKLOAD, Ranks,
 
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome
+from autotune.task import Task
 from autotune.tuning.screening import Screen
 
 
@@ -62,7 +63,7 @@ class Refusing(Screen):
 def test_what_the_screen_refuses_is_not_run_in_the_finals_either(
     path: Path, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = WORKLOAD.default_config(PROBLEM, LAPTOP) if role == "default" else BEST
+    config = WORKLOAD.default_config(Task(PROBLEM, LAPTOP)) if role == "default" else BEST
     if role == "previous winner":
         run(path, Ranks(), trials=1000)
     monkeypatch.setattr("small_space.Screen", Refusing)
@@ -90,7 +91,7 @@ class FailsOnce(Ranks):
 def test_a_default_that_hung_or_crashed_does_not_win_and_a_baseline_has_a_second_chance(
     path: Path, outcome: Outcome
 ) -> None:
-    default = WORKLOAD.default_config(PROBLEM, LAPTOP)
+    default = WORKLOAD.default_config(Task(PROBLEM, LAPTOP))
     ranks = FailsOnce(lambda each: {default: 100.0, BSP: 300.0}.get(each, 400.0), once={default: outcome, BSP: outcome})
     result = run(path, ranks, trials=1000)
     assert result.entry is not None and result.entry.winner.config == BSP
@@ -99,7 +100,9 @@ def test_a_default_that_hung_or_crashed_does_not_win_and_a_baseline_has_a_second
 
 @pytest.mark.parametrize("incumbent", ["default", "previous winner", "baseline"])
 def test_what_was_wrong_in_the_search_has_no_second_chance_in_the_finals(path: Path, incumbent: str) -> None:
-    config = {"default": WORKLOAD.default_config(PROBLEM, LAPTOP), "previous winner": BEST, "baseline": BSP}[incumbent]
+    config = {"default": WORKLOAD.default_config(Task(PROBLEM, LAPTOP)), "previous winner": BEST, "baseline": BSP}[
+        incumbent
+    ]
     again = incumbent == "previous winner"
     if again:
         run(path, Ranks(), trials=1000)

@@ -37,6 +37,7 @@ from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome
 from autotune.ranks.evaluation import LONG_CALL
 from autotune.results.figures import Ratio, ratio
 from autotune.runtime.lookup import lookup
+from autotune.task import Task
 from autotune.tuning import EFFORTS, Budget, Progress, tune
 from autotune.tuning.cached import cached
 from autotune.tuning.effort import LARGEST_SEED, MOST_TRIALS, limits_of, parse_duration
@@ -127,7 +128,7 @@ def test_the_finals_measure_default_baseline_and_best_in_alternating_order(path:
     run(path, ranks, trials=30)
     finals = ranks.configs[30:]
     assert finals == [*finals[:4], *reversed(finals[:4])]
-    assert {BSP, BEST, WORKLOAD.default_config(PROBLEM, LAPTOP)} < set(finals)
+    assert {BSP, BEST, WORKLOAD.default_config(Task(PROBLEM, LAPTOP))} < set(finals)
     assert [trial.number for trial in kept(path, finals=True)] == [0] * 4 + [1] * 4
 
 
@@ -220,7 +221,7 @@ def test_every_outcome_is_stored_with_its_reason_and_the_time_of_the_ranks_is_to
     assert Counter(trial.evaluation.outcome for trial in trials) == result.progress.outcomes
     assert set(result.progress.outcomes) == set(Outcome)
     for trial in trials:
-        violation = WORKLOAD.space.violation(trial.config, PROBLEM, LAPTOP)
+        violation = WORKLOAD.space.violation(trial.config, Task(PROBLEM, LAPTOP))
         assert (violation is not None) == (trial.evaluation.outcome is Outcome.INVALID)
         assert trial.evaluation.reason or trial.evaluation.outcome is Outcome.MEASURED
     spent = result.progress.spent
@@ -254,18 +255,18 @@ def test_a_winner_that_the_space_refuses_is_tuned_anew_as_no_look_up_serves_it(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a database edited by hand holds one."""
-    refused, key = Config({"mode": "push", "tile": 128, "unit": 64}), CacheKey.of(PROBLEM, LAPTOP)
+    refused, key = Config({"mode": "push", "tile": 128, "unit": 64}), CacheKey.of(Task(PROBLEM, LAPTOP))
     with Store.open(path) as store:
         study = store.study(key, provenance_of(WORKLOAD), seed=0, space_size=len(EVERYTHING))
         store.finish(study.id, Winner(refused, latency_of(1.0)))
-        assert cached(store, WORKLOAD, PROBLEM, LAPTOP, DEFAULT_REGIME) is None
+        assert cached(store, WORKLOAD, Task(PROBLEM, LAPTOP), DEFAULT_REGIME) is None
         assert lookup(WORKLOAD, PROBLEM, machine=LAPTOP, url=str(path)).source == "default"
     result = run(path, Ranks(), trials=1000)
     assert not result.from_cache and result.entry is not None and result.entry.winner.config == BEST
     assert "whole tiles" in caplog.text
     assert run(path, Ranks()).from_cache
     with Store.open(path) as store:
-        assert cached(store, WORKLOAD, PROBLEM, LAPTOP, DEFAULT_REGIME) == result.entry
+        assert cached(store, WORKLOAD, Task(PROBLEM, LAPTOP), DEFAULT_REGIME) == result.entry
 
 
 def test_force_measures_anew_and_keeps_what_was_measured(path: Path) -> None:
@@ -356,8 +357,8 @@ def test_a_watcher_sees_every_phase_and_the_counts_rise(path: Path) -> None:
 
 
 def make_search(seed: int = 1) -> Search:
-    first = WORKLOAD.first_configs(PROBLEM, LAPTOP)
-    return Search(WORKLOAD.space, PROBLEM, LAPTOP, seed, first, [BSP], on_invalid=lambda config, evaluation: None)
+    first = WORKLOAD.first_configs(Task(PROBLEM, LAPTOP))
+    return Search(WORKLOAD.space, Task(PROBLEM, LAPTOP), seed, first, [BSP], on_invalid=lambda config, evaluation: None)
 
 
 @pytest.mark.parametrize("ahead", [1, 6])
@@ -393,8 +394,8 @@ def test_winners_of_near_sizes_and_first_configs_take_turns(path: Path) -> None:
     run(path, Ranks(), trials=30)
     ranks, near = Ranks(), SmallProblem(width=512, world_size=2)
     run(path, ranks, trials=14, problem=near)
-    first = WORKLOAD.first_configs(near, LAPTOP)
-    assert ranks.configs[1] == first[0] == WORKLOAD.default_config(near, LAPTOP)
+    first = WORKLOAD.first_configs(Task(near, LAPTOP))
+    assert ranks.configs[1] == first[0] == WORKLOAD.default_config(Task(near, LAPTOP))
     assert ranks.configs[:5].count(BEST) == 1 and set(first) <= set(ranks.configs[:5])
 
 
@@ -414,10 +415,10 @@ def test_another_mode_wins_that_keeps_its_pace_in_the_finals(path: Path) -> None
     finals_plans = {finals_plan(2 * EFFORTS["quick"].iterations)}
     found = workload("all_gather_gemm")
     problem = found.problem_type(m=4096, n=28672, k=8192, world_size=8)
-    screen: Any = FakeScreen(found, problem, EIGHT_GPUS)
+    screen: Any = FakeScreen(found, Task(problem, EIGHT_GPUS))
     budget, effort = Budget(30), EFFORTS["quick"]
     with Store.open(path) as store:
-        result = tune(found, problem, EIGHT_GPUS, store, Fading(problem), screen, budget=budget, effort=effort)
+        result = tune(found, Task(problem, EIGHT_GPUS), store, Fading(problem), screen, budget=budget, effort=effort)
         finals = [t.config["mode"] for t in store.trials(result.study.id) if t.source == "final"]
     assert result.entry is not None and result.entry.winner.config["mode"] == "copy_engine"
     assert finals.count("push") >= finals.count("copy_engine") > 0 and "pull_staged" not in finals

@@ -12,10 +12,11 @@ from small_space import BEST, BSP, FINALS, PROBLEM, WORKLOAD, Ranks, SmallWorklo
 from autotune.config import Config
 from autotune.db import Store
 from autotune.outcome import Evaluation, Regime
+from autotune.task import Task
 from autotune.tuning import Progress
 from autotune.tuning.cached import cached
 
-DEFAULT = WORKLOAD.default_config(PROBLEM, LAPTOP)
+DEFAULT = WORKLOAD.default_config(Task(PROBLEM, LAPTOP))
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_the_end_tells_the_winner_as_it_was_stored_and_how_often_ranks_were_rest
 def test_only_what_was_tuned_for_the_regime_answers_from_the_cache(path: Path) -> None:
     entry = run(path, Ranks(), trials=5, regime=Regime.GRAPH).entry
     with Store.open(path) as store:
-        found = {regime: cached(store, WORKLOAD, PROBLEM, LAPTOP, regime) for regime in Regime}
+        found = {regime: cached(store, WORKLOAD, Task(PROBLEM, LAPTOP), regime) for regime in Regime}
     assert entry is not None and found == {Regime.GRAPH: entry, Regime.PIPELINED: None, Regime.ISOLATED: None}
 
 

@@ -17,6 +17,7 @@ from autotune.db import Store
 from autotune.outcome import Evaluation, HostOverhead, Outcome
 from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
+from autotune.task import Task
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.tuning.routings import under_other_routings
 from autotune.workloads import workload
@@ -60,10 +61,10 @@ class Routed(FakeGang):
 
 
 def run(path: Path, gang: Routed, effort: str = "standard", seconds: float = math.inf) -> tuple[Result, Store]:
-    screen: Any = FakeScreen(FOUND, PROBLEM, EIGHT_GPUS)
+    screen: Any = FakeScreen(FOUND, Task(PROBLEM, EIGHT_GPUS))
     store = Store.open(path / "cache.db")
     budget = Budget(20, seconds)
-    return tune(FOUND, PROBLEM, EIGHT_GPUS, store, gang, screen, budget=budget, effort=EFFORTS[effort]), store
+    return tune(FOUND, Task(PROBLEM, EIGHT_GPUS), store, gang, screen, budget=budget, effort=EFFORTS[effort]), store
 
 
 def test_a_door_is_in_the_winner_s_times_under_each_routing_and_in_no_baseline_s(tmp_path: Path) -> None:
@@ -140,8 +141,8 @@ def test_ranks_draw_each_routing_and_results_are_compared_under_it(
     monkeypatch.setitem(evaluation.BURSTS, "interpreter", 1)
     problem = FOUND.problem_type(tokens=2, hidden=64, experts=4, top_k=1, world_size=2, routing="zipf", exponent=1.0)
     gang, _ = RANKS.turn_to(FOUND, problem)
-    config, plan = FOUND.default_config(problem, here), MeasurePlan(0, 1, 1)
-    baseline = FOUND.baselines(problem, here)["bsp eager"]
+    config, plan = FOUND.default_config(Task(problem, here)), MeasurePlan(0, 1, 1)
+    baseline = FOUND.baselines(Task(problem, here))["bsp eager"]
     found = under_other_routings(
         gang, FOUND, problem, config, {"bsp eager": baseline}, 1,
         evaluate=lambda each, number: gang.evaluate(each, number, plan), no_time=lambda: False,

@@ -12,6 +12,7 @@ from scripts import run_script
 from autotune.config import Config
 from autotune.machine import H100
 from autotune.outcome import Outcome
+from autotune.task import Task
 from autotune.tuning.screening import Screen
 from autotune.workloads import registry, workload
 
@@ -25,7 +26,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
     monkeypatch.setenv("AUTOTUNE_COMPILE_WORKERS", "2")
     registry._from_files.cache_clear()
     found = workload("compiling")
-    with Screen(found, found.problem_type(m=64, n=64, k=64, world_size=2), H100) as made:
+    with Screen(found, Task(found.problem_type(m=64, n=64, k=64, world_size=2), H100)) as made:
         yield made
     registry._from_files.cache_clear()
 

@@ -13,6 +13,7 @@ from process_ends import gone
 from autotune.config import Config
 from autotune.machine import H100
 from autotune.outcome import Evaluation, Outcome
+from autotune.task import Task
 from autotune.tuning import screening
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate
@@ -36,10 +37,10 @@ def config(number: int) -> Config:
 
 
 def test_real_kernels_pass_and_kernels_too_large_for_the_device_do_not() -> None:
-    default = FOUND.default_config(PROBLEM, H100)
+    default = FOUND.default_config(Task(PROBLEM, H100))
     oversized = default.replace(block_m=128, block_n=128, block_k=128, num_stages=6, loads="pointer")
     broken = default.replace(block_k=24, loads="pointer")
-    with Screen(FOUND, PROBLEM, H100) as screen:
+    with Screen(FOUND, Task(PROBLEM, H100)) as screen:
         futures = [screen.submit(each) for each in (default, oversized, broken)]
         assert screen.verdict(default, futures[0]) is None
         verdict = screen.verdict(oversized, futures[1])
@@ -52,7 +53,7 @@ def test_real_kernels_pass_and_kernels_too_large_for_the_device_do_not() -> None
 
 def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     found, before = workload("compiling"), named_semaphores()
-    with Screen(found, PROBLEM, H100) as screen:
+    with Screen(found, Task(PROBLEM, H100)) as screen:
         screen.start()
         monkeypatch.setattr(screening, "COMPILE_SECONDS", 1.0)
         stuck = screen.submit(config(64))
@@ -80,7 +81,7 @@ def test_a_screen_that_turns_to_another_problem_compiles_for_that_one(monkeypatc
 
     monkeypatch.setattr(screening, "Pool", Noted)
     other = FOUND.problem_type(m=128, n=128, k=64, world_size=2)
-    with Screen(FOUND, PROBLEM, H100) as screen:
+    with Screen(FOUND, Task(PROBLEM, H100)) as screen:
         screen.submit(config(1))
         screen.turn_to(FOUND, other)
         screen.submit(config(1))

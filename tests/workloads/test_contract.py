@@ -29,6 +29,7 @@ from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.search_spaces import Space
+from autotune.task import Task
 from autotune.workloads import Workload, names, provenance_of, workload
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -58,17 +59,17 @@ def test_the_built_in_ones_and_the_examples_are_here() -> None:
 def test_defaults_are_valid_everywhere(found: Workload, machine: Machine, world_size: int) -> None:
     problem = found.default_problem(machine, world_size)
     assert problem.world_size == world_size and problem.workload == found.name
-    default, first = found.default_config(problem, machine), found.first_configs(problem, machine)
+    default, first = found.default_config(Task(problem, machine)), found.first_configs(Task(problem, machine))
     assert first[0] == default
-    for config in (*first, *found.baselines(problem, machine).values()):
-        found.space.check(config, problem, machine)
-        assert found.predict(problem, config, machine) is None or machine.kind != "interpreter"
+    for config in (*first, *found.baselines(Task(problem, machine)).values()):
+        found.space.check(config, Task(problem, machine))
+        assert found.predict(Task(problem, machine), config) is None or machine.kind != "interpreter"
 
 
 @each
 def test_a_recording_of_its_problem_comes_back(found: Workload, tmp_path: Path) -> None:
     problem, file = found.default_problem(H100, 4), tmp_path / "table.json.gz"
-    config = found.default_config(problem, H100)
+    config = found.default_config(Task(problem, H100))
     recording = recordings.Recording(
         workload=found.name, problem=problem.as_dict(), machine=H100, provenance=provenance_of(found),
         recorded_at=datetime.now(UTC), origin="synthetic", restriction={},
@@ -85,16 +86,16 @@ def test_problems_and_configs_come_back_from_json(found: Workload) -> None:
     problem = found.default_problem(H100, 4)
     again = type(problem).from_dict(json.loads(problem.to_json()))
     assert again == problem and hash(again) == hash(problem) and again.to_json() == problem.to_json()
-    for config in sampled(found.space, problem, H100, 20):
+    for config in sampled(found.space, Task(problem, H100), 20):
         back = Config.from_json(config.to_json())
-        assert back == config and found.space.violation(back, problem, H100) is None
+        assert back == config and found.space.violation(back, Task(problem, H100)) is None
 
 
 @each_launched
 def test_knobs_are_the_dimensions_of_the_space(found: LaunchedWorkload) -> None:
     """A config of each mode, with any value of each of its dimensions, can be read and says the same."""
     for machine in (H100, LAPTOP):
-        for config in sampled(found.space, found.default_problem(machine, 2), machine, 10):
+        for config in sampled(found.space, Task(found.default_problem(machine, 2), machine), 10):
             for dimension in found.space.dimensions_of(str(config["mode"])):
                 for value in dimension.values if dimension.name != "mode" else ():
                     other = config.replace(**{dimension.name: value})
@@ -123,7 +124,7 @@ def test_configs_are_read_as_knobs() -> None:
 
 @each_launched
 def test_what_is_no_knob_is_refused(found: LaunchedWorkload) -> None:
-    config = found.default_config(found.default_problem(H100, 2), H100)
+    config = found.default_config(Task(found.default_problem(H100, 2), H100))
     number = next(d.name for d in found.space.dimensions_of(str(config["mode"])) if d.ordinal)
     wrong = {"no such knob": config.replace(of_others=1), "must be of type int": config.replace(**{number: "4"})}
     wrong["the mode is missing"] = Config({})
@@ -188,10 +189,12 @@ def test_the_heap_holds_the_operands_and_the_scratch_of_every_config(found: Laun
         problem = found.problem_type.from_dict({**fields, "world_size": 8})
         operands = taken(lambda shared, problem=problem: found.kernels.tensors(problem, shared, meta))
         most = 0
-        for config in sampled(found.space, problem, H100, 120):
+        for config in sampled(found.space, Task(problem, H100), 120):
             knobs = found.kernels.knobs.of(config)
             of_config = taken(
-                lambda shared, problem=problem, knobs=knobs: found.kernels.scratch(problem, knobs, H100, shared, meta)
+                lambda shared, problem=problem, knobs=knobs: found.kernels.scratch(
+                    Task(problem, H100), knobs, shared, meta
+                )
             )
             assert of_config <= found.kernels.scratch_bytes(problem), f"{problem} {config}"
             copied = found.kernels.read_by_peers(problem, knobs)
@@ -212,16 +215,16 @@ def taken(allocate: Callable[[Allocate], object]) -> int:
     return sum(sizes)
 
 
-def sampled(space: Space, problem: Problem, machine: Machine, count: int) -> list[Config]:
+def sampled(space: Space, task: Task[Problem], count: int) -> list[Config]:
     """Valid configs drawn at random, the same ones each time; the modes in turn, as far as a mode has any."""
-    rng, narrowed = random.Random(7), space.narrowed(problem, machine)
+    rng, narrowed = random.Random(7), space.narrowed(task)
     found = []
     for number in range(count):
         mode = narrowed.modes[number % len(narrowed.modes)]
         for _ in range(200):
             drawn = {d.name: rng.choice(d.values) for d in narrowed.dimensions_of(mode)}
             config = Config({**drawn, "mode": mode})
-            if narrowed.violation(config, problem, machine) is None:
+            if narrowed.violation(config, task) is None:
                 found.append(config)
                 break
     assert len({config["mode"] for config in found}) > 1 or len(narrowed.modes) == 1
@@ -235,7 +238,7 @@ def test_operators_agree_with_the_reference(tmp_path: Path) -> None:
     """By the default config, and in every mode of a user's workload; the tests of operators have the others' modes."""
     answers = run_ranks(__file__, "operators_on_ranks", 2, tmp_path, argument={n: USERS.get(n, n) for n in CALLED})
     expected = [[name, mode] for name in CALLED if name in USERS for mode in LAUNCHED[name].space.modes]
-    expected += [[name, CALLED[name].default_config(CALLED[name].default_problem(LAPTOP, 2), LAPTOP)["mode"]]
+    expected += [[name, CALLED[name].default_config(Task(CALLED[name].default_problem(LAPTOP, 2), LAPTOP))["mode"]]
                  for name in CALLED if name not in USERS]  # fmt: skip
     for answer in answers:
         assert sorted(answer) == sorted(expected)
@@ -252,10 +255,10 @@ def operators_on_ranks(references: dict[str, str]) -> list[list[str]]:
             fields = problem.as_dict()
             half = {name: fields[name] // 2 for name in ("m", "n", "k", "kv_len") if name in fields}
             problem = dataclasses.replace(problem, **half)
-            configs = [found.default_config(problem, context.machine)]
+            configs = [found.default_config(Task(problem, context.machine))]
             if name in USERS:
-                configs += found.first_configs(problem, context.machine)[1:]
-                configs += found.baselines(problem, context.machine).values()
+                configs += found.first_configs(Task(problem, context.machine))[1:]
+                configs += found.baselines(Task(problem, context.machine)).values()
             for config in configs:
                 right += [[name, str(config["mode"])]] * is_right(context, found, problem, config)
                 context.release()
@@ -265,7 +268,7 @@ def operators_on_ranks(references: dict[str, str]) -> list[list[str]]:
 def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Problem, config: Config) -> bool:
     """True if the operator, on the inputs of the tuner's operation, gives what that compares with."""
     kernels = found.kernels
-    operation: Any = found.operation(problem, context.heap, context.machine, context.spin_limit)
+    operation: Any = found.operation(Task(problem, context.machine), context.heap, context.spin_limit)
     operation.refresh(3)
     tensors = operation._tensors
     given = [getattr(tensors, name) for name in kernels.operands]
@@ -281,7 +284,7 @@ def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Proble
         ), "a second one does not"
     for name, result in zip(kernels.results, results, strict=True):
         getattr(tensors, name).copy_(result)
-    error, allowed = operation.error(), found.tolerance_of(problem, config, context.machine)
+    error, allowed = operation.error(), found.tolerance_of(Task(problem, context.machine), config)
     return bool(error.overall <= allowed.overall and error.element <= allowed.element)
 
 

@@ -15,6 +15,7 @@ from autotune.cli import app
 from autotune.errors import InvalidConfig, InvalidProblem, WorkloadError
 from autotune.machine import INTERPRETED
 from autotune.runtime.lookup import forget_lookups
+from autotune.task import Task
 from autotune.workloads import workload
 from autotune.workloads.guard import WHOLE, guard_results
 from autotune.workloads.tolerance import Error
@@ -62,10 +63,10 @@ def test_what_a_method_raises_or_gives_wrongly_is_one_line_that_names_it(
 def test_a_tolerance_of_a_config_is_checked_and_arguments_may_be_named(tmp_path: Path) -> None:
     found = workload(wrong_toy(tmp_path, "tolerance_of", "return 0.1"))
     problem = found.default_problem(INTERPRETED, world_size=2)
-    config = found.default_config(machine=INTERPRETED, problem=problem)
+    config = found.default_config(task=Task(problem, INTERPRETED))
     assert found.tolerance(problem=problem).overall > 0 and found.heap_bytes(problem=problem) > 0
     with pytest.raises(WorkloadError, match="tolerance_of"):
-        found.tolerance_of(problem, config, INTERPRETED)
+        found.tolerance_of(Task(problem, INTERPRETED), config)
 
 
 @pytest.mark.parametrize("given", ["-1", "1.5", "None", "'64'"])
@@ -81,7 +82,7 @@ def test_an_error_of_ours_in_a_users_method_keeps_its_words_and_kind(tmp_path: P
     found = workload(wrong_toy(tmp_path, "default_config", body))
     problem = found.default_problem(INTERPRETED, world_size=2)
     with pytest.raises(InvalidProblem) as told:
-        found.default_config(problem, INTERPRETED)
+        found.default_config(Task(problem, INTERPRETED))
     assert str(told.value) == "width=8: too narrow"
 
 
@@ -99,7 +100,7 @@ def test_a_prediction_that_is_no_time_counts_as_none(laptop: Bench, tmp_path: Pa
     assert laptop.tune("run", reference, "--trials", "3").exit_code == 0
     found = workload(reference)
     problem = found.problem_type(width=8, world_size=2)  # type: ignore[call-arg]
-    assert found.predict(problem, found.default_config(problem, INTERPRETED), INTERPRETED) is None
+    assert found.predict(Task(problem, INTERPRETED), found.default_config(Task(problem, INTERPRETED))) is None
 
 
 def test_what_raises_on_a_rank_names_the_workload(tmp_path: Path) -> None:
@@ -176,8 +177,8 @@ def test_a_recording_may_leave_out_the_default_and_a_baseline(tmp_path: Path) ->
     found = copy.copy(workload(f"{TOY}:ToyWorkload"))
     problem = found.default_problem(INTERPRETED, 2)
     found.__dict__.update({"space": found.space.restricted({"block_m": [64], "mode": ["push"]}), WHOLE: found.space})
-    assert found.default_config(problem, INTERPRETED)["block_m"] == 16
-    assert found.baselines(problem, INTERPRETED)["bsp"]["mode"] == "bsp"
+    assert found.default_config(Task(problem, INTERPRETED))["block_m"] == 16
+    assert found.baselines(Task(problem, INTERPRETED))["bsp"]["mode"] == "bsp"
 
 
 def test_a_heap_may_be_empty_and_its_bytes_numpys(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from autotune.config import Config
 from autotune.machine import H100, INTERPRETED
+from autotune.task import Task
 from autotune.workloads import workload
 
 SIZES: dict[str, Any] = {"tokens": 3, "hidden": 64, "experts": 2, "top_k": 2, "world_size": 1}
@@ -30,7 +31,7 @@ def heap(events: list[object]) -> Any:
 
 
 def operation(events: list[object], dtype: str = "bf16") -> Any:
-    return COMBINE.operation(COMBINE.problem_type(**SIZES, dtype=dtype), heap(events), INTERPRETED, 1)
+    return COMBINE.operation(Task(COMBINE.problem_type(**SIZES, dtype=dtype), INTERPRETED), heap(events), 1)
 
 
 def test_the_last_configs_memory_is_given_back_once_all_ranks_have_ended_it() -> None:
@@ -55,12 +56,12 @@ def test_the_heap_has_room_beside_the_scratch_for_the_stopwatch() -> None:
 
 def test_the_librarys_ways_are_called_one_by_one_and_in_a_graph_where_the_host_reads_nothing() -> None:
     problem = COMBINE.problem_type(**{**SIZES, "world_size": 2})
-    found = COMBINE.baselines(problem, H100)
+    found = COMBINE.baselines(Task(problem, H100))
     assert {name: (way["exchange"], way["launch"]) for name, way in found.items()} == {
         "bsp eager": ("reduce_scatter", "eager"), "bsp graph": ("reduce_scatter", "graph"),
         "bsp counted eager": ("all_to_all", "eager"),
     }  # fmt: skip
-    assert set(COMBINE.baselines(problem, INTERPRETED)) == {"bsp eager", "bsp counted eager"}
+    assert set(COMBINE.baselines(Task(problem, INTERPRETED))) == {"bsp eager", "bsp counted eager"}
 
 
 def test_a_reference_is_wider_than_its_result() -> None:

@@ -14,6 +14,7 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.routing import planned
 from autotune.machine import H100, INTERPRETED
+from autotune.task import Task
 from autotune.workloads import workload
 from autotune.workloads.combined import DrawnRows
 from autotune.workloads.experts import KINDS, PLAIN
@@ -38,7 +39,7 @@ def operations(name: str, seed: int = 3, **fields: Any) -> list[Any]:
         SimpleNamespace(device=torch.device("cpu"), rank=rank, world_size=RANKS, allocate=empty, mark=lambda: 0)
         for rank in range(RANKS)
     ]
-    made = [found.operation(problem, heap, INTERPRETED, 1) for heap in heaps]
+    made = [found.operation(Task(problem, INTERPRETED), heap, 1) for heap in heaps]
     for operation in made:
         operation.refresh(seed)
     return made
@@ -90,7 +91,8 @@ def test_a_dispatch_is_wrong_with_another_plan_a_row_of_another_token_or_other_s
         for rank, operation in enumerate(ranks):
             right = dispatched(ranks, rank)
             tolerance = workload(name).tolerance_of(
-                operation._problem, workload(name).default_config(operation._problem, INTERPRETED), INTERPRETED
+                Task(operation._problem, INTERPRETED),
+                workload(name).default_config(Task(operation._problem, INTERPRETED)),
             )
 
             def passes(outputs: list[torch.Tensor], number: int = number, operation: Any = operation) -> bool:
@@ -136,7 +138,7 @@ def test_a_combine_is_wrong_with_a_row_of_another_place_without_a_gate_or_where_
     ranks = operations("moe_combine", **fields)
     found = workload("moe_combine")
     problem = ranks[0]._problem
-    allowed = found.tolerance_of(problem, found.default_config(problem, H100), H100)
+    allowed = found.tolerance_of(Task(problem, H100), found.default_config(Task(problem, H100)))
     seen = set()
     for number, kind in enumerate(KINDS):
         put(ranks, number)

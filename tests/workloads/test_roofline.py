@@ -15,6 +15,7 @@ from autotune.kernels.moe.histogram import histogram_text
 from autotune.kernels.moe.problem import GroupedProblem
 from autotune.kernels.moe.routing import drawn_routing
 from autotune.machine import H100, MI300X
+from autotune.task import Task
 from autotune.workloads import workload
 from autotune.workloads.built_in.flash_decode import FlashDecodeOperation
 from autotune.workloads.roofline import roofline
@@ -28,25 +29,25 @@ def test_every_mode_has_a_finite_prediction(name: str, machine: object) -> None:
     found = workload(name)
     problem = found.default_problem(machine, 8)
     for mode in found.space.modes:
-        for config in itertools.islice(found.space.enumerate(problem, machine, mode), 200):
-            predicted = found.predict(problem, config, machine)
+        for config in itertools.islice(found.space.enumerate(Task(problem, machine), mode), 200):
+            predicted = found.predict(Task(problem, machine), config)
             assert predicted is not None and math.isfinite(predicted) and predicted > 0
 
 
 def test_what_costs_more_is_predicted_to_take_longer() -> None:
     found = workload("all_gather_gemm")
     problem = found.default_problem(H100, 8)
-    config = found.default_config(problem, H100)
+    config = found.default_config(Task(problem, H100))
 
     def predicted(**changes: int | str) -> float:
-        value = found.predict(problem, config.replace(**changes), H100)
+        value = found.predict(Task(problem, H100), config.replace(**changes))
         assert value is not None
         return value
 
     assert predicted(block_m=64, block_n=64) > predicted()
     assert predicted(loads="pointer") > predicted(loads="tma")
     assert predicted(comm_programs=1) > predicted(comm_programs=16)
-    baseline = found.predict(problem, found.baselines(problem, H100)["bsp graph"], H100)
+    baseline = found.predict(Task(problem, H100), found.baselines(Task(problem, H100))["bsp graph"])
     assert baseline is not None and baseline > predicted()
 
 
@@ -55,14 +56,14 @@ def test_what_saves_launches_bytes_or_trips_is_predicted_to_take_less_time() -> 
     gather = workload("all_gather_gemm")
     large = gather.problem_type(m=4096, n=8 * 4096, k=8192, world_size=8)
     scaled = gather.problem_type(m=4096, n=8 * 4096, k=8192, world_size=8, dtype="fp8", scales="row", b_order="nk")
-    default = gather.default_config(large, H100)
-    eager, graph = (gather.baselines(large, H100)[f"bsp {launch}"] for launch in ("eager", "graph"))
-    of_mode = {str(config["mode"]): config for config in gather.first_configs(large, H100)}
+    default = gather.default_config(Task(large, H100))
+    eager, graph = (gather.baselines(Task(large, H100))[f"bsp {launch}"] for launch in ("eager", "graph"))
+    of_mode = {str(config["mode"]): config for config in gather.first_configs(Task(large, H100))}
     copies = of_mode["copy_engine"]
     decode = workload("flash_decode")
     step = decode.problem_type(batch=4, q_heads=64, kv_heads=8, head_dim=128, kv_len=4096, world_size=8)
-    fused = decode.default_config(step, H100)
-    in_turn = decode.baselines(step, H100)
+    fused = decode.default_config(Task(step, H100))
+    in_turn = decode.baselines(Task(step, H100))
     pairs = [
         (gather, large, graph, eager), (gather, large, copies, copies.replace(transfer_rows=16)),
         (gather, large, of_mode["pull_staged"], of_mode["pull"]), (gather, large, default, default.replace(copy_kib=2)),
@@ -73,9 +74,9 @@ def test_what_saves_launches_bytes_or_trips_is_predicted_to_take_less_time() -> 
         (decode, step, fused.replace(protocol="sentinel"), fused),
     ]  # fmt: skip
     for number, (found, problem, less, more) in enumerate(pairs):
-        one, other = found.predict(problem, less, H100), found.predict(problem, more, H100)
+        one, other = found.predict(Task(problem, H100), less), found.predict(Task(problem, H100), more)
         assert one is not None and other is not None and one < other, number
-    of_half, whole = gather.predict(scaled, graph, H100), gather.predict(large, graph, H100)
+    of_half, whole = gather.predict(Task(scaled, H100), graph), gather.predict(Task(large, H100), graph)
     assert of_half is not None and whole is not None and of_half < 0.7 * whole
 
 

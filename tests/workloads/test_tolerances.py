@@ -20,6 +20,7 @@ from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
 from autotune.machine import INTERPRETED, MI300X, Machine
+from autotune.task import Task
 from autotune.workloads import Tolerance, workload
 from autotune.workloads.comparison import (
     distance,
@@ -38,7 +39,7 @@ CPU = torch.device("cpu")
 DEPTH = 28672
 ROWS, COLUMNS = 64, 128
 OURS = {
-    name: found.default_config(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS)
+    name: found.default_config(Task(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS))
     for name in ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
     if (found := workload(name))
 }
@@ -50,7 +51,7 @@ def allowed(name: str, config: Config, dtype: str, ranks: int, machine: Machine 
     n = COLUMNS * ranks if name == "all_gather_gemm" else COLUMNS
     m = ROWS * ranks if name == "gemm_reduce_scatter" else ROWS
     problem = found.problem_type(m=m, n=n, k=DEPTH, world_size=ranks, dtype=dtype, bias=True)
-    return found.tolerance_of(problem, config, machine)
+    return found.tolerance_of(Task(problem, machine), config)
 
 
 class Operands:
@@ -183,7 +184,7 @@ def test_a_result_of_few_elements_may_scatter_more(machine: Machine) -> None:
 
     def overall(m: int) -> float:
         problem = found.problem_type(m=m, n=2, k=64, world_size=2)
-        return found.tolerance_of(problem, OURS["all_gather_gemm"], machine).overall
+        return found.tolerance_of(Task(problem, machine), OURS["all_gather_gemm"]).overall
 
     assert overall(2) > 1.5 * overall(1 << 12) and overall(1 << 12) < 1.1 * overall(1 << 16)
 
@@ -202,7 +203,7 @@ def test_small_faults_of_scales_are_seen(scales: str) -> None:
     scale_a, scale_b = (drawn_scales(shape, CPU, 90 + number) for number, shape in enumerate(shapes))
     expected = dequantised(a, scale_a) @ dequantised(b, scale_b)
     tolerances = {
-        out: found.tolerance_of(scaled(scales, out_dtype=out), OURS["all_gather_gemm"], EIGHT_GPUS)
+        out: found.tolerance_of(Task(scaled(scales, out_dtype=out), EIGHT_GPUS), OURS["all_gather_gemm"])
         for out in ("bf16", "fp16", "fp32")
     }
 
@@ -236,7 +237,7 @@ def test_sums_in_tensor_cores_are_allowed_for_where_they_are() -> None:
     found = workload("all_gather_gemm")
 
     def allowed_overall(machine: Machine, **fields: Any) -> float:
-        return found.tolerance_of(scaled("row", **fields), OURS["all_gather_gemm"], machine).overall
+        return found.tolerance_of(Task(scaled("row", **fields), machine), OURS["all_gather_gemm"]).overall
 
     assert allowed_overall(INTERPRETED, out_dtype="fp16") < allowed_overall(EIGHT_GPUS, out_dtype="fp16")
     assert allowed_overall(EIGHT_GPUS) < 3e-3 < 1e-2 < allowed_overall(EIGHT_GPUS, fast_accum=True)
@@ -270,7 +271,7 @@ def test_a_gated_result_is_allowed_what_its_roundings_cost_and_little_more(round
         result = (result / scale).to(torch.float8_e4m3fn).float() * scale
     found = distance(result, expected)
     problem = SimpleNamespace(result_dtype="bf16", k=DEPTH, scaled=False)
-    allowed = rounded_gated(problem, roundings, expected.numel(), EIGHT_GPUS, quantised=quantised)
+    allowed = rounded_gated(Task(problem, EIGHT_GPUS), roundings, expected.numel(), quantised=quantised)
     assert found.overall < allowed.overall < 2 * found.overall, (found, allowed)
     assert found.element < allowed.element < 40 * found.element, (found, allowed)
 
@@ -278,6 +279,7 @@ def test_a_gated_result_is_allowed_what_its_roundings_cost_and_little_more(round
 def test_only_parts_that_travel_as_fp8_are_allowed_its_rounding() -> None:
     problem = SimpleNamespace(result_dtype="bf16", k=DEPTH, scaled=False)
     plain, of_fp8 = (
-        rounded_product(problem, 2.0, ROWS * COLUMNS, EIGHT_GPUS, quantised=quantised) for quantised in (False, True)
+        rounded_product(Task(problem, EIGHT_GPUS), 2.0, ROWS * COLUMNS, quantised=quantised)
+        for quantised in (False, True)
     )
     assert plain.overall < 0.005 and 0.03 < of_fp8.overall < 0.05 and plain.element < of_fp8.element

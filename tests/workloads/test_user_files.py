@@ -14,6 +14,7 @@ from scripts import run_script
 import autotune
 from autotune.errors import AutotuneError, InputError
 from autotune.runtime.lookup import forget_lookups
+from autotune.task import Task
 from autotune.workloads import origin_of, reference_of, registry, workload
 
 OWN = """
@@ -80,10 +81,10 @@ def test_a_class_of_a_file_is_a_workload_named_by_its_problem(tmp_path: Path, mo
 def test_what_a_small_class_need_not_say(tmp_path: Path) -> None:
     found = workload(f"{write(tmp_path)}:Own")
     problem = found.problem_type.from_dict({"rows": 8, "dtype": "fp16", "world_size": 2})
-    default = found.default_config(problem, autotune.machine.INTERPRETED)
-    assert found.first_configs(problem, autotune.machine.INTERPRETED) == [default]
-    assert found.baselines(problem, autotune.machine.INTERPRETED) == {}
-    assert found.compile(problem, default, autotune.machine.H100) == []
+    default = found.default_config(Task(problem, autotune.machine.INTERPRETED))
+    assert found.first_configs(Task(problem, autotune.machine.INTERPRETED)) == [default]
+    assert found.baselines(Task(problem, autotune.machine.INTERPRETED)) == {}
+    assert found.compile(Task(problem, autotune.machine.H100), default) == []
     assert 2**-12 < found.tolerance(problem).overall < 2**-9, "fp16 is rounded to 11 bits"
     assert found.heap_bytes(problem) > 0
 

@@ -16,6 +16,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome, Regime
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")
@@ -36,7 +37,7 @@ def stored(
     problem = FOUND.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": world_size})
     provenance = dataclasses.replace(provenance_of(FOUND), **versions)
     with Store.open(file) as store:
-        study = store.study(CacheKey.of(problem, machine, regime), provenance, seed=0, space_size=9)
+        study = store.study(CacheKey.of(Task(problem, machine), regime), provenance, seed=0, space_size=9)
         for one, rounds in ((config, medians), (OLD, beside or ())):
             for number, median in enumerate(rounds):
                 measured = Evaluation(Outcome.MEASURED, latency=in_rounds(median))
@@ -104,7 +105,7 @@ def test_a_result_without_a_door_is_compared_with_the_bound_call(gpus: Bench, tm
         bound = dataclasses.replace(in_rounds(30.0, 30.0, 30.0), host=40.0, host_rounds=(40.0, 40.1, 39.9))
         with Store.open(tmp_path / name) as store:
             problem = FOUND.problem_type.from_dict({"m": 64, "n": 28672, "k": 8192, "world_size": 8})
-            key = CacheKey.of(problem, EIGHT_GPUS, Regime.PIPELINED)
+            key = CacheKey.of(Task(problem, EIGHT_GPUS), Regime.PIPELINED)
             study = store.study(key, provenance_of(FOUND), seed=0, space_size=9)
             store.finish(study.id, Winner(WON, bound.through(overhead)))
         sides.append(str(tmp_path / name))
@@ -136,7 +137,7 @@ def test_a_change_is_one_of_the_regimes_own_times(gpus: Bench, tmp_path: Path) -
     problem = FOUND.problem_type.from_dict({"m": 64, "n": 28672, "k": 8192, "world_size": 8})
     for name, config, whole in (("a", OLD, 100.0), ("b", WON, 120.0)):
         with Store.open(tmp_path / f"{name}.db") as store:
-            key = CacheKey.of(problem, EIGHT_GPUS, Regime.ISOLATED)
+            key = CacheKey.of(Task(problem, EIGHT_GPUS), Regime.ISOLATED)
             study = store.study(key, provenance_of(FOUND), seed=0, space_size=9)
             for number in range(3):
                 for one, device, its in ((WON, 30.0, 120.0), (OLD, 50.0, 60.0)):

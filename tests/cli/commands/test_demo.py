@@ -17,6 +17,7 @@ from autotune.db import CacheKey, Store
 from autotune.outcome import Evaluation, Outcome
 from autotune.recordings import Replay, read, tables
 from autotune.runtime.lookup import lookup
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 RECORDED = read(tables.file_of("ar-64"))
@@ -84,7 +85,7 @@ def test_no_look_up_serves_it_even_on_that_very_machine(laptop: Bench, database:
     problem = RECORDED.problem_of(found)
     assert laptop.tune("demo", "ar-64", "--trials", "8").exit_code == 0
     with Store.open(database) as store:
-        assert store.nearest(key := CacheKey.of(problem, RECORDED.machine)).key == key  # type: ignore[union-attr]
+        assert store.nearest(key := CacheKey.of(Task(problem, RECORDED.machine))).key == key  # type: ignore[union-attr]
         assert store.entry(key, provenance_of(found)) is None
     served = lookup(found, problem, machine=RECORDED.machine, url=str(database))
     assert served.source == "default"

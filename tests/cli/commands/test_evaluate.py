@@ -4,10 +4,11 @@ from fakes import Bench
 
 from autotune.machine import H100
 from autotune.results.figures import config_text
+from autotune.task import Task
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")
-DEFAULT = WORKLOAD.default_config(WORKLOAD.default_problem(H100, 8), H100)
+DEFAULT = WORKLOAD.default_config(Task(WORKLOAD.default_problem(H100, 8), H100))
 
 
 def test_it_is_measured_as_is_asked_for_and_each_time_is_its_own(gpus: Bench) -> None:

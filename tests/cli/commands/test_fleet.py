@@ -17,6 +17,7 @@ from autotune.cli.options import Request
 from autotune.db import CacheKey, Lease, Store
 from autotune.errors import FleetError
 from autotune.fleet.problem_list import read_list
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 LIST = """
@@ -63,7 +64,7 @@ def take(problem: int) -> Lease:
     """Have this process tune one of the list."""
     asked, lease = read_list(Path("problems.yaml"))[problem], Lease.new()
     with Store.open() as store:
-        key = CacheKey.of(asked.problem, EIGHT_GPUS, asked.regime)
+        key = CacheKey.of(Task(asked.problem, EIGHT_GPUS), asked.regime)
         study = store.study(key, provenance_of(asked.workload), seed=0, space_size=1)
         assert store.take_lease(study.id, lease) is None
     return lease

@@ -16,9 +16,9 @@ from autotune.cli import session
 from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import AutotuneError
-from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.workloads import Workload, workload
 
 TOY = f"{Path(__file__).parents[1] / 'toy_workload.py'}:ToyWorkload"
@@ -49,9 +49,7 @@ def test_json_has_the_whole_entries(bench: Bench) -> None:
     assert [row["with_neighbour"] for row in rows] == [None, pytest.approx(1.1), pytest.approx(1.1)], "the one before"
 
 
-def test_what_is_given_holds_for_every_size(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_what_is_given_holds_for_every_size(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     screened = []
     monkeypatch.setattr(FakeScreen, "turn_to", lambda screen, found, problem: screened.append(problem.width))
     live = f"sqlite:///{tmp_path / 'live.db'}"
@@ -82,7 +80,7 @@ def test_a_size_without_a_winner_ends_it_with_exit_code_1(bench: Bench) -> None:
 def test_the_ranks_heap_holds_the_largest_size(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
-    def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int) -> FakeGang:
+    def make_gang(workload: Workload, task: Task[Problem], heap_bytes: int) -> FakeGang:
         given.append(heap_bytes)
         raise AutotuneError("enough")
 
@@ -95,7 +93,7 @@ def test_the_ranks_heap_holds_the_largest_size(gpus: Bench, monkeypatch: pytest.
 def test_a_config_that_the_next_size_forbids_is_not_lent(gpus: Bench) -> None:
     violations, space = [], workload("all_gather_gemm").space
     gpus.hook = lambda gang, config, seed, plan: violations.append(
-        space.violation(config, gang.problems[-1], EIGHT_GPUS)
+        space.violation(config, Task(gang.problems[-1], EIGHT_GPUS))
     )
     words = ("--trials", "8", "--effort", "quick", "--n", "4096", "--k", "4096")
     assert gpus.tune("grid", "all-gather-gemm", "--m", "8192,64", *words).exit_code == 0

@@ -15,6 +15,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Lease, Store, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
+from autotune.task import Task
 from autotune.text import HIDDEN
 from autotune.workloads import provenance_of, workload
 
@@ -29,11 +30,11 @@ MARKUP = ("html_inline", "html_block", "link_open", "image")
 def hostile(gpus: Bench, tmp_path: Path) -> Bench:
     """A database that somebody else wrote: a sound entry whose names act, and one of another workload and machine."""
     problem = FOUND.problem_type.from_dict(PROBLEM)
-    config = FOUND.default_config(problem, EIGHT_GPUS)
+    config = FOUND.default_config(Task(problem, EIGHT_GPUS))
     latency = latency_of(400.0, 8)
     elsewhere = CacheKey(f"theirs{EVIL}", json.dumps({"m": EVIL}, separators=(",", ":")), 8, EVIL, EVIL, EVIL)
     with Store.open() as store:
-        for key in (elsewhere, CacheKey.of(problem, EIGHT_GPUS)):
+        for key in (elsewhere, CacheKey.of(Task(problem, EIGHT_GPUS))):
             study = store.study(key, provenance_of(FOUND), seed=0, space_size=1000)
             store.record(study.id, TrialRecord(config, evaluation_of(config, 8), source=EVIL))
             store.record(study.id, TrialRecord(Config({"mode": EVIL}), Evaluation(Outcome.CRASHED, EVIL)))
@@ -77,8 +78,8 @@ def test_an_imported_file_is_reviewed_without_harm(gpus: Bench, tmp_path: Path, 
     strange = Machine("cuda", "NVIDIA X1", "sm_170", 8, 200, 300 * 1024, 50 << 20, "nvlink")
     problem = FOUND.problem_type.from_dict(PROBLEM)
     with Store.open() as store:
-        study = store.study(CacheKey.of(problem, strange), provenance_of(FOUND), seed=0, space_size=1)
-        winner = FOUND.default_config(problem, EIGHT_GPUS)
+        study = store.study(CacheKey.of(Task(problem, strange)), provenance_of(FOUND), seed=0, space_size=1)
+        winner = FOUND.default_config(Task(problem, EIGHT_GPUS))
         store.finish(study.id, Winner(winner, latency_of(400.0, 8), {"bsp": latency_of(530.0, 8)}))
     values = json.loads(gpus.tune("export").stdout)
     [entry] = values["entries"]

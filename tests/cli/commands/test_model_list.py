@@ -13,8 +13,8 @@ from autotune import tuning
 from autotune.cli import session
 from autotune.config import Config
 from autotune.db import Store
-from autotune.machine import Machine
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.tuning import Budget, Result
 from autotune.workloads import Workload
 
@@ -87,9 +87,9 @@ def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
         needed.append(found.heap_bytes(problem))
         return tune(found, problem, *rest, budget=budget, **named)
 
-    def making(found: Workload, problem: Problem, machine: Machine, heap_bytes: int) -> FakeGang:
+    def making(found: Workload, task: Task[Problem], heap_bytes: int) -> FakeGang:
         heaps.append(heap_bytes)
-        return make_gang(found, problem, machine, heap_bytes)  # type: ignore[return-value]
+        return make_gang(found, task, heap_bytes)  # type: ignore[return-value]
 
     monkeypatch.setattr(tuning, "tune", noting)
     monkeypatch.setattr(session, "make_gang", making)

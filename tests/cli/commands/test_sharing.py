@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from autotune.cli import app
 from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.outcome import DEFAULT_REGIME, Regime
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 PROBLEMS = (4096, 1024)
@@ -21,11 +22,17 @@ def store_result(
 ) -> None:
     found = workload(name)
     problem = found.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": 8})
-    key, provenance = CacheKey.of(problem, EIGHT_GPUS, regime), dataclasses.replace(provenance_of(found), **versions)
+    key, provenance = (
+        CacheKey.of(Task(problem, EIGHT_GPUS), regime),
+        dataclasses.replace(provenance_of(found), **versions),
+    )
     study = store.study(key, provenance, seed=0, space_size=1000)
-    for config in [*found.first_configs(problem, EIGHT_GPUS), *found.baselines(problem, EIGHT_GPUS).values()]:
+    for config in [
+        *found.first_configs(Task(problem, EIGHT_GPUS)),
+        *found.baselines(Task(problem, EIGHT_GPUS)).values(),
+    ]:
         store.record(study.id, TrialRecord(config, evaluation_of(config, 8)))
-    winner = found.default_config(problem, EIGHT_GPUS)
+    winner = found.default_config(Task(problem, EIGHT_GPUS))
     store.finish(study.id, Winner(winner, latency_of(400.0, 8), {"bsp graph": latency_of(530.0, 8)}))
 
 

@@ -14,6 +14,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
 from autotune.outcome import DEFAULT_REGIME, Outcome, Regime
 from autotune.ranks.protocol import Failed, Turn
+from autotune.task import Task
 from autotune.taxes import measure
 from autotune.taxes.result import Taxes
 from autotune.workloads import provenance_of, workload
@@ -41,8 +42,8 @@ def tuned(
         provenance = provenance_of(found)
         if stale:
             provenance = type(provenance)(**{**vars(provenance), "source_hash": "before"})
-        study = store.study(CacheKey.of(problem, bench.machine, regime), provenance, seed=0, space_size=1)
-        config = winner or found.default_config(problem, bench.machine).replace(
+        study = store.study(CacheKey.of(Task(problem, bench.machine), regime), provenance, seed=0, space_size=1)
+        config = winner or found.default_config(Task(problem, bench.machine)).replace(
             num_stages=3
         )  # the fake gang fails at 6
         store.finish(study.id, Winner(config, latency_of(formula(config))))
@@ -77,7 +78,7 @@ def test_taxes_are_what_was_planted(gpus: Bench) -> None:
 def test_the_ladder_has_the_tile_of_the_fastest_config_that_overlaps() -> None:
     found = workload("all_gather_gemm")
     problem = found.default_problem(EIGHT_GPUS, 8)
-    default = found.default_config(problem, EIGHT_GPUS)
+    default = found.default_config(Task(problem, EIGHT_GPUS))
     library, fast, slow = Config({"mode": "bsp", "launch": "graph"}), default.replace(group_m=2), default
     base = functools.partial(measure.choose_base, found, problem, EIGHT_GPUS)
     assert base(slow, [(fast, 1.0)]).config == slow
@@ -112,7 +113,7 @@ def test_a_winner_apart_is_a_rung_of_its_own(gpus: Bench) -> None:
 
 def test_a_rung_that_is_wrong_has_no_number(gpus: Bench) -> None:
     default = workload("all_gather_gemm").default_config(
-        workload("all_gather_gemm").default_problem(EIGHT_GPUS, 8), EIGHT_GPUS
+        Task(workload("all_gather_gemm").default_problem(EIGHT_GPUS, 8), EIGHT_GPUS)
     )
     tuned(gpus, "all_gather_gemm", default.replace(num_stages=1))  # the fake gang crashes at its B
     found = gpus.json("taxes", "all-gather-gemm", "--rounds", "2")

@@ -11,6 +11,7 @@ from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled
 from autotune.kernels.launching.residency import programs_per_unit, starvation
 from autotune.machine import H100, INTERPRETED, MI300X, MI350X, Machine
+from autotune.task import Task
 from autotune.workloads import workload
 
 
@@ -80,8 +81,8 @@ def compiled(compilers: Compilers, name: str, machine: Machine, **changes: int |
     """The kernels of the default with some changes."""
     found = workload(name)
     problem = found.problem_type(m=4096, n=8192, k=8192, world_size=8)
-    config = Config({**found.default_config(problem, machine), **changes})
-    assert found.space.violation(config, problem, machine) is None
+    config = Config({**found.default_config(Task(problem, machine)), **changes})
+    assert found.space.violation(config, Task(problem, machine)) is None
     [(_, kernels)] = compilers.compiled(machine, [(problem, config)])
     return kernels
 

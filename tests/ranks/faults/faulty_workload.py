@@ -24,6 +24,7 @@ import triton.language as tl
 from autotune.config import Config
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.launching.plan import CompileError
+from autotune.task import Task
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
 from autotune.workloads.interface import Run
 
@@ -196,15 +197,15 @@ class FaultyWorkload(AllGatherGemmWorkload):
             strike(fault, operation)
         return operation
 
-    def compile(self, problem: Any, config: Config, machine: Any) -> Any:
+    def compile(self, task: Task[Any], config: Config) -> Any:
         """On a rank, where the fault is one of compiling."""
         if config.get("phase") == "compile" and victimised(config):
             strike(config["fault"])
-        return super().compile(problem, sound(config), machine)
+        return super().compile(task, sound(config))
 
-    def tolerance_of(self, problem: Any, config: Config, machine: Any) -> Any:
+    def tolerance_of(self, task: Task[Any], config: Config) -> Any:
         """That of the kernels."""
-        return super().tolerance_of(problem, sound(config), machine)
+        return super().tolerance_of(task, sound(config))
 
 
 WORKLOAD = FaultyWorkload()

@@ -23,6 +23,7 @@ from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.workloads import registry, workload
 
 pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="see test_on_gpus.py")
@@ -156,7 +157,7 @@ def test_ranks_that_fail_at_the_start_stop_the_run(fault: str, monkeypatch: pyte
     found = workload("faulty")
     problem = found.problem_type(m=32, n=64, k=64, world_size=2)
     start = 60.0 if fault == "hangs on the host" else 900.0
-    gang = Gang(found, problem, machine(), deadlines={"start": start})
+    gang = Gang(found, Task(problem, machine()), deadlines={"start": start})
     with pytest.raises(GangError, match=AT_START[fault]):
         gang.start()
     assert gang._processes == []

@@ -13,6 +13,7 @@ from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.workloads import Workload, from_reference, registry, workload
 
 RUNS = 2 if machine().is_interpreter else 20
@@ -41,7 +42,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def evaluations(
     found: Workload, problem: Problem, config: Config, plan: MeasurePlan, runs: int = RUNS
 ) -> list[Evaluation]:
-    with Gang(found, problem, machine()) as gang:
+    with Gang(found, Task(problem, machine())) as gang:
         return [gang.evaluate(config, seed, plan) for seed in range(runs)]
 
 
@@ -65,7 +66,7 @@ def test_a_missing_wait_is_caught_on_gpus() -> None:
     problem = racing.problem_type(m=1024, n=4096, k=2048, world_size=2)
     config = PUSH.replace(block_m=128, block_n=128, block_k=64, transfer_rows=128, comm_programs=8, num_warps=8)
     plan = MeasurePlan(warmup=2, screen=5, iterations=5)
-    assert racing.space.violation(config, problem, machine()) is None
+    assert racing.space.violation(config, Task(problem, machine())) is None
     check_caught(evaluations(racing, problem, config, plan))
     assert {each.outcome for each in evaluations(sound, problem, config, plan, 3)} == {Outcome.MEASURED}
 
@@ -89,6 +90,6 @@ def test_stale_data_in_a_users_operation_are_caught(tmp_path: Path, waits: bool)
     found = users_own(tmp_path, waits=waits)
     problem = found.problem_type(rows=2, columns=1024, world_size=2)
     once = MeasurePlan(warmup=0, screen=1, iterations=1)
-    ended = evaluations(found, problem, found.default_config(problem, machine()), once, 1 if waits else 2)
+    ended = evaluations(found, problem, found.default_config(Task(problem, machine())), once, 1 if waits else 2)
     expected = Outcome.MEASURED if waits else Outcome.WRONG_RESULT
     assert {each.outcome for each in ended} == {expected}, [(each.outcome, each.reason) for each in ended]

@@ -12,6 +12,7 @@ from autotune.outcome import Outcome
 from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.workloads import from_reference, workload
 
 FILE = Path(__file__).parent / "biasless_workload.py"
@@ -24,6 +25,6 @@ def test_what_little_is_lost_of_a_deep_product_is_seen(name: str, monkeypatch: p
     monkeypatch.setitem(evaluation.BURSTS, "interpreter", 1)
     found = workload(name) if name.islower() else from_reference(f"{FILE}:{name}")
     problem = found.problem_type(m=32, n=64, k=28672, world_size=2, bias=True)
-    with Gang(found, problem, machine()) as gang:
+    with Gang(found, Task(problem, machine())) as gang:
         ended = gang.evaluate(LIBRARY, 3, MeasurePlan(0, 1, 1))
     assert ended.outcome is (Outcome.MEASURED if name.islower() else Outcome.WRONG_RESULT), ended

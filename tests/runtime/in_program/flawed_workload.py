@@ -15,6 +15,7 @@ from autotune.config import Config
 from autotune.machine import Machine
 from autotune.problem import Problem, choice, size
 from autotune.search_spaces import Space, choices, numbers
+from autotune.task import Task
 from autotune.workloads import Tolerance, Workload
 from autotune.workloads.interface import Operation, Run
 from autotune.workloads.tolerance import Error
@@ -127,13 +128,13 @@ class FlawedWorkload(Workload):
     def default_problem(self, machine: Machine, world_size: int) -> FlawedProblem:
         return FlawedProblem(width=1024, world_size=world_size)
 
-    def default_config(self, problem: Any, machine: Machine) -> Config:
+    def default_config(self, task: Task[Any]) -> Config:
         return Config({"mode": "pull", "flaw": "none", "tile": 16})
 
-    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
+    def first_configs(self, task: Task[Any]) -> list[Config]:
         return [Config({"mode": "pull", "flaw": flaw, "tile": 16}) for flaw in FLAWS]
 
-    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+    def baselines(self, task: Task[Any]) -> dict[str, Config]:
         return {"bsp": Config({"mode": "bsp"})}
 
     def tolerance(self, problem: Any) -> Tolerance:
@@ -142,9 +143,9 @@ class FlawedWorkload(Workload):
     def heap_bytes(self, problem: Any) -> int:
         return 1 << 20
 
-    def operation(self, problem: Any, heap: Any, machine: Machine, spin_limit: int) -> FlawedOperation:
-        self.set_up.append(problem.width)
-        return FlawedOperation(problem, heap)
+    def operation(self, task: Task[Any], heap: Any, spin_limit: int) -> FlawedOperation:
+        self.set_up.append(task.problem.width)
+        return FlawedOperation(task.problem, heap)
 
 
 WORKLOAD = FlawedWorkload()

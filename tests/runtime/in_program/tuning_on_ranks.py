@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import autotune
 from autotune.db import CacheKey, Lease, Store
 from autotune.machine import machine
+from autotune.task import Task
 from autotune.tuning.effort import EFFORTS, Effort
 from autotune.workloads import provenance_of
 
@@ -121,7 +122,7 @@ def tuned_by_another(url: str) -> Iterator[threading.Event]:
         store.release(study.id, lease)
 
     with Store.open(url) as store:
-        key, provenance = CacheKey.of(problem, machine()), provenance_of(flawed())
+        key, provenance = CacheKey.of(Task(problem, machine())), provenance_of(flawed())
         study, lease = store.study(key, provenance, seed=0, space_size=1), Lease.new()
         timer = threading.Timer(1.2 * PATIENCE, let_go)
         if dist.get_rank() == 0:

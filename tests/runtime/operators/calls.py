@@ -13,6 +13,7 @@ import autotune
 from autotune.errors import AutotuneError
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.workloads import workload
 
 ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
@@ -87,12 +88,12 @@ def problems(device: torch.device) -> list[Problem]:
     ]
 
 
-def configs(problem: Problem, machine: Any) -> list[autotune.Config]:
+def configs(task: Task[Problem]) -> list[autotune.Config]:
     """One of each mode: the first that a search would try. Ranks that share a GPU have no library's collectives."""
-    plugin = workload(problem.workload)
-    sharing = not machine.is_interpreter and dist.get_world_size() > torch.cuda.device_count()
-    baselines = {} if sharing else plugin.baselines(problem, machine)
-    found = [*plugin.first_configs(problem, machine), *baselines.values()]
+    plugin = workload(task.problem.workload)
+    sharing = not task.machine.is_interpreter and dist.get_world_size() > torch.cuda.device_count()
+    baselines = {} if sharing else plugin.baselines(task)
+    found = [*plugin.first_configs(task), *baselines.values()]
     found = [config for config in found if not (sharing and config["mode"] == "bsp")]
     return list({config["mode"]: config for config in reversed(found)}.values())
 

@@ -20,6 +20,7 @@ from autotune.machine import INTERPRETED, machine
 from autotune.problem import Problem
 from autotune.runtime.call import OPERATORS
 from autotune.runtime.host_overhead import PUBLIC, arguments_of, public_of, warm_call
+from autotune.task import Task
 from autotune.workloads import workload
 
 FP8 = {"dtype": "fp8", "b_order": "nk"}
@@ -68,7 +69,7 @@ def every_mode(url: str) -> dict[str, list[str]]:
     with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
         for seed, (plugin, problem, name) in enumerate(problems()):
             found[name] = []
-            for config in configs(problem, context.machine):
+            for config in configs(Task(problem, context.machine)):
                 wrong = wrong_with(context, plugin, problem, config, seed)
                 found[name].append(" ".join([str(config["mode"]), *wrong]))
                 context.release()
@@ -77,7 +78,7 @@ def every_mode(url: str) -> dict[str, list[str]]:
 
 
 def wrong_with(context: autotune.Context, plugin: Any, problem: Any, config: Any, seed: int) -> list[str]:
-    operation = plugin.operation(problem, context.heap, context.machine, context.spin_limit)
+    operation = plugin.operation(Task(problem, context.machine), context.heap, context.spin_limit)
     operation.refresh(seed)
     dist.barrier()  # some rank may draw what another one's operands are
     operands = {name: None if x is None else x.clone() for name, x in operation.operands.items()}
@@ -109,7 +110,7 @@ def in_graphs(url: str) -> dict[str, str]:
     with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
         for seed, (plugin, problem, name) in enumerate(problems()):
             torch._dynamo.reset()  # the calls share a code object
-            operation = plugin.operation(problem, context.heap, context.machine, context.spin_limit)
+            operation = plugin.operation(Task(problem, context.machine), context.heap, context.spin_limit)
             operation.refresh(seed)
             dist.barrier()
             operands = {name: None if x is None else x.clone() for name, x in operation.operands.items()}
@@ -161,7 +162,7 @@ def same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 
 def near(plugin: Any, problem: Any, config: Any, context: Any, operation: Any, results: list[torch.Tensor]) -> bool:
     error = operation.error_of(results, operation._number)
-    allowed = plugin.tolerance_of(problem, config, context.machine)
+    allowed = plugin.tolerance_of(Task(problem, context.machine), config)
     return bool(error.overall <= allowed.overall and error.element <= allowed.element)
 
 
@@ -176,9 +177,9 @@ def host_overheads(_: None) -> dict[str, Any]:
     heap = open_heap(HEAP, dist.new_group(backend="gloo"))
     for plugin, problem, name in problems():
         mark = heap.mark()
-        operation = plugin.operation(problem, heap, here, 1 << 10)
+        operation = plugin.operation(Task(problem, here), heap, 1 << 10)
         left = heap.left
-        call: Any = warm_call(plugin, problem, operation, heap, here)
+        call: Any = warm_call(plugin, Task(problem, here), operation, heap)
         made = listed(call())
         # A result at an address that none had before is bound, which is one function more.
         calls = min(python_calls(call) for _ in range(30))

@@ -28,6 +28,7 @@ from autotune.kernels.launching import scratch
 from autotune.machine import machine as this_machine
 from autotune.outcome import Latency
 from autotune.runtime.lookup import forget_lookups
+from autotune.task import Task
 from autotune.workloads import provenance_of, workload
 
 STALE = 0x0000_0001_0000_0001
@@ -46,7 +47,10 @@ def used_memory(url: str) -> dict[str, float]:
     with autotune.Context(HEAP, url=url) as context:
         for problem in problems(context.heap.device)[:4]:
             plugin = workload(problem.workload)
-            ways = {(c["mode"], c.get("protocol")): c for c in reversed(plugin.first_configs(problem, context.machine))}
+            ways = {
+                (c["mode"], c.get("protocol")): c
+                for c in reversed(plugin.first_configs(Task(problem, context.machine)))
+            }
             for number, config in enumerate(ways.values()):
                 if config["mode"] == "bsp":
                     continue
@@ -81,7 +85,7 @@ def words_after_release(url: str) -> dict[str, float]:
     errors = {}
     with autotune.Context(HEAP, url=url) as context:
         problem = problems(context.heap.device)[2]
-        default = workload("flash_decode").default_config(problem, context.machine)
+        default = workload("flash_decode").default_config(Task(problem, context.machine))
         for protocol in ("signal", "ll", "sentinel"):
             for seed in range(2):
                 here = dataclasses.replace(problem, batch=2 - seed, result=("replicated", "heads")[seed])
@@ -103,7 +107,7 @@ def one_ranks_errors(url: str) -> dict[str, str]:
         a, b = torch.ones(8, 32, dtype=bf16, device=device), torch.ones(32, 16, dtype=bf16, device=device)
         for problem in problems(device)[:4]:
             operands, reference = drawn(problem, 1, device)
-            for config in configs(problem, context.machine):
+            for config in configs(Task(problem, context.machine)):
                 name = f"{problem.workload} {config['mode']}"
                 if config["mode"] == "bsp":
                     continue
@@ -131,7 +135,7 @@ def interrupted_alone(url: str) -> list[str]:
     def calls(context: autotune.Context, here: bool) -> str:
         a, b = torch.ones(8, 32, device=context.heap.device), torch.ones(32, 16, device=context.heap.device)
         problem = autotune.GemmAllReduce(m=8, n=16, k=32, dtype="fp32", world_size=dist.get_world_size())
-        config = next(c for c in configs(problem, context.machine) if c["mode"] == "two_shot")
+        config = next(c for c in configs(Task(problem, context.machine)) if c["mode"] == "two_shot")
         with out_of_memory(here, KeyboardInterrupt):
             return str(float(autotune.gemm_all_reduce(context, a, b, config=config).mean()))
 
@@ -200,7 +204,7 @@ def overlaps(url: str) -> dict[str, str]:
             assert (beside == 64 * ranks).all()
         problem = autotune.AllGatherGemm(m=64 * ranks, n=64 * ranks, k=64, dtype="fp32", world_size=ranks)
         big = torch.ones(problem.m, 64, device=device)
-        for config in configs(problem, context.machine):
+        for config in configs(Task(problem, context.machine)):
             shard = big[:64]
             found[f"gather {config['mode']}"] = said(
                 lambda shard=shard, config=config: call(context, problem, (shard, b, None), config=config, out=big)
@@ -230,7 +234,7 @@ def empty_caches(url: str) -> dict[str, float]:
         mine = cache.bfloat16().to(device) if first else cache[: 0 if last else None].bfloat16().to(device)
         table = torch.arange(problem.batch * problem.pages, dtype=torch.int32, device=device).view(problem.batch, -1)
         lengths = torch.full((problem.batch,), problem.kv_len if first else 0, dtype=torch.int32, device=device)
-        for config in configs(problem, context.machine):
+        for config in configs(Task(problem, context.machine)):
             out = call(context, problem, (q.bfloat16().to(device), mine, mine, table, lengths), config=config)
             errors[str(config["mode"])] = error(out, reference)
         context.check()
@@ -251,11 +255,11 @@ def different_databases(url: str) -> list[list[Any]]:
         with autotune.Context(16 << 20, url=mine) as context:
             plain = problems(context.heap.device)[3]
             plugin = workload(plain.workload)
-            default = plugin.default_config(plain, context.machine)
-            other = next(each for each in plugin.first_configs(plain, context.machine) if each != default)
+            default = plugin.default_config(Task(plain, context.machine))
+            other = next(each for each in plugin.first_configs(Task(plain, context.machine)) if each != default)
             if dist.get_rank() == owner:
                 with Store.open(mine) as store:
-                    key = CacheKey.of(plain, context.machine)
+                    key = CacheKey.of(Task(plain, context.machine))
                     study = store.study(key, provenance_of(plugin), seed=0, space_size=1)
                     store.finish(study.id, Winner(other, Latency(1.0, 1.0, 1.0, 0.0, 1)))
             forget_lookups()
@@ -313,9 +317,9 @@ def scratch_is_clear(url: str) -> dict[str, bool]:
     for problem in problems(heap.device):
         plugin = workload(problem.workload)
         empty = heap.mark()
-        operation = plugin.operation(problem, heap, machine, 1 << 18)
+        operation = plugin.operation(Task(problem, machine), heap, 1 << 18)
         operands = heap.mark()
-        for config in plugin.first_configs(problem, machine):
+        for config in plugin.first_configs(Task(problem, machine)):
             if config["mode"] == "bsp":
                 continue
             heap.arena[operands:].fill_(1)
@@ -339,7 +343,7 @@ def checked_from_elsewhere(url: str) -> dict[str, str]:
         device = context.heap.device
         problem = problems(device)[3]
         operands, _ = drawn(problem, 1, device)
-        config = workload(problem.workload).default_config(problem, context.machine)
+        config = workload(problem.workload).default_config(Task(problem, context.machine))
         call(context, problem, operands, config=config)
         context.check()
         graph = torch.cuda.CUDAGraph()

@@ -8,6 +8,7 @@ import torch
 from calls import HEAP, configs, error
 
 import autotune
+from autotune.task import Task
 
 DEPTH = 64
 COLUMNS = 32
@@ -153,7 +154,7 @@ def strides(context: autotune.Context) -> dict[str, float]:
     for name, problem in problems.items():
         rows = 16 if name != "gemm_reduce_scatter" else 16 * world
         wide_a, wide_b = parts(context, 14, 2 * rows, 3 * DEPTH), parts(context, 15, 3 * DEPTH, 2 * COLUMNS)
-        for config in configs(problem, context.machine):
+        for config in configs(Task(problem, context.machine)):
             for way, (of_a, of_b) in WAYS.items():
                 a, b = [of_a(x) for x in wide_a], [of_b(x) for x in wide_b]
                 if name == "all_gather_gemm":
@@ -183,7 +184,7 @@ def one_place(context: autotune.Context) -> dict[str, float]:
     }
     wide_a, wide_b = parts(context, 16, 16, 2 * DEPTH), parts(context, 17, DEPTH, 2 * COLUMNS)
     for name, problem in problems.items():
-        for config in configs(problem, context.machine):
+        for config in configs(Task(problem, context.machine)):
             out = torch.empty(16 if name == "gemm_all_reduce" else 16 * world, COLUMNS, dtype=wide_a[0].dtype)
             out = out.to(heap.device)
             for dense in (False, True):

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from calls import HEAP, WORST, configs, drawn, error, said
 
 import autotune
+from autotune.task import Task
 from autotune.workloads import workload
 
 IN_FP8 = 0.04
@@ -39,7 +40,7 @@ def quantised(context: autotune.Context) -> dict[str, bool]:
     answers["next to zero"] = bool((scales > 0).all() and (c.float() == 0).all())
     special = bias.clone()
     special[256 : 256 + len(SPECIAL)] = torch.tensor(SPECIAL)
-    for config in configs(problem, context.machine):
+    for config in configs(Task(problem, context.machine)):
         c, scales = quantise(context, a, b, special, epilogue="swiglu", config=config)
         wide = c.float() * scales.repeat_interleave(128, 1)
         beside = error(wide[:, len(SPECIAL) :], expected[:, len(SPECIAL) :]) < IN_FP8
@@ -68,7 +69,7 @@ def infinite(context: autotune.Context) -> dict[str, bool]:
             b[0, : len(SPECIAL)] = torch.tensor(SPECIAL)
         expected = torch.full((64,), float(problem.k), device=a.device)
         expected[: len(SPECIAL)] = torch.tensor(SPECIAL)
-        for config in configs(problem, context.machine):
+        for config in configs(Task(problem, context.machine)):
             out = getattr(autotune, problem.workload)(context, a, b, wire="fp8", config=config).float()
             near = torch.isclose(out, expected, rtol=IN_FP8, equal_nan=True)
             found[f"{problem.workload} {config['mode']}"] = bool(near.all())
@@ -118,7 +119,7 @@ def gathered(context: autotune.Context) -> dict[str, Any]:
         shards = [torch.empty_like(a) for _ in range(ranks)]
         dist.all_gather(shards, a)
         whole = torch.cat(shards, dim)
-        for config in configs(problem, context.machine):
+        for config in configs(Task(problem, context.machine)):
             mine = [gathering(context, a * factor, b, gather_dim=dim, config=config)[1] for factor in (1, 2)]
             found[f"{layout} {config['mode']}"] = torch.equal(mine[0], whole) and torch.equal(mine[1], whole * 2)
     pull = autotune.Config({
@@ -138,7 +139,7 @@ def gathered_bits(context: autotune.Context) -> dict[str, bool]:
     bits = bits.to(torch.int16).to(context.heap.device)
     a, whole = (each.view(torch.bfloat16) for each in (bits.view(ranks, 16, 64)[context.heap.rank], bits))
     b = torch.ones(64, 32, device=bits.device).bfloat16()
-    for config in workload(problem.workload).first_configs(problem, context.machine):
+    for config in workload(problem.workload).first_configs(Task(problem, context.machine)):
         way = f"{config['mode']} {config.get('protocol')}"
         if way not in found:
             _, mine = autotune.all_gather_gemm_with_gathered(context, a, b, config=config)

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import autotune
 from autotune import symm_mem
+from autotune.task import Task
 
 DEPTH = 64
 COLUMNS = 32
@@ -81,7 +82,7 @@ def _in_turns(context: autotune.Context, group: Any, prefix: str, library: bool,
             reference = sum(x.float() @ y.float() for x, y in zip(of_all(a, group), of_all(b, group), strict=True))
         if problem.workload == "gemm_reduce_scatter":
             reference = reference.chunk(world)[rank]
-        for config in configs(problem, context.machine) if library else [None]:
+        for config in configs(Task(problem, context.machine)) if library else [None]:
             if config is None or config["mode"] == "bsp":
                 out = getattr(autotune, problem.workload)(context, a, b, config=config)
                 found[f"{prefix}{problem.workload} {'library' if library else 'looked up'}"] = error(out, reference)

@@ -14,6 +14,7 @@ from calls import HEAP
 
 import autotune
 from autotune.runtime.call import Form, Prepared
+from autotune.task import Task
 from autotune.workloads import names, workload
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
 
@@ -27,9 +28,9 @@ class Calls:
     def __init__(self, context: autotune.Context, found: LaunchedWorkload, problem: Any, config: Any) -> None:
         self._context = context
         self._operation: LaunchedOperation[Any, Any, Any] = found.operation(
-            problem, context.heap, context.machine, context.spin_limit
+            Task(problem, context.machine), context.heap, context.spin_limit
         )
-        self._tolerance = found.tolerance_of(problem, config, context.machine)
+        self._tolerance = found.tolerance_of(Task(problem, context.machine), config)
         self.refresh(0)
         self._operands, self._outs = list(self._operation.operands.values()), list(self._operation.outputs())
         forms = [Form(tuple(out.shape), out.dtype, out.device) for out in self._outs]
@@ -61,9 +62,11 @@ def _every_mode(context: autotune.Context, shares: Sequence[float]) -> Iterator[
         configs = [
             config
             for problem in problems.values()
-            for config in (*found.first_configs(problem, here), *found.baselines(problem, here).values())
+            for config in (*found.first_configs(Task(problem, here)), *found.baselines(Task(problem, here)).values())
         ]
-        fitting = [c for c in configs if not any(found.space.violation(c, each, here) for each in problems.values())]
+        fitting = [
+            c for c in configs if not any(found.space.violation(c, Task(each, here)) for each in problems.values())
+        ]
         assert {str(config["mode"]) for config in fitting} == {str(config["mode"]) for config in configs}
         for config in {str(config["mode"]): config for config in reversed(fitting)}.values():
             yield found, problems, config

@@ -11,6 +11,7 @@ from calls import HEAP, configs, said
 
 import autotune
 from autotune.kernels.moe.routing import Kind, drawn_routing
+from autotune.task import Task
 from autotune.workloads import workload
 
 KINDS: tuple[Kind, ...] = ("plain", "holes", "one expert")
@@ -125,7 +126,7 @@ def by_mode(layer: Layer, problem: Any, drawn: list[Operands]) -> dict[str, list
     fused, found = problem is layer.fused, {}
     calls = [combining(layer, operands, fused=fused) for operands in drawn]
     wrong = layer.wrong_mixed if fused else layer.wrong_gathered
-    for turn, config in enumerate(configs(problem, layer.context.machine)):
+    for turn, config in enumerate(configs(Task(problem, layer.context.machine))):
         call, operands = calls[turn % len(drawn)], drawn[turn % len(drawn)]
         first = call(config=config)
         found[str(config["mode"])] = [wrong(first, operands), torch.equal(call(config=config), first)]
@@ -138,7 +139,7 @@ def beyond(layer: Layer, operands: Operands) -> float:
     none = ids.clone()
     none[:, 0] = layer.problem.experts
     before, call = (combining(layer, (x, each, gates), fused=False) for each in (ids, none))
-    given, worst = configs(layer.problem, layer.context.machine), 0.0
+    given, worst = configs(Task(layer.problem, layer.context.machine)), 0.0
     of_rows = [each.replace(protocol=way) for each in given if each["mode"] == "one_shot" for way in ("signal", "ll")]
     for config in (*(each for each in given if each["mode"] != "one_shot"), *of_rows):
         before(config=config)
@@ -149,9 +150,9 @@ def beyond(layer: Layer, operands: Operands) -> float:
 
 def each_way(problem: Any, context: autotune.Context) -> dict[str, autotune.Config]:
     """A config of each mode, and of each way of the library's; none by LL words, of which a reader misses some."""
-    known = configs(problem, context.machine)
+    known = configs(Task(problem, context.machine))
     if any(config["mode"] == "bsp" for config in known):
-        known += workload(problem.workload).baselines(problem, context.machine).values()
+        known += workload(problem.workload).baselines(Task(problem, context.machine)).values()
     known = [config.replace(protocol="signal") if "protocol" in config else config for config in known]
     return {f"{problem.workload} {config['mode']} {config.get('exchange', '')}": config for config in known}
 
@@ -193,7 +194,7 @@ def too_many(context: autotune.Context) -> dict[str, list[Any]]:
     outs = [torch.zeros(problem.capacity, 64, device=device).bfloat16()]
     outs += [torch.zeros(size, dtype=torch.int32, device=device) for size in (2, problem.capacity)]
     outs += [torch.zeros(problem.capacity, device=device)]
-    for config in configs(problem, context.machine):
+    for config in configs(Task(problem, context.machine)):
 
         def call(config: Any = config) -> None:
             given = context, x.bfloat16(), ids.int() * 0, gates
@@ -246,7 +247,7 @@ def replays(url: str) -> dict[str, int]:
     with autotune.Context(HEAP, url=url) as context:
         layer, found = Layer(context), {}
         sizes: dict[str, Any] = {**layer.sizes, "width": layer.fused.width, "world_size": context.heap.world_size}
-        pairs = [[c for c in configs(each, context.machine) if c["mode"] != "bsp"]
+        pairs = [[c for c in configs(Task(each, context.machine)) if c["mode"] != "bsp"]
                  for each in (autotune.MoeDispatchGemm(**sizes), layer.fused)]  # fmt: skip
         for number in range(max(map(len, pairs))):
             there, back = (each[number % len(each)] for each in pairs)

@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import autotune
 from autotune.heap.patience import polls
+from autotune.task import Task
 
 
 def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def in_turns(url: str, every_mode: bool = False) -> dict[str, float]:
     with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
         rounds = itertools.zip_longest(*(
-            [(problem, config) for config in [None, *configs(problem, context.machine) * every_mode]]
+            [(problem, config) for config in [None, *configs(Task(problem, context.machine)) * every_mode]]
             for problem in problems(device)
         ))  # fmt: skip
         for number, calls in enumerate(rounds):
@@ -75,7 +76,7 @@ def shards_anywhere(url: str) -> dict[str, float]:
     with autotune.Context(HEAP, url=url) as context:
         device, rank = context.heap.device, dist.get_rank()
         problem = problems(device)[0]
-        for config in configs(problem, context.machine):
+        for config in configs(Task(problem, context.machine)):
             operands, reference = drawn(problem, 5, device)
             a = operands[0]
             elsewhere = context.heap.allocate((2, *a.shape), a.dtype)[rank % 2].copy_(a)
@@ -127,7 +128,7 @@ def missed(url: str) -> dict[str, str]:
     with autotune.Context(HEAP, url=url) as context:
         problem = problems(context.heap.device)[3]
         operands, reference = drawn(problem, 1, context.heap.device)
-        config = next(c for c in configs(problem, context.machine) if c["mode"] == "one_shot")
+        config = next(c for c in configs(Task(problem, context.machine)) if c["mode"] == "one_shot")
         last = dist.get_rank() == dist.get_world_size() - 1
         patience = context.spin_limit
         # A workspace's is that of its making.
@@ -278,7 +279,7 @@ def rows_of_a_matrix(url: str) -> list[float]:
     with autotune.Context(HEAP, url=url) as context:
         problem = autotune.GemmAllReduce(m=1, n=32, k=32, world_size=1)
         errors = []
-        for config in (c.replace(loads="tma") for c in configs(problem, context.machine) if "loads" in c):
+        for config in (c.replace(loads="tma") for c in configs(Task(problem, context.machine)) if "loads" in c):
             (a, b, _), reference = drawn(problem, 3, context.heap.device)
             row = torch.zeros(2, 33, dtype=a.dtype)[:1, :32].copy_(a)
             assert row.stride() == (33, 1)
@@ -294,7 +295,7 @@ def replayed(arguments: tuple[str, str]) -> dict[str, float]:
         device = context.heap.device
         for problem in (problem for problem in problems(device) if problem.workload == name):
             inputs = [drawn(problem, seed, device) for seed in range(8)]
-            for config in [None, *configs(problem, context.machine)]:
+            for config in [None, *configs(Task(problem, context.machine))]:
                 operands = tuple(None if tensor is None else tensor.clone() for tensor in inputs[0][0])
                 if config is None:
                     with torch.cuda.graph(torch.cuda.CUDAGraph()):

@@ -14,6 +14,7 @@ import autotune
 from autotune.machine import INTERPRETED
 from autotune.runtime import meeting
 from autotune.runtime.host_overhead import PUBLIC, arguments_of
+from autotune.task import Task
 from autotune.workloads import workload
 
 WRONG = {
@@ -31,7 +32,7 @@ class Refused:
         plugin: Any = workload(name)
         problem = plugin.default_problem(INTERPRETED, dist.get_world_size())
         mark = context.heap.mark()
-        operation = plugin.operation(problem, context.heap, context.machine, 1)
+        operation = plugin.operation(Task(problem, context.machine), context.heap, 1)
         operation.refresh(1)
         dist.barrier()  # some rank may draw what another one's operands are
         operands = {name: None if x is None else x.clone() for name, x in operation.operands.items()}

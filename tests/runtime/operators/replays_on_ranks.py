@@ -9,6 +9,7 @@ from calls import HEAP, call, configs, drawn, problems
 
 import autotune
 from autotune.kernels.launching import graphs
+from autotune.task import Task
 from autotune.workloads import workload
 
 
@@ -35,14 +36,14 @@ def replays(arguments: tuple[str, str]) -> dict[str, Any]:
 
 def several_launches(problem: Any, context: autotune.Context) -> list[Any]:
     """One config of each mode, and the ways to push that take two launches."""
-    found = configs(problem, context.machine)
+    found = configs(Task(problem, context.machine))
     pushing = [config.replace(head_start=0) for config in found if config["mode"] == "push" and "push_site" in config]
     variants = [config.replace(push_site="same_stream") for config in pushing]
     variants += [config.replace(push_site="side_stream", schedule="persistent") for config in pushing]
     decoding = [config for config in found if config["mode"] == "fused"]
     variants += [config.replace(reducer="kernel", combine_site="next_launch") for config in decoding]
     space = workload(problem.workload).space
-    return [*found, *(c for c in variants if space.violation(c, problem, context.machine) is None)]
+    return [*found, *(c for c in variants if space.violation(c, Task(problem, context.machine)) is None)]
 
 
 class Ways:

@@ -13,6 +13,7 @@ from moe_layer_on_ranks import Layer
 
 import autotune
 from autotune.runtime.operator import OPERATORS
+from autotune.task import Task
 from autotune.workloads import workload
 
 FP8 = torch.float8_e4m3fn
@@ -187,8 +188,8 @@ def ways(layer: Layer, name: str) -> list[autotune.Config]:
     width = {"width": layer.fused.width} if "gemm" in name else {}
     plugin, here = workload(name), layer.context.machine
     problem = plugin.problem_type(**sizes, **width)
-    of_library = [each for each in plugin.baselines(problem, here).values() if each.get("launch") != "graph"]
-    found = {(each["mode"], each.get("exchange")): each for each in reversed(plugin.first_configs(problem, here))}
+    of_library = [each for each in plugin.baselines(Task(problem, here)).values() if each.get("launch") != "graph"]
+    found = {(each["mode"], each.get("exchange")): each for each in reversed(plugin.first_configs(Task(problem, here)))}
     found |= {(each["mode"], each.get("exchange")): each for each in of_library}
     return list(found.values())
 

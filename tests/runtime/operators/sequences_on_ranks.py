@@ -16,6 +16,7 @@ from ranks_of_functions import drivers_connection
 import autotune
 from autotune.config import Config
 from autotune.problem import Problem
+from autotune.task import Task
 from autotune.workloads import workload
 
 URL = "sqlite:///there/is/none.db"
@@ -120,8 +121,8 @@ def _chosen(problem: Problem, context: autotune.Context, number: int) -> Config 
     """None, which is looked up, or one of those that a search would try first."""
     plugin = workload(problem.workload)
     sharing = not context.machine.is_interpreter and dist.get_world_size() > torch.cuda.device_count()
-    baselines = () if sharing else plugin.baselines(problem, context.machine).values()
-    found = [*plugin.first_configs(problem, context.machine), *baselines]
+    baselines = () if sharing else plugin.baselines(Task(problem, context.machine)).values()
+    found = [*plugin.first_configs(Task(problem, context.machine)), *baselines]
     found = [config for config in found if not (sharing and config["mode"] == "bsp")]
     return [None, *found][number % (len(found) + 1)]
 

@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import autotune
+from autotune.task import Task
 
 
 def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def inference_mode(url: str) -> dict[str, float]:
             for problem in problems(context.heap.device)[: 1 if within else 4]:
                 operands, reference = drawn(problem, 1, context.heap.device)
                 others, of_others = drawn(problem, 2, context.heap.device)
-                for config in configs(problem, context.machine):
+                for config in configs(Task(problem, context.machine)):
                     with torch.inference_mode():
                         first = call(context, problem, operands, config=config)
                     again = call(context, problem, operands, config=config)
@@ -53,7 +54,7 @@ def default_device(url: str) -> dict[str, float]:
         for problem in problems(context.heap.device)[2:4]:
             with torch.device("cpu"):  # where the generator draws
                 operands, reference = drawn(problem, 1, context.heap.device)
-            for config in configs(problem, context.machine):
+            for config in configs(Task(problem, context.machine)):
                 out = call(context, problem, operands, config=config)
                 errors[f"{problem.workload} {config['mode']}"] = error(out, reference)
         context.release()
@@ -69,7 +70,7 @@ def current_device(url: str) -> dict[str, float]:
             torch.cuda.set_device((context.heap.device.index + 1) % torch.cuda.device_count())
         for problem in problems(context.heap.device)[: 4 if context.heap.device.type == "cuda" else 1]:
             operands, reference = drawn(problem, 1, context.heap.device)
-            for config in configs(problem, context.machine):
+            for config in configs(Task(problem, context.machine)):
                 for turn in range(4 if context.heap.device.type == "cuda" else 1):  # direct, captured, replayed
                     out = call(context, problem, operands, config=config)
                     errors[f"{problem.workload} {config['mode']} {turn}"] = error(out, reference)
@@ -140,7 +141,7 @@ def negated(url: str) -> dict[str, float]:
             operands, reference = drawn(problem, 1, context.heap.device)
             numbers = [x for x in operands if x is not None and x.is_floating_point()]
             views = tuple(torch._neg_view(x) if any(x is number for number in numbers) else x for x in operands)
-            for config in configs(problem, context.machine):
+            for config in configs(Task(problem, context.machine)):
                 name = f"{problem.workload} {config['mode']}"
                 for given in (views, operands, views):
                     for x in numbers if given is views else ():

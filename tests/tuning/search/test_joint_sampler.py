@@ -18,6 +18,7 @@ from small_space import BEST, BSP, LAPTOP, PROBLEM, WORKLOAD, time_of
 
 from autotune.config import Config
 from autotune.search_spaces import Space, choices, numbers
+from autotune.task import Task
 from autotune.tuning import Given, JointSampler
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "docs" / "examples"))
@@ -186,7 +187,7 @@ def config_of(study: optuna.Study, known: Given) -> tuple[optuna.Trial, Config]:
 
 def test_of_a_space_that_is_given_it_proposes_what_is_valid_none_twice_until_it_is_used_up() -> None:
     """And where somebody asks all the same, there is an answer still."""
-    known = given(first=WORKLOAD.first_configs(PROBLEM, LAPTOP), reserved=[BSP])
+    known = given(first=WORKLOAD.first_configs(Task(PROBLEM, LAPTOP)), reserved=[BSP])
     sampler = JointSampler(0, known)
     study = optuna.create_study(sampler=sampler)
     seen = []
@@ -194,8 +195,8 @@ def test_of_a_space_that_is_given_it_proposes_what_is_valid_none_twice_until_it_
         trial, config = config_of(study, known)
         seen.append(config)
         study.tell(trial, time_of(config))
-    assert {*seen, BSP} == set(WORKLOAD.space.enumerate(PROBLEM, LAPTOP)) and len(set(seen)) == len(seen)
-    assert seen[0] == WORKLOAD.first_configs(PROBLEM, LAPTOP)[0] and sampler.best(1) == [BEST]
+    assert {*seen, BSP} == set(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP))) and len(set(seen)) == len(seen)
+    assert seen[0] == WORKLOAD.first_configs(Task(PROBLEM, LAPTOP))[0] and sampler.best(1) == [BEST]
     trial, config = config_of(study, known)
     assert "mode" in config
     study.tell(trial, 1.0)
@@ -225,7 +226,7 @@ def test_an_enqueued_trial_is_learnt_from_and_what_it_stood_in_for_is_not_lost()
         trial, config = config_of(study, known)
         everything.add(config)
         study.tell(trial, 300.0)
-    assert everything == set(WORKLOAD.space.enumerate(PROBLEM, LAPTOP))
+    assert everything == set(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP)))
 
 
 def test_what_was_refused_unrun_says_nothing_about_its_neighbours() -> None:

@@ -9,6 +9,7 @@ from fakes import EIGHT_GPUS, latency_of
 
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome
+from autotune.task import Task
 from autotune.tuning.search import Search, proposer
 from autotune.workloads import workload
 
@@ -21,12 +22,12 @@ def modes_tried(second: float) -> Counter[str]:
     """Proposals by mode. A push takes 100 µs and 5 more per step from the default, a staged pull ``factor`` times that;
     everything else takes 300.
     """
-    default = FOUND.default_config(PROBLEM, EIGHT_GPUS)
+    default = FOUND.default_config(Task(PROBLEM, EIGHT_GPUS))
     dimensions = FOUND.space.dimensions
     pulled = Config({d.name: default[d.name] for d in FOUND.space.dimensions_of("pull_staged")}).replace(
         mode="pull_staged"
     )
-    search = Search(FOUND.space, PROBLEM, EIGHT_GPUS, 0, [default, pulled], (), lambda config, evaluation: None)
+    search = Search(FOUND.space, Task(PROBLEM, EIGHT_GPUS), 0, [default, pulled], (), lambda config, evaluation: None)
     tried: Counter[str] = Counter()
     for _ in range(TRIALS):
         candidate = search.ask()

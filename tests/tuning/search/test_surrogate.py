@@ -13,10 +13,11 @@ from small_space import BSP, LAPTOP, PROBLEM, WORKLOAD, time_of
 
 from autotune.config import Config
 from autotune.search_spaces import Space, choices, numbers
+from autotune.task import Task
 from autotune.tuning.search import surrogate as surrogate_module
 from autotune.tuning.search.surrogate import Surrogate
 
-EVERYTHING = list(WORKLOAD.space.enumerate(PROBLEM, LAPTOP))
+EVERYTHING = list(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP)))
 TIMES = {config: math.log(time_of(config)) for config in EVERYTHING}
 
 
