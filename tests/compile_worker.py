@@ -49,7 +49,9 @@ class Compilers:
 
     def compiled(self, machine: Machine, jobs: Iterable[tuple[Any, Config]]) -> Iterator[tuple[Config, list[Compiled]]]:
         """The kernels of each problem's config, in order."""
-        futures = [(config, self.submit(machine, compile_one, machine, problem, config)) for problem, config in jobs]
+        futures = [
+            (config, self.submit(machine, compile_one, Task(problem, machine), config)) for problem, config in jobs
+        ]
         for config, future in futures:
             kernels = future.result()
             assert kernels, config

@@ -83,8 +83,8 @@ class Rank:
         self._heap.barrier()
         self._heap.release(self._empty)
         self._workload = workload(request.workload)
-        self._problem = self._workload.problem_type.from_dict(request.problem)
-        self._operation = self._workload.operation(Task(self._problem, self._machine), self._heap, self._spin_limit)
+        self._task = Task(self._workload.problem_type.from_dict(request.problem), self._machine)
+        self._operation = self._workload.operation(self._task, self._heap, self._spin_limit)
 
     def code(self) -> Code:
         """The code with which this rank runs the problem."""
@@ -127,7 +127,7 @@ class Rank:
         elif isinstance(request, Compile):
             self._config = request.config
             if not self._machine.is_interpreter:
-                self._workload.compile(Task(self._problem, self._machine), request.config)
+                self._workload.compile(self._task, request.config)
         elif isinstance(request, Check):
             self._config = request.config
             self._run = self._operation.prepare(request.config)
@@ -165,7 +165,7 @@ class Rank:
         """Time an operator's call of the problem that ends where the bound call would begin."""
         opened = pkgutil.resolve_name(request.warm_call)
         try:
-            call = opened(self._workload, self._problem, self._operation, self._heap, self._machine)
+            call = opened(self._workload, self._task, self._operation, self._heap)
             if call is None:
                 return Done(self.fingerprint)
             timed = self._stopwatch.time_overhead(call, request.calls)
@@ -238,7 +238,7 @@ class Rank:
     @property
     def fingerprint(self) -> str:
         """Problem and config; ranks that differ in it must not go on."""
-        return f"{self._problem.to_json()} {self._config.to_json() if self._config else ''}"
+        return f"{self._task.problem.to_json()} {self._config.to_json() if self._config else ''}"
 
 
 def _worst(values: Iterable[float]) -> float:

@@ -104,7 +104,7 @@ class _Run:
         budget: Budget, effort: Effort, study: StudyRecord, lease: Lease, watch: Callable[[Progress], None],
         regime: Regime, live: LiveStorage | None,
     ) -> None:  # fmt: skip
-        self._problem, self._machine, self._workload = task.problem, task.machine, workload
+        self._task, self._workload = task, workload
         self._store, self._gang, self._screen = store, gang, screen
         self._budget, self._effort, self._watch = budget, effort, watch
         self._study, self._lease = study, lease
@@ -122,14 +122,7 @@ class _Run:
         first = beginning(workload, task, store, regime)
         reserved = self._baselines.values()
         self._search = Search(
-            workload.space,
-            task,
-            study.seed,
-            first,
-            reserved,
-            self._save_invalid,
-            self._predicted,
-            regime,
+            workload.space, task, study.seed, first, reserved, self._save_invalid, self._predicted, regime
         )
         self._disqualified = disqualified(self._history)
         for record in self._history:
@@ -176,8 +169,8 @@ class _Run:
         """Run the finals, measure the limits, store the winner; False if no config could be measured."""
         self._show("finals")
         baselines, regime = list(self._baselines.values()), self._regime
-        incumbents = previous_winner(self._workload, Task(self._problem, self._machine), self._store, regime)
-        incumbents.append(self._workload.default_config(Task(self._problem, self._machine)))
+        incumbents = previous_winner(self._workload, self._task, self._store, regime)
+        incumbents.append(self._workload.default_config(self._task))
         wanted = dict.fromkeys([*baselines, *self._valid([*incumbents, *extra_finalists, *self._fastest_found()])])
         finalists = [config for config in wanted if config not in self._disqualified]
         refused = self._refused(finalists)
@@ -219,7 +212,7 @@ class _Run:
             latency=measured[best].through(overhead),
             baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
             limits=merge_parts(parts),
-            roofline=roofline(self._problem, self._gang.measure_rates(self._problem.dtype)),
+            roofline=roofline(self._task.problem, self._gang.measure_rates(self._task.problem.dtype)),
             routings={name: replace(each, latency=each.latency.through(overhead)) for name, each in routings.items()},
         )
         self._store.finish(self._study.id, found, self._lease)
@@ -231,7 +224,7 @@ class _Run:
 
     def _valid(self, configs: Sequence[Config]) -> Iterator[Config]:
         """Configs that are in the space; a reduced one may not have the default."""
-        return self._workload.space.valid(configs, Task(self._problem, self._machine))
+        return self._workload.space.valid(configs, self._task)
 
     def _refused(self, finalists: Sequence[Config]) -> dict[Config, Evaluation]:
         """The screen's verdicts on finalists that must not run; the search may not have come to them."""
@@ -292,7 +285,7 @@ class _Run:
         known = {name: merge(rounds[each]).of(regime) for name, each in self._baselines.items() if each in rounds}
         fastest = {name: self._baselines[name] for name in [min(known, key=known.__getitem__)]} if known else {}
         return under_other_routings(
-            self._gang, self._workload, self._problem, best, fastest, self._effort.routings, self._evaluate_final,
+            self._gang, self._workload, self._task.problem, best, fastest, self._effort.routings, self._evaluate_final,
             no_time=lambda: self._elapsed() + seconds > self._budget.seconds,
         )  # fmt: skip
 
@@ -337,7 +330,7 @@ class _Run:
     def _evaluate(self, config: Config) -> Evaluation:
         plan = MeasurePlan(
             2, self._effort.screen, self._effort.iterations, self._incumbent,
-            warm_from=warm_from(self._machine),
+            warm_from=warm_from(self._task.machine),
             isolated=ISOLATED_TRIAL if self._regime is Regime.ISOLATED else 0, regime=self._regime,
         )  # fmt: skip
         evaluation = self._gang.evaluate(config, self._seed(self.progress.trials), plan)
@@ -366,7 +359,7 @@ class _Run:
         self._store.record(self._study.id, record, self._lease)
 
     def _predicted(self, config: Config) -> float | None:
-        return self._workload.predict(Task(self._problem, self._machine), config)
+        return self._workload.predict(self._task, config)
 
     def _save_invalid(self, config: Config, evaluation: Evaluation) -> None:
         assert evaluation.outcome is Outcome.INVALID

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from autotune.config import Config
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.processes.pool import HelperDied, HelperStuck, Pool
@@ -160,17 +161,16 @@ def _import(name: str) -> None:
     workload(name)
 
 
-def _compile(name: str, task: Task[dict[str, Any]], config: str) -> Evaluation | None:
+def _compile(name: str, fields: dict[str, Any], machine: Machine, config: str) -> Evaluation | None:
     """Compile the config's kernels in a worker; the outcome if it must not run."""
-    machine = task.machine
     from autotune.kernels.launching.plan import CompileError, compile_offline_for
     from autotune.kernels.launching.residency import starvation
 
     found = workload(name)
-    given, wanted = found.problem_type.from_dict(task.problem), Config.from_json(config)
+    task = Task(found.problem_type.from_dict(fields), machine)
     compile_offline_for(machine)
     try:
-        kernels = found.compile(Task(given, machine), wanted)
+        kernels = found.compile(task, Config.from_json(config))
     except CompileError as error:
         return Evaluation(Outcome.DID_NOT_COMPILE, str(error))
     except Exception as error:  # noqa: BLE001  a user's workload or a compiler: whatever it raises is this config's end

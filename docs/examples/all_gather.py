@@ -206,7 +206,7 @@ class Operation(LaunchedOperation[AllGather, Tensors, Scratch]):
     """One rank's tensors."""
 
     def __init__(self, task: Task[AllGather], heap: SymmetricHeap, spin_limit: int) -> None:
-        super().__init__(KERNELS, task.problem, heap, task.machine, spin_limit)
+        super().__init__(KERNELS, task, heap, spin_limit)
         self._expected = self._tensors.out
 
     def refresh(self, seed: int) -> None:

@@ -190,7 +190,7 @@ class Operation(LaunchedOperation[Gathered, Tensors, Scratch]):
     """One rank's tensors."""
 
     def __init__(self, task: Task[Gathered], heap: SymmetricHeap, spin_limit: int) -> None:
-        super().__init__(KERNELS, task.problem, heap, task.machine, spin_limit)
+        super().__init__(KERNELS, task, heap, spin_limit)
         self._expected = self._tensors.c
 
     def refresh(self, seed: int) -> None:

@@ -38,7 +38,7 @@ def test_words_of_several_threads_are_read_again_behind_a_barrier(compilers: Com
     for warps in (8, 16):
         config = CONFIG.replace(num_warps=warps)
         SPACE.check(config, Task(PROBLEM, H100))
-        (text,) = compilers.submit(H100, assembly, H100, PROBLEM, config).result(DEADLINE)
+        (text,) = compilers.submit(H100, assembly, Task(PROBLEM, H100), config).result(DEADLINE)
         _, *after = re.split(r"@%p\d+ ld\.volatile\.global\S*\.b64", text)
         polled[warps] = ["bar.sync" in each for each in after]
     assert len(polled[8]) == 2 and len(polled[16]) == 3, "polled twice in the source; and read once more"

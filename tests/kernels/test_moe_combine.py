@@ -70,7 +70,7 @@ def test_rows_and_sums_are_loaded_by_whole_vectors(compilers: Compilers) -> None
         for mode in ("push", "pull"):
             config = Config({"mode": mode, **knobs})
             found.space.check(config, Task(problem, H100))
-            jobs.append((config, compilers.submit(H100, assembly, H100, problem, config)))
+            jobs.append((config, compilers.submit(H100, assembly, Task(problem, H100), config)))
     for config, job in jobs:
         (text,) = job.result(DEADLINE)
         assert "ld.global.b16" not in text and "st.global.b16" not in text, config

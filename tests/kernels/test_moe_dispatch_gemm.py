@@ -118,5 +118,5 @@ def test_tokens_are_gathered_ahead_and_by_whole_vectors(mode: str, compilers: Co
     sizes = {"tokens": 1024, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048, "world_size": 8}
     problem = WORKLOAD.problem_type(**sizes)
     config = next(each for each in WORKLOAD.first_configs(Task(problem, H100)) if each["mode"] == mode)
-    (text,) = compilers.submit(H100, assembly, H100, problem, config).result(DEADLINE)
+    (text,) = compilers.submit(H100, assembly, Task(problem, H100), config).result(DEADLINE)
     assert "cp.async.cg.shared.global" in text and "ld.global.b16" not in text

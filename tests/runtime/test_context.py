@@ -196,8 +196,8 @@ def test_memory_that_may_not_be_cleared_is_not_shared(alone: None, kind: str) ->
         blocks, kernels, used = Blocks(context.heap, context.machine, new_status(context.heap)), Begun(), []
         for m in (63, 62, 61):
             problem = autotune.AllGatherGemm(m=m, n=32, k=32, in_place=kind == "is the caller's", world_size=1)
-            left = context.heap.left
-            blocks.keep(blocks.place(kernels, problem, found.default_config(Task(problem, INTERPRETED)), 1))
+            task, left = Task(problem, INTERPRETED), context.heap.left
+            blocks.keep(blocks.place(kernels, task, found.default_config(task), 1))
             used.append(left - context.heap.left)
         assert min(used) > 0
 
@@ -208,8 +208,8 @@ def test_a_captured_place_keeps_its_block_or_asks_the_device_each_time(alone: No
     runs: list[int] = []
 
     def placed(m: int) -> Any:
-        problem = autotune.GemmAllReduce(m=m, n=32, k=32, dtype="fp32", world_size=1)
-        place = blocks.place(found.kernels, problem, found.default_config(Task(problem, INTERPRETED)), 1)
+        task = Task(autotune.GemmAllReduce(m=m, n=32, k=32, dtype="fp32", world_size=1), INTERPRETED)
+        place = blocks.place(found.kernels, task, found.default_config(task), 1)
         blocks.keep(place)
         place.launch = SimpleNamespace(run=lambda: runs.append(m))
         return place

@@ -26,9 +26,9 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 def wrong_toy(folder: Path, method: str, body: str) -> str:
     """The toy with another method, as FILE:CLASS; its line of that body is the file's last."""
-    given = "machine, world_size" if method == "default_problem" else "problem, machine"
-    given = {"predict": "problem, config, machine", "tolerance": "problem", "heap_bytes": "problem",
-             "tolerance_of": "problem, config, machine", "unlike_measured": "config, regime",
+    given = "machine, world_size" if method == "default_problem" else "task"
+    given = {"predict": "task, config", "tolerance": "problem", "heap_bytes": "problem",
+             "tolerance_of": "task, config", "unlike_measured": "config, regime",
              "source_hash": "*_"}.get(method, given)  # fmt: skip
     file = folder / "wrong.py"
     file.write_text(f"{TOY.read_text()}\nclass Wrong(ToyWorkload):\n    def {method}(self, {given}):\n        {body}\n")

@@ -35,11 +35,11 @@ class Base(Workload):
     space = Space(choices("mode", "push"), numbers("block", 16, 32))
     def default_problem(self, machine, world_size):
         return Rows(rows=64, world_size=world_size)
-    def default_config(self, problem, machine):
+    def default_config(self, task):
         return Config({{"mode": "push", "block": 32}})
 
 class Own(Base):
-    def operation(self, problem, heap, machine, spin_limit):
+    def operation(self, task, heap, spin_limit):
         raise NotImplementedError
 {after}
 """

@@ -58,9 +58,9 @@ class Loud(ToyWorkload):
         print("so many ranks:", world_size)
         return super().default_problem(machine, world_size)
 
-    def default_config(self, problem, machine):
+    def default_config(self, task):
         print("by default")
-        return super().default_config(problem, machine)
+        return super().default_config(task)
 """
 
 

@@ -24,6 +24,7 @@ from autotune.ranks import evaluation
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import RESTART, MeasurePlan
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.workloads import registry, workload
 
 FILE = Path(__file__).parent / "faulty_workload.py"
@@ -132,7 +133,7 @@ def gang_of_victims(world_size: int, grace: float, **dimensions: int) -> Iterato
         registry._from_files.cache_clear()
         found = workload("faulty")
         problem = found.problem_type(**dimensions, world_size=world_size)
-        with Sniper(found, problem, machine(), deadlines=dict.fromkeys(PHASES, PATIENT)) as started:
+        with Sniper(found, Task(problem, machine()), deadlines=dict.fromkeys(PHASES, PATIENT)) as started:
             yield started
             pids = [process.pid for process in started._processes]
         assert all(gone(pid, within=300) for pid in pids)

@@ -177,7 +177,7 @@ def test_values_that_are_no_numbers_count_as_failures() -> None:
 
 
 def given(space: Space = WORKLOAD.space, **more: object) -> Given:
-    return Given(space, PROBLEM, LAPTOP, **more).narrowed  # type: ignore[arg-type]
+    return Given(space, Task(PROBLEM, LAPTOP), **more).narrowed  # type: ignore[arg-type]
 
 
 def config_of(study: optuna.Study, known: Given) -> tuple[optuna.Trial, Config]:
@@ -265,7 +265,7 @@ def test_a_first_config_that_the_space_does_not_hold_is_not_tried() -> None:
 def test_a_space_of_one_config_is_used_up_after_one_trial() -> None:
     """Optuna asks no sampler where each parameter has one value."""
     nothing: Any = None  # no constraint looks at it
-    given = Given(Space(choices("mode", "push"), numbers("block", 16)), nothing, nothing)
+    given = Given(Space(choices("mode", "push"), numbers("block", 16)), nothing)
     for asks in (True, False):
         sampler = JointSampler(0, given)
         study = optuna.create_study(sampler=sampler)
