@@ -40,8 +40,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from mutant_cases import CASES, Case
 from mutants import MUTANTS, Mutant
 
-from autotune.task import Task
-
 PACKAGE = Path(__file__).parent.parent / "autotune"
 RANKS = 2
 POLLS = 1 << 13
@@ -113,6 +111,7 @@ def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
     from autotune.outcome import Outcome
     from autotune.ranks import gang as gangs
     from autotune.ranks.evaluation import MeasurePlan
+    from autotune.task import Task
     from autotune.workloads import workload
 
     here = machine() if gpu else INTERPRETED

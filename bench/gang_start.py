@@ -19,8 +19,6 @@ import time
 
 from arguments import new_parser, whole
 
-from autotune.task import Task
-
 WITH_BYTECODE = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """The ranks import the package compiled, as pip leaves it: containers often set the other."""
 
@@ -29,6 +27,7 @@ def start_gangs(ranks: int, gangs: int) -> None:
     """In a process of its own: start that many gangs, one after another, and print what each start took."""
     from autotune.machine import INTERPRETED
     from autotune.ranks.gang import Gang
+    from autotune.task import Task
     from autotune.workloads import workload
 
     found = workload("all_gather_gemm")

@@ -26,8 +26,6 @@ from pathlib import Path  # noqa: E402
 from arguments import input_file, need_gpu, new_parser  # noqa: E402
 from tables import head, row  # noqa: E402
 
-from autotune.task import Task  # noqa: E402
-
 NEAR = 1.03
 """Times the recorded optimum."""
 
@@ -60,6 +58,7 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
     from autotune.cli import session
     from autotune.db import Store
     from autotune.machine import machine
+    from autotune.task import Task
     from autotune.tuning import EFFORTS, Budget, tune
     from autotune.tuning.progress import Progress
     from autotune.workloads import workload
@@ -67,7 +66,7 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
     recorded = recordings.read(recording)
     found = workload(recorded.workload)
     fields = {**recorded.problem, **({"m": m} if m is not None else {})}
-    problem, here, effort = found.problem_type.from_dict(fields), machine(), EFFORTS["standard"]
+    task, effort = Task(found.problem_type.from_dict(fields), machine()), EFFORTS["standard"]
     run = Run(recorded.optimum)
 
     def watch(progress: Progress) -> None:
@@ -80,13 +79,10 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
             run.reached = run.last
 
     with (
-        Store.open(str(database)) as store, session.make_screen(found, Task(problem, here)) as screen,
-        closing(session.make_gang(found, Task(problem, here))) as gang,
+        Store.open(str(database)) as store, session.make_screen(found, task) as screen,
+        closing(session.make_gang(found, task)) as gang,
     ):  # fmt: skip
-        tune(
-            found, Task(problem, here), store, gang, screen, budget=Budget.of(effort, None, budget), effort=effort,
-            watch=watch,
-        )  # fmt: skip
+        tune(found, task, store, gang, screen, budget=Budget.of(effort, None, budget), effort=effort, watch=watch)
     return run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def spy(found: Any, problem: Any, operation: Any, heap: Any, here: Any) -> Callable[[], object]:
+def spy(found: Any, task: Any, operation: Any, heap: Any) -> Callable[[], object]:
     """As ``runtime.host_overhead.warm_call``."""
     marks = Path(os.environ["CALL_MARKS"], f"rank {heap.rank}")
 

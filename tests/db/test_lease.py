@@ -13,7 +13,6 @@ import pytest
 from autotune.db import Held, Lease, Store, TrialRecord, Winner
 from autotune.db.lease import LONGEST_PAUSE, SILENT_SECONDS, Silence
 from autotune.errors import StoreError
-from autotune.task import Task
 
 THERE = dataclasses.replace(Lease.new(), host="far", system="another boot pid:[1]", pid=4711)
 """A lease of a process on another host."""
@@ -55,7 +54,7 @@ def test_nothing_is_stored_under_a_lease_that_another_process_took(
     for write in (lambda: store.record(study, trial, mine), lambda: store.finish(study, winner, mine)):
         with pytest.raises(StoreError, match="4711"):
             write()
-    store.record(study, Task(trial, THERE))
+    store.record(study, trial, THERE)
     store.finish(study, winner, THERE)
     store.release(study, THERE)
     with pytest.raises(StoreError, match="another process"):

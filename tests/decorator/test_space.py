@@ -105,11 +105,11 @@ def test_a_step_in_a_list_leads_to_what_is_most_alike_and_its_numbers_are_in_ord
     assert not space.dimensions["layout"].ordinal
     nothing: Any = None  # no constraint looks at it
     first, *others = listed
-    found = list(space.neighbours(first, nothing, nothing))
+    found = list(space.neighbours(first, nothing))
     differ = [sum(other[name] != first[name] for name in first) for other in found]
     assert differ == [1] * 4 + [2] * 4 and first not in found and set(found) <= set(others)
     few = Config({**first, "BLOCK": 128})
-    assert space.narrowed(nothing, nothing).violation(few, nothing, nothing) is not None
+    assert space.narrowed(nothing).violation(few, nothing) is not None
     assert set(space.enumerate(nothing, nothing)) == set(listed)
     flags = ListedSpace([Config({"mode": "kernel", "wide": wide}) for wide in (True, False)]).dimensions["wide"]
     assert flags.values == (True, False) and not flags.ordinal

@@ -13,14 +13,15 @@ EXAMPLE = Path(__file__).parents[2] / "docs/examples/all_gather.py"
 COMPILE = """
 import importlib.util, sys
 from autotune.machine import H100
+from autotune.task import Task
 from autotune.kernels.launching.plan import compile_offline_for
 spec = importlib.util.spec_from_file_location("example", sys.argv[1])
 sys.modules["example"] = example = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(example)
 compile_offline_for(H100)
-problem = example.AllGather(rows=64, columns=8192, world_size=8)
-config = example.WORKLOAD.default_config(problem, H100).replace(mode=sys.argv[2])
-(launch,) = example.KERNELS.offline(problem, config, H100)
+task = Task(example.AllGather(rows=64, columns=8192, world_size=8), H100)
+config = example.WORKLOAD.default_config(task).replace(mode=sys.argv[2])
+(launch,) = example.KERNELS.offline(task, config)
 print(launch.compile().asm["ttir"])
 """
 

@@ -104,9 +104,10 @@ DRIVER = """
 import time
 from autotune.machine import machine
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.workloads import workload
 found = workload("all_gather_gemm")
-with Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine()) as gang:
+with Gang(found, Task(found.problem_type(m=32, n=64, k=64, world_size=2), machine())) as gang:
     print(*(process.pid for process in gang._processes), flush=True)
     time.sleep(600)
 """

@@ -90,9 +90,10 @@ import resource
 from autotune.errors import GangError
 from autotune.machine import machine
 from autotune.ranks.gang import Gang
+from autotune.task import Task
 from autotune.workloads import workload
 found = workload("all_gather_gemm")
-gang = Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine())
+gang = Gang(found, Task(found.problem_type(m=32, n=64, k=64, world_size=2), machine()))
 room = [bytes(1000) for _ in range(20_000)]
 above = bytes(1000)
 del room  # stays in the driver's heap, which cannot grow from here on

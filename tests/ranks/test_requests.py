@@ -30,6 +30,7 @@ from autotune.ranks.protocol import (
     Turn,
 )
 from autotune.ranks.rank import Rank
+from autotune.task import Task
 from autotune.workloads.provenance import Code
 from autotune.workloads.tolerance import Error
 
@@ -136,7 +137,7 @@ def test_another_problem_takes_the_place_of_the_one_before_and_its_memory(bench:
 def test_a_config_is_checked_with_the_inputs_of_the_seed_and_named_in_the_reply(bench: Bench) -> None:
     rank = Alone(bench)
     assert done(rank, Compile(OTHER)).fingerprint == f"{SMALL.to_json()} {OTHER.to_json()}"
-    assert bench.asked.pop() == ("compile", SMALL, OTHER, H100)
+    assert bench.asked.pop() == ("compile", Task(SMALL, H100), OTHER)
     reply = done(rank, Check(ONE, 5))
     assert (reply.fingerprint, reply.overall, reply.element) == (f"{SMALL.to_json()} {ONE.to_json()}", 0.1, 0.2)
     assert bench.asked == [("prepare", ONE), ("refresh", 5), ("barrier",), ("run", ONE), ("barrier",)]

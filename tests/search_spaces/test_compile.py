@@ -247,4 +247,4 @@ def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Mac
         assert told is not None and told.startswith("element type")
         for refused in (found.space.check_problem, found.space.narrowed):
             with pytest.raises(InvalidProblem, match=machine.arch):
-                refused(each, machine)
+                refused(Task(each, machine))

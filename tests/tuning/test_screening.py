@@ -47,10 +47,11 @@ print("the script runs")
 import sys
 from autotune.config import Config
 from autotune.machine import H100
+from autotune.task import Task
 from autotune.tuning.screening import Screen
 from autotune.workloads import workload
 found = workload("compiling")
-with Screen(found, found.problem_type(m=64, n=64, k=64, world_size=2), H100) as screen:
+with Screen(found, Task(found.problem_type(m=64, n=64, k=64, world_size=2), H100)) as screen:
     config = Config({"group_m": 1})
     print("verdict", screen.verdict(config, screen.submit(config)))
 print(sys.modules["__main__"].__file__)

@@ -152,7 +152,7 @@ def test_a_reloaded_module_and_a_variant_of_a_class_have_answers_of_their_own(
 ) -> None:
     """A notebook's next cell: the file has changed, or one class derives from another, with the same problem."""
     smaller = "\nclass Smaller(Own):\n    space = Space(choices('mode', 'push'), numbers('block', 16))\n"
-    smaller += "    default_config = lambda self, problem, machine: Config({'mode': 'push', 'block': 16})\n"
+    smaller += "    default_config = lambda self, task: Config({'mode': 'push', 'block': 16})\n"
     file = write(tmp_path, after=smaller, name="my_reloaded_op.py")
     module = imported(file)
 

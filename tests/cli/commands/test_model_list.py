@@ -82,10 +82,10 @@ def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
     heaps: list[int] = []
     needed: list[int] = []
 
-    def noting(found: Workload, problem: Problem, *rest: Any, budget: Budget, **named: Any) -> Result:
-        seconds[problem.as_dict()["m"]] = budget.seconds
-        needed.append(found.heap_bytes(problem))
-        return tune(found, problem, *rest, budget=budget, **named)
+    def noting(found: Workload, task: Task[Problem], *rest: Any, budget: Budget, **named: Any) -> Result:
+        seconds[task.problem.as_dict()["m"]] = budget.seconds
+        needed.append(found.heap_bytes(task.problem))
+        return tune(found, task, *rest, budget=budget, **named)
 
     def making(found: Workload, task: Task[Problem], heap_bytes: int) -> FakeGang:
         heaps.append(heap_bytes)

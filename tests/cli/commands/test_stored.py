@@ -16,7 +16,6 @@ from small_kernels import SIZES, Clock, copy, grid, tensors
 import autotune
 from autotune.db import Store
 from autotune.runtime.entries import forget_entries
-from autotune.task import Task
 
 KEY = "copy --n 200 --x.dtype float32"
 
@@ -112,7 +111,7 @@ def test_odd_key_arguments_travel_too(kernel: Bench, tmp_path: Path) -> None:
     file, there = tmp_path / "configs.json", str(tmp_path / "there.db")
     file.write_text(json.dumps(values))
     assert kernel.tune("import", str(file), "--db", there).exit_code == 0
-    assert json.loads(kernel.tune("export", Task("--db", there)).stdout) == values
+    assert json.loads(kernel.tune("export", "--db", there).stdout) == values
 
 
 def test_a_workload_of_a_file_says_which_file_is_needed_and_loads_none(

@@ -80,7 +80,7 @@ def test_the_ladder_has_the_tile_of_the_fastest_config_that_overlaps() -> None:
     problem = found.default_problem(EIGHT_GPUS, 8)
     default = found.default_config(Task(problem, EIGHT_GPUS))
     library, fast, slow = Config({"mode": "bsp", "launch": "graph"}), default.replace(group_m=2), default
-    base = functools.partial(measure.choose_base, found, problem, EIGHT_GPUS)
+    base = functools.partial(measure.choose_base, found, Task(problem, EIGHT_GPUS))
     assert base(slow, [(fast, 1.0)]).config == slow
     assert base(library, [(library, 1.0), (slow, 3.0), (fast, 2.0)]).config == fast
     assert base(library, [(library, 1.0)]).config == default
