@@ -67,6 +67,8 @@ class Study(Base):
     winner_roofline: Mapped[str | None] = mapped_column(Text)
     winner_routings: Mapped[str | None] = mapped_column(Text)
     """Latencies under other routings; NULL if none was measured."""
+    winner_beside: Mapped[str | None] = mapped_column(Text)
+    winner_verified: Mapped[str | None] = mapped_column(Text)
 
     imported_at: Mapped[str | None] = mapped_column(Text)
     imported_trials: Mapped[int | None]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from autotune.config import Config
 from autotune.db.lease import Held
 from autotune.machine import INTERPRETER
-from autotune.outcome import DEFAULT_REGIME, LONGEST, Evaluation, Latency, Part, Regime
+from autotune.outcome import DEFAULT_REGIME, LONGEST, Evaluation, Latency, Part, Regime, Time
 from autotune.problem import Problem
 from autotune.schema import Within
 from autotune.task import Task
@@ -212,6 +212,10 @@ class Winner:
     """None under the interpreter, or if work or rates are unknown."""
     routings: dict[str, Routed] = field(default_factory=dict)
     """Of a mixture of experts, by the names of ``Problem.other_routings``; those that were measured."""
+    beside: dict[str, Time] = field(default_factory=dict)
+    """Microseconds in the key's regime of the finals' other configs, by their JSON: what a neighbour's config takes."""
+    verified: bool = False
+    """True if nothing was searched: the library, the default and the configs of neighbouring sizes were measured."""
 
 
 @dataclass(frozen=True)

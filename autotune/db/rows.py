@@ -101,7 +101,8 @@ def write_winner(row: Study, winner: Winner) -> None:
     """Each field of the winner in a column; NULL for nothing."""
     for name, value in schema.write(winner).items():
         text = winner.config.to_json() if name == "config" else json.dumps(value)
-        setattr(row, f"winner_{name}", None if value is None or (name == "routings" and not value) else text)
+        absent = value is None or (name in ("routings", "beside", "verified") and not value)
+        setattr(row, f"winner_{name}", None if absent else text)
     row.finished_at, row.imported_at = now(), None
 
 
@@ -173,9 +174,8 @@ def provenance_of(row: Study | Row[Any]) -> Provenance:
 
 def _winner(row: Study | Row[Any]) -> Winner:
     columns = {name: getattr(row, f"winner_{name}") for name in WINNER}
-    return schema.read(
-        Winner, {name: json_object(text) for name, text in columns.items() if text is not None}, newer=True
-    )
+    values = {name: json.loads(words(text)) for name, text in columns.items() if text is not None}
+    return schema.read(Winner, values, newer=True)
 
 
 def _config(text: str | None) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import heapq
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
@@ -13,6 +13,7 @@ from operator import itemgetter
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Unread
+from autotune.db.ranges import WIDEST, border, said
 from autotune.db.records import Columns, columns, entries_of, parted
 from autotune.errors import NoDatabase
 from autotune.forks import FORKS_WAIT, Lock
@@ -34,6 +35,8 @@ class Served:
 
     entry: Entry | None
     reason: str
+    of_range: bool = False
+    """True if it is between two measured sizes, of which the entry is one, on the entry's side of their border."""
 
 
 Measured = Sequence[tuple[Config, Latency]]
@@ -80,15 +83,31 @@ class Entries:
 
         One free dimension costs a bisection, several a scan of the entries that differ in nothing else.
         """
-        names = tuple(free)
+        family, here = self._family(key, provenance, tuple(free))
+        if family is None or here is None:
+            return iter(())
+        return entries_of(family.outwards(here) if len(here) == 1 else family.scanned(here))
+
+    def around(self, key: CacheKey, provenance: Provenance, name: str) -> tuple[Entry, Entry] | None:
+        """The entries of the next smaller and the next larger size in the one free dimension, if they are near enough
+        to each other to speak for what lies between them.
+        """
+        family, here = self._family(key, provenance, (name,))
+        if family is None or here is None:
+            return None
+        below, above = (next(entries_of(way), None) for way in family.ways(here))
+        if below is None or above is None or above.key.fields[name] > WIDEST * below.key.fields[name]:
+            return None
+        return below, above
+
+    def _family(
+        self, key: CacheKey, provenance: Provenance, names: tuple[str, ...]
+    ) -> tuple[_Family | None, Sizes | None]:
         families = self._families.get(names)
         if families is None:
             families = self._families[names] = _families(self._entries, names)
         here, besides = _parted(columns(key), names)
-        family = families.get((columns(provenance), besides))
-        if family is None or here is None:
-            return iter(())
-        return entries_of(family.outwards(here) if len(here) == 1 else family.scanned(here))
+        return families.get((columns(provenance), besides)), here
 
 
 class _Family:
@@ -104,6 +123,12 @@ class _Family:
         if sizes not in self.at:
             self.sizes.append(sizes)
         self.at.setdefault(sizes, []).append(entry)
+
+    def ways(self, here: Sizes) -> tuple[Iterator[Unread], Iterator[Unread]]:
+        """Down and up along the one dimension, from the place of ``here``, which is not among them."""
+        first, last = bisect_left(self.sizes, here), bisect_right(self.sizes, here)
+        down, up = reversed(self.sizes[:first]), self.sizes[last:]
+        return tuple((each for sizes in way for each in self.at[sizes]) for way in (down, up))  # type: ignore[return-value]
 
     def outwards(self, here: Sizes) -> Iterator[Unread]:
         """Along the one dimension, up and down from the place of ``here``."""
@@ -144,10 +169,12 @@ def serve(
     entries: Entries, key: CacheKey, provenance: Provenance, free: Sequence[str],
     violation: Callable[[Config], str | None],
 ) -> Served:  # fmt: skip
-    """The exact entry, else the nearest; never a stale one, never one whose config ``violation`` refuses.
+    """The exact entry, else that of the range, else the nearest; never a stale one, never one whose config
+    ``violation`` refuses.
 
-    Nearest: the same key except for the dimensions ``free``, each within a factor of two; the smallest sum of their log
-    ratios, smaller sizes first.
+    Range: of the next smaller and the next larger measured size, in the one free dimension, the one on whose side of
+    their border the problem lies (``db/ranges.py``). Nearest: the same key except for the dimensions ``free``, each
+    within a factor of two; the smallest sum of their log ratios, smaller sizes first.
     """
     reason = "nothing tuned for this problem here"
     for entry in sorted(entries.of(key), key=lambda entry: entry.provenance != provenance)[:1]:
@@ -156,6 +183,13 @@ def serve(
         if not stale and refused is None:
             return Served(entry, "")
         reason = f"the tuned entry is stale: {stale}" if stale else f"the tuned config is not valid here: {refused}"
+    between = entries.around(key, provenance, *free) if len(free) == 1 else None
+    if between is not None:
+        (name,), (below, above) = free, between
+        ordered = (below, above) if key.fields[name] < border(below, above, name) else (above, below)
+        serving = next((each for each in ordered if violation(each.winner.config) is None), None)
+        if serving is not None:
+            return Served(serving, f"{reason}; between {said(below, name)} and {said(above, name)}", of_range=True)
     near = entries.near(key, provenance, free)
     return Served(next((entry for entry in near if violation(entry.winner.config) is None), None), reason)
 

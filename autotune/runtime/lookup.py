@@ -22,8 +22,8 @@ from autotune.workloads import Workload, provenance_of, workload
 
 versions()  # read from the packages' metadata now, not in the first look-up of a program that is at work
 
-Source = Literal["exact", "nearest", "default", "given", "tuned"]
-"""``given`` by the caller, ``tuned`` just now at a decorated kernel's launch."""
+Source = Literal["exact", "range", "nearest", "default", "given", "tuned"]
+"""``range``: between two measured sizes; ``given`` by the caller, ``tuned`` just now at a decorated kernel's launch."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,12 @@ class Found:
 
     @classmethod
     def of(cls, served: Served) -> Found | None:
-        """The entry served, if there is one: exact or nearest."""
+        """The entry served, if there is one: exact, of a range or nearest."""
         entry = served.entry
         if entry is None:
             return None
-        return cls(entry.winner.config, "nearest" if served.reason else "exact", entry, served.reason)
+        source: Source = "range" if served.of_range else "nearest" if served.reason else "exact"
+        return cls(entry.winner.config, source, entry, served.reason)
 
 
 def lookup(

@@ -69,11 +69,12 @@ def tune(
     workload: Workload, task: Task[Problem], store: Store, gang: Evaluator, screen: Screen,
     *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
     watch: Callable[[Progress], None] = lambda progress: None, regime: Regime = DEFAULT_REGIME,
-    live: LiveStorage | None = None, provenance: Provenance | None = None,
+    live: LiveStorage | None = None, provenance: Provenance | None = None, search: bool = True,
 ) -> Result:  # fmt: skip
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and stays
     running: the caller closes it. ``extra_finalists`` are measured in the finals in any case. The winner is the fastest
     in the ``regime``. ``live`` gets the run as it goes. ``provenance`` is that of the measurements, if not today's.
+    Without ``search`` the finals alone are run: of the library's way, the default and the ``extra_finalists``.
 
     An unfinished study is continued: the search measures nothing again, the finals start over. While another process
     tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes again. Ctrl-C ends the
@@ -83,13 +84,13 @@ def tune(
     key, provenance = CacheKey.of(task, regime), provenance or provenance_of(workload)
     size = workload.space.size(task)
     begin = partial(store.study, key, provenance, seed=seed, space_size=size, origin=origin_of(workload))
-    with claimed(store, begin, watch, answers(workload, task, regime), anew=force) as (study, lease):
+    with claimed(store, begin, watch, answers(workload, task, regime, search=search), anew=force) as (study, lease):
         if study.state == "finished":
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
         run = _Run(workload, task, store, gang, screen, budget, effort, study, lease, watch, regime, live)
         try:
-            run.search_space()
-            finished = run.finish(extra_finalists)
+            run.search_space(search)
+            finished = run.finish(extra_finalists, verified=not search)
         except KeyboardInterrupt:
             gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
             return Result(study, run.progress, None, interrupted=True)
@@ -138,16 +139,17 @@ class _Run:
         self._incumbent: tuple[float, ...] = ()
         """Times of the fastest config of this run; of earlier runs only medians are stored."""
 
-    def search_space(self) -> None:
+    def search_space(self, search: bool = True) -> None:
         """Baselines first; then ask, screen ahead, evaluate, tell, save, until the budget is used up."""
         self._show("starting the ranks")
         ahead = Ahead(self._screen)
-        ahead.fill(self._ask)  # compiles while the ranks start
+        if search:
+            ahead.fill(self._ask)  # compiles while the ranks start
         self._gang.start()
         self._measure_baselines()
         self._begin = begin = time.monotonic()
         spent = self.progress.spent
-        while self._used() < 1:
+        while search and self._used() < 1:
             ahead.fill(self._ask)
             if not ahead:
                 self.progress.exhausted = True
@@ -165,7 +167,7 @@ class _Run:
             spent.total = time.monotonic() - begin
             self._show("searching")
 
-    def finish(self, extra_finalists: Sequence[Config] = ()) -> bool:
+    def finish(self, extra_finalists: Sequence[Config] = (), *, verified: bool = False) -> bool:
         """Run the finals, measure the limits, store the winner; False if no config could be measured."""
         self._show("finals")
         baselines, regime = list(self._baselines.values()), self._regime
@@ -214,6 +216,8 @@ class _Run:
             limits=merge_parts(parts),
             roofline=roofline(self._task.problem, self._gang.measure_rates(self._task.problem.dtype)),
             routings={name: replace(each, latency=each.latency.through(overhead)) for name, each in routings.items()},
+            beside={each.to_json(): took.of(regime) for each, took in measured.items() if each != best},
+            verified=verified,
         )
         self._store.finish(self._study.id, found, self._lease)
         if self._live is not None:

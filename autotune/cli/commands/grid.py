@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +18,7 @@ from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
 from autotune.db import Entry
+from autotune.errors import InvalidProblem
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
@@ -48,6 +49,15 @@ Apart = Annotated[
 ]
 
 
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify/--no-verify",
+        help="Measure sizes between those searched, with the configs of both: look-ups then serve the whole range.",
+    ),
+]
+
+
 def grid() -> None:
     """Tune a workload for many sizes: a list (16,64,256) or a range that doubles (1..1024)."""
 
@@ -63,6 +73,8 @@ class Row:
     them.
     """
     held_out: HeldOut | None = None
+    verified: bool = False
+    """True if nothing was searched at this size."""
 
     @cached_property
     def result(self) -> Result | None:
@@ -71,10 +83,11 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         found = self.result.to_dict() if self.result is not None else {"latency": None}
         apart = {"held_out": self.held_out.as_dict()} if self.held_out is not None else {}
-        return {"sizes": self.sizes, "with_neighbour": self.before and self.before.value, **found, **apart}
+        before = self.before and self.before.value
+        return {"sizes": self.sizes, "verified": self.verified, "with_neighbour": before, **found, **apart}
 
     def cells(self) -> list[str]:
-        sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
+        sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items()) + " verified" * self.verified
         of = self.result
         if of is None:
             return [sizes, "no config could be measured", "", "", "", ""]
@@ -98,21 +111,24 @@ class Bench:
     regime: Regime
     live: LiveStorage | None
 
-    def start(self, problems: Sequence[Problem]) -> None:
+    def start(self, to_tune: Sequence[bool]) -> None:
         """Start the ranks if any size is to be tuned; outside its budget, or the first size would lose that time."""
-        if any(self.is_to_tune(problem) for problem in problems):
+        if any(to_tune):
             output.say("starting the ranks")
             self.screen.start()
             self.gang.start()
 
-    def is_to_tune(self, problem: Problem) -> bool:
+    def is_to_tune(self, problem: Problem, search: bool = True) -> bool:
         """True if it is not in the cache, or is tuned again."""
         from autotune.tuning.cached import cached
 
-        return self.force or cached(self.store, self.workload, Task(problem, self.machine), self.regime) is None
+        task = Task(problem, self.machine)
+        return self.force or cached(self.store, self.workload, task, self.regime, search=search) is None
 
-    def tune(self, problem: Problem, lent: Sequence[Config], progress: GridProgress) -> tuning.Result:
-        """Tune one size; valid configs in ``lent`` are measured in its finals too."""
+    def tune(
+        self, problem: Problem, lent: Sequence[Config], progress: GridProgress, search: bool = True
+    ) -> tuning.Result:  # fmt: skip
+        """Tune one size, or verify it; valid configs in ``lent`` are measured in its finals too."""
         from autotune.cli.watch import watching
         from autotune.tuning import EFFORTS, tune
 
@@ -125,17 +141,18 @@ class Bench:
         with watching(problem, where, progress.render, ratios=ratios) as watch:
             return tune(
                 self.workload, Task(problem, self.machine), self.store, self.gang, self.screen, budget=self.limits,
-                effort=EFFORTS[self.effort], seed=self.seed, force=self.force, watch=watch,
-                extra_finalists=valid, regime=self.regime, live=self.live,
+                effort=EFFORTS[self.effort if search else "quick"], seed=self.seed, force=self.force, watch=watch,
+                extra_finalists=valid, regime=self.regime, live=self.live, search=search,
             )  # fmt: skip
 
 
 def tune_grid(
-    request: Request, held_out: Apart = None, budget: Seconds = None, trials: Trials = None, effort: Effort = None,
-    seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
+    request: Request, held_out: Apart = None, verify: Verify = True, budget: Seconds = None, trials: Trials = None,
+    effort: Effort = None, seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
     optuna_storage: OptunaStorage = None, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
-    """Sizes are lists (16,64,256) or ranges that double (1..1024); every combination is tuned.
+    """Sizes are lists (16,64,256), of which every combination is tuned, or ranges (1..8192), of which a few sizes are
+    searched and others verified.
 
     --budget and --trials apply to each problem. The same command continues an interrupted run.
     """
@@ -146,8 +163,12 @@ def tune_grid(
     machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)
-    sizes = Sizes.of(request, held_out)
+    sizes = Sizes.of(request, held_out, request.world_size(machine) if verify else 0)
     problems = [Request(workload, {**request.given, **each}).problem(machine) for each in (*sizes.every, *sizes.apart)]
+    searched = len(problems)
+    for each in sizes.verified:
+        with suppress(InvalidProblem):  # a size of ours, not the user's
+            problems.append(Request(workload, {**request.given, **each}).problem(machine))
     for problem in problems:
         session.check_work(Task(problem, machine))
     say_where(Task(problems[0], machine))
@@ -162,21 +183,26 @@ def tune_grid(
             closing(session.make_gang(workload, Task(problems[0], machine), heap_bytes)) as gang,
         ):  # fmt: skip
             bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force, wanted, live)
-            bench.start(problems)
-            progress = GridProgress(HEADER, [bench.is_to_tune(problem) for problem in problems], limits.seconds)
-            for problem in problems:
+            to_tune = [bench.is_to_tune(each, search=place < searched) for place, each in enumerate(problems)]
+            bench.start(to_tune)
+            progress = GridProgress(HEADER, to_tune, limits.seconds)
+            for place, problem in enumerate(problems):
                 progress.next_size()
-                rows.append(_row(bench, problem, sizes, rows, progress))
+                measure = _row if place < searched else _verified
+                rows.append(measure(bench, problem, sizes, rows, progress))
                 progress.done(rows[-1].cells())
     except KeyboardInterrupt:
         interrupted = True
     if json:
         output.data_json([row.as_dict() for row in rows])
     elif rows:
-        output.data(output.columns(Table(HEADER, [row.cells() for row in rows])))
+        by_size = sorted(rows, key=lambda row: [row.sizes[name] for name in sizes.varied])
+        output.data(output.columns(Table(HEADER, [row.cells() for row in by_size])))
         for row in rows:
             if row.held_out is not None:
                 output.data(row.held_out.line())
+        for line in range_lines(rows, sizes):
+            output.data(line)
     if interrupted:
         output.say("interrupted; the same command continues the run")
         raise typer.Exit(exit_code())
@@ -208,6 +234,44 @@ def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progre
         times = compared(entry, lent.config, bench.store) if entry is not None else None
         apart = HeldOut(sizes.dimension, getattr(problem, sizes.dimension), lent, times)
     return Row(here, entry, quotient, apart)
+
+
+def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
+    """What the measured sizes claim of the range, worst first: ``m=1 to 8192: 1.02 to 1.46 times as fast as the
+    library, at 8 sizes searched and 13 verified``. None where nothing was verified, or without baselines.
+    """
+    told = [
+        (row, row.result.speedup.ratio.value)
+        for row in rows
+        if row.held_out is None and row.result and row.result.speedup and row.result.speedup.ratio
+    ]
+    verified = sum(row.verified for row, _ in told)
+    if not verified:
+        return []
+    values, ratios = [row.sizes[sizes.dimension] for row, _ in told], [ratio for _, ratio in told]
+    return [
+        f"{sizes.dimension}={min(values)} to {max(values)}: {min(ratios):.2f} to {max(ratios):.2f} times as fast as "
+        f"the library, at {len(told) - verified} sizes searched and {verified} verified"
+    ]
+
+
+def _verified(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progress: GridProgress) -> Row:
+    """Measure one size with the winners of its neighbours; raises KeyboardInterrupt if the user interrupts it."""
+    from autotune.cli.watch import is_live
+
+    here = {name: getattr(problem, name) for name in sizes.varied}
+    if not is_live():
+        output.say(f"{progress.line()}: {options_text(here)}, verified")
+    name = sizes.dimension
+    others = [row for row in before if row.entry is not None
+              and all(row.sizes[each] == value for each, value in here.items() if each != name)]  # fmt: skip
+    below = max((row for row in others if row.sizes[name] < here[name]), key=lambda row: row.sizes[name], default=None)
+    above = min((row for row in others if row.sizes[name] > here[name]), key=lambda row: row.sizes[name], default=None)
+    lent = [row.entry.winner.config for row in (below, above) if row is not None and row.entry is not None]
+    result = bench.tune(problem, lent, progress, search=False)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return Row(here, result.entry, None, verified=True)
 
 
 def _lent(bench: Bench, problem: Problem, others: list[Row]) -> Found:

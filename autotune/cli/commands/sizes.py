@@ -1,11 +1,11 @@
-"""Sizes on the command line: lists, ranges that double, their combinations, and held-out sizes."""
+"""Sizes on the command line: lists and ranges, their combinations, sizes verified between them, held-out sizes."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autotune.cli.options import Request
 from autotune.errors import InputError
@@ -18,21 +18,32 @@ MOST_PROBLEMS = 1000
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a grid: every combination of the given ones, then the held-out ones."""
+    """The sizes of a grid: every combination of those searched, then the held-out ones, then those only verified."""
 
     every: list[dict[str, int]]
     apart: list[dict[str, int]]
     dimension: str = ""
-    """The dimension of the held-out sizes."""
+    """The free dimension, that of held-out and verified sizes."""
+    verified: list[dict[str, int]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, request: Request, held_out: str | None) -> Sizes:
-        """Parse the command line; raises InputError."""
+    def of(cls, request: Request, held_out: str | None, verify: int = 0) -> Sizes:
+        """Parse the command line; raises InputError.
+
+        With ``verify``, the number of ranks, sizes between are verified: a range of the free dimension is then searched
+        at every other of its sizes and at its last, and verified at the others and off the grid of tiles.
+        """
         lists = {
             name: parse_sizes(request.given[name], f"--{name}") for name in request.size_names if name in request.given
         }
         if held_out is None:
-            return cls(_combined(lists), [])
+            name = next(iter(request.workload.problem_type.free), "")
+            if not verify or len(lists.get(name, ())) < 2:
+                return cls(_combined(lists), [])
+            given = sorted(lists[name])
+            lists[name] = [*given[:-1:2], given[-1]] if ".." in request.given[name] else given
+            between = [size for size in _between(given, verify) if size not in lists[name]]
+            return cls(_combined(lists), [], name, _combined({**lists, name: between}))
         name, apart = _free_dimension(request.workload.problem_type, lists), parse_sizes(held_out, "--held-out")
         both = [size for size in apart if size in lists[name]]
         if both:
@@ -41,8 +52,21 @@ class Sizes:
 
     @property
     def varied(self) -> list[str]:
-        found = [*self.every, *self.apart]
+        found = [*self.every, *self.apart, *self.verified]
         return [name for name in found[0] if len({sizes[name] for sizes in found}) > 1]
+
+
+OFF_GRID = 0.7
+"""The place of the verified size in the gap between two others, as a share of it."""
+
+
+def _between(sizes: Sequence[int], ranks: int) -> list[int]:
+    """The sizes, and in each gap one that no tile divides: an odd number for each rank."""
+    found = list(sizes)
+    for small, large in itertools.pairwise(sizes):
+        if large - small >= 8 * ranks:
+            found.append(ranks * (2 * round((small + OFF_GRID * (large - small)) / (2 * ranks)) + 1))
+    return sorted(found)
 
 
 def _combined(lists: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
