@@ -75,7 +75,7 @@ def live(key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
 
 def standings() -> Select[*tuple[Any, ...]]:
     columns = Study.__table__.c
-    names = (*KEY, *PROVENANCE, "id", "state", "lease", "heartbeat", "failure")
+    names = (*KEY, *PROVENANCE, "id", "state", "winner_verified", "lease", "heartbeat", "failure")
     return select(*(columns[name] for name in names)).where(columns.state != "superseded").order_by(columns.id)
 
 

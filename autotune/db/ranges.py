@@ -3,46 +3,57 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Self
 
-from autotune.db.records import Entry
+from autotune.db.records import Entry, Winner
 from autotune.outcome import Regime
 
-WIDEST = 4.0
+WIDEST = 4
 """Two measured sizes that are further apart by more than this factor say nothing of those between them."""
 
 
-def border(below: Entry, above: Entry, name: str) -> float:
-    """The size, of the dimension ``name``, from which ``above``'s config is the faster of the two.
+@dataclass(frozen=True)
+class Place:
+    """A measured size of a range."""
 
-    Where the finals of both sizes measured both configs: where a straight line of the ratio's logarithm over the
-    size's crosses 0. Otherwise the geometric mean.
+    size: int
+    winner: Winner
+    regime: Regime
+
+    @classmethod
+    def of(cls, entry: Entry, name: str) -> Self:
+        """``name`` is the dimension that varies."""
+        return cls(entry.key.fields[name], entry.winner, Regime(entry.key.regime))
+
+    def lost_by(self, other: Place) -> float | None:
+        """The logarithm of what the other's config takes here over what the winner takes; None if it was not measured
+        here.
+        """
+        took = self.winner.beside.get(other.winner.config.to_json())
+        if took is None:
+            return 0.0 if self.winner.config == other.winner.config else None
+        return max(0.0, math.log(took / self.winner.latency.bound.of(self.regime)))
+
+
+def border(below: Place, above: Place) -> int | None:
+    """The largest size that ``below``'s config serves; None if the two are too far apart.
+
+    Where both configs were measured at both sizes: where a straight line of the ratio's logarithm over the size's
+    crosses 0. Otherwise the geometric mean.
     """
-    small, large = below.key.fields[name], above.key.fields[name]
-    lost_below, lost_above = _lost(below, above), _lost(above, below)
-    share = 0.5
-    if lost_below is not None and lost_above is not None and lost_below + lost_above > 0:
-        share = lost_below / (lost_below + lost_above)
-    return float(small * (large / small) ** share)
-
-
-def over_library(entry: Entry) -> float | None:
-    """How many times as fast as the fastest baseline the winner is; None without one."""
-    regime = Regime(entry.key.regime)
-    times = [latency.of(regime) for latency in entry.winner.baselines.values()]
-    return min(times) / entry.winner.latency.of(regime) if times else None
+    if above.size > WIDEST * below.size:
+        return None
+    lost_below, lost_above = below.lost_by(above), above.lost_by(below)
+    if lost_below is None or lost_above is None or lost_below + lost_above == 0:
+        return math.isqrt(below.size * above.size)
+    share = lost_below / (lost_below + lost_above)
+    return min(above.size - 1, int(below.size * (above.size / below.size) ** share))
 
 
 def said(entry: Entry, name: str) -> str:
     """A measured size in words: ``m=1024 (1.12 times as fast as the library)``."""
-    size, ratio = f"{name}={entry.key.fields[name]}", over_library(entry)
-    return size if ratio is None else f"{size} ({ratio:.2f} times as fast as the library)"
-
-
-def _lost(at: Entry, other: Entry) -> float | None:
-    """The logarithm of what the other entry's config took at this one's size over what the winner took; None if it was
-    not measured there.
-    """
-    took = at.winner.beside.get(other.winner.config.to_json())
-    if took is None:
-        return 0.0 if at.winner.config == other.winner.config else None
-    return max(0.0, math.log(took / at.winner.latency.bound.of(Regime(at.key.regime))))
+    regime, winner = Regime(entry.key.regime), entry.winner
+    times = [latency.of(regime) for latency in winner.baselines.values()]
+    ratio = f" ({min(times) / winner.latency.of(regime):.2f} times as fast as the library)" if times else ""
+    return f"{name}={entry.key.fields[name]}{ratio}"

@@ -338,6 +338,7 @@ class Standing:
 
     study_id: int
     is_finished: bool
+    """And searched: what was only verified is still to be tuned."""
     held: Held | None
     """The lease of the process that tunes it."""
     failure: str

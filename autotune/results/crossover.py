@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from autotune.db import CacheKey
+from autotune.db.ranges import Place, border
 from autotune.results.figures import Ratio
 from autotune.results.order import problem_type
 from autotune.results.result import Result
@@ -34,6 +36,10 @@ class Point:
     """The second best; empty where no other was measured."""
     margin: Ratio | None
     """The latency of that mode's best over the winner's, both from the search."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.size, self.result.winner, self.result.regime)
 
     @property
     def tied(self) -> bool:
@@ -118,14 +124,12 @@ class Range:
 
 
 def ranges(points: Sequence[Point]) -> list[Range]:
-    """Ranges by rising size. Between two points the nearer one counts, by ratio; the smaller on a tie."""
+    """Ranges by rising size, with the look-up's borders between two points (``db/ranges.py``)."""
     found: list[Range] = []
-    for place, each in enumerate(points):
-        first, last = -(-each.size // NEAR), each.size * NEAR
-        if place:
-            first = max(first, math.isqrt(points[place - 1].size * each.size) + 1)
-        if place + 1 < len(points):
-            last = min(last, math.isqrt(each.size * points[place + 1].size))
+    borders = [border(below.place, above.place) for below, above in itertools.pairwise(points)]
+    for each, before, after in zip(points, [None, *borders], [*borders, None], strict=True):
+        first = -(-each.size // NEAR) if before is None else before + 1
+        last = each.size * NEAR if after is None else after
         if found and found[-1].mode == each.mode and found[-1].last + 1 == first:
             found[-1] = Range(found[-1].first, last, each.mode)
         else:

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Unread
-from autotune.db.ranges import WIDEST, border, said
+from autotune.db.ranges import Place, border, said
 from autotune.db.records import Columns, columns, entries_of, parted
 from autotune.errors import NoDatabase
 from autotune.forks import FORKS_WAIT, Lock
@@ -89,16 +89,12 @@ class Entries:
         return entries_of(family.outwards(here) if len(here) == 1 else family.scanned(here))
 
     def around(self, key: CacheKey, provenance: Provenance, name: str) -> tuple[Entry, Entry] | None:
-        """The entries of the next smaller and the next larger size in the one free dimension, if they are near enough
-        to each other to speak for what lies between them.
-        """
+        """The entries of the next smaller and the next larger size in the one free dimension, if there are both."""
         family, here = self._family(key, provenance, (name,))
-        if family is None or here is None:
+        if family is None or here is None or not isinstance(here[0], int):
             return None
         below, above = (next(entries_of(way), None) for way in family.ways(here))
-        if below is None or above is None or above.key.fields[name] > WIDEST * below.key.fields[name]:
-            return None
-        return below, above
+        return None if below is None or above is None else (below, above)
 
     def _family(
         self, key: CacheKey, provenance: Provenance, names: tuple[str, ...]
@@ -125,10 +121,12 @@ class _Family:
         self.at.setdefault(sizes, []).append(entry)
 
     def ways(self, here: Sizes) -> tuple[Iterator[Unread], Iterator[Unread]]:
-        """Down and up along the one dimension, from the place of ``here``, which is not among them."""
+        """Integers down and up along the one dimension, from the place of ``here``, which is not among them."""
         first, last = bisect_left(self.sizes, here), bisect_right(self.sizes, here)
         down, up = reversed(self.sizes[:first]), self.sizes[last:]
-        return tuple((each for sizes in way for each in self.at[sizes]) for way in (down, up))  # type: ignore[return-value]
+        return tuple(
+            (each for sizes in way if isinstance(sizes[0], int) for each in self.at[sizes]) for way in (down, up)
+        )  # type: ignore[return-value]
 
     def outwards(self, here: Sizes) -> Iterator[Unread]:
         """Along the one dimension, up and down from the place of ``here``."""
@@ -186,7 +184,8 @@ def serve(
     between = entries.around(key, provenance, *free) if len(free) == 1 else None
     if between is not None:
         (name,), (below, above) = free, between
-        ordered = (below, above) if key.fields[name] < border(below, above, name) else (above, below)
+        last = border(Place.of(below, name), Place.of(above, name))
+        ordered = () if last is None else (below, above) if key.fields[name] <= last else (above, below)
         serving = next((each for each in ordered if violation(each.winner.config) is None), None)
         if serving is not None:
             return Served(serving, f"{reason}; between {said(below, name)} and {said(above, name)}", of_range=True)

@@ -201,7 +201,7 @@ def test_of_the_rows_only_those_on_the_way_are_read_and_a_damaged_one_is_passed_
     assert look(database).config == tuned(1)
     assert caplog.messages == []
     near = look(database, m=5120)
-    assert (near.config, near.source) == (tuned(4), "nearest")
+    assert (near.config, near.source) == (tuned(4), "range"), "nearer to 6144 than to 4096"
     [message] = caplog.messages
     assert "row 2 of table tuning_studies is damaged" in message
 

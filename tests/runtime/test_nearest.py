@@ -1,4 +1,4 @@
-"""The nearest entry is found in a sorted table; what it finds is what a look at every entry would."""
+"""The entry of a range, or the nearest, is found in a sorted table; it is what a look at every entry finds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def number_of(entry: Entry | None) -> int | None:
 def by_looking_at_all(entries: Sequence[Entry], key: CacheKey, free: Sequence[str], refused: set[int]) -> int | None:
     """The rule, written down once more in the plainest way."""
     wanted = json.loads(key.problem)
-    found = []
+    found, along = [], list[tuple[int, str, int | None]]()
     for entry in entries:
         problem = json.loads(entry.key.problem)
         if entry.provenance != TODAY or set(key.differences(entry.key)) - set(free):
@@ -45,11 +45,19 @@ def by_looking_at_all(entries: Sequence[Entry], key: CacheKey, free: Sequence[st
         sizes = [problem.get(name) for name in free] + [wanted.get(name) for name in free]
         if any(isinstance(size, bool | str | None) or size <= 0 for size in sizes):
             continue
+        if free == ["m"] and all(isinstance(size, int) for size in sizes):
+            along.append((problem["m"], entry.key.problem, number_of(entry)))
         ratios = [problem[name] / wanted[name] for name in free]
         if all(0.5 <= ratio <= 2 for ratio in ratios):
             distance = sum(abs(math.log2(ratio)) for ratio in ratios)
             found.append((distance, math.prod(ratios), entry.key.problem, number_of(entry)))
-    return next((number for *_, number in sorted(found) if number not in refused), None)
+    below = max((each for each in along if each[0] < wanted["m"]), default=None)
+    above = min((each for each in along if each[0] > wanted["m"]), default=None)
+    between = []
+    if below is not None and above is not None and above[0] <= 4 * below[0]:
+        between = [below[2], above[2]] if wanted["m"] ** 2 <= below[0] * above[0] else [above[2], below[2]]
+    ordered = [*between, *(number for *_, number in sorted(found))]
+    return next((number for number in ordered if number not in refused), None)
 
 
 def random_tables(rng: random.Random, free: int, count: int) -> Iterator[tuple[list[Entry], dict[str, Any], set[int]]]:

@@ -22,7 +22,7 @@ from autotune.task import Task
 from autotune.workloads import Workload, workload
 
 TOY = f"{Path(__file__).parents[1] / 'toy_workload.py'}:ToyWorkload"
-GRID = ("grid", TOY, "--trials", "5", "--effort", "quick")
+GRID = ("grid", TOY, "--trials", "5", "--effort", "quick", "--no-verify")
 """The space has five configs: a search for a sixth takes as long as ten trials."""
 
 
@@ -47,6 +47,30 @@ def test_json_has_the_whole_entries(bench: Bench) -> None:
     assert [row["config"]["block_m"] for row in rows] == [16, 32, 64]
     assert "held_out" not in rows[0]
     assert [row["with_neighbour"] for row in rows] == [None, pytest.approx(1.1), pytest.approx(1.1)], "the one before"
+
+
+def test_sizes_between_are_verified_with_the_configs_of_both_neighbours(bench: Bench) -> None:
+    """And a look-up between two sizes serves the one that was measured to be the faster there."""
+    words = [word for word in GRID if word != "--no-verify"]
+    rows = bench.json(*words, "--width", "128..1024")
+    assert [row["sizes"]["width"] for row in rows if not row["verified"]] == [128, 512, 1024]
+    verified = [row["sizes"]["width"] for row in rows if row["verified"]]
+    assert 256 in verified and len(verified) == 4
+    assert all(size % 16 for size in verified if size != 256), "no tile divides them"
+    with Store.open() as store:
+        for entry in store.entries():
+            width, beside = entry.key.fields["width"], entry.winner.beside
+            blocks = {Config.from_json(each).get("block_m") for each in beside} | {entry.winner.config.get("block_m")}
+            assert not entry.winner.verified or len(blocks - {None}) > 1, (width, beside)
+    for width, faster in ((200, 16), (300, 64)):
+        found = json.loads(bench.tune("lookup", TOY, "--width", str(width), "--json").stdout)
+        assert (found["source"], found["config"]["block_m"]) == ("range", faster)
+    again = bench.json(*words, "--width", "128..1024")
+    assert again == rows and not bench.gangs[-1].started
+    bench.tune("run", TOY, "--width", "256", "--trials", "5", "--effort", "quick")
+    with Store.open() as store:
+        (entry,) = (each for each in store.entries() if each.key.fields["width"] == 256)
+    assert not entry.winner.verified, "a search is not answered by what was only verified"
 
 
 def test_what_is_given_holds_for_every_size(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,44 @@
+"""Borders between measured sizes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from autotune.config import Config
+from autotune.db import Winner
+from autotune.db.ranges import WIDEST, Place, border
+from autotune.outcome import Latency, Regime
+
+SIZES = some.integers(1, 1 << 40)
+LOST = some.one_of(some.none(), some.floats(1.0, 3.0))
+
+
+def place(size: int, mode: str, other: str, lost: float | None) -> Place:
+    """A size at which ``mode`` won in 100 µs, and the ``other`` took ``lost`` times as long, if it was measured."""
+    beside = {} if lost is None else {Config({"mode": other}).to_json(): 100.0 * lost}
+    winner = Winner(Config({"mode": mode}), Latency(100.0, 100.0, 100.0, 0.0, 1), beside=beside)
+    return Place(size, winner, Regime.GRAPH)
+
+
+@given(SIZES, some.floats(1.0, 8.0), LOST, LOST)
+def test_a_border_lies_between_the_two_nearer_to_the_one_whose_config_loses_more_at_the_other(
+    small: int, factor: float, at_small: float | None, at_large: float | None
+) -> None:
+    large = max(small + 1, int(small * factor))
+    found = border(place(small, "a", "b", at_small), place(large, "b", "a", at_large))
+    if large > WIDEST * small:
+        assert found is None
+        return
+    assert found is not None and small <= found < large
+    middle = border(place(small, "a", "b", None), place(large, "b", "a", None))
+    assert middle is not None and middle**2 <= small * large < (middle + 1) ** 2
+    if at_small is not None and at_large is not None and at_small > at_large:
+        assert found >= middle, "a is much faster at its size, b hardly at its own"
+    if at_small is not None and at_large is not None and at_small < at_large:
+        assert found <= middle
+
+
+def test_a_config_that_loses_nothing_at_the_other_size_serves_all_between() -> None:
+    assert border(place(100, "a", "b", 1.2), place(200, "b", "a", 1.0)) == 199
+    assert border(place(100, "a", "b", 1.0), place(200, "b", "a", 1.2)) == 100
