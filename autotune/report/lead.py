@@ -37,7 +37,11 @@ def facts(study: Study) -> list[str]:
             beyond = of.limit.share > 1.005
             told.append(BEYOND_LIMIT if beyond else f"{100 * of.limit.share:.0f} % of perfect overlap")
         if study.trials:  # an imported study's are elsewhere
-            told.append(f"{study.evaluated} of {study.record.space_size} configs tried, results checked on every rank")
+            winner = study.record.winner
+            tried = f"{study.evaluated} of {study.record.space_size} configs tried"
+            if winner is not None and winner.verified:
+                tried = "the configs of neighbouring sizes verified, none searched"
+            told.append(f"{tried}, results checked on every rank")
     return told
 
 
