@@ -20,6 +20,7 @@ WRONG = {
         ("all-gather-gemm", "--world-sizes", "1,,2"),
         ("all-gather-gemm", "--world-sizes", "0"),
     ],
+    "between": [("--count", "0"), ("--heap-gib", "0"), ()],
     "check_power": [
         ("--only", "("),
         ("--only", "no such mutant"),
@@ -44,7 +45,7 @@ WRONG = {
     ],
     "taxes": [("--rounds", "0"), ("--minutes", "nan"), ("--list", "--only", "no such problem")],
     "time_to_optimum": [("none.json.gz",), (__file__,)],
-    "untuned": [("--list", "none"), ("--heap-gib", "0"), ()],
+    "untuned": [("--heap-gib", "0"), ()],
     "winners": [()],
 }
 
