@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from autotune.cli import output, session
 from autotune.cli.commands.grid import Bench
 from autotune.cli.commands.model_table import TUNED, ModelResult
+from autotune.config import Config
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from autotune.cli.commands.grid_progress import GridProgress
     from autotune.db import Entry, Store
     from autotune.tuning import Budget
+
+
+VERIFYING = 10.0
+"""Seconds of finals at most for a problem that is not searched."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,10 @@ class Job:
     def _tune(self, seconds: Mapping[Problem, float], result: ModelResult) -> bool:
         from autotune.cli.commands.grid_progress import GridProgress
 
-        workloads = {each: workload(each.workload) for each in seconds}
+        workloads = {each: workload(each.workload) for each in (*seconds, *result.left_out)}
         first = next(iter(seconds))
         heap_bytes = max(found.heap_bytes(each) for each, found in workloads.items())
-        progress = GridProgress(TUNED, [True] * len(seconds), sum(seconds.values()) / len(seconds))
+        progress = GridProgress(TUNED, [True] * len(workloads), sum(seconds.values()) / len(seconds))
         with (
             session.make_screen(workloads[first], Task(first, self.machine)) as screen,
             closing(session.make_gang(workloads[first], Task(first, self.machine), heap_bytes)) as gang,
@@ -78,9 +83,9 @@ class Job:
             output.say("starting the ranks")
             screen.start()
             gang.start()
-            for problem, share in seconds.items():
+            for problem in workloads:
                 search = self.searches[problem]
-                limits = dataclasses.replace(search.limits, seconds=share)
+                limits = dataclasses.replace(search.limits, seconds=seconds.get(problem, VERIFYING))
                 bench = Bench(
                     workloads[problem], self.machine, self.store, gang, screen, limits, search.effort, search.seed,
                     self.force, self.regime, None,
@@ -90,16 +95,33 @@ class Job:
         return False
 
     def _tuned(self, bench: Bench, problem: Problem, progress: GridProgress, result: ModelResult) -> bool:
-        """Tune one problem; False if the user interrupted it."""
+        """Tune one problem, or verify it where the budget leaves it out; False if the user interrupted it."""
         from autotune.cli.watch import is_live
 
         progress.next_size()
         if not is_live():  # else it stands above the view
             output.say(f"{progress.line()}: {dashed(problem.workload)} {problem_text(problem.as_dict())}")
-        found = bench.tune(problem, [], progress)
+        search = problem not in result.left_out
+        found = bench.tune(problem, [] if search else _neighbours(problem, result), progress, search)
         if found.entry is None and not found.interrupted:
             result.failed.append(problem)
         if found.entry is not None:
             result.entries[problem] = found.entry
         progress.done(result.tuned_cells(problem))
         return not found.interrupted
+
+
+def _neighbours(problem: Problem, result: ModelResult) -> list[Config]:
+    """The winners of the next smaller and the next larger size that was tuned."""
+    free = set(problem.free)
+    fixed = {name: value for name, value in problem.as_dict().items() if name not in free}
+    sizes = [getattr(problem, name) for name in problem.free]
+    alike = [
+        ([getattr(each, name) for name in each.free], entry.winner.config)
+        for each, entry in result.entries.items()
+        if each.workload == problem.workload
+        and fixed == {name: value for name, value in each.as_dict().items() if name not in free}
+    ]
+    below = [max((each for each in alike if each[0] < sizes), key=lambda each: each[0], default=None)]
+    above = [min((each for each in alike if each[0] > sizes), key=lambda each: each[0], default=None)]
+    return [found[1] for found in (*below, *above) if found is not None]

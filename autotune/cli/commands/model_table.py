@@ -41,7 +41,7 @@ class ModelResult:
     entries: dict[Problem, Entry] = field(default_factory=dict)
     failed: list[Problem] = field(default_factory=list)
     left_out: list[Problem] = field(default_factory=list)
-    """Problems for which the budget was too short."""
+    """Problems for whose search the budget was too short."""
 
     def times(self, problem: Problem) -> tuple[float, float] | None:
         """Microseconds of a call before and after; None where it is not tuned."""
@@ -74,7 +74,8 @@ class ModelResult:
             named = ", ".join(f"{dashed(each.workload)} {self._sizes(each)}" for each in self.left_out[:3])
             more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
             why = f"shares of the budget below {LEAST_SECONDS:g} s, since the others gain more"
-            found.append(f"not tuned: {named}{more}; {why}. A longer --budget tunes them, or the same command again")
+            told = "not searched, only the library, the default and the configs of neighbouring sizes measured"
+            found.append(f"{told}: {named}{more}; {why}. A longer --budget searches them, or the same command again")
         if self.rates is None:
             found.append("layers without communication are left out: the rates of this device are not known")
         return found
@@ -82,7 +83,7 @@ class ModelResult:
     def as_dict(self) -> dict[str, Any]:
         return {
             "forwards": [self._forward_dict(forward) for forward in self.forwards],
-            "not_tuned": [{"workload": each.workload, "problem": each.as_dict()} for each in self.left_out],
+            "not_searched": [{"workload": each.workload, "problem": each.as_dict()} for each in self.left_out],
             "failed": [{"workload": each.workload, "problem": each.as_dict()} for each in self.failed],
         }
 

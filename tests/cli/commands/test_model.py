@@ -11,6 +11,7 @@ from fakes import Bench
 from model_configs import BY_WIDTH, MIXTRAL, QWEN, config, listed
 
 from autotune.cli import session
+from autotune.db import Store
 from autotune.errors import WrongResult
 from autotune.fleet.problem_list import parse_list
 from autotune.machine import Machine, machine
@@ -123,13 +124,18 @@ def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None
     }  # fmt: skip
 
 
-def test_what_the_budget_is_too_short_for_is_named(laptop: Bench, tmp_path: Path) -> None:
+def test_what_the_budget_is_too_short_for_is_verified_and_searched_by_the_next_command(
+    laptop: Bench, tmp_path: Path
+) -> None:
     file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
-    result = laptop.tune("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
-    assert result.exit_code == 0 and "not tuned" in result.stdout, result.output
-    assert len({*laptop.gangs[0].problems}) == 1
-    again = laptop.tune("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
-    assert again.exit_code == 0 and len({problem for gang in laptop.gangs for problem in gang.problems}) == 2
+    searched = []
+    for _ in range(2):
+        found = laptop.json("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
+        assert all(call["entry"] is not None for forward in found["forwards"] for call in forward["calls"])
+        with Store.open() as store:
+            searched.append(sum(not entry.winner.verified for entry in store.entries()))
+        assert len(found["not_searched"]) == 4 - searched[-1]
+    assert searched == [1, 2]
 
 
 def test_a_written_list_is_tuned_with_its_calls(laptop: Bench, tmp_path: Path) -> None:
@@ -145,10 +151,10 @@ def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path) -> None:
     entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2, budget: %s}"
     file.write_text(f"problems: [{entry % (4, '5s')}, {entry % (8, '6s')}]")
     result = laptop.tune("model", str(file), "--effort", "quick", "--trials", "3")
-    assert result.exit_code == 0 and "not tuned" not in result.stdout, result.output
+    assert result.exit_code == 0 and "not searched" not in result.stdout, result.output
     assert len({*laptop.gangs[0].problems}) == 2, "neither is left out as too short"
     short = laptop.tune("model", str(file), "--force", "--budget", "6s", "--trials", "3")
-    assert short.exit_code == 0 and "not tuned" in short.stdout, "a budget for all takes their place"
+    assert short.exit_code == 0 and "not searched" in short.stdout, "a budget for all takes their place"
 
 
 @pytest.mark.parametrize("captured", [True, False])

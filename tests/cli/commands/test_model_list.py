@@ -65,7 +65,7 @@ def test_what_fails_is_named_and_counts_as_its_roofline(gpus: Bench, tmp_path: P
     result = gpus.tune("model", written(tmp_path, ENTRY % (16, 2), ENTRY % (32, 1)), "--trials", "8", "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
-    assert [each["problem"]["m"] for each in found["failed"]] == [16] and found["not_tuned"] == []
+    assert [each["problem"]["m"] for each in found["failed"]] == [16] and found["not_searched"] == []
     (forward,) = found["forwards"]
     failed, tuned = forward["calls"]
     assert failed["before"] is None and failed["entry"] is None
