@@ -27,6 +27,7 @@ WRONG = {
         ("--in-turns",),
         ("--print", "none.jsonl"),
     ],
+    "cliffs": [("--only", "none"), ("--world-size", "0"), ()],
     "compile_survey": [("--sample", "0")],
     "fleet_night": [("--problems", "0")],
     "gang_start": [("--ranks", "0")],
