@@ -37,7 +37,7 @@ from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.results.figures import dashed
 from autotune.text import did_you_mean
 from autotune.workloads import is_reference, names
-from autotune.workloads.descriptors import Descriptor, face
+from autotune.workloads.descriptors import Descriptor, descriptor_of
 
 DEFAULTS = "Dimensions left out are those of the workload's default problem on this machine."
 
@@ -217,7 +217,7 @@ def _commands_of(function: Callable[..., None], title: str, of_stored: Callable[
                 return name, stored.command(name, of_stored, title), args[1:]
             if not is_reference(name) or ctx.resilient_parsing:
                 return super().resolve_command(ctx, args)
-            found = face(args[0])
+            found = descriptor_of(args[0])
             return args[0], _command(found, function, title.format(dashed(found.name))), args[1:]
 
     return CommandsOf
@@ -229,7 +229,7 @@ def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperComm
 
         def make_context(self, *args: Any, **extra: Any) -> Any:
             """Look the problem up and let the real command take over."""
-            return _command(face(name), function, help).make_context(*args, **extra)
+            return _command(descriptor_of(name), function, help).make_context(*args, **extra)
 
     return Lazy
 

@@ -142,7 +142,7 @@ def refuse(ignored: Mapping[str, object], why: str) -> None:
 
 
 def with_problem_options(
-    face: Descriptor, function: Callable[..., None], *, several: bool = False, filters: bool = False
+    descriptor: Descriptor, function: Callable[..., None], *, several: bool = False, filters: bool = False
 ) -> Callable[..., None]:
     """Turn ``function(request, …)`` into a command whose options are the problem's fields and its own other parameters.
     The workload itself is loaded when the command runs, not for its help.
@@ -151,15 +151,15 @@ def with_problem_options(
     fields that are not given mean any value, not their default.
     """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    fields = face.problem_type.in_order()
+    fields = descriptor.problem_type.in_order()
     names = [field.name for field in fields]
     taken = sorted({parameter.name for parameter in own} & set(names))
     if taken:
         raise InputError(
-            f"workload {face.name}: field {taken[0]} clashes with an option of the command line; rename it"
+            f"workload {descriptor.name}: field {taken[0]} clashes with an option of the command line; rename it"
         )
     with output.prints_apart():
-        defaults = {} if filters else face.defaults(session.machine, _ranks)
+        defaults = {} if filters else descriptor.defaults(session.machine, _ranks)
     options = [
         inspect.Parameter(
             f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(f, several, defaults)
@@ -170,7 +170,7 @@ def with_problem_options(
     def command(**values: Any) -> None:
         given = {name: value for name in names if (value := values.pop(name)) is not None}
         with output.waiting("loading kernels"):  # and torch
-            loaded = face.load()
+            loaded = descriptor.load()
         with output.prints_apart():
             function(Request(loaded, given), **values)
 

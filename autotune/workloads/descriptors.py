@@ -52,8 +52,8 @@ class Descriptor:
         return {field.name: getattr(problem, field.name) for field in fields(problem)}
 
 
-def face(name: str) -> Descriptor:
-    """The face of a workload named as for ``workload``, which it loads only if it is not a built-in one."""
+def descriptor_of(name: str) -> Descriptor:
+    """The descriptor of a workload named as for ``workload``, which it loads only if it is not a built-in one."""
     built_in = name.replace("-", "_")
     kind = _problem_type(built_in) if _is_light(built_in) else None
     if kind is None:
@@ -63,10 +63,10 @@ def face(name: str) -> Descriptor:
 
 
 def installed_descriptor(name: str) -> Descriptor:
-    """The face of a workload of a stored name, which never loads a file. Raises UnknownWorkload."""
+    """The descriptor of a workload of a stored name, which never loads a file. Raises UnknownWorkload."""
     if not _is_light(name):
         installed_workload(name)
-    return face(name)
+    return descriptor_of(name)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""A workload's face says what the workload itself says."""
+"""A workload's descriptor says what the workload itself says."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from autotune.errors import UnknownWorkload
 from autotune.workloads import provenance_of, workload
-from autotune.workloads.descriptors import face, installed_descriptor, installed_provenance
+from autotune.workloads.descriptors import descriptor_of, installed_descriptor, installed_provenance
 from autotune.workloads.user_files import BUILT_IN
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_face_is_that_of_its_workload(name: str) -> None:
-    found, whole = face(name.replace("_", "-")), workload(name)
+    found, whole = descriptor_of(name.replace("_", "-")), workload(name)
     assert found == installed_descriptor(name)
     assert (found.name, found.problem_type) == (whole.name, whole.problem_type) and found.load() is whole
     assert installed_provenance(name) == provenance_of(whole), (
@@ -45,6 +45,6 @@ def test_a_stored_name_loads_no_file(tmp_path: Path) -> None:
 
 
 def test_a_name_that_nobody_has() -> None:
-    for look in (face, installed_descriptor, installed_provenance):
+    for look in (descriptor_of, installed_descriptor, installed_provenance):
         with pytest.raises(UnknownWorkload):
             look("gemm_all_reduc")
