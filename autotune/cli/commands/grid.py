@@ -258,16 +258,12 @@ def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
 def _verified(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progress: GridProgress) -> Row:
     """Measure one size with the winners of its neighbours; raises KeyboardInterrupt if the user interrupts it."""
     from autotune.cli.watch import is_live
+    from autotune.tuning.warm_start import neighbours
 
     here = {name: getattr(problem, name) for name in sizes.varied}
     if not is_live():
         output.say(f"{progress.line()}: {options_text(here)}, verified")
-    name = sizes.dimension
-    others = [row for row in before if row.entry is not None
-              and all(row.sizes[each] == value for each, value in here.items() if each != name)]  # fmt: skip
-    below = max((row for row in others if row.sizes[name] < here[name]), key=lambda row: row.sizes[name], default=None)
-    above = min((row for row in others if row.sizes[name] > here[name]), key=lambda row: row.sizes[name], default=None)
-    lent = [row.entry.winner.config for row in (below, above) if row is not None and row.entry is not None]
+    lent = neighbours(problem, [row.entry for row in before if row.entry is not None])
     result = bench.tune(problem, lent, progress, search=False)
     if result.interrupted:
         raise KeyboardInterrupt

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from autotune.cli import output, session
 from autotune.cli.commands.grid import Bench
 from autotune.cli.commands.model_table import TUNED, ModelResult
-from autotune.config import Config
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
@@ -97,31 +96,17 @@ class Job:
     def _tuned(self, bench: Bench, problem: Problem, progress: GridProgress, result: ModelResult) -> bool:
         """Tune one problem, or verify it where the budget leaves it out; False if the user interrupted it."""
         from autotune.cli.watch import is_live
+        from autotune.tuning.warm_start import neighbours
 
         progress.next_size()
         if not is_live():  # else it stands above the view
             output.say(f"{progress.line()}: {dashed(problem.workload)} {problem_text(problem.as_dict())}")
         search = problem not in result.left_out
-        found = bench.tune(problem, [] if search else _neighbours(problem, result), progress, search)
+        lent = [] if search else neighbours(problem, result.entries.values())
+        found = bench.tune(problem, lent, progress, search)
         if found.entry is None and not found.interrupted:
             result.failed.append(problem)
         if found.entry is not None:
             result.entries[problem] = found.entry
         progress.done(result.tuned_cells(problem))
         return not found.interrupted
-
-
-def _neighbours(problem: Problem, result: ModelResult) -> list[Config]:
-    """The winners of the next smaller and the next larger size that was tuned."""
-    free = set(problem.free)
-    fixed = {name: value for name, value in problem.as_dict().items() if name not in free}
-    sizes = [getattr(problem, name) for name in problem.free]
-    alike = [
-        ([getattr(each, name) for name in each.free], entry.winner.config)
-        for each, entry in result.entries.items()
-        if each.workload == problem.workload
-        and fixed == {name: value for name, value in each.as_dict().items() if name not in free}
-    ]
-    below = [max((each for each in alike if each[0] < sizes), key=lambda each: each[0], default=None)]
-    above = [min((each for each in alike if each[0] > sizes), key=lambda each: each[0], default=None)]
-    return [found[1] for found in (*below, *above) if found is not None]
