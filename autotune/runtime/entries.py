@@ -123,10 +123,11 @@ class _Family:
     def ways(self, here: Sizes) -> tuple[Iterator[Unread], Iterator[Unread]]:
         """Integers down and up along the one dimension, from the place of ``here``, which is not among them."""
         first, last = bisect_left(self.sizes, here), bisect_right(self.sizes, here)
-        down, up = reversed(self.sizes[:first]), self.sizes[last:]
-        return tuple(
-            (each for sizes in way if isinstance(sizes[0], int) for each in self.at[sizes]) for way in (down, up)
-        )  # type: ignore[return-value]
+        return self._whole(reversed(range(first))), self._whole(range(last, len(self.sizes)))
+
+    def _whole(self, places: Iterable[int]) -> Iterator[Unread]:
+        sizes = (self.sizes[place] for place in places)
+        return chain.from_iterable(self.at[each] for each in sizes if isinstance(each[0], int))
 
     def outwards(self, here: Sizes) -> Iterator[Unread]:
         """Along the one dimension, up and down from the place of ``here``."""

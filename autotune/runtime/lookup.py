@@ -161,9 +161,8 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
         return lent
     sizes = fields_text({name: served.entry.key.fields[name] for name in problem.free})
     standing_in = StandIn(found, task, served.entry, entries.measured(served.entry), MOST_WASTE * there)
-    return standing_in.found(
-        f"{served.reason}; it would do {here:.2f} times the work needed here, {there:.2f} at {sizes}"
-    )
+    reason = f"{served.reason}; it would do {here:.2f} times the work needed here, {there:.2f} at {sizes}"
+    return replace(standing_in.found(reason), source=lent.source)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def tune(
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
         run = _Run(workload, task, store, gang, screen, budget, effort, study, lease, watch, regime, live)
         try:
-            run.search_space(search)
+            (run.search_space if search else run.start)()
             finished = run.finish(extra_finalists, verified=not search)
         except KeyboardInterrupt:
             gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
@@ -101,9 +101,9 @@ class _Run:
     """One run of the loop: its parts, and the clock."""
 
     def __init__(
-        self, workload: Workload, task: Task[Problem], store: Store, gang: Evaluator, screen: Screen,
-        budget: Budget, effort: Effort, study: StudyRecord, lease: Lease, watch: Callable[[Progress], None],
-        regime: Regime, live: LiveStorage | None,
+        self, workload: Workload, task: Task[Problem], store: Store, gang: Evaluator, screen: Screen, budget: Budget,
+        effort: Effort, study: StudyRecord, lease: Lease, watch: Callable[[Progress], None], regime: Regime,
+        live: LiveStorage | None,
     ) -> None:  # fmt: skip
         self._task, self._workload = task, workload
         self._store, self._gang, self._screen = store, gang, screen
@@ -121,10 +121,10 @@ class _Run:
         self._history = [replace(each, config=workload.space.ordered(each.config)) for each in known]
         self._live = live.study(study, workload.space, self._history) if live is not None else None
         first = beginning(workload, task, store, regime)
-        reserved = self._baselines.values()
         self._search = Search(
-            workload.space, task, study.seed, first, reserved, self._save_invalid, self._predicted, regime
-        )
+            workload.space, task, study.seed, first, self._baselines.values(), self._save_invalid, self._predicted,
+            regime,
+        )  # fmt: skip
         self._disqualified = disqualified(self._history)
         for record in self._history:
             if record.source != FINAL:
@@ -139,17 +139,20 @@ class _Run:
         self._incumbent: tuple[float, ...] = ()
         """Times of the fastest config of this run; of earlier runs only medians are stored."""
 
-    def search_space(self, search: bool = True) -> None:
-        """Baselines first; then ask, screen ahead, evaluate, tell, save, until the budget is used up."""
+    def start(self) -> float:
+        """Start the ranks and measure the baselines; the budget begins when this returns, at the time that it does."""
         self._show("starting the ranks")
-        ahead = Ahead(self._screen)
-        if search:
-            ahead.fill(self._ask)  # compiles while the ranks start
         self._gang.start()
         self._measure_baselines()
-        self._begin = begin = time.monotonic()
-        spent = self.progress.spent
-        while search and self._used() < 1:
+        self._begin = time.monotonic()
+        return self._begin
+
+    def search_space(self) -> None:
+        """Baselines first; then ask, screen ahead, evaluate, tell, save, until the budget is used up."""
+        ahead = Ahead(self._screen)
+        ahead.fill(self._ask)  # compiles while the ranks start
+        begin, spent = self.start(), self.progress.spent
+        while self._used() < 1:
             ahead.fill(self._ask)
             if not ahead:
                 self.progress.exhausted = True

@@ -72,19 +72,15 @@ def neighbours(problem: Problem, entries: Iterable[Entry]) -> list[Config]:
     """The winners of the next smaller and the next larger size in the free dimension, of problems alike in all else."""
     if len(problem.free) != 1:
         return []
-    wanted = _free_apart(problem.workload, json.loads(problem.to_json()), problem.free[0])
-    sizes: dict[Any, Config] = {}
+    (name,) = problem.free
+    wanted, sizes = problem.as_dict(), dict[int, Config]()
     for entry in entries:
-        size, rest = _free_apart(entry.key.workload, entry.key.fields, problem.free[0])
-        if rest == wanted[1]:
-            sizes[size] = entry.winner.config
-    below = max((size for size in sizes if size < wanted[0]), default=None)
-    above = min((size for size in sizes if size > wanted[0]), default=None)
+        fields = entry.key.fields
+        if entry.key.workload == problem.workload and {**fields, name: wanted[name]} == wanted:
+            sizes[fields[name]] = entry.winner.config
+    below = max((size for size in sizes if size < wanted[name]), default=None)
+    above = min((size for size in sizes if size > wanted[name]), default=None)
     return [sizes[size] for size in (below, above) if size is not None]
-
-
-def _free_apart(workload: str, fields: dict[str, Any], name: str) -> tuple[Any, object]:
-    return fields.pop(name, None), (workload, fields)
 
 
 def _valid(workload: Workload, task: Task[Problem], configs: Iterable[Config]) -> list[Config]:

@@ -237,8 +237,8 @@ def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progre
 
 
 def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
-    """What the measured sizes claim of the range, worst first: ``m=1 to 8192: 1.02 to 1.46 times as fast as the
-    library, at 8 sizes searched and 13 verified``. None where nothing was verified, or without baselines.
+    """The range's claim: ``m=1 to 8192: 1.02 to 1.46 times as fast as the library, at 8 sizes searched and 13
+    verified``. Empty where nothing was verified, and under the interpreter.
     """
     told = [
         (row, row.result.speedup.ratio.value)
