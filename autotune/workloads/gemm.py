@@ -51,13 +51,13 @@ class GemmWorkload(LaunchedWorkload):
         machine = task.machine
         if "block_m" not in config or machine.is_interpreter:
             return 1.0
-        (rows, owners), (_, columns, _) = self.tiled(task.problem), task.problem.gemm
+        (rows, owners), (_, columns, _) = self.tiled(task.problem, config), task.problem.gemm
         block_m, block_n, parts = (int(config.get(name, 1)) for name in ("block_m", "block_n", "split_k"))
         programs: int = owners * math.ceil(rows / block_m) * math.ceil(columns / block_n) * parts
         done = math.ceil(programs / machine.compute_units) * machine.compute_units * block_m * block_n / parts
         return float(done / (owners * math.ceil(rows / LEAST_ROWS) * LEAST_ROWS * columns))
 
-    def tiled(self, problem: Any) -> tuple[int, int]:
+    def tiled(self, problem: Any, config: Config) -> tuple[int, int]:
         """Rows that tiles divide, and how often there are so many: tiles may have rows of one owner alone."""
         return problem.gemm[0], 1
 

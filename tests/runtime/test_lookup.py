@@ -149,13 +149,13 @@ def test_copies_are_served_where_their_chunks_fill_the_librarys_rounds_and_else_
 
 def test_what_was_tuned_with_the_detour_is_served_with_it(database: Path) -> None:
     push = DEFAULT.replace(block_m=128)
-    keep(database, push, m=8 * 1000)
-    assert look(database, m=8 * 900).config == look(database, m=8 * 1024).config == push
+    keep(database, push, m=8 * 136)
+    assert look(database, m=8 * 144).config == look(database, m=8 * 256).config == push
 
 
 def test_a_study_without_trials_such_as_an_imported_one_lends_the_librarys_way(database: Path) -> None:
-    keep(database, DEFAULT.replace(block_m=128), m=8 * 1024)
-    found = look(database, m=8 * 1000)
+    keep(database, DEFAULT.replace(block_m=128), m=8 * 256)
+    found = look(database, m=8 * 140)
     assert (found.config, found.source) == (LIBRARY, "nearest")
 
 

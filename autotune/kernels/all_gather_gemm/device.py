@@ -165,10 +165,11 @@ def gather_gemm_kernel(
     TRANSFER says what the first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another
     kernel does).
     ``finishing`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
-    that a tile may have several owners and its depth be split; otherwise (rows layout, tiles that divide the shard)
-    each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
-    the other: in rows layout they are units of their own, in K layout the shards of some ranks each. Scales of A that
-    travel, ``scale_shard``, arrive in ``scale_inbox``; the others are in ``scale_a``, for all rows.
+    that a tile may have several owners and its depth be split; otherwise (rows layout) tiles begin anew at every shard,
+    so that each has one owner, our own are read from the shard, and ``c`` is [WORLD, shard_rows, columns]. A tile waits
+    for A in CHUNKS ranges of K, one after the other: in rows layout they are units of their own, in K layout the shards
+    of some ranks each. Scales of A that travel, ``scale_shard``, arrive in ``scale_inbox``; the others are in
+    ``scale_a``, for all rows.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     pid = tl.program_id(0)
@@ -201,12 +202,12 @@ def gather_gemm_kernel(
     own_scales = scale_a if scale_inbox is None else scale_shard
     arriving = Operands(inbox, SLOTS * M, K, b, N, stride_bk, stride_bn, scales, scale_b)
     own_operands = Operands(a, shard_rows, K, b, N, stride_bk, stride_bn, own_scales, scale_b)
-    out = Output(c, M, N, bias if BIAS else None, None, c_scales)
     FORM: tl.constexpr = known(
         Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE, EPILOGUE, HALVES
     )
     LAYOUT: tl.constexpr = known(Layout, WORLD, CHUNKS, ROWS, GATHERED, PRELOAD and GATHERED, PROXY_FENCE)
-    tiles_m = tl.cdiv(M, BLOCK_M)
+    own_m = tl.cdiv(shard_rows, BLOCK_M)
+    tiles_m = tl.cdiv(M, BLOCK_M) if GATHERED else WORLD * own_m
     tiles_n = tl.cdiv(N, BLOCK_N)
     turns = Turns(worker, pid, head_start * workers, head_start, workers, programs)
     begin = tl.where(worker < 0, head_start, 0)
@@ -214,12 +215,13 @@ def gather_gemm_kernel(
 
     if GATHERED:
         # In rows layout start at our own rows and go backwards, as the others arrive; in K layout from the top.
-        own_m = rank * shard_rows // BLOCK_M if ROWS else 0
+        first_m = rank * shard_rows // BLOCK_M if ROWS else 0
+        out = Output(c, M, N, bias if BIAS else None, None, c_scales)
         for turn in tl.range(begin, end, flatten=FLATTEN):
             item = tile_of(turn, turns)
             m, n = swizzle(item // SPLITS, tiles_m, tiles_n, group_m)
             if ROWS:
-                m = (own_m + tiles_m - m) % tiles_m
+                m = (first_m + tiles_m - m) % tiles_m
             first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
             tile = Tile(m * BLOCK_M, n * BLOCK_N, first_k, end_k, turn - begin, item)
             traces.begin(trace, traces.TILE, turn - begin, item)
@@ -231,7 +233,6 @@ def gather_gemm_kernel(
                 store_tile(acc, out, tile.row, tile.column, FORM)
             traces.end(trace, traces.TILE, turn - begin)
     else:
-        own_m = shard_rows // BLOCK_M
         own = own_m * tiles_n
         middle = tl.maximum(turn_of(own, turns), begin)
         for turn in tl.range(begin, middle, flatten=FLATTEN):
@@ -239,7 +240,8 @@ def gather_gemm_kernel(
             m, n = swizzle(number, own_m, tiles_n, group_m)
             traces.begin(trace, traces.TILE, turn - begin, number)
             acc = tile_product(own_operands, m * BLOCK_M, n * BLOCK_N, 0, K, FORM)
-            store_tile(acc, out, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, FORM)
+            out = Output(c, shard_rows, N, bias if BIAS else None, None, c_scales, rank)
+            store_tile(acc, out, m * BLOCK_M, n * BLOCK_N, FORM)
             traces.end(trace, traces.TILE, turn - begin)
         others: tl.constexpr = WORLD - 1 + (WORLD == 1)
         for turn in tl.range(middle, end, flatten=FLATTEN):
@@ -252,11 +254,12 @@ def gather_gemm_kernel(
                 back = 1 + m % others
                 m = m // others
             source = (rank + WORLD - back) % WORLD
-            row = source * shard_rows + m * BLOCK_M
-            tile = Tile(row, n * BLOCK_N, 0, K, turn - begin, number, source, m * BLOCK_M)
+            first = source * shard_rows
+            tile = Tile(first + m * BLOCK_M, n * BLOCK_N, 0, K, turn - begin, number, source, m * BLOCK_M)
             traces.begin(trace, traces.TILE, turn - begin, number)
             acc = arrived_product(tile, arriving, ours, box, target, trace, peers, LAYOUT, FORM)
-            store_tile(acc, out, row, n * BLOCK_N, FORM)
+            out = Output(c, shard_rows, N, bias if BIAS else None, None, c_scales, source)
+            store_tile(acc, out, tile.row_in_shard, tile.column, FORM)
             traces.end(trace, traces.TILE, turn - begin)
 
     in_vain = heap.timed_out(status)  # on its way while the launch is finished

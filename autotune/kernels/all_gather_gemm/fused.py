@@ -39,15 +39,23 @@ class FusedWay(GatherWay[M, MaybeS]):
 
 def _gemm(call: GatherCall[Any, Any]) -> dict[str, Any]:
     problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
+    c = tensors.c.unflatten(0, (problem.world_size, problem.shard[0])) if _by_shard(problem, mode) else tensors.c
     return {
         **mode.common(Task(problem, call.machine), tensors), **call.common(), **of_shard(call),
+        "c": mode.c_operand(problem, c),
         "EPILOGUE": EPILOGUES.index(problem.epilogue), "HALVES": halves_constant(problem.halves, problem.n_local),
         "c_scales": scales_of_c(tensors), "N": problem.n_local, "result": tensors.c,
         "ready": scratch.ready, "done": scratch.done, "scale_a": None if problem.gathers_scales else tensors.scale_a,
     }  # fmt: skip
 
 
+def _by_shard(problem: AllGatherGemm, mode: Ours) -> bool:
+    return problem.tiled_by_shard(mode.block_m, mode.split_k)
+
+
 def _tiles(problem: AllGatherGemm, mode: Ours) -> int:
+    if _by_shard(problem, mode):
+        return problem.world_size * mode.tiles(problem.shard[0], problem.n_local)
     return mode.tiles(problem.m, problem.n_local) * mode.split_k
 
 
@@ -63,7 +71,7 @@ class PullWay(FusedWay[Pull, Counters]):
         problem, mode, programs = call.problem, call.knobs, _tiles(call.problem, call.knobs)
         if mode.schedule != "tile":
             programs = min(programs, call.machine.compute_units)
-        segments = {"ALIGNED": problem.one_owner(mode.block_m), "EVEN_K": problem.shard[1] % mode.block_k == 0}
+        segments = {"BY_SHARD": _by_shard(problem, mode), "EVEN_K": problem.shard[1] % mode.block_k == 0}
         return [Launch(pull_gemm_kernel, programs, _gemm(call) | segments, mode.options)]
 
 
@@ -133,7 +141,7 @@ def _gather_gemm(call: StagedCall) -> list[Launch]:
     else:
         programs = call.machine.compute_units - (communicating if beside else 0)
         head_start = mode.head_start if same_launch else 0
-    gathered = not problem.one_owner(mode.block_m) or mode.split_k > 1
+    gathered = not _by_shard(problem, mode)
     transfer = {
         "inbox_pointer": scratch.inbox, "scale_inbox": scratch.scale_inbox, "arrivals": scratch.arrivals,
         "transfer_rows": mode.transfer_rows, "finishing": programs + (0 if same_launch else communicating),
@@ -142,7 +150,7 @@ def _gather_gemm(call: StagedCall) -> list[Launch]:
     }  # fmt: skip
     in_two_parts = mode.in_two_parts(Task(problem, call.machine)) and not mode.preload_b
     kind = FETCH if isinstance(mode, PullStaged) else PUSH if same_launch else NONE
-    gemm = {
+    gemm = _gemm(call) | transfer | {
         "a": mode.a_operand(scratch.inbox if gathered else call.tensors.a, in_two_parts=in_two_parts),
         "inbox": mode.a_operand(scratch.inbox, in_two_parts=in_two_parts),
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
@@ -152,7 +160,7 @@ def _gather_gemm(call: StagedCall) -> list[Launch]:
     }  # fmt: skip
     # On another stream nothing but room lets the push begin; elsewhere it is the first to.
     resident = programs if beside else None
-    launches = [Launch(gather_gemm_kernel, programs, _gemm(call) | transfer | gemm, mode.options, resident)]
+    launches = [Launch(gather_gemm_kernel, programs, gemm, mode.options, resident)]
     if not same_launch:
         pushing = transfer | call.common() | of_shard(call)
         del pushing["status"], pushing["spin_limit"]  # it waits for nobody

@@ -312,12 +312,7 @@ class CopyEngine(Mode[AllGatherGemm]):
 
 
 MOST_ROWS_BESIDE_TILES = 256
-"""From here on a tile whose rows have two owners costs more than the overlap gains: at m=1500 and 3000 the push takes
-1.18 and 1.31 times as long as what is chosen instead (N=28672 K=4096, 2 H100, 2026-11-25).
-"""
-
-MOST_ROWS_GATHERED_FIRST = 2000
-"""Beyond, the copy engines move A beside the library's GEMM: 1.00 against 1.20 at m=3000, 1.10 against 1.00 at 1500."""
+"""From here on a tile whose rows have two owners costs more than the overlap gains."""
 
 
 def default(task: GatherTask) -> Mode[AllGatherGemm]:
@@ -338,12 +333,10 @@ def _by_arithmetic(task: GatherTask) -> Mode[AllGatherGemm] | None:
         programs = _at_most(PROGRAMS, min(32 if problem.m <= 32 else 64, half))
         return CustomCollective.of_words(programs, 2 if problem.m <= 32 else 4 if problem.m <= 64 else 8)
     tile = two_ranks.filling_tile(task, problem.m)
-    if problem.m < MOST_ROWS_BESIDE_TILES or problem.one_owner(tile["block_m"]):
+    if problem.m < MOST_ROWS_BESIDE_TILES or problem.tiled_by_shard(tile["block_m"]):
         return _filled_push(task, tile)
-    if problem.m <= MOST_ROWS_GATHERED_FIRST:
-        programs = _at_most(PROGRAMS, min(32, half))
-        return CustomCollective(comm_programs=programs, copy_kib=16, peer_order="rotate", protocol="signal")
-    return CopyEngine.pulled(_at_most(UNITS, round_up(problem.shard[0])))
+    programs = _at_most(PROGRAMS, min(32, half))
+    return CustomCollective(comm_programs=programs, copy_kib=16, peer_order="rotate", protocol="signal")
 
 
 def _filled_push(task: GatherTask, tile: dict[str, int]) -> Push:

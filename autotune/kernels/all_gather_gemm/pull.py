@@ -9,7 +9,7 @@ from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.gated import PLAIN, loaded_columns
 from autotune.kernels.primitives.known import Gemm, known
-from autotune.kernels.primitives.products import Operands, add_product, load_b_by_tma
+from autotune.kernels.primitives.products import Operands, add_product, load_b_by_tma, loaded_rows
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
 from autotune.kernels.primitives.tiles import Output, store_tile, swizzle
 
@@ -19,7 +19,7 @@ def pull_gemm_kernel(
     b, c, result, shard, bias, scale_a, scale_shard, scale_b,
     M, N, K, shard_rows, width, stride_bk, stride_bn, scale_columns, scale_pitch, group_m, rank,
     heap_bases, epoch_counter, ready, done, status, spin_limit,
-    WORLD: tl.constexpr, ROWS: tl.constexpr, ALIGNED: tl.constexpr,
+    WORLD: tl.constexpr, ROWS: tl.constexpr, BY_SHARD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, HINT: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
@@ -27,11 +27,11 @@ def pull_gemm_kernel(
 ):  # fmt: skip
     """The paper's consumer-driven kernel: every tile of A is loaded from its owner, again for each column of tiles.
 
-    With TMA only B and C go through descriptors. Remote rows of one tile may have several owners (not ALIGNED).
+    With TMA only B and C go through descriptors. BY_SHARD: tiles begin anew at every shard, and ``c`` is [WORLD,
+    shard_rows, columns]; otherwise a tile may have rows of several owners.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     operands = Operands(None, M, K, b, N, stride_bk, stride_bn, scale_a, scale_b)
-    out = Output(c, M, N, bias if BIAS else None, None, c_scales)
     FORM: tl.constexpr = known(
         Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE, EPILOGUE, HALVES
     )
@@ -40,40 +40,41 @@ def pull_gemm_kernel(
     epoch = read_epoch(epoch_counter)
     if pid == 0:
         arrive(ready, peers, WORLD)
-    tiles_m = tl.cdiv(M, BLOCK_M)
+    own_m = tl.cdiv(shard_rows, BLOCK_M)
+    tiles_m = WORLD * own_m if BY_SHARD else tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     # Start at our own shard, so that no two ranks read from one peer at a time.
-    own_m = rank * (shard_rows // BLOCK_M) if ROWS else 0
+    first_m = rank * (own_m if BY_SHARD else shard_rows // BLOCK_M) if ROWS else 0
     segments: tl.constexpr = 1 if ROWS else WORLD
     ranks = tl.arange(0, triton.next_power_of_2(WORLD))
     late = heap.wait_each(ready + ranks, ranks < WORLD, epoch + 1, peers)
     for tile in range(pid, tiles_m * tiles_n, programs):
         m, n = swizzle(tile, tiles_m, tiles_n, group_m)
-        row = (m + own_m) % tiles_m * BLOCK_M
-        rows = tl.minimum(row + tl.arange(0, BLOCK_M), M - 1)
+        m = (m + first_m) % tiles_m
+        if BY_SHARD:
+            owner = m // own_m
+            row = m % own_m * BLOCK_M
+            rows = loaded_rows(row, shard_rows, BLOCK_M)
+            out = Output(c, shard_rows, N, bias if BIAS else None, None, c_scales, owner)
+        else:
+            row = m * BLOCK_M
+            rows = loaded_rows(row, M, BLOCK_M)
+            owner = (rows // shard_rows)[:, None]
+            rows = rows % shard_rows
+            out = Output(c, M, N, bias if BIAS else None, None, c_scales)
         columns = loaded_columns(n * BLOCK_N, N, FORM)
         ks = tl.arange(0, BLOCK_K)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for segment in range(segments):
-            if not ROWS:
-                source = (rank + segment) % WORLD
-                first_k = source * width
-                row_in_shard = rows
-            else:
-                first_k = 0
-                if ALIGNED:
-                    source = row // shard_rows
-                    row_in_shard = rows - source * shard_rows
-                else:
-                    source = (rows // shard_rows)[:, None]
-                    row_in_shard = rows % shard_rows
-            a_pointers = shard + row_in_shard.to(tl.int64)[:, None] * width + ks[None, :] + late * 16
+            source = owner if ROWS else (rank + segment) % WORLD
+            first_k = 0 if ROWS else source * width
+            a_pointers = shard + rows.to(tl.int64)[:, None] * width + ks[None, :] + late * 16
             b_pointers = (
                 b + (first_k + ks).to(tl.int64)[:, None] * stride_bk + columns.to(tl.int64)[None, :] * stride_bn
                 if not TMA else 0
             )  # fmt: skip
             if SCALES == BLOCK:
-                scale_pointers = (scale_shard + row_in_shard.to(tl.int64) * scale_columns + late * 4)[:, None]
+                scale_pointers = (scale_shard + rows.to(tl.int64) * scale_columns + late * 4)[:, None]
             for k in range(0, width, BLOCK_K):
                 if EVEN_K:
                     a_tile = heap.load(a_pointers, rank, source, heap_bases, hint=(1, HINT))
@@ -98,11 +99,7 @@ def pull_gemm_kernel(
                     acc = add_product(acc, a_tile, b_tile, PROMOTE)
                 a_pointers += BLOCK_K
         if SCALES == ROW and scale_shard is not None:
-            if ALIGNED:
-                owner = row // shard_rows
-            else:
-                owner = (rows // shard_rows)[:, None]
-            acc *= heap.load((scale_shard + rows % shard_rows + late * 4)[:, None], rank, owner, heap_bases)
+            acc *= heap.load((scale_shard + rows + late * 4)[:, None], rank, owner, heap_bases)
             acc = scaled_columns(acc, scale_b, n * BLOCK_N, N, FORM)
         else:
             acc = scaled(acc, operands, row, M, n * BLOCK_N, FORM)

@@ -87,7 +87,7 @@ def _chunks_start_a_loop(s: GatherTask, k_chunks: int, preload_b: bool, schedule
 
 
 def _preload_waits(s: GatherTask, preload_b: bool, split_k: int, block_m: int) -> bool:
-    return not preload_b or split_k > 1 or not s.problem.one_owner(block_m)
+    return not preload_b or not s.problem.tiled_by_shard(block_m, split_k)
 
 
 def _preload_has_a_step(s: GatherTask, preload_b: bool, split_k: int, block_k: int) -> bool:

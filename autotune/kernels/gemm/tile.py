@@ -84,14 +84,18 @@ class Tile(LadderKnobs):
             return self.operand(b.t().unflatten(0, (2, -1)), (2, self.block_n // 2, self.block_k))
         return self.operand(b.t(), (self.block_n, self.block_k))
 
+    def c_operand(self, problem: GemmProblem, c: torch.Tensor) -> Any:
+        """C [rows, columns], or by shards of its rows, [shards, rows, columns]; stored as ``store_tile`` does."""
+        columns = self.block_n // 2 if self.block_n >= 64 or problem.gated else self.block_n
+        return self.operand(c, (*[1] * (c.dim() - 2), self.block_m, columns))
+
     def common(self, task: Task[GemmProblem], tensors: GemmTensors) -> dict[str, Any]:
         """Arguments that every GEMM kernel has."""
         problem = task.problem
         b = tensors.b
-        c_columns = self.block_n // 2 if self.block_n >= 64 or problem.gated else self.block_n  # see ``store_tile``
         return {
             "b": self.b_operand(problem, b),
-            "c": self.operand(tensors.c, (self.block_m, c_columns)),
+            "c": self.c_operand(problem, tensors.c),
             "bias": tensors.bias if tensors.bias is not None else tensors.c, "BIAS": tensors.bias is not None,
             "stride_bk": b.stride(0), "stride_bn": b.stride(1), "group_m": self.group_m,
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,

@@ -17,8 +17,16 @@ WGMMA_ROWS = tl.constexpr(dtypes.WGMMA_ROWS)
 
 Operands = namedtuple("Operands", "a rows K b columns stride_bk stride_bn scale_a scale_b", defaults=(None, None))
 """A [rows, K], row-major, and B [K, columns] of any strides: tensor descriptors with TMA, pointers without. A's has a
-tile's rows, or half of them (``Tile.in_two_parts``). What is beyond the edge is clamped or zero.
+tile's rows, or half of them (``Tile.in_two_parts``). What is beyond the edge begins anew or is zero.
 """
+
+
+@triton.jit
+def loaded_rows(row, rows, BLOCK_M: tl.constexpr):
+    """The rows [BLOCK_M] of a matrix from ``row`` on; beyond its end, where results are not stored, its first ones: the
+    last one in place of them all would be one address that every program reads.
+    """
+    return (row + tl.arange(0, BLOCK_M)) % rows
 
 
 @triton.jit
@@ -27,7 +35,7 @@ def load_a(operands, row, k, end_k, FORM: tl.constexpr):
     if FORM.TMA:
         tile = operands.a.load([row, k])
     else:
-        wide = tl.minimum(row + tl.arange(0, FORM.BLOCK_M), operands.rows - 1).to(tl.int64)
+        wide = loaded_rows(row, operands.rows, FORM.BLOCK_M).to(tl.int64)
         ks = k + tl.arange(0, FORM.BLOCK_K)
         tile = tl.load(operands.a + wide[:, None] * operands.K + ks[None, :], mask=(ks < end_k)[None, :], other=0.0)
     return tile
@@ -155,7 +163,7 @@ def together(upper, lower):
 def accumulate(acc, operands, row, column, first_k, end_k, FORM: tl.constexpr):
     """Add A[row : row + BLOCK_M, first_k : end_k] @ B[first_k : end_k, column : column + BLOCK_N] to acc, fp32.
 
-    Rows and columns beyond the edge are clamped or zero: they end up in parts of the tile that are not stored.
+    Rows and columns beyond the edge are others or zero: they end up in parts of the tile that are not stored.
     ``first_k`` is a multiple of BLOCK_K, and so is ``end_k`` unless it is the end of K. Scales by blocks are multiplied
     in at every step; the other SCALES are the caller's.
     """
@@ -165,7 +173,7 @@ def accumulate(acc, operands, row, column, first_k, end_k, FORM: tl.constexpr):
     elif FORM.TMA and FORM.HALVES and not FORM.B_TRANSPOSED:
         acc = accumulate_halves(acc, operands, row, column, first_k, end_k, FORM)
     elif FORM.SCALES == BLOCK:
-        rows = tl.minimum(row + tl.arange(0, FORM.BLOCK_M), operands.rows - 1).to(tl.int64)
+        rows = loaded_rows(row, operands.rows, FORM.BLOCK_M).to(tl.int64)
         for k in range(first_k, end_k, FORM.BLOCK_K):
             a_tile = load_a(operands, row, k, end_k, FORM)
             b_tile = load_b(operands, k, end_k, column, FORM)
@@ -179,7 +187,7 @@ def accumulate(acc, operands, row, column, first_k, end_k, FORM: tl.constexpr):
             b_tile = load_b_by_tma(operands.b, k, column, FORM)
             acc = add_product(acc, a_tile, b_tile, FORM.PROMOTE)
     else:
-        rows = tl.minimum(row + tl.arange(0, FORM.BLOCK_M), operands.rows - 1).to(tl.int64)
+        rows = loaded_rows(row, operands.rows, FORM.BLOCK_M).to(tl.int64)
         columns = loaded_columns(column, operands.columns, FORM)
         ks = first_k + tl.arange(0, FORM.BLOCK_K)
         a_pointers = operands.a + rows[:, None] * operands.K + ks[None, :]

@@ -23,9 +23,10 @@ def swizzle(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     return first_m + local % rows, local // rows
 
 
-Output = namedtuple("Output", "c rows columns bias residual scales", defaults=(None, None, None))
+Output = namedtuple("Output", "c rows columns bias residual scales shard", defaults=(None, None, None, None))
 """C, row-major, a tensor descriptor or a pointer, by the rows and columns of the product: with an EPILOGUE it has half
-as many columns. With ``scales`` it is fp8, and a tile one block wide.
+as many columns. With ``scales`` it is fp8, and a tile one block wide. Of a C [shards, rows, columns] it is one
+``shard``: what a tile has beyond its rows is not stored into the next.
 """
 
 
@@ -62,6 +63,25 @@ def put_tile(tile, c, row, column, rows, width):
 
 
 @triton.jit
+def put_in_shard(tile, out, row, column, width):
+    """``put_tile`` into C, or into its shard."""
+    if out.shard is None:
+        put_tile(tile, out.c, row, column, out.rows, width)
+    elif is_descriptor(out.c):
+        out.c.store([out.shard, row, column], tl.reshape(tile.to(out.c.dtype), (1, tile.shape[0], tile.shape[1])))
+    else:
+        put_tile(tile, shard_of(out.c, out, width), row, column, out.rows, width)
+
+
+@triton.jit
+def shard_of(matrix, out, width):
+    """A matrix of C's rows from those of its shard on."""
+    if out.shard is not None:
+        matrix += tl.cast(out.shard, tl.int64) * out.rows * width
+    return matrix
+
+
+@triton.jit
 def store_tile(acc, out, row, column, FORM: tl.constexpr):
     """C[row : …, column : …] = acc + bias + residual, rounded to C's type, or what EPILOGUE makes of it."""
     acc = finished(acc, out, row, column, FORM.HALVES)
@@ -70,12 +90,13 @@ def store_tile(acc, out, row, column, FORM: tl.constexpr):
         if out.scales is not None:
             tl.static_assert(FORM.BLOCK_N // 2 == SIDE)
             acc, of_rows = quantised(acc, out.c.dtype if is_descriptor(out.c) else out.c.dtype.element_ty)
-            store_scales(of_rows, out.scales, row, column // 2, out.rows, out.columns // 2)
-        put_tile(acc, out.c, row, column // 2, out.rows, out.columns // 2)
+            scales = shard_of(out.scales, out, out.columns // 2 // SIDE)
+            store_scales(of_rows, scales, row, column // 2, out.rows, out.columns // 2)
+        put_in_shard(acc, out, row, column // 2, out.columns // 2)
     elif is_descriptor(out.c) and FORM.BLOCK_N >= 64:
         # Two halves: the whole 128x256 tile's 64 KiB would not fit beside four stages of operands.
         left, right = left_and_right(acc)
-        out.c.store([row, column], left.to(out.c.dtype))
-        out.c.store([row, column + FORM.BLOCK_N // 2], right.to(out.c.dtype))
+        put_in_shard(left, out, row, column, out.columns)
+        put_in_shard(right, out, row, column + FORM.BLOCK_N // 2, out.columns)
     else:
-        put_tile(acc, out.c, row, column, out.rows, out.columns)
+        put_in_shard(acc, out, row, column, out.columns)

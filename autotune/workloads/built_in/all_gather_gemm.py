@@ -112,12 +112,17 @@ class AllGatherGemmWorkload(ModedWorkload, GemmWorkload):
             return AllGatherGemm(m=32 * world_size, n=64 * world_size, k=128, world_size=world_size)
         return AllGatherGemm(m=4096, n=28672, k=8192, world_size=world_size)
 
+    def tiled(self, problem: AllGatherGemm, config: Config) -> tuple[int, int]:
+        mode = KERNELS.modes.of(config)
+        by_shard = isinstance(mode, Ours) and problem.tiled_by_shard(mode.block_m, mode.split_k)
+        return (problem.shard[0], problem.world_size) if by_shard else super().tiled(problem, config)
+
     def waste(self, config: Config, task: Task[AllGatherGemm]) -> float:
         """A rank's own rows take a detour through the inbox, like its peers', where tiles have rows of two owners, in
         layout k, and where programs share a tile.
         """
         mode = KERNELS.modes.of(config)
-        detour = isinstance(mode, Ours) and mode.split_k == 1 and not task.problem.one_owner(mode.block_m)
+        detour = isinstance(mode, Ours) and mode.split_k == 1 and not task.problem.tiled_by_shard(mode.block_m)
         return super().waste(config, task) * (DETOUR if detour and task.problem.rows_layout else 1.0)
 
     def tolerance_of(self, task: Task[AllGatherGemm], config: Config) -> Tolerance:

@@ -67,7 +67,7 @@ class GemmReduceScatterWorkload(ModedWorkload, SummedWorkload):
             return GemmReduceScatter(m=32 * world_size, n=64, k=64 * world_size, world_size=world_size)
         return GemmReduceScatter(m=4096, n=8192, k=28672, world_size=world_size)
 
-    def tiled(self, problem: GemmReduceScatter) -> tuple[int, int]:
+    def tiled(self, problem: GemmReduceScatter, config: Config) -> tuple[int, int]:
         return problem.rows, problem.world_size
 
     def waste(self, config: Config, task: Task[GemmReduceScatter]) -> float:
