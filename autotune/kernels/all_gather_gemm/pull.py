@@ -9,7 +9,7 @@ from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.gated import PLAIN, loaded_columns
 from autotune.kernels.primitives.known import Gemm, known
-from autotune.kernels.primitives.products import Operands, add_product, load_b_by_tma, loaded_rows
+from autotune.kernels.primitives.products import Operands, add_product, load_b_by_tma
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
 from autotune.kernels.primitives.tiles import Output, store_tile, swizzle
 
@@ -54,11 +54,11 @@ def pull_gemm_kernel(
         if BY_SHARD:
             owner = m // own_m
             row = m % own_m * BLOCK_M
-            rows = loaded_rows(row, shard_rows, BLOCK_M)
+            rows = tl.minimum(row + tl.arange(0, BLOCK_M), shard_rows - 1)  # no others cross the links
             out = Output(c, shard_rows, N, bias if BIAS else None, None, c_scales, owner)
         else:
             row = m * BLOCK_M
-            rows = loaded_rows(row, M, BLOCK_M)
+            rows = tl.minimum(row + tl.arange(0, BLOCK_M), M - 1)
             owner = (rows // shard_rows)[:, None]
             rows = rows % shard_rows
             out = Output(c, M, N, bias if BIAS else None, None, c_scales)
