@@ -258,8 +258,9 @@ def gather_gemm_kernel(
             tile = Tile(first + m * BLOCK_M, n * BLOCK_N, 0, K, turn - begin, number, source, m * BLOCK_M)
             traces.begin(trace, traces.TILE, turn - begin, number)
             acc = arrived_product(tile, arriving, ours, box, target, trace, peers, LAYOUT, FORM)
-            out = Output(c, shard_rows, N, bias if BIAS else None, None, c_scales, source)
-            store_tile(acc, out, tile.row_in_shard, tile.column, FORM)
+            owner = tile.row // shard_rows  # once more: during the product every register is in use
+            out = Output(c, shard_rows, N, bias if BIAS else None, None, c_scales, owner)
+            store_tile(acc, out, tile.row - owner * shard_rows, tile.column, FORM)
             traces.end(trace, traces.TILE, turn - begin)
 
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
