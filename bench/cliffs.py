@@ -1,19 +1,19 @@
 """What a size off the grid of tiles costs: each mode's time there over its time at the next friendly size.
 
-    python bench/cliffs.py --world-size 2      every workload and mode, rows, columns and depth off the tile
-    python bench/cliffs.py --world-size 2 --only all_gather_gemm
+    python bench/cliffs.py --world-size 2      every case and mode: rows, columns, depth, tokens, heads, pages
+    python bench/cliffs.py --world-size 2 --only all-gather-gemm --every
     python bench/cliffs.py --toy               tiny problems under Triton's interpreter: does it work at all?
 
-A friendly size is a multiple of 128 rows for each rank, of 256 columns and of 64 of the depth. Both sizes run the same
-config, the mode's first that is valid for both, checked as the tuner checks it and measured in turns. Above 1 the size
-off the grid takes longer, though it has less to do.
+Both sizes run the same config, the mode's first that is valid for both, checked as the tuner checks it and measured in
+turns. Above 1 the size off the grid takes longer, though it has less to do. A line has the worst ratio of a case and a
+mode: with fewer than 256 rows, with more, and with other dimensions off the grid.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,86 +21,177 @@ from typing import Any
 from arguments import new_parser, whole
 from tables import head, row
 
-ROUNDS = 5
-ROWS, COLUMNS, DEPTH = 128, 256, 64
-"""What is friendly: rows of a rank, columns, depth."""
+ROUNDS = 3
+MANY = 256
+"""Rows of all ranks from which on a cliff matters most."""
 
-PROBLEMS: dict[str, dict[str, Any]] = {
-    "all_gather_gemm": {"n": 28672, "k": 4096},
-    "gemm_reduce_scatter": {"n": 4096, "k": 14336},
-    "gemm_all_reduce": {"n": 5120, "k": 25600},
-    "all_reduce_norm": {"n": 8192},
-}
-OFF = (1, 2, 3, 17, 61, 127, 129, 250, 357, 509, 750, 1000, 1023, 1500, 2999, 4093)
-"""Rows of a rank, primes and neighbours of tiles among them."""
-SHAPES = ({"n": 2880}, {"n": 3696}, {"k": 1448}, {"k": 2880}, {"n": 1704})
-"""Columns and depths of served models that no tile divides, at 1024 rows of a rank."""
+Sizes = Mapping[str, Any]
+Shapes = tuple[tuple[Sizes, Sizes], ...]
+"""Fields off the grid, and the next friendly ones."""
+
+ROWS = (1, 17, 127, 129, 357, 1000, 1023, 1500)
+FEW_ROWS = (17, 129, 1000)
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A size off the grid, and the next friendly one."""
-
+class Case:
     workload: str
-    off: dict[str, int]
-    friendly: dict[str, int]
+    fields: Sizes
+    """All but those off the grid: of one rank where they are ``sharded``."""
+    sharded: tuple[str, ...] = ()
+    axis: str = "m"
+    off: tuple[int, ...] = ROWS
+    friendly: int = 128
+    shapes: Shapes = ()
+    """Beside a friendly number of rows, the fields'."""
+
+    def whole(self, sizes: Sizes, ranks: int) -> dict[str, Any]:
+        return {name: value * ranks if name in self.sharded else value for name, value in sizes.items()}
+
+    def groups(self, ranks: int) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+        """Each friendly size, and the ones off the grid to be compared with it."""
+        for up in sorted({-(-size // self.friendly) * self.friendly for size in self.off}):
+            below = [size for size in self.off if up - self.friendly < size <= up]
+            friendly, *off = ({**self.fields, self.axis: size} for size in (up, *below))
+            yield self.whole(friendly, ranks), [self.whole(each, ranks) for each in off]
+        for fields, near in self.shapes:
+            yield self.whole({**self.fields, **near}, ranks), [self.whole({**self.fields, **fields}, ranks)]
 
 
-def pairs(ranks: int, names: list[str], toy: bool) -> Iterator[Pair]:
-    for name in names:
-        sizes = {"n": 32, "k": 32} if toy else PROBLEMS[name]
-        sizes = {each: value for each, value in sizes.items() if each in PROBLEMS[name]}
-        grid = 16 if toy else ROWS
-        for rows in (3, 17) if toy else OFF:
-            up = -(-rows // grid) * grid
-            yield Pair(name, {**sizes, "m": ranks * rows}, {**sizes, "m": ranks * up})
-        for shape in () if toy else SHAPES:
-            if shape.keys() <= sizes.keys():
-                ((each, value),) = shape.items()
-                unit = COLUMNS * ranks if each == "n" else DEPTH * ranks
-                other = {**sizes, "m": 1024 * ranks}
-                yield Pair(name, {**other, each: value * ranks}, {**other, each: -(-value * ranks // unit) * unit})
+def pairs(*shapes: Any, **field: tuple[int, int]) -> Shapes:
+    return (*shapes, *(({name: off}, {name: near}) for name, (off, near) in field.items()))
 
 
-def said(sizes: dict[str, int]) -> str:
-    return " ".join(f"{name}={size}" for name, size in sizes.items())
+GATHER = {"m": 1024, "n": 14336, "k": 4096, "b_order": "nk"}
+SCATTER = {"m": 1024, "n": 4096, "k": 7168, "b_order": "nk"}
+REDUCE = {"m": 1024, "n": 5120, "k": 12800, "b_order": "nk"}
+EXPERTS = {"tokens": 256, "hidden": 4096, "experts": 64, "top_k": 8}
+WIDE = {**EXPERTS, "width": 768, "b_order": "nk"}
+DECODE = {"batch": 8, "q_heads": 64, "kv_heads": 8, "head_dim": 128, "kv_len": 8192, "page_size": 16}
+
+OTHER_NK: Shapes = pairs(
+    ({"n": 360}, {"n": 512}), ({"n": 1448}, {"n": 1536}), ({"n": 3696}, {"n": 3840}), ({"k": 360}, {"k": 384}),
+    ({"k": 1448}, {"k": 1472}), ({"k": 2880}, {"k": 2944}),
+)  # fmt: skip
+ODD_TOKENS: Any = {"axis": "tokens", "off": (1, 3, 17, 61, 127, 357), "friendly": 16}
+
+CASES: dict[str, Case] = {
+    "all-gather-gemm": Case("all_gather_gemm", GATHER, ("m", "n"), shapes=OTHER_NK),
+    "all-gather-gemm kn": Case("all_gather_gemm", {**GATHER, "b_order": "kn"}, ("m", "n"), off=FEW_ROWS),
+    "all-gather-gemm k": Case("all_gather_gemm", {**GATHER, "k": 2048, "layout": "k"}, ("n", "k"), off=FEW_ROWS),
+    "all-gather-gemm swiglu": Case("all_gather_gemm", {**GATHER, "epilogue": "swiglu"}, ("m", "n"), off=FEW_ROWS),
+    "all-gather-gemm fp8": Case(
+        "all_gather_gemm", {**GATHER, "dtype": "fp8", "scales": "row"}, ("m", "n"), off=FEW_ROWS
+    ),
+    "all-gather-gemm fp8 blocks": Case(
+        "all_gather_gemm", {**GATHER, "dtype": "fp8", "scales": "block"}, ("m", "n"), off=FEW_ROWS
+    ),
+    "gemm-reduce-scatter": Case("gemm_reduce_scatter", SCATTER, ("m", "k"), shapes=OTHER_NK),
+    "gemm-reduce-scatter fp8": Case(
+        "gemm_reduce_scatter", {**SCATTER, "dtype": "fp8", "scales": "row"}, ("m", "k"), off=FEW_ROWS
+    ),
+    "gemm-all-reduce": Case("gemm_all_reduce", REDUCE, ("k",), shapes=OTHER_NK),
+    "gemm-all-reduce-norm": Case("gemm_all_reduce_norm", REDUCE, ("k",), off=FEW_ROWS),
+    "all-reduce-norm": Case(
+        "all_reduce_norm", {"m": 1024, "n": 8192}, shapes=pairs(({"n": 2880}, {"n": 3072}), ({"n": 5120}, {"n": 6144}))
+    ),
+    "flash-decode": Case(
+        "flash_decode",
+        DECODE,
+        axis="kv_len",
+        off=(129, 1000, 4097, 8191),
+        friendly=1024,
+        shapes=pairs(
+            ({"batch": 3}, {"batch": 4}),
+            ({"batch": 7}, {"batch": 8}),
+            ({"page_size": 1}, {"page_size": 16}),
+            ({"page_size": 7}, {"page_size": 8}),
+            ({"q_heads": 56}, {"q_heads": 64}),
+            ({"q_heads": 40, "kv_heads": 5}, {"q_heads": 48, "kv_heads": 6}),
+        ),
+    ),  # fmt: skip
+    "moe-dispatch": Case("moe_dispatch", EXPERTS, **ODD_TOKENS),
+    "moe-dispatch-gemm": Case("moe_dispatch_gemm", WIDE, **ODD_TOKENS, shapes=pairs(hidden=(2880, 3072))),
+    "moe-gemm-combine": Case("moe_gemm_combine", WIDE, **ODD_TOKENS, shapes=pairs(width=(720, 768))),
+    "moe-combine": Case("moe_combine", EXPERTS, **ODD_TOKENS, shapes=pairs(hidden=(2880, 3072))),
+}
+TOY = {
+    "all-gather-gemm": Case(
+        "all_gather_gemm", {"m": 16, "n": 32, "k": 32}, ("m", "n"), off=(3, 17), friendly=16,
+        shapes=pairs(k=(24, 32)),
+    )
+}  # fmt: skip
 
 
-def measured(gang: Any, found: Any, pair: Pair, ranks: int, plan: Any) -> Iterator[tuple[str, float]]:
-    """Each mode's ratio."""
+@dataclass(frozen=True)
+class Ratio:
+    mode: str
+    off: dict[str, Any]
+    friendly: dict[str, Any]
+    value: float
+
+    @property
+    def moved(self) -> str:
+        return " ".join(f"{name}={size}" for name, size in self.off.items() if self.friendly[name] != size)
+
+
+def measured(gang: Any, case: Case, ranks: int, plan: Any) -> Iterator[Ratio]:
     from autotune.errors import InvalidProblem
     from autotune.machine import machine
     from autotune.task import Task
+    from autotune.workloads import workload
 
-    dtype = "fp32" if machine().is_interpreter else "bf16"
-    try:
-        off, friendly = (
-            Task(found.problem_type(**sizes, dtype=dtype, world_size=ranks), machine())
-            for sizes in (pair.off, pair.friendly)
-        )
-    except InvalidProblem:
-        return
-    chosen: dict[str, Any] = {}
-    for config in (*found.baselines(off).values(), *found.first_configs(off)):
-        if all(found.space.violation(config, each) is None for each in (off, friendly)):
-            chosen.setdefault(str(config["mode"]), config)
-    times: dict[tuple[str, bool], list[float]] = {}
-    for number in range(ROUNDS):
-        for task in (off, friendly) if number % 2 else (friendly, off):
-            gang.turn_to(found, task.problem)
-            for mode, config in chosen.items():
-                result = gang.evaluate(config, number, plan)
-                if result.latency is not None:
-                    times.setdefault((mode, task is off), []).append(result.latency.median)
-    for mode in chosen:
-        here, there = times.get((mode, True)), times.get((mode, False))
-        if here and there:
-            yield mode, statistics.median(here) / statistics.median(there)
+    found = workload(case.workload)
+    dtype = {"dtype": "fp32"} if machine().is_interpreter else {}
+    for friendly, off in case.groups(ranks):
+        every = [friendly, *off]
+        try:
+            tasks = [Task(found.problem_type(**{**dtype, **each}, world_size=ranks), machine()) for each in every]
+        except InvalidProblem as error:
+            print(f"left out: {error}", flush=True)
+            continue
+        candidates = [*found.baselines(tasks[0]).values(), *found.first_configs(tasks[0])]
+        chosen: list[dict[str, Any]] = []
+        for task in tasks[1:]:
+            valid = [c for c in candidates if all(found.space.violation(c, each) is None for each in (tasks[0], task))]
+            chosen.append({str(config["mode"]): config for config in reversed(valid)})
+        at_each = [[config for configs in chosen for config in configs.values()], *([*c.values()] for c in chosen)]
+        times: dict[tuple[Any, int], list[float]] = {}
+        for turn in range(ROUNDS):
+            for place in range(len(tasks)) if turn % 2 else reversed(range(len(tasks))):
+                gang.turn_to(found, tasks[place].problem)
+                for config in dict.fromkeys(at_each[place]):
+                    result = gang.evaluate(config, turn, plan)
+                    if result.latency is not None:
+                        times.setdefault((config, place), []).append(result.latency.median)
+        for place, configs in enumerate(chosen, start=1):
+            for mode, config in configs.items():
+                here, there = times.get((config, place)), times.get((config, 0))
+                if here and there:
+                    yield Ratio(mode, every[place], friendly, statistics.median(here) / statistics.median(there))
+
+
+def worst(ratios: list[Ratio]) -> str:
+    if not ratios:
+        return "–"
+    found = max(ratios, key=lambda ratio: ratio.value)
+    return f"{found.value:.3f} ({found.moved})"
+
+
+def lines(name: str, case: Case, ratios: list[Ratio]) -> Iterator[str]:
+    for mode in dict.fromkeys(each.mode for each in ratios):
+        ours = [each for each in ratios if each.mode == mode]
+        shapes = [each for each in ours if each.off[case.axis] == each.friendly[case.axis]]
+        sizes = [each for each in ours if each not in shapes]
+        many = [each for each in sizes if each.off[case.axis] >= MANY]
+        few = [each for each in sizes if each not in many]
+        yield row([name, mode, *map(worst, (few, many, shapes))])
 
 
 def main() -> None:
     parser = new_parser(__doc__)
-    parser.add_argument("--only", action="append", choices=PROBLEMS, help="a workload, again for more; default: all")
+    parser.add_argument("--only", action="append", choices=CASES, help="a case, again for more; default: all")
+    parser.add_argument("--every", action="store_true", help="every ratio, not the worst alone")
     parser.add_argument("--world-size", type=whole, default=2, help="ranks; default: 2")
     parser.add_argument("--toy", action="store_true", help="tiny problems under Triton's interpreter")
     given = parser.parse_args()
@@ -116,18 +207,17 @@ def main() -> None:
     if here.is_interpreter and not given.toy:
         parser.error("no GPU found; --toy runs tiny problems under Triton's interpreter")
     plan = replace(MeasurePlan(0, 1, 1) if given.toy else MeasurePlan(4, 20, 20), warm_from=warm_from(here))
-    names = (given.only or [*PROBLEMS])[: 1 if given.toy else None]
-    print(head(["workload", "mode", "sizes", "next friendly", "time over its"], "llll"))
-    first = workload(names[0])
+    cases = TOY if given.toy else {name: CASES[name] for name in given.only or CASES}
+    first = workload(next(iter(cases.values())).workload)
     problem = first.default_problem(here, given.world_size)
+    print(head(["case", "mode", f"fewer than {MANY}", f"{MANY} and more", "other dimensions"], "ll"))
     with closing(Gang(first, Task(problem, here), 1 << 26 if given.toy else 4 << 30)) as gang:
         gang.start()
-        for pair in pairs(given.world_size, names, given.toy):
-            for mode, ratio in measured(gang, workload(pair.workload), pair, given.world_size, plan):
-                texts = [
-                    " ".join(f"{name}={size}" for name, size in sizes.items()) for sizes in (pair.off, pair.friendly)
-                ]
-                print(row([pair.workload.replace("_", "-"), mode, *texts, f"{ratio:.3f}"]), flush=True)
+        for name, case in cases.items():
+            ratios = list(measured(gang, case, given.world_size, plan))
+            print("\n".join(lines(name, case, ratios)), flush=True)
+            for each in ratios if given.every else ():
+                print(f"    {each.mode} {each.moved} {each.value:.3f}", flush=True)
 
 
 if __name__ == "__main__":
