@@ -51,6 +51,9 @@ FINALS_SHARE = 0.2
 MOST_FINALS = 0.4
 """Upper bound on the finals' share of the budget."""
 
+BRIEF = 10.0
+"""Seconds up to which a budget has time for brief finals alone."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -73,6 +76,10 @@ class Budget:
         if trials is None:
             trials = effort.trials if duration is None else MOST_TRIALS
         return cls(trials, seconds)
+
+    @property
+    def is_brief(self) -> bool:
+        return self.seconds <= BRIEF
 
     def used(self, trials: int, seconds: float, finals: float = 0.0) -> float:
         """The used share of the search's budget, at most 1; ``finals``: the seconds that they are expected to need."""

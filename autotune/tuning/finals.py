@@ -10,7 +10,7 @@ from dataclasses import replace
 from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
-from autotune.ranks.evaluation import FEWEST, LONGEST, MeasurePlan
+from autotune.ranks.evaluation import FEWEST, LONG_CALL, LONGEST, MeasurePlan
 from autotune.rounds import log_ratios
 
 FINAL = "final"
@@ -32,6 +32,11 @@ engines, at 530 W, stay at 1307.
 ISOLATED_CALLS = 30
 """Isolated calls per finalist and round."""
 
+BRIEFLY, FEW_ISOLATED_CALLS = 20e3, 8
+"""The like where time is short: some 0.1 s a finalist and round instead of 0.3 (N=28672 K=4096, m=4 to 4096, 2 H100,
+2026-11-27).
+"""
+
 CLOSE = 1.02
 """A config is close if the search measured it below this multiple of the fastest. If power matters, two configs may
 lose amounts that differ by this much at the clocks that last.
@@ -49,8 +54,17 @@ WORTH_MORE_ROUNDS = 0.005
 """Lead over the winner, as a share, from which an unproven finalist gets more rounds."""
 
 
-def finals_plan(iterations: int, kind: str = "gpu", regime: Regime = DEFAULT_REGIME) -> MeasurePlan:
-    """The plan for a finalist or a part of the operation on a ``kind_of`` machine; ``iterations`` is a minimum."""
+def finals_plan(
+    iterations: int, kind: str = "gpu", regime: Regime = DEFAULT_REGIME, *, brief: bool = False
+) -> MeasurePlan:  # fmt: skip
+    """The plan for a finalist or a part of the operation on a ``kind_of`` machine; ``iterations`` is a minimum. A
+    ``brief`` one runs at the clocks that last only where calls are long.
+    """
+    if brief and kind == "gpu":
+        return MeasurePlan(
+            FEWEST, iterations, iterations, warm_from=LONG_CALL, measured=BRIEFLY, isolated=FEW_ISOLATED_CALLS,
+            regime=regime,
+        )  # fmt: skip
     return MeasurePlan(
         FEWEST, iterations, iterations, warm_from=0.0 if kind == "gpu" else math.inf, measured=MEASURED[kind],
         longest=LONGEST[kind], isolated=ISOLATED_CALLS, regime=regime,

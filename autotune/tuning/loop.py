@@ -87,7 +87,8 @@ def tune(
     with claimed(store, begin, watch, answers(workload, task, regime, search=search), anew=force) as (study, lease):
         if study.state == "finished":
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
-        run = _Run(workload, task, store, gang, screen, budget, effort, study, lease, watch, regime, live)
+        brief = budget.is_brief or not search
+        run = _Run(workload, task, store, gang, screen, budget, effort, study, lease, watch, regime, live, brief=brief)
         try:
             (run.search_space if search else run.start)()
             finished = run.finish(extra_finalists, verified=not search)
@@ -103,7 +104,7 @@ class _Run:
     def __init__(
         self, workload: Workload, task: Task[Problem], store: Store, gang: Evaluator, screen: Screen, budget: Budget,
         effort: Effort, study: StudyRecord, lease: Lease, watch: Callable[[Progress], None], regime: Regime,
-        live: LiveStorage | None,
+        live: LiveStorage | None, *, brief: bool,
     ) -> None:  # fmt: skip
         self._task, self._workload = task, workload
         self._store, self._gang, self._screen = store, gang, screen
@@ -113,7 +114,7 @@ class _Run:
         self._begin: float | None = None
         """The start of the budget: when ranks and baselines are there, however long a cold machine takes for them."""
         self._regime = regime
-        self._finals_plan = finals_plan(effort.iterations * 2, kind_of(task.machine), regime)
+        self._finals_plan = finals_plan(effort.iterations * 2, kind_of(task.machine), regime, brief=brief)
         self._other_routings = len(task.problem.other_routings()) if effort.routings else 0
         self.progress = Progress(regime=regime)
         self._baselines = workload.baselines(task)

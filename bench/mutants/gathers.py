@@ -33,10 +33,10 @@ MUTANTS: list[Mutant] = [
     ),
     *rows_of(
         "kernels/all_gather_gemm/pull.py",
-        ("a peer's rows with the own scales", "ag scales pull", ("late * 4)[:, None], rank, owner, heap_bases)", "late * 4)[:, None], rank, rank, heap_bases)")),
+        ("a peer's rows with the own scales", "ag scales pull", ("heap.load(of_rows, rank, owner, heap_bases", "heap.load(of_rows, rank, rank, heap_bases")),
         ("peers are read before they are ready", "ag pull", ("late = heap.wait_each(ready + ranks, ranks < WORLD, epoch + 1, peers)", "late = 0")),
         ("A is overwritten while peers read it", "ag pull", ("        heap.signal_each(done + rank, peers, WORLD, 0)\n    " + DONE, "        pass\n")),
-        ("the last of K is lost", "ag pull ragged", ("mask=ks[None, :] < width - k, other=0.0, hint", "mask=ks[None, :] < width - k - 1, other=0.0, hint")),
+        ("the last of K is lost", "ag pull ragged", ("(ks[None, :] < width - k)", "(ks[None, :] < width - k - 1)")),
     ),
     *rows_of(
         "kernels/all_gather_gemm/push.py",

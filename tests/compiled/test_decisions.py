@@ -107,12 +107,12 @@ def test_the_librarys_way_is_the_fastest_that_the_caller_could_take() -> None:
 
 @pytest.mark.parametrize("collective", [80.0, 120.0])
 def test_where_the_winner_takes_a_detour_what_stands_in_for_it_decides(collective: float) -> None:
-    """A push in tiles of 16 rows, tuned with 32 rows on each rank and used with 20."""
+    """A push in tiles of 16 rows, tuned with 16 rows on each rank and used with 8."""
     steps = {"comm_programs": 2, "copy_kib": 2, "peer_order": "rotate", "protocol": "signal"}
     ours = Config({"mode": "custom_collective", **steps}), latency_of(collective)
     library = Config({"mode": "bsp", "launch": "eager"}), latency_of(100.0)
     (found,) = decided(
-        lambda x, b: gather(x) @ b, (20, K), (K, N), entries=[tuned(m=64)], measured=[ours, library]
+        lambda x, b: gather(x) @ b, (8, K), (K, N), entries=[tuned(m=32)], measured=[ours, library]
     )  # fmt: skip
     assert found.replaced == (collective < 100.0) and found.gain == max(0.0, 100.0 - collective)
     assert ("custom_collective" in found.reason) == found.replaced

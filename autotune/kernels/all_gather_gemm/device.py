@@ -178,8 +178,9 @@ def gather_gemm_kernel(
     worker = pid - comm_programs
     epoch = read_epoch(epoch_counter)
     slot = (epoch & (SLOTS - 1)).to(tl.int32)  # not %: the epoch wraps around and is then negative
-    ours = transfer.Shard(shard, shard_rows, width, scale_shard, scale_columns)
-    box = transfer.Inbox(inbox_pointer, slot, M, K, arrivals, transfer_rows, scale_inbox, scale_pitch)
+    ours = transfer.Shard(shard, shard_rows, transfer.in_units(width, VECTOR), scale_shard, scale_columns)
+    pitch = transfer.in_units(K, VECTOR)
+    box = transfer.Inbox(inbox_pointer, slot, M, pitch, arrivals, transfer_rows, scale_inbox, scale_pitch)
     FIRST: tl.constexpr = 0 if GATHERED else 1
     STEPS: tl.constexpr = known(
         transfer.Steps, WORLD, ROWS, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, FIRST

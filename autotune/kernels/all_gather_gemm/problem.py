@@ -20,7 +20,7 @@ by tanh.
 MOST_WORD_BYTES = 8 << 20
 """The largest gathered A that travels as sentinel words, which take its size twice beside the inbox."""
 
-MOST_TILES_BY_SHARD = 1.25
+MOST_TILES_BY_SHARD = 4 / 3
 """More tiles that are worth their having one owner each. N=28672 K=4096 on 2 H100, 2026-11-27, tiles of 128 × 256: with
 one owner m=2046 takes 364 µs, with two 514; m=320, by four tiles of rows instead of three, 120 and 125; m=192, by tiles
 of 64, 107 and 86.

@@ -12,6 +12,7 @@ from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import Operands, add_product, load_b_by_tma
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
 from autotune.kernels.primitives.tiles import Output, store_tile, swizzle
+from autotune.kernels.primitives.transfer import in_units
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
@@ -43,6 +44,7 @@ def pull_gemm_kernel(
     own_m = tl.cdiv(shard_rows, BLOCK_M)
     tiles_m = WORLD * own_m if BY_SHARD else tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
+    width = in_units(width, HINT * 8 // shard.dtype.element_ty.primitive_bitwidth)
     # Start at our own shard, so that no two ranks read from one peer at a time.
     first_m = rank * (own_m if BY_SHARD else shard_rows // BLOCK_M) if ROWS else 0
     segments: tl.constexpr = 1 if ROWS else WORLD
@@ -54,12 +56,14 @@ def pull_gemm_kernel(
         if BY_SHARD:
             owner = m // own_m
             row = m % own_m * BLOCK_M
-            rows = tl.minimum(row + tl.arange(0, BLOCK_M), shard_rows - 1)  # no others cross the links
+            rows = row + tl.arange(0, BLOCK_M)
+            exist = (rows < shard_rows)[:, None]  # what does not is not loaded over the links
             out = Output(c, shard_rows, N, bias if BIAS else None, None, c_scales, owner)
         else:
             row = m * BLOCK_M
-            rows = tl.minimum(row + tl.arange(0, BLOCK_M), M - 1)
-            owner = (rows // shard_rows)[:, None]
+            rows = row + tl.arange(0, BLOCK_M)
+            exist = (rows < M)[:, None]
+            owner = (tl.minimum(rows, M - 1) // shard_rows)[:, None]
             rows = rows % shard_rows
             out = Output(c, M, N, bias if BIAS else None, None, c_scales)
         columns = loaded_columns(n * BLOCK_N, N, FORM)
@@ -76,12 +80,8 @@ def pull_gemm_kernel(
             if SCALES == BLOCK:
                 scale_pointers = (scale_shard + rows.to(tl.int64) * scale_columns + late * 4)[:, None]
             for k in range(0, width, BLOCK_K):
-                if EVEN_K:
-                    a_tile = heap.load(a_pointers, rank, source, heap_bases, hint=(1, HINT))
-                else:
-                    a_tile = heap.load(
-                        a_pointers, rank, source, heap_bases, mask=ks[None, :] < width - k, other=0.0, hint=(1, HINT)
-                    )
+                inside = exist if EVEN_K else exist & (ks[None, :] < width - k)
+                a_tile = heap.load(a_pointers, rank, source, heap_bases, mask=inside, other=0.0, hint=(1, HINT))
                 if TMA:
                     b_tile = load_b_by_tma(b, first_k + k, n * BLOCK_N, FORM)
                 else:
@@ -91,7 +91,7 @@ def pull_gemm_kernel(
                         b_tile = tl.load(b_pointers, mask=ks[:, None] < width - k, other=0.0)
                     b_pointers += BLOCK_K * stride_bk
                 if SCALES == BLOCK:
-                    factors = heap.load(scale_pointers + k // SIDE, rank, source, heap_bases)
+                    factors = heap.load(scale_pointers + k // SIDE, rank, source, heap_bases, mask=exist, other=0.0)
                     at = first_k + k
                     factors = factors * block_scale_b(scale_b, at, scale_pitch, n * BLOCK_N, N, FORM)
                     acc += tl.dot(a_tile, b_tile) * factors
@@ -99,7 +99,8 @@ def pull_gemm_kernel(
                     acc = add_product(acc, a_tile, b_tile, PROMOTE)
                 a_pointers += BLOCK_K
         if SCALES == ROW and scale_shard is not None:
-            acc *= heap.load((scale_shard + rows + late * 4)[:, None], rank, owner, heap_bases)
+            of_rows = (scale_shard + rows + late * 4)[:, None]
+            acc *= heap.load(of_rows, rank, owner, heap_bases, mask=exist, other=0.0)
             acc = scaled_columns(acc, scale_b, n * BLOCK_N, N, FORM)
         else:
             acc = scaled(acc, operands, row, M, n * BLOCK_N, FORM)

@@ -9,7 +9,7 @@ from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_data, sentinel_take
-from autotune.kernels.primitives.transfer import Inbox, Shard, Steps, begin_of, push_shard
+from autotune.kernels.primitives.transfer import Inbox, Shard, Steps, begin_of, in_units, push_shard
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank"])
@@ -23,8 +23,8 @@ def push_kernel(
     """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs."""
     peers = heap.Peers(rank, heap_bases, None, None)
     slot = (read_epoch(epoch_counter) & (SLOTS - 1)).to(tl.int32)
-    ours = Shard(shard, shard_rows, width, scale_shard, scale_columns)
-    inbox = Inbox(inbox_pointer, slot, M, K, arrivals, transfer_rows, scale_inbox, scale_pitch)
+    ours = Shard(shard, shard_rows, in_units(width, VECTOR), scale_shard, scale_columns)
+    inbox = Inbox(inbox_pointer, slot, M, in_units(K, VECTOR), arrivals, transfer_rows, scale_inbox, scale_pitch)
     FIRST: tl.constexpr = 0 if GATHERED else 1
     STEPS: tl.constexpr = known(
         Steps, WORLD, ROWS, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, FIRST
@@ -48,8 +48,8 @@ def gather_kernel(
     if pid == 0:
         arrive(ready, peers, WORLD)
     wait_for_all(ready, epoch + 1, peers, WORLD)
-    ours = Shard(shard, shard_rows, width, scale_shard, scale_columns)
-    inbox = Inbox(inbox_pointer, 0, M, K, arrivals, shard_rows, scale_inbox, scale_pitch)
+    ours = Shard(shard, shard_rows, in_units(width, VECTOR), scale_shard, scale_columns)
+    inbox = Inbox(inbox_pointer, 0, M, in_units(K, VECTOR), arrivals, shard_rows, scale_inbox, scale_pitch)
     STEPS: tl.constexpr = known(Steps, WORLD, ROWS, 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0)
     push_shard(ours, inbox, pid, programs, peers, STEPS)
     if finish(epoch_counter, programs):

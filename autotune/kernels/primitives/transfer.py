@@ -27,7 +27,9 @@ SCALE_STEP = tl.constexpr(256)
 """Scales that a program moves at once."""
 
 Shard = namedtuple("Shard", "data rows width scales scale_columns", defaults=(None, 1))
-"""Data [rows, width], and scales of its rows: fp32 [rows, scale_columns], or None."""
+"""Data [rows, width], and scales of its rows: fp32 [rows, scale_columns], or None. The width is ``in_units``, as is the
+inbox's pitch: a step's elements are moved 16 bytes at once only where the compiler knows that rows begin there.
+"""
 
 Inbox = namedtuple("Inbox", "data slot rows pitch arrivals transfer_rows scales scale_pitch", defaults=(None, 1))
 """Where shards arrive: slots of a whole matrix [rows, pitch], and of its scales. ``arrivals`` is int32 [CHUNKS, WORLD,
@@ -39,6 +41,12 @@ Steps = namedtuple("Steps", "WORLD ROWS CHUNKS STEP_ROWS STEP_COLUMNS VECTOR HIN
 ROTATE: one peer after the other, no two ranks at one peer; else all peers at once, step by step or unit by unit. FIRST
 is 1 to leave our own inbox out, else 0.
 """
+
+
+@triton.jit
+def in_units(value, UNIT: tl.constexpr):
+    """A multiple of UNIT, as such: the compiler forgets what ``tl.multiple_of`` says of a kernel's argument."""
+    return value // UNIT * UNIT
 
 
 @triton.jit
@@ -70,10 +78,7 @@ def _step(number, across, first_row, end_row, first_column, shard, inbox, FORM: 
     end_column = first_column + shard.width // FORM.CHUNKS
     inside = (rows < end_row) & (columns < tl.multiple_of(end_column, FORM.VECTOR))
     wide = rows.to(tl.int64)
-    # A width of one is a constant to the compiler, which has no multiples.
-    width, pitch = tl.cast(shard.width, tl.int32), tl.cast(inbox.pitch, tl.int32)
-    here, there = wide * tl.multiple_of(width, FORM.VECTOR), wide * tl.multiple_of(pitch, FORM.VECTOR)
-    return here + columns, there + columns, inside
+    return wide * shard.width + columns, wide * inbox.pitch + columns, inside
 
 
 @triton.jit
