@@ -56,7 +56,7 @@ LARGEST_CAP = {"soft_cap": LARGEST_DIMENSION}
 """It leaves logits as they are."""
 WIDE = {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 20, "page_size": 24}
 SMALL: Knobs = {
-    "block_n": (16, 32), "kv_splits": (1, 2, 3), "heads_per_program": (1, 2, 4, 8), "num_warps": (2, 4),
+    "block_n": (16, 32), "programs_per_head": (1, 2, 3, 5), "heads_per_program": (1, 2, 4, 8), "num_warps": (2, 4),
     "num_stages": (1, 3), "transfer_heads": (1, 2, 4), "combine_heads": (1, 2),
 }  # fmt: skip
 
@@ -98,14 +98,14 @@ def test_three_roundings_of_a_large_element_pass_under_the_interpreter() -> None
     sizes = {"batch": 2, "q_heads": 20, "kv_heads": 4, "head_dim": 64, "kv_len": 45, "ragged": True, "result": "heads"}
     problem = WORKLOAD.problem_type(world_size=2, kv_dtype="fp8", kv_scales="head", **sizes)
     default = WORKLOAD.default_config(Task(problem, on_cpu()))
-    config = default.replace(block_n=16, kv_splits=1, transfer_heads=8, combine_heads=2, wire="rounded")
+    config = default.replace(block_n=16, programs_per_head=1, transfer_heads=8, combine_heads=2, wire="rounded")
     check_all(WORKLOAD, problem, [config], {"fused"})
 
 
 def test_results_are_right_before_and_after_the_counters_wrap_around() -> None:
     here, aged = on_cpu(), workload(f"{Path(__file__).parent}/aged.py:Decode")
     problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=20, world_size=2)
-    default = aged.default_config(Task(problem, here)).replace(block_n=16, kv_splits=2, num_warps=2)
+    default = aged.default_config(Task(problem, here)).replace(block_n=16, programs_per_head=2, num_warps=2)
     fused = [default.replace(reducer="last"), default.replace(protocol="ll"), default.replace(exchange="two_shot")]
     fused.append(default.replace(protocol="sentinel", wire="rounded"))
     waiting = next(c for c in aged.first_configs(Task(problem, here)) if c["mode"] == "fine_grained_wait")
@@ -154,7 +154,7 @@ def test_the_reference_is_the_textbooks_attention(soft_cap: int, monkeypatch: py
 
 
 LARGE: Knobs = {
-    "block_n": (16, 32, 64, 128), "kv_splits": (1, 3, 8, 22, 64), "heads_per_program": (1, 4, 8, 16),
+    "block_n": (16, 32, 64, 128), "programs_per_head": (1, 3, 8, 22, 66), "heads_per_program": (1, 4, 8, 16),
     "num_warps": (2, 4, 8), "num_stages": (1, 2, 3, 4, 5), "transfer_heads": (1, 2, 4, 8), "combine_heads": (1, 2, 4),
 }  # fmt: skip
 

@@ -60,6 +60,19 @@ Records = namedtuple(
 says that they are there.
 """
 
+Parts = namedtuple("Parts", "results lse q_heads first programs")
+"""The partial results of a sequence by so many programs from the ``first`` on, each ``q_heads`` rows after the one
+before.
+"""
+
+
+@triton.jit
+def part_of(sequence, program):
+    """The place of a program's part of a sequence among all parts. From one part to the next, in order, sequence or
+    program grow and neither falls: so no two have the same place, and there are less than batch + programs of them.
+    """
+    return sequence + program
+
 
 @triton.jit
 def rows_of_unit(unit, heads_of_group, FORM: tl.constexpr):
@@ -181,8 +194,7 @@ def through_memory(result, lse, rows, valid, mine, mine_lse):
 
 @triton.jit
 def deliver_unit(
-    unit, parts, part_lse, splits, epoch, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr,
-    MEMORY: tl.constexpr = False,
+    unit, parts, epoch, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr, MEMORY: tl.constexpr = False,
 ):  # fmt: skip
     """Merge a unit's splits and deliver it; or deliver what our own records have of it, where ``parts`` is None.
     MEMORY, for ``tune taxes`` alone: by way of our own records.
@@ -190,7 +202,6 @@ def deliver_unit(
     first, end = rows_of_unit(unit, records.heads_of_group, FORM)
     owner, excess = home_of_unit(first, FORM)
     kept, kept_lse = own_block(records, owner, FORM)
-    stride = records.total_rows
     for tile in range(FORM.TRANSFER_HEADS // FORM.TILE):
         rows = first + tile * FORM.TILE + tl.arange(0, FORM.TILE)
         valid = rows < end
@@ -200,8 +211,10 @@ def deliver_unit(
             result = tl.load(kept + within, mask=valid[:, None], other=0.0)
             lse = tl.load(kept_lse + rows, mask=valid, other=float("-inf"))
         else:
+            shift = tl.cast(parts.first, tl.int64) * parts.q_heads
             result, lse = merge_parts(
-                parts, part_lse, stride * FORM.D, stride, rows, valid, splits, FORM.D, FORM.PART_CHUNK
+                parts.results + shift * FORM.D, parts.lse + shift, parts.q_heads * FORM.D, parts.q_heads, rows, valid,
+                parts.programs, FORM.D, FORM.PART_CHUNK,
             )  # fmt: skip
             rows -= excess
             if MEMORY:

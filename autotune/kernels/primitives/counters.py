@@ -79,12 +79,12 @@ def finish(epoch_counter, programs):
 
 
 @triton.jit
-def finish_unordered(epoch_counter, programs, is_first):
+def finish_unordered(epoch_counter, programs, is_first, count=1):
     """``finish`` by one add, which orders nothing and waits for nothing; nobody learns who is last.
 
     For launches of a few microseconds, and for a program whose data is still on its way. ``is_first`` is true for one
-    of the ``programs``: it adds what the others leave to 2**28.
+    of the ``programs``: it adds what the others leave to 2**28. A program may have done the parts of ``count``.
     """
     tl.debug_barrier()  # every thread has read the epoch before one adds
-    count = tl.where(is_first, 1 - programs + EPOCH_STEP, 1)
+    count = tl.where(is_first, count - programs + EPOCH_STEP, count)
     tl.atomic_add(epoch_counter, count.to(tl.int64), sem="relaxed", scope="gpu")
