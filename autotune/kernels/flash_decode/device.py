@@ -1,9 +1,10 @@
-"""Device code of flash decode: split-KV attention, and the kernels.
+"""Device code of flash decode: attention, each program to its share of the KV tokens, and the kernels.
 
-Rows are those of the output, row = sequence * q_heads + query head. A *group* is what one program attends to: up to
-HPP query heads of one KV head. A *unit* is TRANSFER_HEADS heads of a group: what one signal covers, and what one
-program reduces, delivers and combines, TILE heads at a time. Units have the same numbers on every rank. Why launches
-may follow each other without a barrier, and why no wait can starve its producer, stands at the top of ``exchange.py``.
+Rows are those of the output, row = sequence * q_heads + query head. A *head block* is what one program attends for: up
+to HPP query heads of one KV head; a *group* is a head block of one sequence. A *unit* is TRANSFER_HEADS heads of a
+group: what one signal covers, and what one program reduces, delivers and combines, TILE heads at a time. Units have the
+same numbers on every rank. Why launches may follow each other without a barrier, and why no wait can starve its
+producer, stands at the top of ``exchange.py``.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.softmax import finalize
 
 TRAILED = tl.constexpr(traces.MOST_EVENTS.value - 1)
-"""The number of a trailing program's wait for its splits, in a trace."""
+"""The number of a trailing program's wait for its parts, in a trace."""
 
 ELSEWHERE = tl.constexpr(0)
-"""The reducer of splits: another kernel, the program whose split came last, or programs behind the attending ones."""
+"""The reducer of parts: another kernel, the program whose part came last, or programs behind the attending ones."""
 LAST = tl.constexpr(1)
 TRAILING = tl.constexpr(2)
 

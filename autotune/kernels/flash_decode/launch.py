@@ -1,6 +1,6 @@
 """Launches flash decode: its scratch, the launches of each mode, and their order.
 
-Every mode is made of the same kernels: attention, the reduction of its splits (in the attention's launch or after it),
+Every mode is made of the same kernels: attention, the reduction of its parts (in the attention's launch or after it),
 the exchange (the library's, a push kernel, or the reduction itself) and the combination.
 """
 
@@ -107,7 +107,7 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         return Tensors.allocate(problem, own)
 
     def scratch(self, task: Task[FlashDecode], knobs: FlashDecodeKnobs, shared: Allocate, own: Allocate) -> Scratch:
-        """Counters, inbox and splits, in every mode."""
+        """Counters, inbox and parts, in every mode."""
         problem = task.problem
         ints, fp32, dtype = torch.int32, torch.float32, TORCH_DTYPES[problem.dtype]
         units, world = Units.of(problem, knobs), problem.world_size
@@ -188,7 +188,7 @@ class _Planner:
         return [*self.local(_delivery(knobs)), self.combine(wait=True)]
 
     def local(self, to: Any, combine: bool = False) -> list[Launch]:
-        """Attention, the reduction of its splits and its delivery; ``combine``: and the combination."""
+        """Attention, the reduction of its parts and their delivery; ``combine``: and the combination."""
         knobs, problem, tensors, units = self.call.knobs, self.call.problem, self.call.tensors, self.units
         reducer = REDUCERS[knobs.reducer]
         attending = units.head_blocks * knobs.programs_per_head

@@ -1,9 +1,10 @@
 """Equal shares of a batch's KV tokens: which program attends to what, found on the device from the lengths.
 
 Every sequence is cut into blocks of BLOCK_N tokens, and has one block more without any: about what it costs a program
-to begin with a sequence, and what an empty one consists of, so that each has a program that answers for it. The blocks of all
-sequences stand in one row, and program p of P takes those from p * total // P up to (p + 1) * total // P: of several
-short sequences, or a part of a long one. P is at most the number of blocks, so that no share is empty.
+to begin with a sequence, and what an empty one consists of, so that each has a program that answers for it. The blocks
+of all sequences stand in one row, and program p of P takes those from p * total // P up to (p + 1) * total // P: of
+several short sequences, or a part of a long one. P is at most the number of blocks, so that no share is empty; programs
+beyond have none.
 
 Nothing of it is stored: every program counts for itself, CHUNK sequences at a time.
 """

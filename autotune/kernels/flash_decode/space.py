@@ -99,6 +99,10 @@ def _no_longer_than_sequence(s: Task[FlashDecode], block_n: int) -> bool:
     return block_n <= max(16, round_up(s.problem.kv_len))
 
 
+def _head_by_head(s: Task[FlashDecode], reducer: str, program_order: str, combine_site: str) -> bool:
+    return reducer != "last" or program_order == "tokens" or combine_site == "next_launch"
+
+
 def _few_waves(s: Task[FlashDecode], programs_per_head: int, heads_per_program: int) -> bool:
     programs = _head_blocks(s.problem, heads_per_program) * programs_per_head
     return programs_per_head == 1 or programs <= MOST_WAVES * s.machine.compute_units
@@ -152,9 +156,10 @@ SPACE = Space(
     choices("launch", "eager", "graph", modes=SEVERAL_KERNELS, help="one by one, or as a CUDA graph",
             say={"eager": "launched one by one", "graph": "launched as a CUDA graph"}),
     numbers("block_n", 16, 32, 64, 128, 256, help="KV tokens of one step", say="{block_n} KV tokens per step"),
-    numbers("programs_per_head", 1, 2, 3, 4, 5, 6, 8, 11, 12, 16, 19, 22, 25, 33, 38, 44, 50, 66, 76, 88, 101, 132, 152,
-            202, 264, 304, 528, 608, help="programs that the batch's KV tokens are shared out to, per KV head and block of "
-            "its query heads", say="{programs_per_head:program} per block of heads"),
+    numbers("programs_per_head", 1, 2, 3, 4, 5, 6, 8, 11, 12, 16, 19, 22, 25, 33, 38, 44, 50, 66, 76, 88, 101, 132,
+            152, 202, 264, 304, 528, 608,
+            help="programs that share the batch's KV tokens equally, for each block of query heads of a KV head",
+            say="{programs_per_head:program} per block of heads"),
     numbers("heads_per_program", 1, 2, 4, 8, 16, 32, 64, help="query heads of one KV head that a program takes",
             say="{heads_per_program:query head} per program"),
     numbers("num_warps", 2, 4, 8, help="warps of an attending program", say="{num_warps:warp}"),
@@ -215,6 +220,9 @@ SPACE = Space(
                    "a step may exceed the sequence only by rounding up to a power of two"),
         Constraint("steps for each program", ("programs_per_head", "block_n"), _programs_have_steps,
                    "a program would get no token even if all sequences are as long as they may be"),
+        Constraint("head by head", ("reducer", "program_order", "combine_site"), _head_by_head,
+                   "the last program of a sequence waits for the peers' where programs vary fastest by tokens",
+                   modes=("fused",)),
         Constraint("waves", ("programs_per_head", "heads_per_program"), _few_waves,
                    "more than 8 programs per compute unit only add to the reduction"),
         Constraint("registers", ("heads_per_program", "block_n", "num_warps"), _fits_registers,
@@ -298,7 +306,7 @@ def first_configs(task: Task[FlashDecode]) -> list[Config]:
         default,
         default.replace(protocol="ll"),
         default.replace(protocol="sentinel"),
-        default.replace(reducer="last"),
+        default.replace(reducer="last", program_order="tokens"),
         default.replace(reducer="kernel", combine_site="next_launch"),
         default.replace(exchange="two_shot", wire="rounded"),
     ]
