@@ -1,7 +1,7 @@
 """Counters that only grow: ranks that have arrived or have read, programs that have finished the launch.
 
-The epoch is the launch's number, from 0: counters count in it, and nothing is ever reset, so that launches follow each
-other without a host barrier and captured graphs can be replayed. Counters may wrap around.
+The epoch is the launch's number, from 0: counters that ranks share count in it, and are never reset, so that launches
+follow each other without a host barrier and captured graphs can be replayed. Counters may wrap around.
 
 ``epoch_counter``, int64 [1], lies on the heap and holds the epoch in its upper bits, in the lower ones how many
 programs have finished the launch; the last of them advances the epoch. After 2**35 launches it wraps around, and as
