@@ -298,6 +298,7 @@ CASES: Mapping[str, Case] = {
     "fd ll": _decode(protocol="ll"),
     "fd two shot": _decode(exchange="two_shot"),
     "fd last": _decode(reducer="last", program_order="tokens"),
+    "fd last even": _decode({"batch": 2, "lengths": "even"}, reducer="last", program_order="tokens"),
     "fd kernel": _decode(**APART),
     "fd cap": _decode({"batch": 2, "soft_cap": 3}),
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),

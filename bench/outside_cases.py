@@ -319,8 +319,8 @@ def gemm_all_reduce_norm(problem: Any, context: autotune.Context, collectives: C
 
 
 def flash_decode(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
-    """Plain torch has no paged attention: it gets the cache in order, and so does ours, through its block table. Nor has
-    it one over sequences of different lengths: all are alike, and ours gets what was tuned for that.
+    """Plain torch has no paged attention: it gets the cache in order, and so does ours, through its block table. It has
+    none over sequences of different lengths either: all are alike, and ours gets what was tuned for that.
 
     Each rank attends to its own tokens by torch's flash attention, the query heads of a KV head as its rows; results
     and log-sum-exps travel in one all-gather.

@@ -54,9 +54,9 @@ MUTANTS: list[Mutant] = [
     ),
     *rows_of(
         "kernels/flash_decode/shares.py",
-        ("the last block is lost", "fd cap", ("return tl.cdiv(length, BLOCK_N) + 1", "return length // BLOCK_N + 1")),
+        ("the last block is lost", "fd cap", ("return tl.cdiv(length, BLOCK_N) + 1", "return length // BLOCK_N")),
         ("a share ends a block early", "fd signal", ("tl.minimum(end, total).to(tl.int32)", "tl.minimum(end, total - 1).to(tl.int32)")),
-        ("shares begin with the sequence before", "fd cap", ("(each < batch) & (ends <= block)", "(each < batch) & (ends < block)")),
+        ("shares begin with the sequence before", "fd last even", ("(each < batch) & (ends <= block)", "(each < batch) & (ends < block)")),
     ),
     *rows_of(
         "kernels/primitives/softmax.py",
