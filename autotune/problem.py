@@ -41,11 +41,12 @@ def flag(help: str, default: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "kind": "flag"})
 
 
-def written(help: str, read: Callable[[str], str], *, metavar: str) -> Any:
-    """A dataclass field for a text, empty by default. ``read`` makes the field's value from a word of the command line,
-    ``metavar``, or of a fleet's list; it keeps a value as it is.
+def written(help: str, read: Callable[[str], str], *, metavar: str, default: str = "") -> Any:
+    """A dataclass field for a text. ``read`` makes the field's value from a word of the command line, ``metavar``, or
+    of a fleet's list; it keeps a value as it is.
     """
-    return dataclasses.field(default="", metadata={"help": help, "kind": "written", "read": read, "metavar": metavar})
+    told = {"help": help, "kind": "written", "read": read, "metavar": metavar}
+    return dataclasses.field(default=default, metadata=told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +94,8 @@ class Problem:
                 )
 
     def other_routings(self) -> dict[str, Self]:
-        """Problems of a mixture of experts under each other named routing, by its name. A winner is checked and timed
-        under these, too.
+        """Problems that differ in ``of_inputs`` alone, by name: a mixture of experts under other routings, flash decode
+        with other lengths. A winner is checked and timed under these, too.
         """
         return {}
 

@@ -39,11 +39,13 @@ SHORT = 65536
 BRIEFLY = MeasurePlan(screen=15, iterations=15)
 
 PAPER = {
-    "mode": "fused", "block_n": 64, "kv_splits": 32, "heads_per_program": 8, "num_warps": 4, "num_stages": 2,
-    "table_reads": "in_step", "program_order": "splits", "reducer": "kernel", "transfer_heads": 1, "combine_heads": 1,
+    "mode": "fused", "block_n": 64, "programs_per_head": 32, "heads_per_program": 8, "num_warps": 4, "num_stages": 2,
+    "table_reads": "in_step", "program_order": "tokens", "reducer": "kernel", "transfer_heads": 1, "combine_heads": 1,
     "wire": "rounded", "exchange": "one_shot", "combine_site": "next_launch", "protocol": "signal",
 }  # fmt: skip
-"""Its 16 rows hold the 8 query heads of one KV head, as there. LSEs travel in fp32 here."""
+"""Its 16 rows hold the 8 query heads of one KV head, as there. LSEs travel in fp32 here, and its 32 splits are those of
+the whole batch.
+"""
 
 
 def fastest_by_mode(database: str, study: int) -> dict[str, float]:

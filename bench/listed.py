@@ -114,8 +114,8 @@ LIST = (
     ),
     Sizes(
         "fd", FD, "fp16",
-        {**HEADS, "page_size": 1}, {"batch": (1, 8), "kv_len": (8192, 65536)}, 5,
-        {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "fp16", "page_size": 1},
+        {**HEADS, "page_size": 1, "lengths": "even"}, {"batch": (1, 8), "kv_len": (8192, 65536)}, 5,
+        {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "fp16", "page_size": 1, "lengths": "even"},
         {"batch": (1,), "kv_len": (16,)},
     ),
     Sizes(

@@ -30,14 +30,23 @@ REDUCE = {
     "split_k": 1,
 }  # fmt: skip
 DECODE = {
-    "mode": "fused", "block_n": 16, "kv_splits": 2, "heads_per_program": 2, "num_warps": 2, "num_stages": 2,
+    "mode": "fused", "block_n": 16, "programs_per_head": 2, "heads_per_program": 2, "num_warps": 2, "num_stages": 2,
     "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1, "combine_heads": 1,
     "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
 }  # fmt: skip
 APART = {"reducer": "kernel", "combine_site": "next_launch"}
 """Everything is sent before anything is waited for: interpreted programs run in turn."""
 COLLECTIVE = {"mode": "custom_collective", "exchange": "one_shot", "protocol": "signal", **SUM, "transfer_rows": 16}
-BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
+BARE = (
+    "mode",
+    "block_n",
+    "programs_per_head",
+    "heads_per_program",
+    "num_warps",
+    "num_stages",
+    "table_reads",
+    "program_order",
+)
 ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
 
 NORM = {"mode": "one_shot", "norm_rows": 2, "norm_warps": 2, "senders": 0, "protocol": "signal"}
@@ -122,7 +131,10 @@ ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
         {"tokens": 16, "hidden": 16, "experts": 4, "width": 8},
         {"copy_kib": 4, "comm_programs": 8, "block_m": 4, "block_n": 4, "block_k": 2},
     ),
-    "flash_decode": ({"q_heads": 8, "kv_heads": 4, "kv_len": 128}, {"block_n": 4, "kv_splits": 8, "num_warps": 2}),
+    "flash_decode": (
+        {"q_heads": 8, "kv_heads": 4, "kv_len": 128},
+        {"block_n": 4, "programs_per_head": 8, "num_warps": 2},
+    ),
 }
 """By workload: how many times larger the problem's sizes and the config's numbers are on GPUs."""
 
@@ -285,9 +297,10 @@ CASES: Mapping[str, Case] = {
     "fd signal": _decode(),
     "fd ll": _decode(protocol="ll"),
     "fd two shot": _decode(exchange="two_shot"),
-    "fd last": _decode(reducer="last"),
+    "fd last": _decode(reducer="last", program_order="tokens"),
+    "fd last even": _decode({"batch": 2, "lengths": "even"}, reducer="last", program_order="tokens"),
     "fd kernel": _decode(**APART),
-    "fd cap": _decode({"batch": 2, "soft_cap": 3, "ragged": True}),
+    "fd cap": _decode({"batch": 2, "soft_cap": 3}),
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
     "fd sentinel": _decode(protocol="sentinel"),
     "fd heads sentinel": _decode(HEADS, protocol="sentinel", wire="rounded"),

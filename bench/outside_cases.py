@@ -319,7 +319,8 @@ def gemm_all_reduce_norm(problem: Any, context: autotune.Context, collectives: C
 
 
 def flash_decode(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
-    """Plain torch has no paged attention: it gets the cache in order, and so does ours, through its block table.
+    """Plain torch has no paged attention: it gets the cache in order, and so does ours, through its block table. It has
+    none over sequences of different lengths either: all are alike, and ours gets what was tuned for that.
 
     Each rank attends to its own tokens by torch's flash attention, the query heads of a KV head as its rows; results
     and log-sum-exps travel in one all-gather.
@@ -333,6 +334,7 @@ def flash_decode(problem: Any, context: autotune.Context, collectives: Collectiv
              for _ in range(count)]  # fmt: skip
     table = torch.arange(batch * pages, dtype=torch.int32, device=operands.device).view(batch, pages)
     lengths = torch.full((batch,), problem.kv_len, dtype=torch.int32, device=operands.device)
+    config = context.choose(problem).config
     gathered = torch.empty(world, batch, heads, width + 1, dtype=torch.float32, device=operands.device)
 
     def plain(number: int) -> Tensor:
@@ -347,7 +349,7 @@ def flash_decode(problem: Any, context: autotune.Context, collectives: Collectiv
 
     def ours(number: int) -> Tensor:
         q, keys, values = drawn[number % count]
-        return autotune.flash_decode(context, q, keys, values, table, lengths)
+        return autotune.flash_decode(context, q, keys, values, table, lengths, config=config)
 
     return Case(problem, count, {"plain": plain}, ours)
 

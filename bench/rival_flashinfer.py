@@ -1,5 +1,5 @@
-"""FlashInfer's operators as serving stacks call them: its all-gather + GEMM in Triton, and its all-reduce, behind the
-library's GEMM or with residual and norm behind it.
+"""FlashInfer's operators as serving stacks call them: its all-gather + GEMM in Triton, its all-reduce, behind the
+library's GEMM or with residual and norm behind it, and its decode attention.
 
 ``pip install flashinfer-python``; it compiles its all-reduce on first use: nvcc was not done after 200 s on 32 cores
 (0.7.2, 2026-11-25), longer than ranks may take to answer, so let ``comm.trtllm_ar.get_trtllm_comm_module()`` do it
@@ -109,6 +109,27 @@ def reduce_norm(one_shot: bool) -> Callable[[Any], Callable[[], torch.Tensor]]:
         return run
 
     return rival
+
+
+def decode(tensors: Any, lengths: list[int]) -> Callable[[], torch.Tensor]:
+    """FlashInfer: BatchDecodeWithPagedKVCacheWrapper, planned for these lengths, of flash decode's operands on this GPU
+    alone; an fp8 cache without its scales.
+    """
+    from flashinfer import BatchDecodeWithPagedKVCacheWrapper
+
+    q, keys, values = tensors.q, tensors.k_cache, tensors.v_cache
+    page_size, kv_heads = keys.shape[1:3]
+    pages = [-(-length // page_size) for length in lengths]
+    starts = torch.tensor([0, *pages], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    places = torch.cat([tensors.block_table[place, :count] for place, count in enumerate(pages)])
+    last = torch.tensor([(length - 1) % page_size + 1 for length in lengths], dtype=torch.int32)
+    workspace = torch.empty(512 << 20, dtype=torch.uint8, device=q.device)
+    wrapper = BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
+    wrapper.plan(
+        starts, places, last, q.shape[1], kv_heads, q.shape[2], page_size, q_data_type=q.dtype,
+        kv_data_type=keys.dtype,
+    )  # fmt: skip
+    return lambda: wrapper.run(q, (keys, values))
 
 
 SHOTS = {"one_shot": True, "two_shot": False}

@@ -46,7 +46,7 @@ IN_VAIN = 50
 
 COMPUTE = (
     *(dimension.name for dimension in dimensions_of(GemmTile)),
-    "schedule", "kv_splits", "heads_per_program", "table_reads", "program_order",
+    "schedule", "programs_per_head", "heads_per_program", "table_reads", "program_order",
 )  # fmt: skip
 """Dimensions that a kernel without communication would have too."""
 

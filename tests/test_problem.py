@@ -188,7 +188,7 @@ def test_what_is_no_number_is_told_what_is(other: Any) -> None:
 
 
 def test_sizes_of_a_decoding_step() -> None:
-    problem = decode(page_size=1000)
+    problem = decode(page_size=1000, lengths="even")
     assert (problem.group, problem.rows, problem.pages) == (8, 384, 9)
     assert problem.cache_shape == (36, 1000, 12, 128)
     assert problem.flops == 2 * (2 * 4 * 96 * 8192 * 128), "two products"

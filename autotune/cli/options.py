@@ -214,7 +214,10 @@ def _annotation(field: dataclasses.Field[Any], several: bool, defaults: Mapping[
         case "written":
             read = _reader(field.metadata["read"])
             return Annotated[
-                str | None, typer.Option(option, help=text, metavar=field.metadata["metavar"], parser=read)
+                str | None,
+                typer.Option(
+                    option, help=text, metavar=field.metadata["metavar"], parser=read, **shown if default else {}
+                ),
             ]
         case "choice":
             words = one_of(field.metadata["allowed"])

@@ -22,7 +22,7 @@ from autotune.results.figures import (
 )
 from autotune.results.regimes import TITLES, conclusion, overhead_text, title_of
 from autotune.results.result import Result
-from autotune.results.routings import line
+from autotune.results.routings import inputs_named, line
 from autotune.workloads.descriptors import space_of
 from autotune.workloads.user_files import BUILT_IN
 
@@ -40,7 +40,7 @@ def winner_lines(of: Result, name: str = "winner") -> Lines:
         *_under("config", [config_text(of.config), *words]),
         *_under("baselines" if key.is_interpreted else "speedup", _speedups(of)),
         *_under("regimes", _regimes(of)),
-        *_under("routings", [line(row, regime) for row in of.routings[1:]]
+        *_under(inputs_named(key), [line(row, regime) for row in of.routings[1:]]
                 or ["not measured under others"] * len(of.routings)),
         *_limits(of),
     ]  # fmt: skip

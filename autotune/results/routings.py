@@ -1,4 +1,6 @@
-"""A mixture's winner under other routings than the one that it is tuned for: rows of a table, and one line each."""
+"""A winner under other inputs than those that it is tuned for, a mixture's routings or a batch's lengths: rows of a
+table, and one line each.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,24 @@ def _others(key: CacheKey) -> list[str]:
 
 
 def own_routing(key: CacheKey) -> str | None:
-    """The name of the routing that a config is tuned for; None for other problems than a mixture's."""
+    """The name of the routing, or lengths, that a config is tuned for; None for problems that have neither."""
     fields = key.fields
+    if of_lengths(key):
+        return "recorded" if fields["lengths"][:1].isdecimal() else str(fields["lengths"])
     if key.is_kernel or not {"experts", "routing"} <= set(fields):
         return None
     exponent = fields.get("exponent")
     return f"{fields['routing']} {exponent:g}" if isinstance(exponent, float) and exponent else str(fields["routing"])
+
+
+def of_lengths(key: CacheKey) -> bool:
+    """True for a batch of several sequences."""
+    return not key.is_kernel and {"batch", "lengths"} <= set(key.fields) and key.fields["batch"] > 1
+
+
+def inputs_named(key: CacheKey) -> str:
+    """What a person calls the inputs that a winner is timed under."""
+    return "lengths" if of_lengths(key) else "routings"
 
 
 def line(row: UnderRouting, regime: Regime) -> str:

@@ -1,4 +1,6 @@
-"""A winner under other routings than the one that it is tuned for: right there too, and timed beside a baseline."""
+"""A winner under other routings, or lengths, than those that it is tuned for: right there too, and timed beside a
+baseline.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def under_other_routings(
         turn_to(gang, workload, other)
         routed = in_turns(winner, baselines, rounds, evaluate)
         if isinstance(routed, Evaluation):
-            failed = replace(routed, reason=f"under routing {name}: {routed.reason}")
+            failed = replace(routed, reason=f"under {problem.of_inputs[0]} {name}: {routed.reason}")
         else:
             found[name] = routed
     turn_to(gang, workload, problem)

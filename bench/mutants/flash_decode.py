@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.table import ANSWERED, GPU, Mutant, rows_of
 
 FD_ANNOUNCE = "    announce_unit(unit, owner, records, peers, FORM, DELIVERY)\n"
-FD_DELIVER = "    kept, kept_lse = own_block(records, owner, FORM)\n    stride"
+FD_DELIVER = "    kept, kept_lse = own_block(records, owner, FORM)\n    for tile"
 
 MUTANTS: list[Mutant] = [
     *rows_of(
@@ -20,7 +20,8 @@ MUTANTS: list[Mutant] = [
         ("units are announced before they are delivered", "fd kernel", (FD_ANNOUNCE, ""), (FD_DELIVER, FD_ANNOUNCE + FD_DELIVER)),
         ("outputs are read before they have come back", "fd two shot", ("        heap.wait(records.returns + unit, epoch + 1, peers)\n", "        pass\n")),
         ("a rank's part is left out", "fd signal", ("rows, valid, FORM.WORLD, FORM.D,", "rows, valid, FORM.WORLD - 1, FORM.D,")),
-        ("a split is left out", "fd signal", ("valid, splits, FORM.D,", "valid, splits - 1, FORM.D,")),
+        ("a program's part is left out", "fd signal", ("parts.programs, FORM.D,", "parts.programs - 1, FORM.D,")),
+        ("parts of the program before", "fd cap", ("shift = tl.cast(parts.first, tl.int64)", "shift = tl.cast(parts.first - 1, tl.int64)")),
         ("one slot", "fd kernel sentinel", ("slot = (epoch & 1).to", "slot = (epoch & 0).to"), ("slot = (epoch & (SLOTS - 1))", "slot = (epoch & 0)")),
         ("values are not emptied", "fd sentinel", ("data = sentinel_take(place,", "data = sentinel_wait(place,"), GPU),
         ("log-sum-exps are not emptied", "fd sentinel", ("    sentinel_empty(place_lse, there)\n", "    pass\n")),
@@ -40,19 +41,27 @@ MUTANTS: list[Mutant] = [
         "kernels/flash_decode/device.py",
         ("the keys' scale is dropped", "fd cache", ("        scale *= tl.load(cache.key_scale)\n", "        pass\n")),
         ("the values' scale is dropped", "fd cache", ("        acc *= tl.load(cache.value_scale)\n", "        pass\n")),
-        ("the first head's scales for all", "fd cache", ("of_head = kv_row % kv_heads if SCALE_OF_HEAD else 0", "of_head = 0")),
+        ("the first head's scales for all", "fd cache", ("of_head = kv_head if SCALE_OF_HEAD else 0", "of_head = 0")),
         ("the last token counts twice", "fd signal", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end + 1)[None, :]")),
         ("the last token is lost", "fd signal", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end - 1)[None, :]")),
         ("sums are not rescaled", "fd signal", ("total = total * alpha + tl.sum(weights, axis=1)", "total = total + tl.sum(weights, axis=1)")),
         ("no soft cap", "fd cap", ("if FORM.CAP > 0:", "if FORM.CAP > 1000:")),
-        ("the last split but one reduces", "fd last", ("if before + 1 == target:", "if before + 2 == target:")),
-        ("splits are reduced before they are there", "fd signal", ("        heap.wait(arrived + first_unit // UNITS, target, peers)\n", "        pass\n"), GPU),
+        ("the last program but one reduces", "fd last", ("if before + 1 == sharing:", "if before + 2 == sharing:")),
+        ("arrivals stay for the next launch", "fd last", ("                    tl.store(arrived + group, 0)\n", "")),
+        ("arrivals stay for the next launch", "fd signal", ("                tl.store(counter, 0)\n", ""), GPU),
+        ("parts are reduced before they are there", "fd signal", ("                heap.wait(counter, count, peers)\n", "                pass\n"), GPU),
         ("records are combined before they have come", "fd gather", ("    if WAIT:\n        first, _ =", "    if WAIT and WORLD == 1:\n        first, _ =")),
+    ),
+    *rows_of(
+        "kernels/flash_decode/shares.py",
+        ("the last block is lost", "fd cap", ("return tl.cdiv(length, BLOCK_N) + 1", "return length // BLOCK_N")),
+        ("a share ends a block early", "fd signal", ("tl.minimum(end, total).to(tl.int32)", "tl.minimum(end, total - 1).to(tl.int32)")),
+        ("shares begin with the sequence before", "fd last even", ("(each < batch) & (ends <= block)", "(each < batch) & (ends < block)")),
     ),
     *rows_of(
         "kernels/primitives/softmax.py",
         ("weights ignore the other's size", "fd signal", ("weights = tl.exp2(lse - shift[None, :])", "weights = tl.exp2(lse * 0.0)")),
         ("a merged part keeps its own size", "fd signal", ("return acc, total * alpha + tl.sum(weights, axis=0), new_max", "return acc, total + tl.sum(weights, axis=0), new_max"),
-         {"equivalent": "at two ranks and two splits all parts are taken in at once: what fades is zero"}),
+         {"equivalent": "at two ranks and two parts all of them are taken in at once: what fades is zero"}),
     ),
 ]  # fmt: skip

@@ -67,7 +67,6 @@ class AgedFlashDecodeOperation(FlashDecodeOperation):
         self.scratch.epoch_counter.fill_(epoch << EPOCH_SHIFT.value)
         self.scratch.arrivals.fill_(epoch)
         self.scratch.returns.fill_(epoch)
-        self.scratch.arrived.fill_(wrapped(epoch * config.integer("kv_splits")))
         return run
 
 

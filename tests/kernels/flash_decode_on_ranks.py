@@ -1,9 +1,13 @@
-"""Flash decode called on one rank alone; run in every rank process by ``tests/ranks_of_functions.py``."""
+"""Flash decode called on one rank alone, and with other lengths in every call; run in every rank process by
+``tests/ranks_of_functions.py``.
+"""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from autotune.config import Config
@@ -31,3 +35,50 @@ def call_alone(configs: list[dict[str, Any]]) -> list[bool]:
         heap.barrier()
         timed_out.append(operation.timed_out())
     return timed_out
+
+
+CALLS = 6
+"""On one scratch, back to back."""
+
+
+def replay_with_other_lengths(given: dict[str, Any]) -> list[str]:
+    """The calls with a wrong result, each config's with its lengths."""
+    found = workload("flash_decode")
+    problem = found.problem_type.from_dict(given["problem"])
+    heap = open_heap(found.heap_bytes(problem))
+    operation: Any = found.operation(Task(problem, machine()), heap, 1 << 20)
+    rng = random.Random(dist.get_rank())
+    wrong = []
+    for number, values in enumerate(given["configs"]):
+        run = operation.prepare(Config(values))
+        operation.refresh(number)
+        operation._lengths = [drawn_lengths(rng, problem.batch, problem.kv_len) for _ in range(CALLS)]
+        operation._queries = operation._queries[[call % 3 for call in range(CALLS)]]
+        operation._references = operation._gathered_references()
+        operation.poison()
+        heap.barrier()
+        results = []
+        for call in range(CALLS):
+            operation.put(call)
+            run()
+            results.append(operation.outputs()[0].clone())
+        heap.barrier()
+        allowed = found.tolerance_of(Task(problem, machine()), Config(values)).overall
+        for call, result in enumerate(results):
+            error = operation.error_of([result], call)
+            if not error.overall <= allowed:
+                wrong.append(f"{values}: call {call} of {[each.tolist() for each in operation._lengths]}: {error}")
+    return wrong
+
+
+def drawn_lengths(rng: random.Random, batch: int, longest: int) -> torch.Tensor:
+    """Of one kind in each call."""
+    kinds = [
+        lambda: longest, lambda: 0, lambda: rng.randint(0, longest), lambda: rng.randint(0, 2),
+        lambda: rng.choice((0, 0, longest)), lambda: rng.choice((1, 16, 17, 32, 64)),
+    ]  # fmt: skip
+    length = rng.choice(kinds)
+    lengths = [min(length(), longest) for _ in range(batch)]
+    if rng.random() < 0.3:
+        lengths[rng.randrange(batch)] = longest
+    return torch.tensor(lengths, dtype=torch.int32)

@@ -56,7 +56,7 @@ LARGEST_CAP = {"soft_cap": LARGEST_DIMENSION}
 """It leaves logits as they are."""
 WIDE = {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 20, "page_size": 24}
 SMALL: Knobs = {
-    "block_n": (16, 32), "kv_splits": (1, 2, 3), "heads_per_program": (1, 2, 4, 8), "num_warps": (2, 4),
+    "block_n": (16, 32), "programs_per_head": (1, 2, 3, 5), "heads_per_program": (1, 2, 4, 8), "num_warps": (2, 4),
     "num_stages": (1, 3), "transfer_heads": (1, 2, 4), "combine_heads": (1, 2),
 }  # fmt: skip
 
@@ -83,7 +83,7 @@ def test_every_mode_is_right_under_the_interpreter(
 ) -> None:
     """``count``: of configs of each mode; or the modes to have one of each."""
     modes, count = (count, 1) if isinstance(count, set) else (MODES, count)
-    problem = WORKLOAD.problem_type(world_size=world_size, ragged=sizes["batch"] > 1, **sizes)
+    problem = WORKLOAD.problem_type(world_size=world_size, **sizes)
     here = on_cpu()
     configs = [config for config in few_configs(problem, here, SMALL, count) if config["mode"] in modes]
     if count == 1:  # two of each mode have more words
@@ -95,18 +95,19 @@ def test_every_mode_is_right_under_the_interpreter(
 
 def test_three_roundings_of_a_large_element_pass_under_the_interpreter() -> None:
     """It cuts bf16 off, of softmax weights, of what travels and of the result, and the half of the result is zero."""
-    sizes = {"batch": 2, "q_heads": 20, "kv_heads": 4, "head_dim": 64, "kv_len": 45, "ragged": True, "result": "heads"}
+    sizes = {"batch": 2, "q_heads": 20, "kv_heads": 4, "head_dim": 64, "kv_len": 45, "result": "heads"}
     problem = WORKLOAD.problem_type(world_size=2, kv_dtype="fp8", kv_scales="head", **sizes)
     default = WORKLOAD.default_config(Task(problem, on_cpu()))
-    config = default.replace(block_n=16, kv_splits=1, transfer_heads=8, combine_heads=2, wire="rounded")
+    config = default.replace(block_n=16, programs_per_head=1, transfer_heads=8, combine_heads=2, wire="rounded")
     check_all(WORKLOAD, problem, [config], {"fused"})
 
 
 def test_results_are_right_before_and_after_the_counters_wrap_around() -> None:
     here, aged = on_cpu(), workload(f"{Path(__file__).parent}/aged.py:Decode")
     problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=20, world_size=2)
-    default = aged.default_config(Task(problem, here)).replace(block_n=16, kv_splits=2, num_warps=2)
-    fused = [default.replace(reducer="last"), default.replace(protocol="ll"), default.replace(exchange="two_shot")]
+    default = aged.default_config(Task(problem, here)).replace(block_n=16, programs_per_head=2, num_warps=2)
+    last = default.replace(reducer="last", program_order="tokens")
+    fused = [last, default.replace(protocol="ll"), default.replace(exchange="two_shot")]
     fused.append(default.replace(protocol="sentinel", wire="rounded"))
     waiting = next(c for c in aged.first_configs(Task(problem, here)) if c["mode"] == "fine_grained_wait")
     # With the two checks six calls: three before the counters wrap around, three after.
@@ -123,6 +124,44 @@ def test_a_rank_that_calls_alone_times_out_and_says_so(tmp_path: Path) -> None:
     alone, other = run_ranks(str(file), "call_alone", 2, tmp_path, argument=calls)
     assert alone == [True] * len(calls)
     assert other == [False] * len(calls)
+
+
+PAGED = {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 70}
+ONE_HEAD = {**PAGED, "q_heads": 2, "kv_heads": 1}
+
+
+@pytest.mark.parametrize(
+    ("world_size", "sizes"),
+    [
+        (2, {**ONE_HEAD, "batch": 17, "page_size": 16}),
+        (2, {**PAGED, "batch": 5, "page_size": 1, "kv_dtype": "fp8", "kv_scales": "head"}),
+        (2, {**PAGED, "batch": 1, "page_size": 64, "dtype": "fp16"}),
+        (2, {**PAGED, "batch": 6, "page_size": 64, "result": "heads"}),
+        (3, {**ONE_HEAD, "batch": 3, "page_size": 16}),
+        (1, {**ONE_HEAD, "batch": 40, "page_size": 16, "kv_len": 20}),
+    ],
+)
+def test_lengths_differ_from_launch_to_launch_on_one_scratch(
+    world_size: int, sizes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of any number and kind, none at all among them, and others on each rank."""
+    problem = WORKLOAD.problem_type(world_size=world_size, **sizes)
+    task = Task(problem, on_cpu())
+    default = WORKLOAD.default_config(task).replace(block_n=16, num_warps=2)
+    changes: list[dict[str, Any]] = [
+        {"programs_per_head": 5}, {"programs_per_head": 8, "reducer": "last", "program_order": "tokens"},
+        {"programs_per_head": 1, "reducer": "last", "program_order": "tokens", "protocol": "ll"},
+        {"programs_per_head": 6, "protocol": "sentinel", "program_order": "tokens"},
+        {"programs_per_head": 3, "reducer": "kernel", "exchange": "two_shot"},
+        {"programs_per_head": 4, "reducer": "last", "combine_site": "next_launch"},
+    ]  # fmt: skip
+    configs = [default.replace(**change) for change in changes]
+    configs = [config for config in configs if WORKLOAD.space.violation(config, task) is None]
+    assert len(configs) >= 4
+    file = Path(__file__).parent / "flash_decode_on_ranks.py"
+    argument = {"problem": problem.as_dict(), "configs": [dict(config) for config in configs]}
+    for found in run_ranks(str(file), "replay_with_other_lengths", world_size, tmp_path, argument=argument):
+        assert found == []
 
 
 @pytest.mark.parametrize("soft_cap", [0, 3])
@@ -154,7 +193,7 @@ def test_the_reference_is_the_textbooks_attention(soft_cap: int, monkeypatch: py
 
 
 LARGE: Knobs = {
-    "block_n": (16, 32, 64, 128), "kv_splits": (1, 3, 8, 22, 64), "heads_per_program": (1, 4, 8, 16),
+    "block_n": (16, 32, 64, 128), "programs_per_head": (1, 3, 8, 22, 66), "heads_per_program": (1, 4, 8, 16),
     "num_warps": (2, 4, 8), "num_stages": (1, 2, 3, 4, 5), "transfer_heads": (1, 2, 4, 8), "combine_heads": (1, 2, 4),
 }  # fmt: skip
 
@@ -167,17 +206,17 @@ PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
     [
         {**PAPER, "batch": 1, "kv_len": 8192},
         {**PAPER, "batch": 4, "kv_len": 32768},
-        {**PAPER, "batch": 16, "kv_len": 8192, "ragged": True},
+        {**PAPER, "batch": 16, "kv_len": 8192},
         {**PAPER, "batch": 1, "kv_len": 5000, "page_size": 16, "dtype": "bf16"},
-        {"batch": 8, "q_heads": 64, "kv_heads": 8, "head_dim": 128, "kv_len": 4096, "page_size": 64, "ragged": True},
+        {"batch": 8, "q_heads": 64, "kv_heads": 8, "head_dim": 128, "kv_len": 4096, "page_size": 64},
         {"batch": 3, "q_heads": 32, "kv_heads": 16, "head_dim": 256, "kv_len": 4097, "page_size": 16, "soft_cap": 50},
-        {"batch": 2, "q_heads": 48, "kv_heads": 16, "head_dim": 64, "kv_len": 1000, "page_size": 7, "ragged": True},
+        {"batch": 2, "q_heads": 48, "kv_heads": 16, "head_dim": 64, "kv_len": 1000, "page_size": 7},
         {"batch": 2, "q_heads": 16, "kv_heads": 16, "head_dim": 128, "kv_len": 2048, "page_size": 128},
         {"batch": 5, "q_heads": 32, "kv_heads": 1, "head_dim": 64, "kv_len": 777, "dtype": "fp16", "soft_cap": 30},
-        {"batch": 1, "q_heads": 1, "kv_heads": 1, "head_dim": 256, "kv_len": 100, "ragged": True},
-        {"batch": 64, "q_heads": 8, "kv_heads": 8, "head_dim": 64, "kv_len": 512, "page_size": 16, "ragged": True},
+        {"batch": 1, "q_heads": 1, "kv_heads": 1, "head_dim": 256, "kv_len": 100},
+        {"batch": 64, "q_heads": 8, "kv_heads": 8, "head_dim": 64, "kv_len": 512, "page_size": 16},
         {**PAPER, "batch": 1, "kv_len": 8192, "result": "heads"},
-        {"batch": 9, "q_heads": 16, "kv_heads": 1, "head_dim": 128, "kv_len": 777, "ragged": True, "result": "heads"},
+        {"batch": 9, "q_heads": 16, "kv_heads": 1, "head_dim": 128, "kv_len": 777, "result": "heads"},
     ],
     ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
 )

@@ -20,8 +20,9 @@ OTHERS: dict[str, dict[str, Any]] = {
     "all_gather_gemm": {"split_k": 2, "peer_order": "rotate"},
     "gemm_reduce_scatter": {"mode": "pull", "split_k": 2},
     "gemm_all_reduce": {"mode": "two_shot", "protocol": "ll", "split_k": 2},
-    "flash_decode": {"block_n": 32, "kv_splits": 2, "reducer": "last", "transfer_heads": 2, "wire": "rounded"},
-}
+    "flash_decode": {"block_n": 32, "programs_per_head": 2, "reducer": "last", "program_order": "tokens",
+                     "transfer_heads": 2, "wire": "rounded"},
+}  # fmt: skip
 """Knobs of a second config whose kernels differ most from the default's."""
 
 

@@ -56,8 +56,8 @@ def test_every_mode_is_right_under_the_interpreter(name: str, ranks: int, fields
 
 SPLITS = [
     {
-        "block_n": 16, "kv_splits": 2, "heads_per_program": 2, "num_warps": 2, "num_stages": 2, "transfer_heads": 1,
-        "combine_heads": 1,
+        "block_n": 16, "programs_per_head": 2, "heads_per_program": 2, "num_warps": 2, "num_stages": 2,
+        "transfer_heads": 1, "combine_heads": 1,
     },
 ]  # fmt: skip
 
@@ -68,8 +68,7 @@ SPLITS = [
     [
         {"batch": 1, "q_heads": 4, "kv_heads": 2, "kv_dtype": "fp8", "kv_scales": "head", "page_size": 16,
          "dtype": "fp16"},
-        {"batch": 2, "q_heads": 2, "kv_heads": 1, "kv_dtype": "fp8_e5m2", "kv_scales": "tensor", "ragged": True,
-         "soft_cap": 3},
+        {"batch": 2, "q_heads": 2, "kv_heads": 1, "kv_dtype": "fp8_e5m2", "kv_scales": "tensor", "soft_cap": 3},
     ],
     ids=["head", "tensor"],
 )  # fmt: skip
@@ -90,9 +89,9 @@ def test_flash_decode_over_a_scaled_cache_is_right_on_gpus(ranks: int, cache: st
     here, found = machine(), workload("flash_decode")
     problem = found.problem_type(
         world_size=ranks * here.gpus, batch=3, q_heads=96, kv_heads=12, head_dim=128, kv_len=8000, page_size=16,
-        ragged=True, kv_dtype=cache, kv_scales=scales,
+        kv_dtype=cache, kv_scales=scales,
     )  # fmt: skip
-    splits = {**SPLITS[0], "block_n": 64, "kv_splits": 8, "heads_per_program": 8, "num_warps": 4}
+    splits = {**SPLITS[0], "block_n": 64, "programs_per_head": 8, "heads_per_program": 8, "num_warps": 4}
     check_all(found, problem, few(problem, variants(found, problem, here, [splits]), 8), DECODE_MODES)
 
 

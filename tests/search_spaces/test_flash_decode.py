@@ -73,7 +73,7 @@ def test_words_are_no_fewer_than_threads() -> None:
 
 LAST = Config(
     {
-        "mode": "fused", "block_n": 64, "kv_splits": 8, "heads_per_program": 8, "num_warps": 4, "num_stages": 3,
+        "mode": "fused", "block_n": 64, "programs_per_head": 8, "heads_per_program": 8, "num_warps": 4, "num_stages": 3,
         "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1,
         "combine_heads": 1, "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
     }
@@ -109,14 +109,15 @@ LAST = Config(
         ({"protocol": "ll", "wire": "rounded"}, {}, H100, "LL words hold fp32"),
         ({"protocol": "sentinel", "wire": "rounded"}, {}, H100, None),
         ({"protocol": "ll", "exchange": "two_shot"}, {}, H100, "words go one way"),
-        ({"kv_splits": 8}, {"kv_len": 7 * 64 + 1}, H100, None),
-        ({"kv_splits": 8}, {"kv_len": 7 * 64}, H100, "steps for each split"),
-        ({"block_n": 128, "kv_splits": 1}, {"kv_len": 64}, H100, "no longer than the sequence"),
-        # 32 programs for each of 132 units, of 8 splits.
-        ({}, {"batch": 264}, H100, None),
-        ({}, {"batch": 265}, H100, "waves"),
-        ({"kv_splits": 1}, {"batch": 8 * 265}, H100, None),
-        ({"heads_per_program": 4}, {"batch": 133}, H100, "waves"),
+        ({}, {"kv_len": 7 * 64 + 1}, H100, None),
+        ({}, {"kv_len": 7 * 64}, H100, "steps for each program"),
+        ({}, {"kv_len": 7 * 32, "batch": 3}, H100, None),
+        ({"block_n": 128, "programs_per_head": 1}, {"kv_len": 64}, H100, "no longer than the sequence"),
+        # 8 programs for each of 132 units, of 528 for each of two heads.
+        ({"programs_per_head": 528}, {"kv_len": 1 << 16}, H100, None),
+        ({"programs_per_head": 608}, {"kv_len": 1 << 16}, H100, "waves"),
+        ({"programs_per_head": 528, "heads_per_program": 4}, {"kv_len": 1 << 16}, H100, "waves"),
+        ({"programs_per_head": 1}, {"batch": 8 * 265}, H100, None),
         ({"block_n": 256, "num_stages": 1}, {"head_dim": 256}, MI350X, "registers of a step"),
         ({"block_n": 32, "num_stages": 1}, {"head_dim": 256}, MI350X, None),
         ({"block_n": 32, "num_stages": 1, "num_warps": 2}, {"head_dim": 256}, MI350X, "registers of a step"),
@@ -160,22 +161,22 @@ def test_as_many_stages_as_shared_memory_holds(
 @pytest.mark.parametrize(
     ("machine", "fields", "shape"),
     [
-        # 12 groups: 22 splits make two programs for each of 132 units.
+        # 12 heads: 22 programs for each are two for each of 132 units.
         (H100, {"q_heads": 96, "kv_heads": 12}, (22, 8, 1, 1)),
         (H100, {"q_heads": 8, "kv_heads": 1, "kv_len": 77}, (2, 8, 1, 1)),  # a step for each
-        (H100, {"q_heads": 8, "kv_heads": 1, "kv_len": 1 << 19}, (128, 8, 1, 1)),
-        (H100, {"q_heads": 64, "kv_heads": 8, "batch": 64}, (1, 8, 8, 4)),
-        (H100, {"q_heads": 128, "kv_heads": 1, "batch": 16}, (3, 16, 8, 4)),
-        (H100, {"q_heads": 128, "kv_heads": 8, "batch": 16, "world_size": 32, "result": "heads"}, (3, 16, 4, 4)),
-        (MI300X, {"q_heads": 64, "kv_heads": 8, "batch": 64}, (4, 8, 8, 4)),  # of 1216, 2 and 3 leave more idle
+        (H100, {"q_heads": 8, "kv_heads": 1, "kv_len": 1 << 19}, (264, 8, 1, 1)),
+        (H100, {"q_heads": 64, "kv_heads": 8, "batch": 64}, (33, 8, 8, 4)),
+        (H100, {"q_heads": 128, "kv_heads": 1, "batch": 16}, (33, 16, 8, 4)),
+        (H100, {"q_heads": 128, "kv_heads": 8, "batch": 16, "world_size": 32, "result": "heads"}, (33, 16, 4, 4)),
+        (MI300X, {"q_heads": 64, "kv_heads": 8, "batch": 64}, (76, 8, 8, 4)),
     ],
 )
-def test_splits_and_transfers_that_are_written_down_unmeasured(
+def test_programs_and_transfers_that_are_written_down_unmeasured(
     machine: Machine, fields: dict[str, Any], shape: tuple[int, ...]
 ) -> None:
     sizes = {"batch": 1, "head_dim": 128, "kv_len": 32768, "world_size": 2}
     default = FOUND.default_config(Task(FOUND.problem_type(**{**sizes, **fields}), machine))
-    names = ("kv_splits", "heads_per_program", "transfer_heads", "combine_heads")
+    names = ("programs_per_head", "heads_per_program", "transfer_heads", "combine_heads")
     assert tuple(default[name] for name in names) == shape
     assert default["num_stages"] == (3 if machine is H100 else 2)
 
@@ -216,5 +217,5 @@ def test_a_sample_of_the_space_compiles_and_fits(machine: Machine, compilers: Co
 def test_the_space_holds_the_papers_config() -> None:
     paper = FOUND.problem_type(batch=1, q_heads=96, kv_heads=12, head_dim=128, kv_len=8192, dtype="fp16", world_size=8)
     default = FOUND.default_config(Task(paper, H200))
-    constants = {"block_n": 64, "kv_splits": 32, "heads_per_program": 8, "num_warps": 4, "num_stages": 2}
+    constants = {"block_n": 64, "programs_per_head": 32, "heads_per_program": 8, "num_warps": 4, "num_stages": 2}
     FOUND.space.check(default.replace(**constants, reducer="kernel", combine_site="next_launch"), Task(paper, H200))

@@ -1,9 +1,10 @@
-"""Device code of flash decode: split-KV attention, and the kernels.
+"""Device code of flash decode: attention, each program to its share of the KV tokens, and the kernels.
 
-Rows are those of the output, row = sequence * q_heads + query head. A *group* is what one program attends to: up to
-HPP query heads of one KV head. A *unit* is TRANSFER_HEADS heads of a group: what one signal covers, and what one
-program reduces, delivers and combines, TILE heads at a time. Units have the same numbers on every rank. Why launches
-may follow each other without a barrier, and why no wait can starve its producer, stands at the top of ``exchange.py``.
+Rows are those of the output, row = sequence * q_heads + query head. A *head block* is what one program attends for: up
+to HPP query heads of one KV head; a *group* is a head block of one sequence. A *unit* is TRANSFER_HEADS heads of a
+group: what one signal covers, and what one program reduces, delivers and combines, TILE heads at a time. Units have the
+same numbers on every rank. Why launches may follow each other without a barrier, and why no wait can starve its
+producer, stands at the top of ``exchange.py``.
 """
 
 from __future__ import annotations
@@ -15,14 +16,24 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.flash_decode.exchange import (
+    Parts,
     Records,
     Units,
     combine_unit,
     combines_here,
     deliver_unit,
     home_of_unit,
+    part_of,
     rows_of_unit,
     wait_for_unit,
+)
+from autotune.kernels.flash_decode.shares import (
+    blocks_before,
+    blocks_of,
+    programs_of,
+    programs_of_sequence,
+    sequence_of,
+    share_of,
 )
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import finish, finish_unordered, read_epoch
@@ -30,10 +41,10 @@ from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.softmax import finalize
 
 TRAILED = tl.constexpr(traces.MOST_EVENTS.value - 1)
-"""The number of a trailing program's wait for its splits, in a trace."""
+"""The number of a trailing program's wait for its parts, in a trace."""
 
 ELSEWHERE = tl.constexpr(0)
-"""The reducer of splits: another kernel, the program whose split came last, or programs behind the attending ones."""
+"""The reducer of parts: another kernel, the program whose part came last, or programs behind the attending ones."""
 LAST = tl.constexpr(1)
 TRAILING = tl.constexpr(2)
 
@@ -143,26 +154,26 @@ def elements_of(total_rows, D: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.cons
 
 @triton.jit(
     do_not_specialize=[
-        "groups", "units", "total_rows", "heads_of_group", "kv_heads", "splits", "table_width", "finishing", "rank",
-        "spin_limit",
+        "head_blocks", "programs", "batch", "units", "total_rows", "heads_of_group", "kv_heads", "table_width",
+        "finishing", "rank", "spin_limit",
     ]
 )  # fmt: skip
 def attend_kernel(
     q, keys, values, table, lengths, key_scales, value_scales, out, scale,
-    groups, units, total_rows, heads_of_group, kv_heads, splits, table_width,
+    head_blocks, programs, batch, units, total_rows, heads_of_group, kv_heads, table_width,
     parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
     epoch_counter, arrived, arrivals, returns, finishing, trace, rank, heap_bases, status, spin_limit,
     D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
-    AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr,
+    AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr, SCAN: tl.constexpr,
     UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr,
     PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, REDUCER: tl.constexpr,
     DELIVERY: tl.constexpr, COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
-    """Split-KV attention: groups * splits programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
+    """Attention: head_blocks * programs programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
 
-    HEADS_FIRST: the head varies fastest across program ids, so that neighbouring programs attend to one split of heads
-    that lie side by side in the cache; otherwise the split does. TRAILING: ``units`` more programs come behind.
-    ``finishing`` programs share the epoch where this kernel combines. MEMORY is for ``tune taxes`` alone.
+    HEADS_FIRST: the heads vary fastest across program ids, so that neighbouring programs attend to the same tokens of
+    heads that lie side by side in the cache; otherwise the tokens do. TRAILING: ``units`` more programs come behind.
+    ``finishing``: groups, or units, that are counted where this kernel combines. MEMORY is for ``tune taxes`` alone.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     records = Records(
@@ -173,78 +184,108 @@ def attend_kernel(
     ATTENTION: tl.constexpr = known(Attention, D, HEADS, BLOCK_N, PAGE, CAP, AHEAD)
     pid = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
-    target = ((epoch + 1) * splits).to(tl.int32)
+    attending = head_blocks * programs
+    first_group = 0
+    groups = 0
     first_unit = 0
-    last_unit = 0
-    if pid < groups * splits:
+    units_here = UNITS
+    if pid < attending:
         if HEADS_FIRST:
-            group = pid % groups
-            split = pid // groups
+            head_block = pid % head_blocks
+            program = pid // head_blocks
         else:
-            group = pid // splits
-            split = pid % splits
-        kv_row = group // BLOCKS
-        block = group % BLOCKS
-        sequence = kv_row // kv_heads
-        first_row = kv_row * heads_of_group + block * HPP
-        end_row = kv_row * heads_of_group + tl.minimum(heads_of_group, (block + 1) * HPP)
-        length = tl.load(lengths + sequence)
-        of_head = kv_row % kv_heads if SCALE_OF_HEAD else 0
-        # Splits begin at multiples of BLOCK_N, so that a step that fits a page lies in one.
-        share = tl.cdiv(tl.cdiv(length, splits), BLOCK_N) * BLOCK_N
-        traces.begin(trace, traces.TILE, 0, group * splits + split)
-        cache = Cache(
-            keys, values, table + tl.cast(sequence, tl.int64) * table_width, kv_heads,
-            key_scales + of_head if key_scales is not None else None,
-            value_scales + of_head if value_scales is not None else None,
-        )  # fmt: skip
-        end = tl.minimum(length, (split + 1) * share)
-        result, lse = attend(q, cache, first_row, end_row, kv_row % kv_heads, split * share, end, scale, ATTENTION)
-        rows = first_row + tl.arange(0, HEADS)
-        columns = tl.arange(0, D)
-        place = tl.cast(split, tl.int64) * total_rows + rows
-        mask = (rows < end_row)[:, None]
-        tl.store(parts + place[:, None] * D + columns[None, :], result, mask=mask)
-        tl.store(part_lse + place, lse, mask=rows < end_row)
+            head_block = pid // programs
+            program = pid % programs
+        kv_head = head_block // BLOCKS
+        first_head = kv_head * heads_of_group + head_block % BLOCKS * HPP
+        end_head = kv_head * heads_of_group + tl.minimum(heads_of_group, (head_block % BLOCKS + 1) * HPP)
+        of_head = kv_head if SCALE_OF_HEAD else 0
+        q_heads = kv_heads * heads_of_group
+        traces.begin(trace, traces.TILE, 0, head_block * programs + program)
+        total = blocks_before(batch, lengths, BLOCK_N, SCAN)
+        block, stop = share_of(program, total, programs)
+        sequence, begin = sequence_of(block, lengths, batch, BLOCK_N, SCAN)
+        while block < stop:
+            length = tl.load(lengths + sequence)
+            end = begin + blocks_of(length, BLOCK_N)
+            cache = Cache(
+                keys, values, table + tl.cast(sequence, tl.int64) * table_width, kv_heads,
+                key_scales + of_head if key_scales is not None else None,
+                value_scales + of_head if value_scales is not None else None,
+            )  # fmt: skip
+            result, lse = attend(
+                q, cache, sequence * q_heads + first_head, sequence * q_heads + end_head, kv_head,
+                (block - begin) * BLOCK_N, tl.minimum(length, (tl.minimum(end, stop) - begin) * BLOCK_N), scale,
+                ATTENTION,
+            )  # fmt: skip
+            rows = part_of(sequence, program) * q_heads + first_head + tl.arange(0, HEADS)
+            mask = first_head + tl.arange(0, HEADS) < end_head
+            place = parts + tl.cast(rows, tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
+            tl.store(place, result, mask=mask[:, None])
+            tl.store(part_lse + rows, lse, mask=mask)
+            group = sequence * head_blocks + head_block
+            if REDUCER == TRAILING:
+                tl.debug_barrier()
+                tl.atomic_add(arrived + group * UNITS + tl.arange(0, UNITS), 1, sem="release", scope="gpu")
+            elif REDUCER == LAST:
+                tl.debug_barrier()
+                before = tl.atomic_add(arrived + group, 1, sem="acq_rel", scope="gpu")
+                _, sharing = programs_of(begin, end, total, programs)
+                if before + 1 == sharing:
+                    tl.store(arrived + group, 0)
+                    first_group = tl.where(groups == 0, group, first_group)
+                    groups += 1
+            block = tl.minimum(end, stop)
+            begin = end
+            sequence += 1
         traces.end(trace, traces.TILE, 0)
-        if REDUCER != ELSEWHERE:
-            tl.debug_barrier()
-            before = tl.atomic_add(arrived + group, 1, sem="acq_rel", scope="gpu")
-            if REDUCER == LAST:
-                if before + 1 == target:
-                    first_unit = group * UNITS
-                    last_unit = first_unit + UNITS
     elif REDUCER == TRAILING:
-        first_unit = pid - groups * splits
-        last_unit = first_unit + 1
-        traces.begin(trace, traces.WAIT, TRAILED, first_unit)
-        heap.wait(arrived + first_unit // UNITS, target, peers)
-        traces.end(trace, traces.WAIT, TRAILED)
+        first_group = (pid - attending) // UNITS
+        groups = 1
+        first_unit = (pid - attending) % UNITS
+        units_here = 1
     if REDUCER != ELSEWHERE:
-        for unit in range(first_unit, last_unit):
-            traces.begin(trace, traces.SENT, unit - first_unit, unit)
-            deliver_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, DELIVERY, MEMORY)
-            traces.end(trace, traces.SENT, unit - first_unit)
+        for turn in range(groups):
+            group = first_group + turn * head_blocks
+            sequence = group // head_blocks
+            first, count = programs_of_sequence(sequence, lengths, batch, programs, BLOCK_N, SCAN)
+            if REDUCER == TRAILING:
+                counter = arrived + group * UNITS + first_unit
+                traces.begin(trace, traces.WAIT, TRAILED, group * UNITS + first_unit)
+                heap.wait(counter, count, peers)
+                tl.store(counter, 0)
+                traces.end(trace, traces.WAIT, TRAILED)
+            found = Parts(parts, part_lse, kv_heads * heads_of_group, first, count)
+            for unit in range(group * UNITS + first_unit, group * UNITS + first_unit + units_here):
+                event = turn * UNITS + unit % UNITS - first_unit
+                traces.begin(trace, traces.SENT, event, unit)
+                deliver_unit(unit, found, epoch, records, peers, FORM, DELIVERY, MEMORY)
+                traces.end(trace, traces.SENT, event)
         if COMBINE:
-            if first_unit < last_unit:
-                finish_unordered(epoch_counter, finishing, first_unit == 0)
-            for unit in range(first_unit, last_unit):
-                traces.begin(trace, traces.WAIT, unit - first_unit, unit)
-                combine_unit(unit, out, epoch, records, peers, FORM, DELIVERY)
-                traces.end(trace, traces.WAIT, unit - first_unit)
+            if groups > 0:
+                finish_unordered(epoch_counter, finishing, first_group * UNITS + first_unit == 0, groups)
+            for turn in range(groups):
+                group = first_group + turn * head_blocks
+                for unit in range(group * UNITS + first_unit, group * UNITS + first_unit + units_here):
+                    event = turn * UNITS + unit % UNITS - first_unit
+                    traces.begin(trace, traces.WAIT, event, unit)
+                    combine_unit(unit, out, epoch, records, peers, FORM, DELIVERY)
+                    traces.end(trace, traces.WAIT, event)
             heap.seal(status, out, elements_of(total_rows, D, WORLD, OWNED))
 
 
 @triton.jit(
-    do_not_specialize=["units", "total_rows", "heads_of_group", "splits", "finishing", "rank", "spin_limit"]
+    do_not_specialize=[
+        "programs", "batch", "units", "total_rows", "heads_of_group", "kv_heads", "finishing", "rank", "spin_limit",
+    ]
 )  # fmt: skip
 def reduce_kernel(
-    out, units, total_rows, heads_of_group, splits,
+    out, lengths, programs, batch, units, total_rows, heads_of_group, kv_heads,
     parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
     epoch_counter, arrivals, returns, finishing, rank, heap_bases, status, spin_limit,
-    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr,
-    DELIVERY: tl.constexpr, COMBINE: tl.constexpr,
+    D: tl.constexpr, BLOCK_N: tl.constexpr, SCAN: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr,
+    HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr, PART_CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr, COMBINE: tl.constexpr,
 ):  # fmt: skip
     """The work after the attention, one program per unit, as a separate kernel."""
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
@@ -255,7 +296,10 @@ def reduce_kernel(
     FORM: tl.constexpr = known(Units, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED, PART_CHUNK, CHUNK)
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
-    deliver_unit(unit, parts, part_lse, splits, epoch, records, peers, FORM, DELIVERY)
+    sequence = unit // (UNITS * BLOCKS * kv_heads)
+    first, count = programs_of_sequence(sequence, lengths, batch, programs, BLOCK_N, SCAN)
+    found = Parts(parts, part_lse, kv_heads * heads_of_group, first, count)
+    deliver_unit(unit, found, epoch, records, peers, FORM, DELIVERY)
     if COMBINE:
         finish_unordered(epoch_counter, finishing, unit == 0)
         combine_unit(unit, out, epoch, records, peers, FORM, DELIVERY)
@@ -277,7 +321,7 @@ def push_kernel(
     FORM: tl.constexpr = known(Units, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED)
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
-    deliver_unit(unit, None, None, None, epoch, records, peers, FORM, DELIVERY)
+    deliver_unit(unit, None, epoch, records, peers, FORM, DELIVERY)
     if WAIT:
         first, _ = rows_of_unit(unit, heads_of_group, FORM)
         owner, _ = home_of_unit(first, FORM)

@@ -1,24 +1,31 @@
-"""After the attention: the reduction of its splits, the exchange between the ranks, the combination.
+"""After the attention: the reduction of a sequence's parts, the exchange between the ranks, the combination.
 
-A unit's way: its splits are attended to, in any order; then it is reduced here, delivered to who combines it (every
-rank, or one: with ``exchange=two_shot`` rank unit % WORLD, with ``result=heads`` the owner of its heads), combined
-there, and with ``two_shot`` returned to every rank. Where heads have owners (OWNED, heads per rank, is not 0), records
-have a block for each of them, and a unit's heads have one owner: a constraint of the space.
+A unit's way: the programs that share its sequence (``shares.py``) attend to it, in any order, and each leaves a part;
+then it is reduced here, delivered to who combines it (every rank, or one: with ``exchange=two_shot`` rank unit % WORLD,
+with ``result=heads`` the owner of its heads), combined there, and with ``two_shot`` returned to every rank. Where heads
+have owners (OWNED, heads per rank, is not 0), records have a block for each of them, and a unit's heads have one owner:
+a constraint of the space.
 
 Launch after launch without a barrier. Inbox and outbox have two slots, used in turn (epoch & 1). A rank that delivers
 in epoch e has finished its launch e - 1, hence held its whole result of it, which is not empty, hence whoever combined
 that had every rank's partial results of e - 1, hence every rank had begun e - 1 and finished e - 2, whose programs were
-the slot's last readers. Counters only grow, by one a launch (``arrived`` by the number of splits), and may wrap around;
-so may epochs. Every program reads the epoch before all else; the last of those that combine, or that pass where others
-do, advances it, when all splits of all units have arrived, hence when nobody has still to read it. What a slot still
-holds as LL words (``primitives/ll.py``) is of e - 2. Sentinel words (``primitives/sentinel.py``) are read by one
-program each, the one that combines their unit; it empties them, in e - 2 at the latest: so the slot is empty in e.
+the slot's last readers. Counters only grow, by one a launch, and may wrap around; so may epochs. ``arrived`` alone
+counts within a launch, for how many programs share a sequence changes with the lengths: who reduces, one program for
+each counter, sets it back to zero when the last part has arrived, and the next launch begins when this one has ended.
+Every program reads the epoch before all else; the last of those that combine, or that pass where others do, advances
+it. Every sequence, an empty one too, has a block and so a part: as many are counted whatever the lengths, and when all
+are, only programs without a share may still have to read the epoch, and do nothing with it. What a slot still holds as
+LL words (``primitives/ll.py``) is of e - 2. Sentinel words (``primitives/sentinel.py``) are read by one program each,
+the one that combines their unit; it empties them, in e - 2 at the latest: so the slot is empty in e.
 
-No wait can starve its producer. Programs wait only for units of their own number, or for splits of it. What attends
-never waits, and its programs have lower ids than those that wait behind them, so are dispatched first; where the last
-split's program goes on, all splits of its unit have begun. So look at the lowest unit that is unfinished on some rank:
-lower ones hold no place any more, higher ones were not dispatched before it, thus its programs are all running, and
-they deliver before they wait. The interpreter, one program after another, goes the same way.
+No wait can starve its producer. Programs wait when they have delivered all that they reduce, and for nothing else.
+What attends for programs behind it never waits, and has lower ids, so is dispatched first; these programs wait for
+their own unit, so the lowest one that is unfinished on some rank has no waiting program before it. Where the last of a
+sequence's programs reduces and combines, programs follow one another head block by head block (a constraint): take the
+lowest unit in that order, of each head block by sequence, that is not delivered on some rank. A program of it that is
+not dispatched finds places held by lower ones, of lower head blocks or of the same one and earlier tokens. What they
+have reduced are lower units, which every rank has delivered: they end. The interpreter, one program after another, goes
+the same way.
 """
 
 from __future__ import annotations
@@ -50,7 +57,7 @@ ONE_SHOT_SENTINEL = tl.constexpr(4)
 Units = namedtuple(
     "Units", "D UNITS BLOCKS HPP TRANSFER_HEADS TILE WORLD OWNED PART_CHUNK CHUNK", defaults=(None, None)
 )  # fmt: skip
-"""How rows are cut into units, and who has them. PART_CHUNK splits are merged at once, and CHUNK ranks."""
+"""How rows are cut into units, and who has them. PART_CHUNK parts are merged at once, and CHUNK ranks."""
 
 Records = namedtuple(
     "Records", "units total_rows heads_of_group mine mine_lse inbox inbox_lse value_stride lse_stride "
@@ -59,6 +66,19 @@ Records = namedtuple(
 """Partial results of ``units`` units, values and LSEs: this rank's own, and those of all ranks in the inbox; and what
 says that they are there.
 """
+
+Parts = namedtuple("Parts", "results lse q_heads first programs")
+"""The partial results of a sequence by so many programs from the ``first`` on, each ``q_heads`` rows after the one
+before.
+"""
+
+
+@triton.jit
+def part_of(sequence, program):
+    """The place of a program's part of a sequence among all parts. From one part to the next, in order, sequence or
+    program grow and neither falls: so no two have the same place, and there are less than batch + programs of them.
+    """
+    return sequence + program
 
 
 @triton.jit
@@ -181,16 +201,14 @@ def through_memory(result, lse, rows, valid, mine, mine_lse):
 
 @triton.jit
 def deliver_unit(
-    unit, parts, part_lse, splits, epoch, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr,
-    MEMORY: tl.constexpr = False,
+    unit, parts, epoch, records, peers, FORM: tl.constexpr, DELIVERY: tl.constexpr, MEMORY: tl.constexpr = False,
 ):  # fmt: skip
-    """Merge a unit's splits and deliver it; or deliver what our own records have of it, where ``parts`` is None.
+    """Merge a unit's parts and deliver it; or deliver what our own records have of it, where ``parts`` is None.
     MEMORY, for ``tune taxes`` alone: by way of our own records.
     """
     first, end = rows_of_unit(unit, records.heads_of_group, FORM)
     owner, excess = home_of_unit(first, FORM)
     kept, kept_lse = own_block(records, owner, FORM)
-    stride = records.total_rows
     for tile in range(FORM.TRANSFER_HEADS // FORM.TILE):
         rows = first + tile * FORM.TILE + tl.arange(0, FORM.TILE)
         valid = rows < end
@@ -200,8 +218,10 @@ def deliver_unit(
             result = tl.load(kept + within, mask=valid[:, None], other=0.0)
             lse = tl.load(kept_lse + rows, mask=valid, other=float("-inf"))
         else:
+            shift = tl.cast(parts.first, tl.int64) * parts.q_heads
             result, lse = merge_parts(
-                parts, part_lse, stride * FORM.D, stride, rows, valid, splits, FORM.D, FORM.PART_CHUNK
+                parts.results + shift * FORM.D, parts.lse + shift, parts.q_heads * FORM.D, parts.q_heads, rows, valid,
+                parts.programs, FORM.D, FORM.PART_CHUNK,
             )  # fmt: skip
             rows -= excess
             if MEMORY:

@@ -1,6 +1,6 @@
 """Launches flash decode: its scratch, the launches of each mode, and their order.
 
-Every mode is made of the same kernels: attention, the reduction of its splits (in the attention's launch or after it),
+Every mode is made of the same kernels: attention, the reduction of its parts (in the attention's launch or after it),
 the exchange (the library's, a push kernel, or the reduction itself) and the combination.
 """
 
@@ -35,6 +35,11 @@ ONE_SHOT = {"signal": exchange.ONE_SHOT, "ll": exchange.ONE_SHOT_LL, "sentinel":
 MERGED_ELEMENTS = 32
 """Elements of parts that a merging thread holds at a time."""
 
+SCANS = (1, 32, 512)
+"""Sequences that a program scans at once, few kinds to compile: a single one without a scan, those of a warp without
+shared memory.
+"""
+
 SMALL_KERNEL_WARPS = 4
 """Warps of the kernels that only reduce, push or combine."""
 
@@ -45,7 +50,7 @@ class FlashDecodeKnobs(LadderKnobs):
 
     launch: str = "eager"
     block_n: int
-    kv_splits: int
+    programs_per_head: int
     heads_per_program: int
     num_warps: int
     num_stages: int
@@ -72,7 +77,9 @@ class Units:
     transfer_heads: int
     tile: int
     blocks: int
-    """Groups of one KV head of one sequence."""
+    """Blocks of a KV head's query heads."""
+    head_blocks: int
+    """Of all KV heads: groups of one sequence."""
     groups: int
 
     @classmethod
@@ -80,7 +87,8 @@ class Units:
         """A config whose exchange is the library's has units of one tile."""
         heads, tile = knobs.heads_per_program, knobs.combine_heads
         blocks = math.ceil(problem.group / heads)
-        return cls(heads, knobs.transfer_heads or tile, tile, blocks, problem.batch * problem.kv_heads * blocks)
+        head_blocks = problem.kv_heads * blocks
+        return cls(heads, knobs.transfer_heads or tile, tile, blocks, head_blocks, problem.batch * head_blocks)
 
     @property
     def of_group(self) -> int:
@@ -99,16 +107,17 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         return Tensors.allocate(problem, own)
 
     def scratch(self, task: Task[FlashDecode], knobs: FlashDecodeKnobs, shared: Allocate, own: Allocate) -> Scratch:
-        """Counters, inbox and splits, in every mode."""
+        """Counters, inbox and parts, in every mode."""
         problem = task.problem
         ints, fp32, dtype = torch.int32, torch.float32, TORCH_DTYPES[problem.dtype]
         units, world = Units.of(problem, knobs), problem.world_size
+        parts = (problem.batch + knobs.programs_per_head - 1, problem.q_heads)
         wire = dtype if knobs.wire == "rounded" else fp32
         sent, sent_lse = wire_type(knobs.protocol, wire), wire_type(knobs.protocol, fp32)
         outbox_rows = 2 * problem.rows if knobs.exchange == "two_shot" else 0
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
-            arrived=shared((units.groups,), ints),
+            arrived=shared((units.count,), ints),
             arrivals=shared((world, units.count), ints),
             returns=shared((units.count,), ints),
             inbox=Records.allocate(problem, world, wire, fp32, own)
@@ -116,8 +125,8 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
             else Records.allocate(problem, 2 * world, sent, sent_lse, shared),
             outbox=shared((outbox_rows, problem.head_dim), dtype),
             mine=Records.allocate(problem, world if problem.owned_heads else 1, wire, fp32, own),
-            parts=own((knobs.kv_splits, problem.rows, problem.head_dim), fp32),
-            part_lse=own((knobs.kv_splits, problem.rows), fp32),
+            parts=own((*parts, problem.head_dim), fp32),
+            part_lse=own(parts, fp32),
         )
 
     def scratch_bytes(self, problem: FlashDecode) -> int:
@@ -179,17 +188,17 @@ class _Planner:
         return [*self.local(_delivery(knobs)), self.combine(wait=True)]
 
     def local(self, to: Any, combine: bool = False) -> list[Launch]:
-        """Attention, the reduction of its splits and its delivery; ``combine``: and the combination."""
+        """Attention, the reduction of its parts and their delivery; ``combine``: and the combination."""
         knobs, problem, tensors, units = self.call.knobs, self.call.problem, self.call.tensors, self.units
         reducer = REDUCERS[knobs.reducer]
-        attending = units.groups * knobs.kv_splits
+        attending = units.head_blocks * knobs.programs_per_head
         arguments = self.common(knobs.num_warps) | self.own_records | self.reduction | {
             "q": tensors.q, "keys": tensors.k_cache, "values": tensors.v_cache, "table": tensors.block_table,
-            "lengths": tensors.lengths, "out": tensors.out, "key_scales": tensors.k_scale,
+            "out": tensors.out, "key_scales": tensors.k_scale,
             "value_scales": tensors.v_scale, "SCALE_OF_HEAD": problem.kv_scales == "head",
-            "scale": problem.head_dim**-0.5 * math.log2(math.e), "groups": units.groups,
-            "kv_heads": problem.kv_heads, "table_width": problem.pages, "arrived": self.call.scratch.arrived,
-            "HEADS": max(16, knobs.heads_per_program), "BLOCK_N": knobs.block_n, "PAGE": problem.page_size,
+            "scale": problem.head_dim**-0.5 * math.log2(math.e), "head_blocks": units.head_blocks,
+            "table_width": problem.pages, "arrived": self.call.scratch.arrived,
+            "HEADS": max(16, knobs.heads_per_program), "PAGE": problem.page_size,
             "CAP": problem.soft_cap, "AHEAD": knobs.table_reads == "ahead",
             "HEADS_FIRST": knobs.program_order == "heads", "REDUCER": reducer.value, "DELIVERY": to.value,
             "COMBINE": combine, "finishing": units.groups if reducer == device.LAST else units.count,
@@ -251,12 +260,14 @@ class _Planner:
 
     @property
     def reduction(self) -> dict[str, Any]:
-        """Arguments of the kernels that reduce splits."""
-        knobs, scratch = self.call.knobs, self.call.scratch
+        """Arguments of the kernels that reduce parts."""
+        knobs, problem, scratch = self.call.knobs, self.call.problem, self.call.scratch
         warps = SMALL_KERNEL_WARPS if knobs.reducer == "kernel" else knobs.num_warps
         return {
-            "splits": knobs.kv_splits, "parts": scratch.parts, "part_lse": scratch.part_lse,
-            "PART_CHUNK": self.chunk(warps, MERGED_ELEMENTS),
+            "lengths": self.call.tensors.lengths, "batch": problem.batch, "programs": knobs.programs_per_head,
+            "kv_heads": problem.kv_heads, "BLOCK_N": knobs.block_n,
+            "SCAN": next(count for count in SCANS if problem.batch <= count or count == SCANS[-1]),
+            "parts": scratch.parts, "part_lse": scratch.part_lse, "PART_CHUNK": self.chunk(warps, MERGED_ELEMENTS),
         }  # fmt: skip
 
     def chunk(self, warps: int, most: int) -> int:

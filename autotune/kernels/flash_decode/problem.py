@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Self
 
 from autotune.dtypes import FP8, OPERAND_TYPES
 from autotune.errors import InvalidProblem
-from autotune.problem import Problem, choice, flag, size
+from autotune.kernels.flash_decode.lengths import KINDS, WRITTEN, given_lengths, lengths_of
+from autotune.problem import Problem, choice, size, written
+from autotune.text import shortened
 
 HEAD_DIMS = (64, 128, 256)
 DTYPES = ("bf16", "fp16")
@@ -25,11 +29,15 @@ class FlashDecode(Problem):
     heads share KV heads in groups: head h reads KV head h * kv_heads // q_heads. With a soft cap c, logits x become
     c * tanh(x / c). A sequence without any token gives zeros. A cache of fp8 has scales in fp32, each rank its own: one
     for all keys and one for all values (``tensor``), or one for each KV head (``head``).
+
+    ``lengths`` says how long the sequences are in the inputs that a config is tuned with: it decides nothing about a
+    result. A call's own lengths may be any.
     """
 
     workload = "flash_decode"
     free = ("kv_len",)
     varying = ("batch",)
+    of_inputs = ("lengths",)
     of_default = {"dtype": "fp16"}
 
     batch: int = size("sequences")
@@ -40,7 +48,10 @@ class FlashDecode(Problem):
     page_size: int = size("tokens in a page of the KV cache", default=1)
     soft_cap: int = size("soft cap of the logits, by tanh; 0: none", default=0, least=0)
     dtype: str = choice("element type of q and of the output; accumulation is fp32", DTYPES, "bf16")
-    ragged: bool = flag("sequences of different lengths, some of them empty")
+    lengths: str = written(
+        "lengths of the sequences to tune with: even, geometric, one-long, all of these (mixed), or a file with a "
+        "number of tokens for each", given_lengths, metavar="WORD|FILE", default="mixed",
+    )  # fmt: skip
     kv_dtype: str = choice("element type of the KV cache; auto: as q", ("auto", *FP8), "auto")
     kv_scales: str = choice("scales of an fp8 KV cache: one, or one per KV head", CACHE_SCALES, "none")
     result: str = choice("all heads on every rank, or each rank its share of them", RESULTS, "replicated")
@@ -64,6 +75,27 @@ class FlashDecode(Problem):
             object.__setattr__(self, "kv_scales", "tensor")  # the same: one problem has one key
         if self.world_size == 1 and self.result == "heads":
             object.__setattr__(self, "result", "replicated")  # likewise
+        if self.batch == 1 and self.lengths in KINDS:
+            object.__setattr__(self, "lengths", KINDS[0])  # likewise
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        """Raise InvalidProblem unless the lengths are of a known kind, or recorded ones that fit."""
+        if self.lengths not in KINDS and not WRITTEN.fullmatch(self.lengths):
+            raise InvalidProblem(
+                f"lengths={shortened(self.lengths)!r}: {', '.join(KINDS)}, or numbers of tokens with commas between"
+            )
+        drawn = lengths_of(self.lengths, self.batch, self.kv_len)
+        if not 0 < max(drawn) <= self.kv_len:
+            raise InvalidProblem(
+                f"lengths={shortened(self.lengths)}: the longest of {self.batch} has {max(drawn)} tokens; from 1 to "
+                f"kv_len={self.kv_len} are needed"
+            )
+
+    def other_routings(self) -> dict[str, Self]:
+        """This problem with lengths of each other kind; nothing for a single sequence."""
+        kinds = [kind for kind in KINDS if kind != self.lengths and self.batch > 1]
+        return {kind: dataclasses.replace(self, lengths=kind) for kind in kinds}
 
     @property
     def group(self) -> int:
@@ -108,13 +140,8 @@ class FlashDecode(Problem):
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of all sequences on one rank; of ragged ones as many as are drawn: one of several sequences is empty,
-        every other one on one rank, and the rest are half as long as the longest.
-        """
-        if not self.ragged:
-            return self.batch * self.kv_len
-        elsewhere = self.batch // 2 // self.world_size if self.world_size > 1 else 0
-        return -(-max(1, self.batch - 1 - elsewhere) * self.kv_len // 2)
+        """Tokens of all sequences on one rank, with the lengths to tune with."""
+        return sum(lengths_of(self.lengths, self.batch, self.kv_len))
 
     @property
     def flops(self) -> int:

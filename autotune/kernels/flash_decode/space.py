@@ -16,11 +16,8 @@ OWN_EXCHANGE = ("iris_all_gather", "fine_grained_wait", "fused")
 OVERLAPPING = ("fine_grained_wait", "fused")
 """Modes whose combination waits block by block."""
 
-MOST_WAVES = 32
-"""Programs of the attention for each compute unit: beyond it splits only cost."""
-
-MOST_IDLE = 0.05
-"""Share of the machine that the default's splits may leave idle at the end."""
+MOST_WAVES = 8
+"""Programs of the attention for each compute unit: their shares are equal, so that more only cost."""
 
 REGISTER_ELEMENTS = 32
 """fp32 elements of a tile, or LL words of 64 bits, that a thread may hold while it merges."""
@@ -94,18 +91,21 @@ def _words_arrive(s: Task[FlashDecode], protocol: str) -> bool:
     return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
 
 
-def _splits_have_steps(s: Task[FlashDecode], kv_splits: int, block_n: int) -> bool:
-    return (kv_splits - 1) * block_n < int(s.problem.kv_len)
+def _programs_have_steps(s: Task[FlashDecode], programs_per_head: int, block_n: int) -> bool:
+    return (programs_per_head - 1) * block_n < s.problem.batch * s.problem.kv_len
 
 
 def _no_longer_than_sequence(s: Task[FlashDecode], block_n: int) -> bool:
     return block_n <= max(16, round_up(s.problem.kv_len))
 
 
-def _few_waves(s: Task[FlashDecode], kv_splits: int, heads_per_program: int) -> bool:
-    blocks = -(-s.problem.group // heads_per_program)
-    programs = s.problem.batch * s.problem.kv_heads * blocks * kv_splits
-    return kv_splits == 1 or programs <= MOST_WAVES * s.machine.compute_units
+def _head_by_head(s: Task[FlashDecode], reducer: str, program_order: str, combine_site: str) -> bool:
+    return reducer != "last" or program_order == "tokens" or combine_site == "next_launch"
+
+
+def _few_waves(s: Task[FlashDecode], programs_per_head: int, heads_per_program: int) -> bool:
+    programs = _head_blocks(s.problem, heads_per_program) * programs_per_head
+    return programs_per_head == 1 or programs <= MOST_WAVES * s.machine.compute_units
 
 
 def _fits_shared_memory(s: Task[FlashDecode], block_n: int, num_stages: int, heads_per_program: int) -> bool:
@@ -156,19 +156,21 @@ SPACE = Space(
     choices("launch", "eager", "graph", modes=SEVERAL_KERNELS, help="one by one, or as a CUDA graph",
             say={"eager": "launched one by one", "graph": "launched as a CUDA graph"}),
     numbers("block_n", 16, 32, 64, 128, 256, help="KV tokens of one step", say="{block_n} KV tokens per step"),
-    numbers("kv_splits", 1, 2, 3, 4, 5, 6, 8, 11, 12, 16, 22, 24, 32, 33, 44, 48, 64, 88, 96, 128,
-            help="parts of a sequence that are processed in parallel", say="{kv_splits:KV split}"),
+    numbers("programs_per_head", 1, 2, 3, 4, 5, 6, 8, 11, 12, 16, 19, 22, 25, 32, 33, 38, 44, 50, 64, 66, 76, 88,
+            101, 128, 132, 152, 202, 264, 304, 528, 608,
+            help="programs that share the batch's KV tokens equally, for each block of query heads of a KV head",
+            say="{programs_per_head:program} per block of heads"),
     numbers("heads_per_program", 1, 2, 4, 8, 16, 32, 64, help="query heads of one KV head that a program takes",
             say="{heads_per_program:query head} per program"),
     numbers("num_warps", 2, 4, 8, help="warps of an attending program", say="{num_warps:warp}"),
     numbers("num_stages", 1, 2, 3, 4, 5, help="depth of the software pipeline", say="{num_stages:pipeline stage}"),
     choices("table_reads", "in_step", "ahead", help="prefetch the block table one step ahead",
             say={"in_step": "", "ahead": "block table read one step ahead"}),
-    choices("program_order", "heads", "splits", help="which dimension varies fastest across program ids",
+    choices("program_order", "heads", "tokens", help="which dimension varies fastest across program ids",
             say="{program_order} vary fastest"),
     choices("reducer", "last", "trailing", "kernel",
-            help="who reduces the KV splits: the last split, extra programs, or a second kernel",
-            say={"last": "the last split reduces", "trailing": "trailing programs reduce",
+            help="who reduces the parts of a sequence: the last of its programs, extra ones, or a second kernel",
+            say={"last": "a sequence's last program reduces", "trailing": "trailing programs reduce",
                  "kernel": "a kernel of its own reduces"}),
     numbers("transfer_heads", 1, 2, 4, 8, 16, modes=OWN_EXCHANGE,
             help="transfer granularity: heads that one signal covers", say="{transfer_heads:head} per signal"),
@@ -216,10 +218,13 @@ SPACE = Space(
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("no longer than the sequence", ("block_n",), _no_longer_than_sequence,
                    "a step may exceed the sequence only by rounding up to a power of two"),
-        Constraint("steps for each split", ("kv_splits", "block_n"), _splits_have_steps,
-                   "a split would get no token even of the longest sequence"),
-        Constraint("waves", ("kv_splits", "heads_per_program"), _few_waves,
-                   "more than 32 programs per compute unit only add to the reduction"),
+        Constraint("steps for each program", ("programs_per_head", "block_n"), _programs_have_steps,
+                   "a program would get no token even if all sequences are as long as they may be"),
+        Constraint("head by head", ("reducer", "program_order", "combine_site"), _head_by_head,
+                   "the last program of a sequence waits for the peers' where programs vary fastest by tokens",
+                   modes=("fused",)),
+        Constraint("waves", ("programs_per_head", "heads_per_program"), _few_waves,
+                   "more than 8 programs per compute unit only add to the reduction"),
         Constraint("registers", ("heads_per_program", "block_n", "num_warps"), _fits_registers,
                    "the fp32 accumulator or the logits need more than 128 registers per thread"),
         Constraint("registers of a step", ("block_n", "num_warps"), _loads_fit_registers,
@@ -235,14 +240,14 @@ SPACE = Space(
 
 
 def default_config(task: Task[FlashDecode]) -> Config:
-    """One launch that does it all, with splits that fill the machine evenly: what one would write unmeasured."""
+    """One launch that does it all, by programs that fill the machine: what one would write unmeasured."""
     heads = min(16, round_up(task.problem.group))
     transfer_heads = _few_transfers(task, heads)
     config = Config(
         {
             "mode": "fused",
             "block_n": 64,
-            "kv_splits": _filling_splits(task, heads),
+            "programs_per_head": _filling_programs(task, heads),
             "heads_per_program": heads,
             "num_warps": 4,
             "num_stages": 3 if task.machine.kind != "hip" else 2,
@@ -265,8 +270,8 @@ def default_config(task: Task[FlashDecode]) -> Config:
     return config
 
 
-def _groups(problem: FlashDecode, heads: int) -> int:
-    return problem.batch * problem.kv_heads * -(-problem.group // heads)
+def _head_blocks(problem: FlashDecode, heads: int) -> int:
+    return problem.kv_heads * -(-problem.group // heads)
 
 
 def _few_transfers(task: Task[FlashDecode], heads: int) -> int:
@@ -274,7 +279,8 @@ def _few_transfers(task: Task[FlashDecode], heads: int) -> int:
     transfer_heads = 1
     while (
         transfer_heads < heads
-        and _groups(task.problem, heads) * heads > 2 * task.machine.compute_units * transfer_heads
+        and task.problem.batch * _head_blocks(task.problem, heads) * heads
+        > 2 * task.machine.compute_units * transfer_heads
     ):
         if not _have_one_owner(task.problem, 2 * transfer_heads):
             break
@@ -282,21 +288,15 @@ def _few_transfers(task: Task[FlashDecode], heads: int) -> int:
     return transfer_heads
 
 
-def _filling_splits(task: Task[FlashDecode], heads: int) -> int:
-    """The fewest splits that make two programs for each compute unit and leave few units idle while the last ones run.
-
-    As long as each split has a step of 64 tokens. Twice and a little, 288 programs on 132 units, would not do: a few
-    units have three of them, and the others wait.
-    """
-    groups, units = _groups(task.problem, heads), task.machine.compute_units
-    useful = [int(v) for v in SPACE.dimensions["kv_splits"].values if v == 1 or (int(v) - 1) * 64 < task.problem.kv_len]
-    enough = [splits for splits in useful if splits * groups >= 2 * units] or useful[-1:]
-    return next((splits for splits in enough if _idle(splits * groups, units) <= MOST_IDLE), enough[0])
-
-
-def _idle(programs: int, units: int) -> float:
-    """The share of the units' time that is nobody's, if all programs take as long and every unit takes its turn."""
-    return 1 - programs / (-(-programs // units) * units)
+def _filling_programs(task: Task[FlashDecode], heads: int) -> int:
+    """The most programs that are at most two for each compute unit, and have a step of 64 tokens each; at least one."""
+    blocks, problem = _head_blocks(task.problem, heads), task.problem
+    useful = [
+        int(programs) for programs in SPACE.dimensions["programs_per_head"].values
+        if (int(programs) - 1) * 64 < problem.batch * problem.kv_len
+        and int(programs) * blocks <= 2 * task.machine.compute_units
+    ]  # fmt: skip
+    return max(useful, default=1)
 
 
 def first_configs(task: Task[FlashDecode]) -> list[Config]:
@@ -306,7 +306,7 @@ def first_configs(task: Task[FlashDecode]) -> list[Config]:
         default,
         default.replace(protocol="ll"),
         default.replace(protocol="sentinel"),
-        default.replace(reducer="last"),
+        default.replace(reducer="last", program_order="tokens"),
         default.replace(reducer="kernel", combine_site="next_launch"),
         default.replace(exchange="two_shot", wire="rounded"),
     ]

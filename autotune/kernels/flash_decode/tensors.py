@@ -84,12 +84,12 @@ class Records:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Memory that one config's kernels share: counters (zero at the start), records, and splits."""
+    """Memory that one config's kernels share: counters (zero at the start), records, and parts."""
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
     arrived: torch.Tensor
-    """int32 [groups]: splits that have been finished here."""
+    """int32 [units]: parts of a sequence that have been finished here, in this launch; zero between launches."""
     arrivals: torch.Tensor
     """int32 [world_size, units]: partial results that have arrived."""
     returns: torch.Tensor
@@ -101,9 +101,9 @@ class Scratch:
     mine: Records
     """This rank's records, which another kernel or the library moves; a block for each owner of heads."""
     parts: torch.Tensor
-    """fp32 [kv_splits, rows, head_dim]"""
+    """fp32 [batch + programs_per_head - 1, q_heads, head_dim]: programs' parts of sequences, see ``part_of``."""
     part_lse: torch.Tensor
-    """fp32 [kv_splits, rows]"""
+    """fp32 [batch + programs_per_head - 1, q_heads]"""
 
     def poison(self) -> None:
         """Fill everything that kernels write to, the counters apart, with NaN; sentinel words stay empty."""

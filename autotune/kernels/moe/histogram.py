@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.errors import InputError
+from autotune.number_files import numbers_in
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 BASE = len(DIGITS)
@@ -21,9 +22,6 @@ MOST = BASE**2 - 1
 WRITTEN = re.compile("(?:[0-9a-z]{2})+")
 """A text as ``histogram_text`` makes it, but for the largest number."""
 
-MOST_BYTES = 1 << 20
-"""The largest file that is read."""
-
 
 def recorded_histogram(path: str | Path) -> str:
     """The ``histogram`` of a problem or operator, from a file of one count for each expert, in order.
@@ -31,16 +29,9 @@ def recorded_histogram(path: str | Path) -> str:
     The file is text: numbers of at least 0 between spaces, commas or line breaks, or a JSON list of them. Files whose
     counts are in proportion give the same text. Raises InputError where it cannot be read, or is something else.
     """
+    counts = numbers_in(path, "histogram", "count for each expert")
     try:
-        with Path(path).open("rb") as file:
-            text = file.read(MOST_BYTES + 1).decode()
-        if len(text) > MOST_BYTES:
-            raise InputError(f"more than {MOST_BYTES} bytes; expected one number for each expert")
-        return histogram_text([_number(word) for word in re.split(r"[\s,]+", text.strip().strip("[]").strip())])
-    except OSError as error:
-        raise InputError(f"histogram {path}: {error.strerror}; give a file with one count for each expert") from error
-    except ValueError as error:  # of the bytes, or a name with a null
-        raise InputError(f"histogram {path}: not text; give a file with one count for each expert") from error
+        return histogram_text(counts)
     except InputError as error:
         raise InputError(f"histogram {path}: {error}") from error
 
@@ -69,13 +60,3 @@ def given_histogram(text: str) -> str:
     except InputError:
         return recorded_histogram(text)
     return text
-
-
-def _number(word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        raise InputError(f"{word[:40]!r} is not a number; expected one count for each expert") from None
-    if not 0 <= value < math.inf:
-        raise InputError(f"{word[:40]}: counts must be finite and not negative")
-    return value

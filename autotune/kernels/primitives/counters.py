@@ -1,7 +1,7 @@
 """Counters that only grow: ranks that have arrived or have read, programs that have finished the launch.
 
-The epoch is the launch's number, from 0: counters count in it, and nothing is ever reset, so that launches follow each
-other without a host barrier and captured graphs can be replayed. Counters may wrap around.
+The epoch is the launch's number, from 0: counters that ranks share count in it, and are never reset, so that launches
+follow each other without a host barrier and captured graphs can be replayed. Counters may wrap around.
 
 ``epoch_counter``, int64 [1], lies on the heap and holds the epoch in its upper bits, in the lower ones how many
 programs have finished the launch; the last of them advances the epoch. After 2**35 launches it wraps around, and as
@@ -79,12 +79,12 @@ def finish(epoch_counter, programs):
 
 
 @triton.jit
-def finish_unordered(epoch_counter, programs, is_first):
+def finish_unordered(epoch_counter, programs, is_first, count=1):
     """``finish`` by one add, which orders nothing and waits for nothing; nobody learns who is last.
 
     For launches of a few microseconds, and for a program whose data is still on its way. ``is_first`` is true for one
-    of the ``programs``: it adds what the others leave to 2**28.
+    of the ``programs``: it adds what the others leave to 2**28. A program may have done the parts of ``count``.
     """
     tl.debug_barrier()  # every thread has read the epoch before one adds
-    count = tl.where(is_first, 1 - programs + EPOCH_STEP, 1)
+    count = tl.where(is_first, count - programs + EPOCH_STEP, count)
     tl.atomic_add(epoch_counter, count.to(tl.int64), sem="relaxed", scope="gpu")

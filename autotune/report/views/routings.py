@@ -1,4 +1,6 @@
-"""The winner under other routings, of a mixture of experts: a bar for it and one for its fastest baseline, for each."""
+"""The winner under other routings of a mixture, or lengths of a batch: a bar for it and one for its fastest baseline,
+for each.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +11,41 @@ from autotune.report.view import Chart, Option, Table, View
 from autotune.report.views.headline import interval
 from autotune.results.figures import latency_text
 from autotune.results.result import Result
-from autotune.results.routings import NOT_TIMED, UnderRouting
+from autotune.results.routings import NOT_TIMED, UnderRouting, inputs_named
 from autotune.results.study import Study
 from autotune.text import microseconds
 
-EXPLAINED = (
-    "Winner and its fastest baseline, checked and measured in turns, with tokens of other routings than the one tuned "
-    "for. zipf 1: the i-th most popular expert is chosen as if with weight 1/i. One expert: every token has the same "
-    "expert, and any others."
-)
+EXPLAINED = {
+    "routings": "Winner and its fastest baseline, checked and measured in turns, with tokens of other routings than "
+    "the one tuned for. zipf 1: the i-th most popular expert is chosen as if with weight 1/i. One expert: every token "
+    "has the same expert, and any others.",
+    "lengths": "Winner and its fastest baseline, checked and measured in turns, with sequences of other lengths than "
+    "those tuned for. even: all as long as they may be. geometric: from the longest down to a 75th of it. one-long: "
+    "one such, and the others a sixteenth of it. mixed: these in turn.",
+}
 
 NOT_MEASURED = (
-    "The winner's time under other routings was not measured: --effort quick leaves it out, as does a short --budget."
+    "The winner's time under other {} was not measured: --effort quick leaves it out, as does a short --budget."
 )
 
-HEADER = ["routing", "winner", "fastest baseline", "times as fast"]
+HEADER = ["winner", "fastest baseline", "times as fast"]
 
 SERIES = {"winner": WINNER, "fastest baseline": COLOURS[0]}
 
 
 def view(study: Study) -> View | None:
-    """None without a winner, or for a problem without a routing."""
+    """None without a winner, or for a problem without such inputs."""
     report = study.result
     if report is None or not report.routings:
         return None
-    title = "Under other routings"
+    name = inputs_named(report.key)
+    title = f"Under other {name}"
     if len(report.routings) == 1:
-        return View("routings", title, NOT_MEASURED)
+        return View("routings", title, NOT_MEASURED.format(name))
     rows = [_cells(row, report.regime) for row in report.routings]
-    label = f"Bars: the winner and its fastest baseline under {len(rows)} routings."
+    label = f"Bars: the winner and its fastest baseline under {len(rows)} {name}."
     chart = Chart("routings", label, options(report), height=90 + 44 * len(rows))
-    return View("routings", title, EXPLAINED, [chart], [Table(HEADER, rows, "lrrr")])
+    return View("routings", title, EXPLAINED[name], [chart], [Table([name.removesuffix("s"), *HEADER], rows, "lrrr")])
 
 
 def _cells(row: UnderRouting, regime: Regime) -> list[str]:

@@ -17,7 +17,7 @@ _FLASH_DECODE = Operator(WORKLOAD)
 def flash_decode(
     context: Context, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
     lengths: Tensor, *, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    soft_cap: float = 0, ragged: bool = False, result: str = "replicated", out: Tensor | None = None,
+    soft_cap: float = 0, result: str = "replicated", out: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:  # fmt: skip
     """softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks, by the tuned config, on the current stream.
@@ -26,8 +26,9 @@ def flash_decode(
     ``k_cache`` and ``v_cache`` [pages, page_size, kv_heads, head_dim], of any number of pages, of q's type, or of fp8
     with ``k_scale`` and ``v_scale`` in fp32, both [1] or both [kv_heads]; ``block_table`` int32 [batch, pages of a
     sequence]: which page holds a sequence's tokens; ``lengths`` int32 [batch]: tokens of each sequence on this rank, at
-    most as many as a row of the table has room for, which nobody checks. ``soft_cap``, 50 or 50.0, bounds the
-    logits, 0 does not. ``ragged`` asks for what was tuned with different lengths; the result does not depend on it.
+    most as many as a row of the table has room for, which nobody checks. Sequences of any
+    lengths, empty ones among them, are shared out by their tokens, and lengths may change between replays of a graph.
+    ``soft_cap``, 50 or 50.0, bounds the logits, 0 does not.
     Returns [batch, q_heads, head_dim] on every rank, ``out`` where one is given; zeros for a sequence without tokens.
     With ``result`` ``heads`` rank r gets the r-th equal share of the query heads alone, [batch, q_heads / world_size,
     head_dim], as decode context parallelism wants it: another problem, with a fraction of the exchange.
@@ -35,6 +36,6 @@ def flash_decode(
     if isinstance(soft_cap, float) and soft_cap.is_integer():
         soft_cap = int(soft_cap)  # as graphs have it
     return _FLASH_DECODE(
-        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged, result), out,
+        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, result), out,
         config,
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from autotune.dtypes import FP8
 from autotune.errors import InvalidProblem
 from autotune.heap.status import status_shape
 from autotune.kernels.flash_decode.launch import KERNELS, library_exchange
+from autotune.kernels.flash_decode.lengths import lengths_of
 from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.space import SPACE, default_config, first_configs
@@ -50,14 +52,12 @@ FILLED_AT_ONCE = 1 << 26
 SHARPNESS = 4.0
 """Standard deviation of the queries, hence of the logits: parts then differ widely in their log-sum-exps."""
 
-MOST_FEWER = 16
-"""Less than this many tokens a ragged sequence is shorter at random."""
-
 
 class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
     """The tensors of one rank, and the config prepared last.
 
-    Its sets are several queries to one cache: they change all that ranks exchange.
+    Its sets are several queries to one cache, with other lengths: they change all that ranks exchange. A config is
+    timed with the first set, whose lengths are the problem's.
     """
 
     count = SETS
@@ -76,7 +76,6 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
         generator = torch.Generator(device=device).manual_seed(seed * 1000 + 1 + self._heap.rank)
         shape = (SETS, *tensors.q.shape)
         self._queries = (drawn(shape, torch.float32, device, seed * 1000) * SHARPNESS).to(tensors.q.dtype)
-        self.put(0)
         for cache in (tensors.k_cache, tensors.v_cache):
             _fill(cache, generator)
         for begin, zero in ((0, 0.0), (8, -0.0)):  # so that whole words of what ranks exchange are zero
@@ -87,41 +86,43 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
                 scale.copy_(drawn_scales(tuple(scale.shape), device, seed_here))
         pages = torch.randperm(tensors.block_table.numel(), generator=generator, device=device)
         tensors.block_table.copy_(pages.view(tensors.block_table.shape))
-        tensors.lengths.copy_(self._lengths(seed))
+        self._lengths = [each.to(device, torch.int32) for each in self._drawn_lengths(seed)]
         self._references = self._gathered_references()
+        self.put(0)
         poison(tensors.out)
         self.poison()
 
     def put(self, number: int) -> None:
         self._tensors.q.copy_(self._queries[number])
+        self._tensors.lengths.copy_(self._lengths[number])
         self._number = number
 
-    def _lengths(self, seed: int) -> torch.Tensor:
-        """Ragged: of 1 to ``kv_len`` tokens in even steps, or half as many for a single sequence, a few less at random.
-
-        So every seed has as much to read, and trials compare; which sequence has which length is drawn. One sequence is
-        empty everywhere unless it is the only one; every other one is empty on one rank.
+    def _drawn_lengths(self, seed: int) -> list[torch.Tensor]:
+        """Each set's lengths, in an order that is drawn for this rank: the problem's, the same for every seed, so that
+        trials compare; geometric ones, of which one sequence is empty everywhere unless it is the only one, and every
+        other one on one rank; and those of one long sequence, of which one of several ranks has nothing.
         """
-        problem, rank = self._problem, self._heap.rank
-        if not problem.ragged:
-            return torch.full((problem.batch,), problem.kv_len)
+        problem, rank, world = self._problem, self._heap.rank, self._problem.world_size
         generator = torch.Generator().manual_seed(seed * 1000 + 500 + rank)
+        kinds = (problem.lengths, problem.kv_len), ("geometric", -(-problem.kv_len // 2)), ("one-long", problem.kv_len)
+        timed, holes, elsewhere = (
+            torch.tensor(lengths_of(kind, problem.batch, longest))[torch.randperm(problem.batch, generator=generator)]
+            for kind, longest in kinds
+        )
         sequences = torch.arange(problem.batch)
-        there = torch.ones(problem.batch, dtype=torch.bool)
-        if problem.world_size > 1:
-            there &= (sequences % 2 == 0) | ((sequences // 2 + seed) % problem.world_size != rank)
+        if world > 1:
+            holes[(sequences % 2 == 1) & ((sequences // 2 + seed) % world == rank)] = 0
+            elsewhere *= int(seed % world != rank)
         if problem.batch > 1:
-            there[2 * seed % (problem.batch + problem.batch % 2)] = False  # none of those that a rank lacks anyway
-        count = int(there.sum())
-        lengths = torch.linspace(1, problem.kv_len, count) if count > 1 else torch.full((count,), problem.kv_len / 2)
-        fewer = torch.randint(0, 1 + min(MOST_FEWER, problem.kv_len // 64), (count,), generator=generator)
-        drawn_lengths = torch.zeros(problem.batch)
-        drawn_lengths[there] = (lengths.ceil() - fewer).clamp(min=1)[torch.randperm(count, generator=generator)]
-        return drawn_lengths
+            holes[2 * seed % (problem.batch + problem.batch % 2)] = 0  # none of those that a rank lacks anyway
+        return [timed, holes, elsewhere]
 
     def _gathered_references(self) -> torch.Tensor:
-        out, lse = attention(self._problem, self._tensors, self._queries)
-        part = torch.cat([out, lse.unsqueeze(-1)], dim=-1).cpu()
+        of_sets = [
+            attention(self._problem, replace(self._tensors, lengths=lengths), queries.unsqueeze(0))
+            for queries, lengths in zip(self._queries, self._lengths, strict=True)
+        ]
+        part = torch.cat([torch.cat([out, lse.unsqueeze(-1)], dim=-1) for out, lse in of_sets]).cpu()
         parts = [torch.empty_like(part) for _ in range(self._heap.world_size)]
         dist.all_gather(parts, part, group=self._heap.group)
         out, lse = functools.reduce(
@@ -205,7 +206,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
     operation_type = FlashDecodeOperation
     space = SPACE
     kernels = KERNELS
-    options = ("soft_cap", "ragged", "result")
+    options = ("soft_cap", "result")
     row_by_row = True
     overlapping = ("fused",)
     boundaries = 3
@@ -241,6 +242,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
         reducer = self.kernels.knobs.of(config).reducer
         reducer = "trailing" if reducer == "kernel" else reducer
         fused = config.replace(exchange="one_shot", protocol="signal", combine_site="same_launch", reducer=reducer)
+        fused = fused.replace(program_order="tokens") if reducer == "last" else fused
         shared = {d.name: fused[d.name] for d in SPACE.dimensions_of("iris_all_gather") if d.name in fused}
         return {
             "B": Config({**shared, "mode": "iris_all_gather", "launch": "eager", "reducer": "kernel"}),
@@ -284,18 +286,18 @@ class FlashDecodeWorkload(LaunchedWorkload):
                 f"caches [pages, page_size, kv_heads, {head_dim}], block_table [{batch}, pages of a sequence] and "
                 f"lengths [{batch}], both int32"
             )
-        soft_cap, ragged, result = options
+        soft_cap, result = options
         scales = _kind_of_scales(k_scale, v_scale, kv_heads)
         return FlashDecode(
             batch=batch, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, kv_len=table.shape[1] * page_size,
-            page_size=page_size, soft_cap=soft_cap, ragged=ragged, dtype=dtype, world_size=world_size,
+            page_size=page_size, soft_cap=soft_cap, dtype=dtype, world_size=world_size,
             kv_dtype=cached, kv_scales=scales, result=result,
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
         assert operands[0] is not None
         batch, q_heads, head_dim = operands[0].shape
-        return batch, q_heads // world_size if options[2] == "heads" else q_heads, head_dim
+        return batch, q_heads // world_size if options[1] == "heads" else q_heads, head_dim
 
 
 WORKLOAD = FlashDecodeWorkload()

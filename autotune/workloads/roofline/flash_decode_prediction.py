@@ -19,7 +19,7 @@ STEP_OVERHEAD = 0.25
 """Microseconds per step besides its loads: index arithmetic, the block table, the softmax."""
 
 REDUCTION = 0.02
-"""Microseconds to merge one split's partial result."""
+"""Microseconds to merge one program's part of a sequence."""
 
 KERNELS = {"bsp": 4, "iris_all_gather": 3, "fine_grained_wait": 2, "fused": 1}
 
@@ -30,17 +30,18 @@ def flash_decode_latency(task: Task[FlashDecode], knobs: FlashDecodeKnobs) -> fl
     rates = rates_of(task.machine)
     if rates is None:
         return None
-    splits, heads, block = knobs.kv_splits, knobs.heads_per_program, knobs.block_n
-    blocks = math.ceil(problem.group / heads)
-    programs = problem.batch * problem.kv_heads * blocks * splits
+    blocks = math.ceil(problem.group / knobs.heads_per_program)
+    steps = math.ceil(problem.cached_tokens / knobs.block_n) + problem.batch
+    shares = min(knobs.programs_per_head, steps)
+    programs = problem.kv_heads * blocks * shares
     slots = task.machine.compute_units * RESIDENT
     busy = min(1.0, programs / slots)
     waves = math.ceil(programs / slots) / max(programs / slots, 1.0)
     memory = problem.bytes_read * math.sqrt(blocks) / rates.memory / max(busy, 0.05) * waves
-    steps = math.ceil(problem.kv_len / splits / block) * math.ceil(programs / slots)
-    attention = max(memory, steps * STEP_OVERHEAD)
+    attention = max(memory, math.ceil(steps / shares) * math.ceil(programs / slots) * STEP_OVERHEAD)
+    parts = 1 + shares / problem.batch  # of a sequence
     trips = 2 if knobs.protocol == "signal" else 1
     exchange = problem.bytes_moved * (2 if knobs.protocol == "ll" else 1) / rates.links + rates.signal * trips / 2
     launched = KERNELS.get(knobs.mode, 1) + (knobs.reducer == "kernel")
     gap = rates.launch / 2 if knobs.launch == "graph" else rates.launch
-    return attention + exchange + REDUCTION * splits + launched * gap
+    return attention + exchange + REDUCTION * parts + launched * gap

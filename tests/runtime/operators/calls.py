@@ -100,7 +100,7 @@ def configs(task: Task[Problem]) -> list[autotune.Config]:
 
 OPTIONS = {
     "all_gather_gemm": ("in_place",), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
-    "flash_decode": ("soft_cap", "ragged", "result"),
+    "flash_decode": ("soft_cap", "result"),
 }  # fmt: skip
 
 

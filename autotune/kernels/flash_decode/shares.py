@@ -1,0 +1,75 @@
+"""Equal shares of a batch's KV tokens: which program attends to what, found on the device from the lengths.
+
+Every sequence is cut into blocks of BLOCK_N tokens, and has one block more without any: about what it costs a program
+to begin with a sequence, and what an empty one consists of, so that each has a program that answers for it. The blocks
+of all sequences stand in one row, and program p of P takes those from p * total // P up to (p + 1) * total // P: of
+several short sequences, or a part of a long one. P is at most the number of blocks, so that no share is empty; programs
+beyond have none.
+
+Nothing of it is stored: every program counts for itself, CHUNK sequences at a time.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def blocks_of(length, BLOCK_N: tl.constexpr):
+    return tl.cdiv(length, BLOCK_N) + 1
+
+
+@triton.jit
+def blocks_before(sequence, lengths, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr):
+    """Blocks of all sequences before this one; before number ``batch``: all there are."""
+    blocks = 0
+    for first in range(0, sequence, CHUNK):
+        each = first + tl.arange(0, CHUNK)
+        length = tl.load(lengths + each, mask=each < sequence, other=0)
+        blocks += tl.sum(tl.where(each < sequence, blocks_of(length, BLOCK_N), 0), axis=0)
+    return blocks
+
+
+@triton.jit
+def sequence_of(block, lengths, batch, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr):
+    """The sequence that a block belongs to, and its first block."""
+    sequence = 0
+    begin = 0
+    before = 0
+    for first in range(0, batch, CHUNK):
+        each = first + tl.arange(0, CHUNK)
+        length = tl.load(lengths + each, mask=each < batch, other=0)
+        ends = before + tl.cumsum(tl.where(each < batch, blocks_of(length, BLOCK_N), 0), axis=0)
+        passed = (each < batch) & (ends <= block)
+        sequence += tl.sum(passed.to(tl.int32), axis=0)
+        begin = tl.maximum(begin, tl.max(tl.where(passed, ends, 0), axis=0))
+        before = tl.max(ends, axis=0)
+    return sequence, begin
+
+
+@triton.jit
+def share_of(program, total, programs):
+    """The first block of a program, and the one after its last: both ``total`` for programs that get none."""
+    programs = tl.minimum(programs, total)
+    begin = tl.cast(program, tl.int64) * total // programs
+    end = tl.cast(program + 1, tl.int64) * total // programs
+    return tl.minimum(begin, total).to(tl.int32), tl.minimum(end, total).to(tl.int32)
+
+
+@triton.jit
+def programs_of(begin, end, total, programs):
+    """The first of the programs that share blocks [begin, end), and how many they are."""
+    programs = tl.minimum(programs, total).to(tl.int64)
+    first = ((begin + 1) * programs - 1) // total
+    last = (end * programs - 1) // total
+    return first.to(tl.int32), (last - first + 1).to(tl.int32)
+
+
+@triton.jit
+def programs_of_sequence(sequence, lengths, batch, programs, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr):
+    """The first of the programs that share a sequence, and how many they are."""
+    total = blocks_before(batch, lengths, BLOCK_N, CHUNK)
+    begin = blocks_before(sequence, lengths, BLOCK_N, CHUNK)
+    end = begin + blocks_of(tl.load(lengths + sequence), BLOCK_N)
+    return programs_of(begin, end, total, programs)

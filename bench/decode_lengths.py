@@ -1,0 +1,269 @@
+"""Flash decode for batches of any lengths: GB/s of KV read on each GPU, with the exchange, by one config.
+
+    torchrun --nproc-per-node 2 bench/decode_lengths.py
+    … --config programs_per_head=66,num_stages=4 --config reducer=last    changes of the tuned config, or the default's
+    … --config plain --forms "pages of 16"                                only some of it; plain: no change
+    torchrun --nproc-per-node 2 bench/decode_lengths.py --toy             tiny problems, without GPUs too
+
+Our operator is captured in a CUDA graph once per form and config, and replayed with one batch of lengths after another,
+the same on every rank; each result is compared with the reference. A rate is that of the slowest rank. *of even* is
+over the rate where all sequences are as long as they may be. FlashInfer's batch decode, where it is installed, is the
+attention alone, on one GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import tables
+import torch
+import torch.distributed as dist
+from arguments import new_parser, output_file, some_of, whole
+from outside import demand_gpus, start_ranks, where
+from outside_cases import FAR, Operands
+from rival_flashinfer import decode as flashinfer_decode
+
+import autotune
+from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.kernels.flash_decode.reference import attention, joined
+from autotune.kernels.flash_decode.tensors import Tensors
+from autotune.kernels.launching.tensors import OPERAND_DTYPES
+from autotune.model_runs.clock import TOY, Clock, Plan, captured
+from autotune.task import Task
+from autotune.workloads import workload
+
+FORMS: dict[str, dict[str, Any]] = {
+    "pages of 16": {"page_size": 16},
+    "pages of 1": {"page_size": 1},
+    "pages of 64": {"page_size": 64},
+    "fp8": {"page_size": 16, "kv_dtype": "fp8", "kv_scales": "head"},
+    "result=heads": {"page_size": 16, "result": "heads"},
+}
+
+LARGE = 64 << 20
+"""Bytes of KV from which on a batch should be read at nearly the rate of even lengths."""
+
+HEADER = tables.head(["form", "config", "lengths", "MB", "µs", "GB/s", "of even", "FlashInfer, GB/s", "error"], "lll")
+
+
+def batches(batch: int, longest: int) -> dict[str, list[int]]:
+    """Lengths by the names of rows, the even ones first."""
+    drawn = random.Random(0)
+    one_long = {rest: [longest] + [rest] * (batch - 1) for rest in (longest // 16, longest // 256)}
+    return {
+        f"all {longest}": [longest] * batch,
+        f"all {longest // 4}": [longest // 4] * batch,
+        "half empty": [longest, 0] * (batch // 2) + [longest] * (batch % 2),
+        "geometric, 0.75": [int(longest * 0.75**place) for place in range(batch)],
+        **{f"one {longest}, rest {rest}": lengths for rest, lengths in one_long.items()},
+        "in even steps": [longest * (place + 1) // batch for place in range(batch)],
+        "random": [drawn.randint(1, longest) for _ in range(batch)],
+        "all 777": [min(777, longest)] * batch,
+        f"one {longest}, rest empty": [longest] + [0] * (batch - 1),
+    }
+
+
+class Form:
+    """One form's operands on this rank, and what is measured with them."""
+
+    def __init__(self, context: autotune.Context, problem: FlashDecode, plan: Plan) -> None:
+        self.context, self.problem = context, problem
+        self._clock = Clock(context.heap.device, context.group, plan)
+        common = Operands(problem, context.heap.device, 7)  # q is the same on every rank
+        own = Operands(problem, context.heap.device, 1000 + dist.get_rank())
+        cache = OPERAND_DTYPES[problem.cache_dtype]
+        pages = torch.randperm(problem.batch * problem.pages, device=own.device, dtype=torch.int32)
+        scales = [own.scales(problem.kv_heads) if problem.kv_scales == "head" else None for _ in range(2)]
+        self.tensors = Tensors(
+            common.normal(problem.batch, problem.q_heads, problem.head_dim, scale=4.0),
+            *(own.normal(*problem.cache_shape).to(cache) for _ in range(2)), pages.view(problem.batch, problem.pages),
+            torch.zeros(problem.batch, dtype=torch.int32, device=own.device),
+            torch.empty(0), *scales,
+        )  # fmt: skip
+
+    def ours(self, config: autotune.Config) -> torch.Tensor:
+        each = self.tensors
+        return autotune.flash_decode(
+            self.context, each.q, each.k_cache, each.v_cache, each.block_table, each.lengths, k_scale=each.k_scale,
+            v_scale=each.v_scale, result=self.problem.result, config=config,
+        )  # fmt: skip
+
+    def time(self, call: Callable[[int], object]) -> float:
+        """Microseconds of a call on the slowest rank."""
+        return statistics.median(self._clock.busy({"": call}, 1)[""])
+
+    def set_lengths(self, lengths: list[int]) -> None:
+        self.tensors.lengths.copy_(torch.tensor(lengths, dtype=torch.int32))
+
+    def bytes_of(self, lengths: list[int]) -> int:
+        """Of keys and values that a rank reads."""
+        return 2 * sum(lengths) * self.problem.kv_heads * self.problem.head_dim * self.problem.cache_element_size
+
+    def right(self) -> torch.Tensor:
+        """The result of the present lengths, of all heads or this rank's. Collective."""
+        out, lse = attention(self.problem, self.tensors, self.tensors.q.unsqueeze(0))
+        part = torch.cat([out, lse.unsqueeze(-1)], dim=-1)[0].cpu()
+        parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, part, group=self.context.group)
+        out, lse = parts[0][..., :-1], parts[0][..., -1]
+        for each in parts[1:]:
+            out, lse = joined(out, lse, each[..., :-1], each[..., -1])
+        owned = self.problem.owned_heads
+        return out.narrow(1, dist.get_rank() * owned, owned) if owned else out
+
+    def error(self, result: torch.Tensor, right: torch.Tensor) -> float:
+        """|found - right| / |right|, the largest of all ranks, NaN included; of an empty result its own size."""
+        found = result.float().cpu()
+        distance = (found - right).norm() / right.norm().clamp(min=1e-20)
+        empty = right.flatten(1).norm(dim=1) == 0
+        worst = torch.nan_to_num(torch.maximum(distance, found[empty].abs().sum()), nan=float("inf"))
+        dist.all_reduce(worst, dist.ReduceOp.MAX, group=self.context.group)
+        return float(worst)
+
+
+def rows_of(form: Form, name: str, changes: list[str], given: argparse.Namespace) -> list[dict[str, Any]]:
+    """All batches with each config in turn, printed as they come."""
+    problem, first = form.problem, dist.get_rank() == 0
+    chosen = form.context.choose(problem)
+    task = Task(problem, form.context.machine)
+    lengths_of = batches(problem.batch, problem.kv_len)
+    rights, rivals = {}, {}
+    for label, lengths in lengths_of.items():
+        form.set_lengths(lengths)
+        rights[label] = form.right()
+        rivals[label] = rival_rate(form, lengths) if given.rival else None
+    rows = []
+    for change in changes:
+        config = changed(chosen.config, change)
+        if (refused := workload("flash_decode").space.violation(config, task)) is not None:
+            print(f"{name}, {change}: {refused}" if first else "", end="\n" * first, flush=True)
+            continue
+        if first:
+            print(f"{name}, {change} ({chosen.source}): {config}", flush=True)
+        form.set_lengths(lengths_of[next(iter(lengths_of))])
+        with replayed(form, config) as (replay, result):
+            even = None
+            for label, lengths in lengths_of.items():
+                form.set_lengths(lengths)
+                replay(0)
+                error = form.error(result(), rights[label])
+                taken = form.time(replay)
+                error = max(error, form.error(result(), rights[label]))
+                form.context.check()
+                rate = form.bytes_of(lengths) / taken / 1e3
+                even = even or rate
+                rows.append(
+                    {"form": name, "config": dict(config), "change": change, "lengths": label, "error": error,
+                     "bytes": form.bytes_of(lengths), "microseconds": taken, "rate": rate, "of_even": rate / even,
+                     "flashinfer": rivals[label]}
+                )  # fmt: skip
+                if first:
+                    print(line(rows[-1]), flush=True)
+                if not error <= FAR[problem.dtype] * 2:
+                    raise SystemExit(f"{name}, {change}, {label}: wrong by {error:.1e}")
+    return rows
+
+
+class replayed:
+    """Our operator in a CUDA graph, and its result; without a GPU a call."""
+
+    def __init__(self, form: Form, config: autotune.Config) -> None:
+        self._form, self._config, self._results = form, config, [torch.empty(0)]
+        self._graph: Any = None
+
+    def __enter__(self) -> tuple[Callable[[int], object], Callable[[], torch.Tensor]]:
+        if self._form.context.heap.device.type == "cuda":
+            self._graph = captured(lambda _: self._form.ours(self._config), 1)
+            replay, self._results = self._graph.__enter__()
+            return replay, lambda: self._results[0]
+        return self._call, lambda: self._results[0]
+
+    def _call(self, _: int) -> None:
+        self._results[0] = self._form.ours(self._config)
+
+    def __exit__(self, *failure: Any) -> None:
+        self._results.clear()
+        if self._graph is not None:
+            self._graph.__exit__(*failure)
+
+
+def rival_rate(form: Form, lengths: list[int]) -> float | None:
+    """FlashInfer's GB/s in a CUDA graph; None where it is not installed, or does not take these."""
+    try:
+        call = flashinfer_decode(form.tensors, lengths)
+        with captured(lambda _: call(), 1) as (replay, _):
+            return form.bytes_of(lengths) / form.time(replay) / 1e3
+    except Exception as error:  # noqa: BLE001  a rival's, whatever it is
+        if dist.get_rank() == 0:
+            print(f"FlashInfer: {type(error).__name__}: {str(error)[:200]}", flush=True)
+        return None
+
+
+def changed(config: autotune.Config, change: str) -> autotune.Config:
+    """A config with some values replaced, as ``--config`` has them."""
+    if change == "plain":
+        return config
+    pairs = (pair.split("=") for pair in change.split(","))
+    return config.replace(**{name: int(value) if value.isdecimal() else value for name, value in pairs})
+
+
+def line(row: dict[str, Any]) -> str:
+    slow = row["of_even"] < 0.9 and row["bytes"] >= LARGE
+    rival = f"{row['flashinfer']:.0f}" if row["flashinfer"] else ""
+    return tables.row(
+        [row["form"], row["change"], row["lengths"], f"{row['bytes'] / 1e6:.1f}", f"{row['microseconds']:.1f}",
+         f"{row['rate']:.0f}", f"{row['of_even']:.3f}{' slow' * slow}", rival, f"{row['error']:.0e}"]
+    )  # fmt: skip
+
+
+def arguments() -> argparse.Namespace:
+    parser = new_parser(__doc__)
+    parser.add_argument("--config", action="append", metavar="NAME=VALUE,…", help="again for more; default: plain")
+    parser.add_argument("--forms", type=some_of(FORMS), default=[*FORMS], help=f"default: {','.join(FORMS)}")
+    parser.add_argument("--batch", type=whole, default=16)
+    parser.add_argument("--kv-len", type=whole, default=32768, help="tokens of the longest sequence on each rank")
+    parser.add_argument("--q-heads", type=whole, default=64)
+    parser.add_argument("--kv-heads", type=whole, default=8)
+    parser.add_argument("--rounds", type=whole, default=3, help="of measurements, at least 2; default: 3")
+    parser.add_argument("--db", help="database of tuned configs; default: the user's")
+    parser.add_argument("--no-rival", dest="rival", action="store_false", help="leave FlashInfer out")
+    parser.add_argument("--json", metavar="FILE", type=output_file, help="write the rows there too")
+    parser.add_argument("--toy", action="store_true", help="tiny problems, few calls: does it work at all?")
+    given = parser.parse_args()
+    if given.toy:
+        given.batch, given.kv_len, given.q_heads, given.kv_heads, given.rival = 3, 256, 4, 2, False
+    demand_gpus(parser, given.toy)
+    return given
+
+
+def main() -> None:
+    given = arguments()
+    start_ranks()
+    first, rows = dist.get_rank() == 0, []
+    with autotune.Context((64 if given.toy else 1024) << 20, url=given.db) as context:
+        if first:
+            print(f"{dist.get_world_size()} ranks, {context.machine.device}\n\n{HEADER}", flush=True)
+        plan = TOY if given.toy else Plan(rounds=given.rounds)
+        base = FlashDecode(
+            batch=given.batch, q_heads=given.q_heads, kv_heads=given.kv_heads, head_dim=64 if given.toy else 128,
+            kv_len=given.kv_len, world_size=dist.get_world_size(),
+        )  # fmt: skip
+        for name in given.forms:
+            form = Form(context, dataclasses.replace(base, **FORMS[name]), plan)
+            rows += rows_of(form, name, given.config or ["plain"], given)
+            if first and given.json:
+                told = where(dist.get_world_size(), context.machine)
+                given.json.write_text(json.dumps({**told, "rows": rows}, indent=1) + "\n")
+            del form
+            context.release()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
