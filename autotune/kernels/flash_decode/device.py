@@ -28,8 +28,8 @@ from autotune.kernels.flash_decode.exchange import (
     wait_for_unit,
 )
 from autotune.kernels.flash_decode.shares import (
-    blocks_before,
     blocks_of,
+    blocks_of_all,
     programs_of,
     programs_of_sequence,
     sequence_of,
@@ -202,7 +202,7 @@ def attend_kernel(
         of_head = kv_head if SCALE_OF_HEAD else 0
         q_heads = kv_heads * heads_of_group
         traces.begin(trace, traces.TILE, 0, head_block * programs + program)
-        total = blocks_before(batch, lengths, BLOCK_N, SCAN)
+        total = blocks_of_all(lengths, batch, BLOCK_N, SCAN)
         block, stop = share_of(program, total, programs)
         sequence, begin = sequence_of(block, lengths, batch, BLOCK_N, SCAN)
         while block < stop:

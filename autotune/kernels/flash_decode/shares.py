@@ -21,13 +21,12 @@ def blocks_of(length, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def blocks_before(sequence, lengths, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr):
-    """Blocks of all sequences before this one; before number ``batch``: all there are."""
+def blocks_of_all(lengths, batch, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr):
     blocks = 0
-    for first in range(0, sequence, CHUNK):
+    for first in range(0, batch, CHUNK):
         each = first + tl.arange(0, CHUNK)
-        length = tl.load(lengths + each, mask=each < sequence, other=0)
-        blocks += tl.sum(tl.where(each < sequence, blocks_of(length, BLOCK_N), 0), axis=0)
+        length = tl.load(lengths + each, mask=each < batch, other=0)
+        blocks += tl.sum(tl.where(each < batch, blocks_of(length, BLOCK_N), 0), axis=0)
     return blocks
 
 
@@ -69,7 +68,13 @@ def programs_of(begin, end, total, programs):
 @triton.jit
 def programs_of_sequence(sequence, lengths, batch, programs, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr):
     """The first of the programs that share a sequence, and how many they are."""
-    total = blocks_before(batch, lengths, BLOCK_N, CHUNK)
-    begin = blocks_before(sequence, lengths, BLOCK_N, CHUNK)
+    begin = 0
+    total = 0
+    for first in range(0, batch, CHUNK):
+        each = first + tl.arange(0, CHUNK)
+        length = tl.load(lengths + each, mask=each < batch, other=0)
+        blocks = tl.where(each < batch, blocks_of(length, BLOCK_N), 0)
+        begin += tl.sum(tl.where(each < sequence, blocks, 0), axis=0)
+        total += tl.sum(blocks, axis=0)
     end = begin + blocks_of(tl.load(lengths + sequence), BLOCK_N)
     return programs_of(begin, end, total, programs)

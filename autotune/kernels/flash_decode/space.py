@@ -250,7 +250,7 @@ def default_config(task: Task[FlashDecode]) -> Config:
             "programs_per_head": _filling_programs(task, heads),
             "heads_per_program": heads,
             "num_warps": 4,
-            "num_stages": 3 if task.machine.kind != "hip" else 2,
+            "num_stages": 4 if task.machine.kind != "hip" else 2,
             "table_reads": "ahead",
             "program_order": "heads",
             "reducer": "trailing",

@@ -31,17 +31,21 @@ def finalize(acc, total, running_max):
 
 
 @triton.jit
-def merge_parts(values, lse, value_stride, lse_stride, rows, valid, parts, D: tl.constexpr, CHUNK: tl.constexpr):
+def merge_parts(
+    values, lse, value_stride, lse_stride, rows, valid, parts, D: tl.constexpr, CHUNK: tl.constexpr,
+    AHEAD: tl.constexpr = 1,
+):  # fmt: skip
     """Merge ``parts`` parts of ``rows``: values[part * value_stride + row * D + …], lse[part * lse_stride + row].
 
-    ``rows`` and ``valid`` are [rows]; CHUNK parts are loaded at a time. Returns the part that they make, fp32.
+    ``rows`` and ``valid`` are [rows]; CHUNK parts are loaded at a time, AHEAD such loads are on their way at once.
+    Returns the part that they make, fp32.
     """
     ROWS: tl.constexpr = rows.shape[0]
     columns = tl.arange(0, D)
     acc = tl.zeros((ROWS, D), dtype=tl.float32)
     total = tl.zeros((ROWS,), dtype=tl.float32)
     running_max = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
-    for first in range(0, parts, CHUNK):
+    for first in tl.range(0, parts, CHUNK, num_stages=AHEAD):
         part = first + tl.arange(0, CHUNK)
         there = (part < parts)[:, None] & valid[None, :]
         place = lse + part.to(tl.int64)[:, None] * lse_stride + rows[None, :]
