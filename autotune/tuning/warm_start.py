@@ -69,14 +69,17 @@ def previous_winner(
 
 
 def neighbours(problem: Problem, entries: Iterable[Entry]) -> list[Config]:
-    """The winners of the next smaller and the next larger size in the free dimension, of problems alike in all else."""
+    """The winners of the next smaller and the next larger size in the free dimension that were searched, of problems
+    alike in all else.
+    """
     if len(problem.free) != 1:
         return []
     (name,) = problem.free
     wanted, sizes = problem.as_dict(), dict[int, Config]()
     for entry in entries:
         fields = entry.key.fields
-        if entry.key.workload == problem.workload and {**fields, name: wanted[name]} == wanted:
+        alike = entry.key.workload == problem.workload and {**fields, name: wanted[name]} == wanted
+        if alike and not entry.winner.verified:
             sizes[fields[name]] = entry.winner.config
     below = max((size for size in sizes if size < wanted[name]), default=None)
     above = min((size for size in sizes if size > wanted[name]), default=None)
