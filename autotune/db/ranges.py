@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
 from autotune.db.records import Entry, Winner
 from autotune.outcome import Regime
-
-WIDEST = 4
-"""Two measured sizes that are further apart by more than this factor say nothing of those between them."""
+from autotune.sizes import WIDEST
 
 UNMEASURED = math.log(1.1)
 """The logarithm of what a config is taken to lose at a size where it was not measured, as a larger size's winner at a
@@ -59,9 +58,9 @@ def border(below: Place, above: Place) -> int | None:
     return min(above.size - 1, int(below.size * (above.size / below.size) ** share))
 
 
-def said(entry: Entry, name: str) -> str:
-    """A measured size in words: ``m=1024 (1.12 times as fast as the library)``."""
+def said(entry: Entry, names: Iterable[str]) -> str:
+    """A measured problem in words, by its sizes ``names``: ``m=1024 (1.12 times as fast as the library)``."""
     regime, winner = Regime(entry.key.regime), entry.winner
     times = [latency.of(regime) for latency in winner.baselines.values()]
     ratio = f" ({min(times) / winner.latency.of(regime):.2f} times as fast as the library)" if times else ""
-    return f"{name}={entry.key.fields[name]}{ratio}"
+    return " ".join(f"{name}={entry.key.fields[name]}" for name in names) + ratio

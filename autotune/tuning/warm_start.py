@@ -69,21 +69,18 @@ def previous_winner(
 
 
 def neighbours(problem: Problem, entries: Iterable[Entry]) -> list[Config]:
-    """The winners of the next smaller and the next larger size in the free dimension that were searched, of problems
-    alike in all else.
+    """The winners of the next smaller and the next larger size that were searched, along each dimension that has
+    ranges, of problems alike in all else.
     """
-    if len(problem.free) != 1:
-        return []
-    (name,) = problem.free
-    wanted, sizes = problem.as_dict(), dict[int, Config]()
-    for entry in entries:
-        fields = entry.key.fields
-        alike = entry.key.workload == problem.workload and {**fields, name: wanted[name]} == wanted
-        if alike and not entry.winner.verified:
-            sizes[fields[name]] = entry.winner.config
-    below = max((size for size in sizes if size < wanted[name]), default=None)
-    above = min((size for size in sizes if size > wanted[name]), default=None)
-    return [sizes[size] for size in (below, above) if size is not None]
+    wanted, found = problem.as_dict(), list[Config]()
+    searched = [each for each in entries if each.key.workload == problem.workload and not each.winner.verified]
+    for name in problem.ranged():
+        alike = (each for each in searched if {**each.key.fields, name: wanted[name]} == wanted)
+        sizes = {each.key.fields[name]: each.winner.config for each in alike}
+        below = max((size for size in sizes if size < wanted[name]), default=None)
+        above = min((size for size in sizes if size > wanted[name]), default=None)
+        found += [sizes[size] for size in (below, above) if size is not None]
+    return list(dict.fromkeys(found))
 
 
 def _valid(workload: Workload, task: Task[Problem], configs: Iterable[Config]) -> list[Config]:

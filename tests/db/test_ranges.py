@@ -9,8 +9,9 @@ from hypothesis import strategies as some
 
 from autotune.config import Config
 from autotune.db import Winner
-from autotune.db.ranges import UNMEASURED, WIDEST, Place, border
+from autotune.db.ranges import UNMEASURED, Place, border
 from autotune.outcome import Latency, Regime
+from autotune.sizes import WIDEST
 
 SIZES = some.integers(1, 1 << 40)
 LOST = some.one_of(some.none(), some.floats(1.0, 3.0))

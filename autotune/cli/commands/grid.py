@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,6 @@ from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
 from autotune.db import Entry
-from autotune.errors import InvalidProblem
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
@@ -163,12 +162,10 @@ def tune_grid(
     machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)
-    sizes = Sizes.of(request, held_out, request.world_size(machine) if verify else 0)
-    problems = [Request(workload, {**request.given, **each}).problem(machine) for each in (*sizes.every, *sizes.apart)]
-    searched = len(problems)
-    for each in sizes.verified:
-        with suppress(InvalidProblem):  # a size of ours, not the user's
-            problems.append(Request(workload, {**request.given, **each}).problem(machine))
+    sizes = Sizes.of(request, held_out, machine, verify)
+    every = [*sizes.every, *sizes.apart, *sizes.verified]
+    problems = [Request(workload, {**request.given, **each}).problem(machine) for each in every]
+    searched = len(every) - len(sizes.verified)
     for problem in problems:
         session.check_work(Task(problem, machine))
     say_where(Task(problems[0], machine))
@@ -248,10 +245,12 @@ def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
     verified = sum(row.verified for row, _ in told)
     if not verified:
         return []
-    values, ratios = [row.sizes[sizes.dimension] for row, _ in told], [ratio for _, ratio in told]
+    ratios = [ratio for _, ratio in told]
+    spans = [(name, [row.sizes[name] for row, _ in told]) for name in sizes.along]
+    where = ", ".join(f"{name}={min(values)} to {max(values)}" for name, values in spans)
     return [
-        f"{sizes.dimension}={min(values)} to {max(values)}: {min(ratios):.2f} to {max(ratios):.2f} times as fast as "
-        f"the library, at {len(told) - verified} sizes searched and {verified} verified"
+        f"{where}: {min(ratios):.2f} to {max(ratios):.2f} times as fast as the library, at {len(told) - verified} "
+        f"sizes searched and {verified} verified"
     ]
 
 
