@@ -186,8 +186,8 @@ def _tune(machine: Machine, store: Store, asked: Asked, begun: Watch) -> Result:
 
         try:
             return tune(
-                workload, Task(problem, machine), store, gang, screen, budget=limits, effort=EFFORTS[effort], seed=seed,
-                watch=watch, regime=asked.regime,
+                workload, Task(problem, machine), store, gang, screen, budget=limits, seed=seed, watch=watch,
+                effort=EFFORTS[effort if asked.search else "quick"], regime=asked.regime, search=asked.search,
             )  # fmt: skip
         except Exception as error:
             if requested():  # a library may have made it of an interrupt

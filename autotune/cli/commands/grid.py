@@ -257,13 +257,11 @@ def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
 def _verified(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progress: GridProgress) -> Row:
     """Measure one size with the winners of its neighbours; raises KeyboardInterrupt if the user interrupts it."""
     from autotune.cli.watch import is_live
-    from autotune.tuning.warm_start import neighbours
 
     here = {name: getattr(problem, name) for name in sizes.varied}
     if not is_live():
         output.say(f"{progress.line()}: {options_text(here)}, verified")
-    lent = neighbours(problem, [row.entry for row in before if row.entry is not None])
-    result = bench.tune(problem, lent, progress, search=False)
+    result = bench.tune(problem, [], progress, search=False)
     if result.interrupted:
         raise KeyboardInterrupt
     return Row(here, result.entry, None, verified=True)
