@@ -114,26 +114,46 @@ def speedup_of(of: Point) -> Ratio | None:
     return of.result.speedup.ratio if of.result.speedup else None
 
 
+RANGE, NEAREST = "range", "nearest"
+"""Sources of a look-up's answer: between measured sizes or at one, and beyond them."""
+
+
 @dataclass(frozen=True)
 class Range:
-    """Sizes for which a look-up finds a winner of one mode, the first and the last included."""
+    """Sizes for which a look-up finds winners of one mode, the first and the last included."""
 
     first: int
     last: int
     mode: str
+    source: str
+    points: tuple[Point, ...]
+    """The measurements behind it: those in it, or the nearest one."""
+
+    @property
+    def speedups(self) -> list[float]:
+        """Over the fastest baseline, at the points that have one, rising."""
+        ratios = (speedup_of(each) for each in self.points)
+        return sorted(each.value for each in ratios if each is not None)
 
 
 def ranges(points: Sequence[Point]) -> list[Range]:
-    """Ranges by rising size, with the look-up's borders between two points (``db/ranges.py``)."""
+    """Ranges by rising size, with the look-up's borders between two points (``db/ranges.py``). A config that would do
+    much more work than it was measured to do is replaced at run time; none is served where they leave a gap.
+    """
     found: list[Range] = []
     borders = [border(below.place, above.place) for below, above in itertools.pairwise(points)]
     for each, before, after in zip(points, [None, *borders], [*borders, None], strict=True):
-        first = -(-each.size // NEAR) if before is None else before + 1
-        last = each.size * NEAR if after is None else after
-        if found and found[-1].mode == each.mode and found[-1].last + 1 == first:
-            found[-1] = Range(found[-1].first, last, each.mode)
-        else:
-            found.append(Range(first, last, each.mode))
+        first = each.size if before is None else before + 1
+        last = each.size if after is None else after
+        if before is None and (half := -(-each.size // NEAR)) < each.size:
+            found.append(Range(half, each.size - 1, each.mode, NEAREST, (each,)))
+        joins = before is not None and found[-1].mode == each.mode
+        found.append(Range(first, last, each.mode, RANGE, (each,)))
+        if joins:
+            earlier, later = found[-2:]
+            found[-2:] = [Range(earlier.first, last, each.mode, RANGE, earlier.points + later.points)]
+        if after is None:
+            found.append(Range(each.size + 1, each.size * NEAR, each.mode, NEAREST, (each,)))
     return found
 
 
@@ -151,11 +171,22 @@ def thresholds(studies: Iterable[Study]) -> str:
             "regime": key.regime,
             "problem": {field: value for field, value in first.problem.items() if field != name},
             "by": name,
-            "ranges": [{"from": each.first, "to": each.last, "mode": each.mode} for each in ranges(points)],
+            "ranges": [_served(each) for each in ranges(points)],
             "measured": [_measured(each) for each in points],
         })  # fmt: skip
     order = sorted(maps, key=lambda each: json.dumps(each, sort_keys=True))
     return json_text({"format": FORMAT, "version": VERSION, "maps": order}) + "\n"
+
+
+def _served(of: Range) -> dict[str, Any]:
+    return {
+        "from": of.first,
+        "to": of.last,
+        "mode": of.mode,
+        "source": of.source,
+        "measured_at": [each.size for each in of.points],
+        "worst_speedup": min(of.speedups, default=None),
+    }
 
 
 def _measured(of: Point) -> dict[str, Any]:
@@ -165,6 +196,7 @@ def _measured(of: Point) -> dict[str, Any]:
         "mode": of.mode,
         "microseconds": of.result.latency.of(of.result.regime),
         "speedup": speedup.value if speedup is not None else None,
+        "verified": of.result.winner.verified,
         "next_mode": of.next_mode or None,
         "next_takes": of.margin.value if of.margin is not None else None,
         "tie": of.tied,

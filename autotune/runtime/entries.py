@@ -25,6 +25,8 @@ LOCK = Lock()
 NEAREST_RATIO = 2.0
 """A tuned problem may replace another one whose free dimensions are at most this many times larger or smaller."""
 
+UNTUNED = "nothing tuned for this problem here"
+
 Sizes = tuple[float, ...]
 """Sizes of the free dimensions, in their order."""
 
@@ -177,7 +179,7 @@ def serve(
     (``db/ranges.py``), in one of the dimensions ``free``: that in which they are closest. Nearest: the same key except
     for the dimensions ``free``, each within a factor of two; the smallest sum of their log ratios, smaller sizes first.
     """
-    reason = "nothing tuned for this problem here"
+    reason = UNTUNED
     for entry in sorted(entries.of(key), key=lambda entry: entry.provenance != provenance)[:1]:
         stale = entry.provenance.changes(provenance)
         refused = violation(entry.winner.config)
@@ -186,7 +188,7 @@ def serve(
         reason = f"the tuned entry is stale: {stale}" if stale else f"the tuned config is not valid here: {refused}"
     for entry, told in _of_ranges(entries, key, provenance, free):
         if violation(entry.winner.config) is None:
-            return Served(entry, f"{reason}; {told}", of_range=True)
+            return Served(entry, told if reason is UNTUNED else f"{reason}; {told}", of_range=True)
     near = (each for each in entries.near(key, provenance, free) if violation(each.winner.config) is None)
     nearest = next(near, None)
     return Served(nearest, reason if nearest is None else f"{reason}; nearest is {said(nearest, free)}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from autotune.report import draw
 from autotune.report.draw import GREY, shown
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.crossover import Point, families, point, speedup_of
+from autotune.results.crossover import NEAREST, Point, Range, families, point, ranges, speedup_of
 from autotune.results.figures import device_text, latency_text, problem_text
 from autotune.results.order import known_workload
 from autotune.results.regimes import title_of
@@ -26,7 +26,7 @@ def views(studies: Iterable[Study]) -> list[View]:
         modes = ", ".join(f"{each.size}: {each.mode}" for each in points)
         chart = Chart(f"crossover-{place}", f"Modes by {name}: {modes}.", options(name, points), 80 + 30 * len(points))
         title = f"{first.title}: the winner at each {shown(name)}"
-        found.append(View(f"crossover-{place}", title, text, [chart], [table(name, points)]))
+        found.append(View(f"crossover-{place}", title, text, [chart], [table(name, points), served(name, points)]))
     return found
 
 
@@ -79,8 +79,35 @@ def table(name: str, points: Sequence[Point]) -> Table:
         first = each.result.speedups[0] if each.result.speedups else None
         compared = [first.text, first.baseline] if first is not None else ["", ""]
         latency = latency_text(each.result.latency, each.result.regime)
-        rows.append([str(each.size), each.mode, latency, *compared, margin_text(each)])
-    return Table([name, "mode", "latency", "times as fast", "as", "next mode"], rows, "rlrrll")
+        how = "verified" if each.result.winner.verified else "searched"
+        rows.append([str(each.size), how, each.mode, latency, *compared, margin_text(each)])
+    return Table([name, "", "mode", "latency", "times as fast", "as", "next mode"], rows, "rllrrll")
+
+
+def served(name: str, points: Sequence[Point]) -> Table:
+    """What look-ups serve from where to where, and what was measured of that."""
+    rows: list[list[str]] = []
+    for each in ranges(points):
+        if rows and int(rows[-1][1]) + 1 < each.first:
+            rows.append([str(int(rows[-1][1]) + 1), str(each.first - 1), "", "the default", "", ""])
+        rows.append([str(each.first), str(each.last), each.mode, each.source, measured_text(name, each),
+                     speedup_text(each)])  # fmt: skip
+    return Table([f"from {name}", "to", "mode", "served as", "measured at", "times as fast"], rows, "rrllll")
+
+
+def measured_text(name: str, of: Range) -> str:
+    """``m=512`` or ``m=512 to 4096, 5 sizes``."""
+    first, last = of.points[0].size, of.points[-1].size
+    return f"{name}={first}" if first == last else f"{name}={first} to {last}, {len(of.points)} sizes"
+
+
+def speedup_text(of: Range) -> str:
+    """The worst and the best; there alone, if it is of the nearest size."""
+    if not of.speedups:
+        return ""
+    worst, best = of.speedups[0], of.speedups[-1]
+    told = f"{worst:.2f}" if worst == best else f"{worst:.2f} to {best:.2f}"
+    return f"{told} there" if of.source == NEAREST else told
 
 
 def margin_text(of: Point) -> str:
