@@ -16,7 +16,7 @@ from autotune.results.figures import Ratio
 from autotune.results.order import problem_type
 from autotune.results.result import Result
 from autotune.results.study import Study, mode_of
-from autotune.text import json_text
+from autotune.text import counted, json_text
 
 FORMAT: Final = "iris-autotune/thresholds"
 VERSION: Final = 1
@@ -155,6 +155,20 @@ def ranges(points: Sequence[Point]) -> list[Range]:
         if after is None:
             found.append(Range(each.size + 1, each.size * NEAR, each.mode, NEAREST, (each,)))
     return found
+
+
+def claim(where: str, searched: Sequence[float], verified: Sequence[float]) -> str:
+    """``m=1 to 8192: 1.08 to 1.31 times as fast as the library at 8 searched sizes, never below 1.00 at 37 verified
+    ones``, of speedups at both kinds of sizes; empty without any.
+    """
+    told = []
+    if searched:
+        spread = f"{min(searched):.2f} to {max(searched):.2f} times as fast as the library"
+        told.append(f"{spread} at {counted(len(searched), 'searched size')}")
+    if verified:
+        least = math.floor(100 * min(verified)) / 100  # what is below 1 does not read 1.00
+        told.append(f"never below {least:.2f} at {len(verified)} verified ones")
+    return f"{where}: {', '.join(told)}" if told else ""
 
 
 def thresholds(studies: Iterable[Study]) -> str:

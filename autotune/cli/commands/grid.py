@@ -234,24 +234,20 @@ def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progre
 
 
 def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
-    """The range's claim: ``m=1 to 8192: 1.02 to 1.46 times as fast as the library, at 8 sizes searched and 13
-    verified``. Empty where nothing was verified, and under the interpreter.
-    """
+    """The range's claim; none where nothing was verified, and under the interpreter."""
+    from autotune.results.crossover import claim
+
     told = [
         (row, row.result.speedup.ratio.value)
         for row in rows
         if row.held_out is None and row.result and row.result.speedup and row.result.speedup.ratio
     ]
-    verified = sum(row.verified for row, _ in told)
+    verified = [ratio for row, ratio in told if row.verified]
     if not verified:
         return []
-    ratios = [ratio for _, ratio in told]
     spans = [(name, [row.sizes[name] for row, _ in told]) for name in sizes.along]
     where = ", ".join(f"{name}={min(values)} to {max(values)}" for name, values in spans)
-    return [
-        f"{where}: {min(ratios):.2f} to {max(ratios):.2f} times as fast as the library, at {len(told) - verified} "
-        f"sizes searched and {verified} verified"
-    ]
+    return [claim(where, [ratio for row, ratio in told if not row.verified], verified)]
 
 
 def _verified(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progress: GridProgress) -> Row:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from autotune.report import draw
 from autotune.report.draw import GREY, shown
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.crossover import NEAREST, Point, Range, families, point, ranges, speedup_of
+from autotune.results.crossover import NEAREST, Point, Range, claim, families, point, ranges, speedup_of
 from autotune.results.figures import device_text, latency_text, problem_text
 from autotune.results.order import known_workload
 from autotune.results.regimes import title_of
@@ -22,12 +22,21 @@ def views(studies: Iterable[Study]) -> list[View]:
         first = members[0][1]
         rest = {field: value for field, value in first.problem.items() if field != name}
         where = f"{device_text(first.key)}, {title_of(first.key, first.regime)}"
-        text = f"{problem_text(rest)} on {where}. A hollow bar: the next mode is within the noise."
+        text = (
+            f"{problem_text(rest)} on {where}. A hollow bar: the next mode is within the noise. {claimed(name, points)}"
+        )
         modes = ", ".join(f"{each.size}: {each.mode}" for each in points)
         chart = Chart(f"crossover-{place}", f"Modes by {name}: {modes}.", options(name, points), 80 + 30 * len(points))
         title = f"{first.title}: the winner at each {shown(name)}"
         found.append(View(f"crossover-{place}", title, text, [chart], [table(name, points), served(name, points)]))
     return found
+
+
+def claimed(name: str, points: Sequence[Point]) -> str:
+    """The range's claim, where there are ratios."""
+    ratios = [(each.result.winner.verified, ratio.value) for each in points if (ratio := speedup_of(each)) is not None]
+    searched, verified = ([ratio for kind, ratio in ratios if kind is wanted] for wanted in (False, True))
+    return claim(f"{name}={points[0].size} to {points[-1].size}", searched, verified)
 
 
 def colours_of(points: Sequence[Point]) -> dict[str, str]:
