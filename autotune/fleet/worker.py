@@ -47,6 +47,7 @@ class Worker:
         mine = [each for each in asked if each.device in (None, machine.device) and each.problem.world_size <= gpus]
         mine.sort(key=lambda each: (not each.search, -each.problem.world_size))
         self._left = {each: self._identity(each) for each in mine}
+        self._families = {each: _family(each) for each in mine}
         self._lease = Lease.new()
         self._silences: dict[int, Silence] = {}
         self._begun: Asked | None = None
@@ -75,8 +76,8 @@ class Worker:
         if any(standing is not None and is_stop(standing.held) for _, standing in found):
             raise FleetError("stopped; measurements are kept, and the same command resumes")
         self._left = {each: self._left[each] for each, standing in found if not is_done(each, standing)}
-        waited_for = {_family(each) for each in self._left if each.search}
-        ready = {each for each in self._left if each.search or _family(each) not in waited_for}
+        waited_for = {self._families[each] for each in self._left if each.search}
+        ready = {each for each in self._left if each.search or self._families[each] not in waited_for}
         return [each for each, standing in found if each in ready and self._is_free(standing)]
 
     def _is_free(self, standing: Standing | None) -> bool:

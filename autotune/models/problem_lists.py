@@ -1,5 +1,5 @@
-"""A list of problems as the YAML that ``tune fleet`` takes: one entry for problems that differ in M alone, of a span of
-sizes few to search and the others to verify.
+"""A list of problems as the YAML that ``tune fleet`` takes: one entry for those that differ in one size alone, of which
+few are to be searched and the others verified.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ def write_list(
     calls: Iterable[Call], regime: Regime = DEFAULT_REGIME, seconds: Mapping[Problem, float] | None = None
 ) -> str:  # fmt: skip
     """The text of the list; ``seconds`` are the problems' budgets, and those without are only verified."""
-    groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    groups: dict[str, tuple[dict[str, Any], str, list[int]]] = {}
     counts = _counted(calls)
     searched = to_search(counts).intersection(counts if seconds is None else seconds)
     for problem, count in counts.items():
         entry = {"workload": dashed(problem.workload), **_said(problem)}
-        m = entry.get("m")
-        if "m" in entry:
-            entry["m"] = []
+        along = next(reversed(problem.ranged()), "")  # of decode the batch
+        size = entry.get(along)
+        if size is not None:
+            entry[along] = []
         entry["calls"] = count
         if regime is not DEFAULT_REGIME:
             entry["regime"] = regime.value
@@ -43,13 +44,13 @@ def write_list(
             entry["search"] = False
         elif seconds is not None:
             entry["budget"] = f"{seconds[problem]:.0f}s"
-        _, sizes = groups.setdefault(json.dumps(entry), (entry, []))
-        if m is not None:
-            sizes.append(m)
-    for entry, sizes in groups.values():
+        _, _, sizes = groups.setdefault(json.dumps(entry), (entry, along, []))
+        if size is not None:
+            sizes.append(size)
+    for entry, along, sizes in groups.values():
         if sizes:
-            entry["m"] = sizes if len(sizes) > 1 else sizes[0]
-    entries = [entry for entry, _ in groups.values()]
+            entry[along] = sizes if len(sizes) > 1 else sizes[0]
+    entries = [entry for entry, _, _ in groups.values()]
     text: str = yaml.safe_dump({"problems": entries}, sort_keys=False, default_flow_style=None, width=120)
     return text
 

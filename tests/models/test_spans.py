@@ -57,6 +57,16 @@ def test_what_a_serving_run_called_becomes_a_short_list_with_all_its_calls() -> 
     assert sum(each.calls for each in asked) == problems.total()
 
 
+def test_sizes_of_mixtures_and_batches_stand_in_one_entry() -> None:
+    mixed = [
+        autotune.MoeDispatchGemm(tokens=tokens, hidden=64, experts=4, top_k=2, width=32, world_size=2)
+        for tokens in (1, 2, 3, 8)
+    ]
+    problems = Collected(dict.fromkeys((*mixed, *(decoded(batch, 1024) for batch in (1, 4, 16))), 5))
+    text = problems.text()
+    assert {each.problem for each in parse_list(text)} == {*problems} and text.count("workload:") == 3
+
+
 def test_few_problems_are_listed_as_they_are() -> None:
     problems = Collected({reduced(m): m for m in (3, 100, 8000)})
     assert {each.problem: (each.calls, each.search) for each in parse_list(problems.text())} == {

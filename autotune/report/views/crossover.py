@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from autotune.report import draw
 from autotune.report.draw import GREY, shown
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.crossover import NEAREST, Point, Range, claim, families, point, ranges, speedup_of
+from autotune.results.crossover import NEAREST, Point, Range, claim, families, free_sizes, point, ranges, speedup_of
 from autotune.results.figures import device_text, latency_text, problem_text
 from autotune.results.order import known_workload
 from autotune.results.regimes import title_of
@@ -22,13 +22,15 @@ def views(studies: Iterable[Study]) -> list[View]:
         first = members[0][1]
         rest = {field: value for field, value in first.problem.items() if field != name}
         where = f"{device_text(first.key)}, {title_of(first.key, first.regime)}"
-        text = (
-            f"{problem_text(rest)} on {where}. A hollow bar: the next mode is within the noise. {claimed(name, points)}"
-        )
+        told = claimed(name, points)
+        text = f"{problem_text(rest)} on {where}. {told}{told and '. '}A hollow bar: the next mode is within the noise."
         modes = ", ".join(f"{each.size}: {each.mode}" for each in points)
         chart = Chart(f"crossover-{place}", f"Modes by {name}: {modes}.", options(name, points), 80 + 30 * len(points))
         title = f"{first.title}: the winner at each {shown(name)}"
-        found.append(View(f"crossover-{place}", title, text, [chart], [table(name, points), served(name, points)]))
+        tables = [table(name, points)]
+        if first.key.is_kernel or name in free_sizes(first.key):
+            tables.append(served(name, points))
+        found.append(View(f"crossover-{place}", title, text, [chart], tables))
     return found
 
 
@@ -88,9 +90,9 @@ def table(name: str, points: Sequence[Point]) -> Table:
         first = each.result.speedups[0] if each.result.speedups else None
         compared = [first.text, first.baseline] if first is not None else ["", ""]
         latency = latency_text(each.result.latency, each.result.regime)
-        how = "verified" if each.result.winner.verified else "searched"
+        how = "verifying" if each.result.winner.verified else "search"
         rows.append([str(each.size), how, each.mode, latency, *compared, margin_text(each)])
-    return Table([name, "", "mode", "latency", "times as fast", "as", "next mode"], rows, "rllrrll")
+    return Table([name, "by", "mode", "latency", "times as fast", "as", "next mode"], rows, "rllrrll")
 
 
 def served(name: str, points: Sequence[Point]) -> Table:
