@@ -65,7 +65,7 @@ def _spread(request: Request, lists: Lists, machine: Machine) -> Sizes:
         return True
 
     doubling = [name for name in along if ".." in request.given[name]]
-    largest = {name: sizes[-1] for name, sizes in lists.items()}
+    largest = {name: max(sizes) for name, sizes in lists.items()}
     possible = {name: [size for size in lists[name] if valid({**largest, name: size})] for name in doubling}
     lists = {name: possible.get(name) or sizes for name, sizes in lists.items()}  # 1..8192 begins where ranks share it
     searched, verified = spread(lists, doubling, along, request.world_size(machine), valid)
