@@ -41,10 +41,11 @@ def test_a_list_is_tuned_and_the_same_command_has_nothing_left_to_do(listed: Ben
     result = listed.tune("fleet", "problems.yaml")
     assert result.exit_code == 0, result.output
     assert result.stdout == "4 problems: 4 done\n"
-    assert [gang.ranks for gang in listed.gangs] == [4, 2, 2, 2], "the widest first"
+    assert [gang.ranks for gang in listed.gangs] == [4, 2], "the widest first; ranks stay for problems alike"
+    assert [problem.m for problem in listed.gangs[1].problems] == [16, 32, 64]  # type: ignore[attr-defined]
     assert all(gang.closed for gang in listed.gangs)
     again = listed.tune("fleet", "problems.yaml")
-    assert (again.exit_code, again.stdout, len(listed.gangs)) == (0, "4 problems: 4 done\n", 4)
+    assert (again.exit_code, again.stdout, len(listed.gangs)) == (0, "4 problems: 4 done\n", 2)
     assert [entry["regime"] for entry in listed.json("list", "gemm-all-reduce")] == ["graph"]
 
 
