@@ -106,7 +106,7 @@ class Counted:
 
 def grouped(rows: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
     """Each row times its expert's B; torch's own where it has one."""
-    if rows.is_cuda and rows.dtype is torch.bfloat16:
+    if rows.is_cuda and rows.dtype is torch.bfloat16 and len(rows):
         product: Tensor = torch.nn.functional.grouped_mm(rows, b, offs=offsets[1:])
         return product
     bounds = offsets.tolist()

@@ -99,6 +99,15 @@ def test_between_two_sizes_the_nearer_one_decides_as_in_a_look_up(study: Study) 
     assert next(row for row in rows if row[0] == "16")[4:] == ["m=16", crossover.speedup_text(ranges(far)[3])]
 
 
+def test_what_look_ups_serve_is_told_along_ranges_alone(study: Study) -> None:
+    by_rows, by_columns = (
+        [of_size(study, 64), of_size(study, m, n=n)] for m, n in ((128, study.problem["n"]), (64, 32))
+    )
+    ((rows,), (columns,)) = (crossover.views(each) for each in (by_rows, by_columns))
+    assert len(rows.tables) == 2 and len(columns.tables) == 1, "no config of another n is served"
+    assert "m=64 to 128: " in rows.text and "at 2 searched sizes" in rows.text
+
+
 def test_thresholds_for_a_program_that_knows_nothing_of_us(study: Study) -> None:
     members = [of_size(study, 256, push=100.0, pull=60.0), of_size(study, 64, pull=99.5), of_size(study, 7, k=5)]
     told = json.loads(thresholds(members))
