@@ -1,10 +1,18 @@
-"""Sizes: in words, lists and ranges that double; and powers of two."""
+"""Sizes: in words, lists and ranges that double; those of a range to search and to verify; and powers of two."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autotune.errors import InputError
+
+WIDEST = 4
+"""Two measured sizes that are further apart by more than this factor say nothing of those between them."""
+
+OFF_GRID = 0.7
+"""The place of the verified size in the gap between two others, as a share of it."""
 
 _PART = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 
@@ -30,6 +38,54 @@ def size_ranges(text: str) -> list[range]:
     parts = [_PART.fullmatch(part.strip()) for part in text.split(",")]
     found = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part is not None]
     return found if len(found) == len(parts) and all(found) else []
+
+
+def few(sizes: Iterable[int]) -> list[int]:
+    """Those of a range to search: the first, the last, and between them the fewest that are ``WIDEST`` apart at most,
+    where the sizes allow.
+    """
+    rising = sorted(set(sizes))
+    found = rising[:1]
+    for size, following in itertools.pairwise(rising):
+        if following > WIDEST * found[-1] and size > found[-1]:
+            found.append(size)
+    return found if found[-1:] == rising[-1:] else [*found, rising[-1]]
+
+
+def off_grid(sizes: Iterable[int], ranks: int, valid: Callable[[int], bool]) -> list[int]:
+    """In each wide gap a size that no tile divides: odd, or odd for each rank where the ranks share it out."""
+    found = []
+    for small, large in itertools.pairwise(sorted(sizes)):
+        wanted = small + OFF_GRID * (large - small)
+        odd = [unit * (2 * round(wanted / (2 * unit)) + 1) for unit in (1, ranks) if large - small >= 8 * unit]
+        found += [size for size in odd if small < size < large and valid(size)][:1]
+    return found
+
+
+Lists = Mapping[str, Sequence[int]]
+"""Sizes by dimension."""
+
+
+def spread(
+    lists: Lists, doubling: Iterable[str], along: Iterable[str], ranks: int, valid: Callable[[dict[str, int]], bool]
+) -> tuple[list[dict[str, int]], list[dict[str, int]]]:  # fmt: skip
+    """The combinations to search, the last dimension varying fastest, and those to verify.
+
+    Of the dimensions ``doubling`` few sizes are searched. ``along`` a dimension, with the others as they are searched,
+    its other sizes are verified, and one off the grid of tiles in each gap.
+    """
+    wide = {*doubling}
+    few_of = {name: few(sizes) if name in wide else list(sizes) for name, sizes in lists.items()}
+    searched, verified = combined(few_of), list[dict[str, int]]()
+    for name in along:
+        made = off_grid(lists[name], ranks, lambda size, name=name: valid({**searched[-1], name: size}))  # type: ignore[misc]
+        between = sorted({*lists[name], *made} - {*few_of[name]})
+        verified += combined({**few_of, name: between})
+    return searched, verified
+
+
+def combined(lists: Lists) -> list[dict[str, int]]:
+    return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 
 def round_up(number: int) -> int:

@@ -30,7 +30,7 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -109,6 +109,8 @@ class Row:
     """Where our config came from: exact, nearest, default."""
     config: dict[str, Any]
     claim: Claim | None
+    ways: dict[str, float]
+    """µs of every plain way"""
     flags: list[str] = field(default_factory=list)
 
     def judge(self) -> None:
@@ -161,18 +163,23 @@ class Outside:
         self._shared = self._on_gpu and dist.get_world_size() > torch.cuda.device_count()
         self._clock = Clock(context.heap.device, context.group, plan)
 
-    def rows(self, table: str, fields: dict[str, Any], workload: str, regimes: list[str]) -> Iterator[Row]:
-        """A row for each regime that there is here."""
+    def rows(
+        self, table: str, fields: dict[str, Any], workload: str, regimes: list[str], tokens: Sequence[int] | None = None
+    ) -> Iterator[Row]:  # fmt: skip
+        """A row for each regime that there is here; ``tokens`` of a mixture's ranks, where not all have as many."""
         types = {kind.workload: kind for kind in (
             autotune.AllGatherGemm, autotune.GemmReduceScatter, autotune.GemmAllReduce, autotune.AllReduceNorm,
             autotune.GemmAllReduceNorm, autotune.FlashDecode, autotune.MoeDispatchGemm, autotune.MoeGemmCombine,
         )}  # fmt: skip
         problem = types[workload](**fields)
-        made = outside_experts.make if workload.startswith("moe") else make
-        case = made(problem, self._context, Collectives(self._shared))
+        collectives = Collectives(self._shared)
+        if workload.startswith("moe"):
+            case = outside_experts.make(problem, self._context, collectives, tokens)
+        else:
+            case = make(problem, self._context, collectives)
         found = self._context.choose(problem)
         expected = [next(iter(case.plain.values()))(number) for number in range(case.sets)]
-        for way in (*case.plain.values(), case.ours):
+        for way in (*case.plain.values(), *case.counted.values(), case.ours):
             self._compare(case, way, expected)
         for regime in regimes:
             if regime != "graph" or self._on_gpu:
@@ -184,7 +191,7 @@ class Outside:
         self._compare(case, case.ours, expected)
 
     def _eager(self, case: Case, regime: str) -> dict[str, list[float]]:
-        ways = {"ours": case.ours, **case.plain}
+        ways = {"ours": case.ours, **case.plain, **case.counted}
         if regime != "isolated":
             return self._clock.busy(ways, case.sets)
         return self._clock.isolated({**ways, BOUND: bound(self._context, case)})
@@ -246,7 +253,7 @@ def judged(
     ratio = Ratio.of_rounds(times[way], times["ours"])
     row = Row(
         table, fields, regime, means["ours"], means[way], way, ratio, found.source, dict(found.config),
-        Claim.of(found, regime),
+        Claim.of(found, regime), {name: mean for name, mean in means.items() if name != "ours"},
     )  # fmt: skip
     row.judge()
     return row

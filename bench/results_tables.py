@@ -22,8 +22,9 @@ from listed import LIST, REPEATED, Sizes, entry
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
 from repeatability import AIMS, SEEDS, summed_up
+from results_ranges import Ranges
 from results_table import BESIDE, ROOT, START, Results, Setting, Table, chunks, listed, options, rows_of
-from results_text import block, caption, over_the_faster, paragraph, sizes_text
+from results_text import block, caption, over_the_faster, paragraph, shared_text, sizes_text
 from steps import FOLDER, JSON, Step
 
 BLOCK = "docs/examples/transformer_block.py"
@@ -314,15 +315,6 @@ def problems_text(rows: Sequence[dict[str, Any]]) -> str:
     return ", ".join([shared_text(first), *several])
 
 
-def shared_text(problem: dict[str, Any]) -> str:
-    """The sizes that problems of a line share."""
-    if "experts" in problem:
-        return f"{problem['experts']} experts of {problem['hidden']} by {problem['width']}, top {problem['top_k']}"
-    if "n" in problem:
-        return f"N={problem['n']}" + (f" K={problem['k']}" if "k" in problem else "")
-    return f"{problem['q_heads']}/{problem['kv_heads']} heads of {problem['head_dim']}"
-
-
 TABLES: tuple[Table, ...] = (
     *(Winners(sizes) for sizes in LIST if sizes.name != "fd"),
     Decode(),
@@ -331,6 +323,7 @@ TABLES: tuple[Table, ...] = (
     EightGpus(),
     Block(),
     Picture(),
+    Ranges(),
     Outside(),
     Repeatability(),
     Printed(

@@ -88,3 +88,12 @@ def sizes_text(values: Sequence[int]) -> str:
     if len(shown) > FEW:
         return ", ".join([*shown[:3], "…", shown[-1]])
     return ", ".join(shown)
+
+
+def shared_text(problem: dict[str, Any]) -> str:
+    """The sizes that problems of a line share."""
+    if "experts" in problem:
+        return f"{problem['experts']} experts of {problem['hidden']} by {problem['width']}, top {problem['top_k']}"
+    if "n" in problem:
+        return f"N={problem['n']}" + (f" K={problem['k']}" if "k" in problem else "")
+    return f"{problem['q_heads']}/{problem['kv_heads']} heads of {problem['head_dim']}"

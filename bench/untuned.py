@@ -13,8 +13,9 @@ import argparse
 import gc
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import outside
 import tables
@@ -59,7 +60,14 @@ def measured(measuring: outside.Outside, context: autotune.Context, name: str, p
     return row.ratio.value
 
 
-def measure(given: argparse.Namespace, name: str, problems: Sequence[Sizes], url: str) -> None:
+Measured = Callable[[outside.Outside, autotune.Context, str, Any, bool], float]
+"""Prints a problem's row on the first rank, and returns its ratio."""
+
+
+def measure(
+    given: argparse.Namespace, name: str, problems: Sequence[Any], url: str, measured: Measured = measured,
+    heading: Sequence[str] = HEADING,
+) -> None:  # fmt: skip
     """A row of the table for each problem, then the worst ratio and the mean, printed by the first rank."""
     outside.start_ranks()
     try:
@@ -68,7 +76,7 @@ def measure(given: argparse.Namespace, name: str, problems: Sequence[Sizes], url
             measuring = outside.Outside(context, TOY if given.toy else Plan())
             if dist.get_rank() == 0:
                 print(f"{dist.get_world_size()} ranks, {context.machine.device}\n")
-                print(tables.head(HEADING, "ll      ll"))
+                print(tables.head(heading, "ll" + " " * (len(heading) - 4) + "ll"))
             ratios = [measured(measuring, context, name, each, given.toy) for each in problems]
             if dist.get_rank() == 0:
                 mean, least = statistics.geometric_mean(ratios), min(ratios)

@@ -10,6 +10,7 @@ from pathlib import Path
 from autotune.files import write_whole
 from autotune.models.forward import Call
 from autotune.models.problem_lists import write_list
+from autotune.models.spans import kept
 from autotune.problem import Problem
 from autotune.runtime.call import LISTENERS
 
@@ -18,8 +19,11 @@ class Collected(Counter[Problem]):
     """Counts of calls by problem, in the order of the first calls."""
 
     def text(self) -> str:
-        """The YAML that ``tune model`` and ``tune fleet`` take."""
-        return write_list(Call("", problem, count) for problem, count in self.items())
+        """The YAML that ``tune model`` and ``tune fleet`` take. Of many sizes it has few to search and some to verify
+        between them; the others, whose calls count as the nearest one's, are served by what these tell.
+        """
+        stands_for = kept(self)
+        return write_list(Call("", stands_for[problem], count) for problem, count in self.items())
 
     def write(self, file: str | Path) -> None:
         write_whole(Path(file), self.text().encode())

@@ -85,6 +85,8 @@ class Table:
             left = "another GEMM behind the same gather is not tuned"
             return [each if each.entry is None else dataclasses.replace(each, reason=left) for each in asked]
         gain, reason = _gain([each.entry for each in asked if each.entry is not None])
+        looked_up = dict.fromkeys(each.reason for each in asked if each.reason)  # empty for what is exact
+        reason = "; ".join([reason, *looked_up])
         replaced = gain > 0
         symbol = shape_of(found[0].gemm)[0]
         if replaced and not isinstance(symbol, int):

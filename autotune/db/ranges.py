@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
 from autotune.db.records import Entry, Winner
 from autotune.outcome import Regime
+from autotune.sizes import WIDEST
 
-WIDEST = 4
-"""Two measured sizes that are further apart by more than this factor say nothing of those between them."""
+UNMEASURED = math.log(1.1)
+"""The logarithm of what a config is taken to lose at a size where it was not measured, as a larger size's winner at a
+searched one. So a config that was measured at both ends serves up to the one where it loses little, and less far where
+it loses much.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,21 +44,23 @@ class Place:
 def border(below: Place, above: Place) -> int | None:
     """The largest size that ``below``'s config serves; None if the two are too far apart.
 
-    Where both configs were measured at both sizes: where a straight line of the ratio's logarithm over the size's
-    crosses 0. Otherwise the geometric mean.
+    Where a straight line from what one config loses at the other's size to what that one loses here crosses 0, the
+    logarithm of their ratio over that of the size: the geometric mean where both lose the same.
     """
     if above.size > WIDEST * below.size:
         return None
-    lost_below, lost_above = below.lost_by(above), above.lost_by(below)
-    if lost_below is None or lost_above is None or lost_below + lost_above == 0:
+    lost_below, lost_above = (
+        UNMEASURED if lost is None else lost for lost in (below.lost_by(above), above.lost_by(below))
+    )
+    if lost_below == lost_above:
         return math.isqrt(below.size * above.size)
     share = lost_below / (lost_below + lost_above)
     return min(above.size - 1, int(below.size * (above.size / below.size) ** share))
 
 
-def said(entry: Entry, name: str) -> str:
-    """A measured size in words: ``m=1024 (1.12 times as fast as the library)``."""
+def said(entry: Entry, names: Iterable[str]) -> str:
+    """A measured problem in words, by its sizes ``names``: ``m=1024 (1.12 times as fast as the library)``."""
     regime, winner = Regime(entry.key.regime), entry.winner
     times = [latency.of(regime) for latency in winner.baselines.values()]
     ratio = f" ({min(times) / winner.latency.of(regime):.2f} times as fast as the library)" if times else ""
-    return f"{name}={entry.key.fields[name]}{ratio}"
+    return " ".join(f"{name}={entry.key.fields[name]}" for name in names) + ratio

@@ -338,7 +338,8 @@ class Standing:
 
     study_id: int
     is_finished: bool
-    """And searched: what was only verified is still to be tuned."""
+    is_verified: bool
+    """Finished without a search, for which it is still to be tuned."""
     held: Held | None
     """The lease of the process that tunes it."""
     failure: str

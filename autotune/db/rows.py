@@ -130,8 +130,8 @@ def standing(row: Row[Any]) -> tuple[Columns, Standing]:
     """A study's columns of key and provenance, and where it stands."""
     held = None if row.lease is None else Held(words(row.lease), whole_number(row.heartbeat or 0))
     columns = tuple(getattr(row, name) for name in (*KEY, *PROVENANCE))
-    searched = row.state == "finished" and row.winner_verified is None
-    return columns, Standing(row.id, searched, held, words(row.failure or ""))
+    verified = row.winner_verified is not None
+    return columns, Standing(row.id, row.state == "finished", verified, held, words(row.failure or ""))
 
 
 def entry(row: Row[Any]) -> Entry:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import reprlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from autotune.errors import AutotuneError, InputError
+from autotune.errors import AutotuneError, InputError, InvalidProblem
 from autotune.files import text_of
 from autotune.machine import INTERPRETED
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.sizes import parse_sizes
+from autotune.sizes import parse_sizes, spread
 from autotune.tuning import limits_of
 from autotune.workloads import Workload, is_reference, workload
 
@@ -45,10 +44,12 @@ class Asked:
     """A device's name as the driver gives it; None for each kind that the fleet has."""
     calls: int = field(default=1, compare=False)
     """Calls in a model's forward: ``tune model`` weighs problems by them, a fleet does not."""
+    search: bool = True
+    """False: only verified, with the winners of the neighbouring sizes that are searched."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle names and values: another process has workloads of its own, and not the list's files."""
-        values = (self.regime, self.options, self.device, self.calls)
+        values = (self.regime, self.options, self.device, self.calls, self.search)
         return _asked, (self.workload.name, self.problem.to_json(), *values)
 
 
@@ -70,6 +71,7 @@ class Entry(BaseModel):
     effort: str | None = None
     seed: int = 0
     calls: Annotated[int, Field(ge=1)] = 1
+    search: bool = True
 
 
 class File(BaseModel):
@@ -133,7 +135,8 @@ def parse_list(text: str) -> list[Asked]:
                     raise InputError(f"more than {MOST_PROBLEMS} problems; split the file")
         except AutotuneError as error:
             raise InputError(str(error) if str(error).startswith(name) else f"{name}: {error}") from error
-    return list(found)
+    searched = {replace(each, options=()) for each in found if each.search}
+    return [each for each in found if each.search or replace(each, options=(), search=True) not in searched]
 
 
 def _checked(kind: type[Any], values: Mapping[str, Any], place: str) -> Any:
@@ -146,7 +149,9 @@ def _checked(kind: type[Any], values: Mapping[str, Any], place: str) -> Any:
 
 
 def _problems(entry: Entry) -> Iterator[Asked]:
-    """Every combination of the entry's sizes, the last one varying fastest."""
+    """Every combination of the entry's sizes, the last one varying fastest; of a doubling range few are searched, and
+    the others verified as in ``tune grid``.
+    """
     if is_reference(entry.workload):
         raise InputError(
             f"workload {entry.workload}: a fleet takes workloads by name; set AUTOTUNE_WORKLOADS on every host to load "
@@ -164,9 +169,25 @@ def _problems(entry: Entry) -> Iterator[Asked]:
         if isinstance(value, dict | list) and kinds.get(name, "size") != "size":
             raise InputError(f"{name}: one value is needed; only sizes are lists. Write an entry for each other value")
     sizes = {name: _sizes(name, value) for name, value in fields.items() if kinds.get(name) == "size"}
-    for values in itertools.product(*sizes.values()):
-        problem = found.problem_type.from_dict({**fields, **dict(zip(sizes, values, strict=True))})
-        yield Asked(found, problem, regime, options, entry.device, entry.calls)
+    ranges = [name for name in found.problem_type.ranged() if name in sizes and ".." in str(fields[name])]
+
+    def problem_of(chosen: Mapping[str, int]) -> Problem | None:
+        try:
+            return found.problem_type.from_dict({**fields, **chosen})
+        except InvalidProblem:
+            return None
+
+    searched, verified = spread(
+        sizes, ranges, ranges, max(sizes.get("world_size", [1])), lambda chosen: problem_of(chosen) is not None
+    )
+    for chosen in searched:
+        asked = found.problem_type.from_dict({**fields, **chosen})
+        yield Asked(found, asked, regime, options, entry.device, entry.calls, entry.search)
+    for chosen in verified:
+        problem = problem_of(chosen)
+        if problem is not None:
+            calls = entry.calls if all(size in sizes[name] for name, size in chosen.items()) else 0
+            yield Asked(found, problem, regime, (), entry.device, calls, search=False)
 
 
 def _sizes(name: str, value: Any) -> list[int]:

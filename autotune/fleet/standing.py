@@ -51,7 +51,7 @@ def title(asked: Asked) -> str:
     """``all-gather-gemm m=16 n=64 k=64 dtype=bf16 ×2``."""
     fields = {name: value for name, value in asked.problem.as_dict().items() if value is not False}
     text = f"{dashed(asked.workload.name)} {problem_text(fields)}{regime_options(asked.regime)}"
-    return f"{text} ×{asked.problem.world_size}"
+    return f"{text} ×{asked.problem.world_size}{'' if asked.search else ', verified'}"
 
 
 def headline(rows: Sequence[Row]) -> str:
@@ -87,6 +87,11 @@ def stop(rows: Sequence[Row], store: Store) -> int:
     return len(running)
 
 
+def is_done(asked: Asked, standing: Standing | None) -> bool:
+    """True if a study answers for it: one without a search only where none is asked for."""
+    return standing is not None and standing.is_finished and not (asked.search and standing.is_verified)
+
+
 def is_stop(held: Held | None) -> bool:
     lease = held.lease if held is not None else None
     return lease is not None and lease.token == STOP
@@ -94,7 +99,7 @@ def is_stop(held: Held | None) -> bool:
 
 def _row(asked: Asked, device: str, standing: Standing) -> Row:
     row = partial(Row, asked, device, standing=standing)
-    if standing.is_finished:
+    if is_done(asked, standing):
         return row("done")
     if is_stop(standing.held):
         return row("stopped")

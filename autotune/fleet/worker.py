@@ -13,7 +13,7 @@ from autotune.db.lease import Silence
 from autotune.db.records import Standing, columns
 from autotune.errors import AutotuneError, FleetError, StoreError
 from autotune.fleet.problem_list import Asked
-from autotune.fleet.standing import is_stop, title
+from autotune.fleet.standing import is_done, is_stop, title
 from autotune.machine import Machine
 from autotune.task import Task
 from autotune.tuning import Progress, Result
@@ -34,7 +34,9 @@ class Taken(Exception):
 
 
 class Worker:
-    """Tunes the problems that this host can take, the widest first. One that fails is not tried again."""
+    """Tunes the problems that this host can take, the widest first, and verifies between sizes once those around them
+    are tuned. One that fails is not tried again.
+    """
 
     def __init__(
         self, store: Store, machine: Machine, asked: Sequence[Asked], tune: Tune, tell: Callable[[str], None],
@@ -43,8 +45,9 @@ class Worker:
         """``gpus``: the widest problem that this host takes."""
         self._store, self._machine, self._tune, self._tell = store, machine, tune, tell
         mine = [each for each in asked if each.device in (None, machine.device) and each.problem.world_size <= gpus]
-        mine.sort(key=lambda each: -each.problem.world_size)
+        mine.sort(key=lambda each: (not each.search, -each.problem.world_size))
         self._left = {each: self._identity(each) for each in mine}
+        self._families = {each: _family(each) for each in mine}
         self._lease = Lease.new()
         self._silences: dict[int, Silence] = {}
         self._begun: Asked | None = None
@@ -72,10 +75,10 @@ class Worker:
         found = self._standings()
         if any(standing is not None and is_stop(standing.held) for _, standing in found):
             raise FleetError("stopped; measurements are kept, and the same command resumes")
-        self._left = {
-            each: self._left[each] for each, standing in found if standing is None or not standing.is_finished
-        }
-        return [each for each, standing in found if each in self._left and self._is_free(standing)]
+        self._left = {each: self._left[each] for each, standing in found if not is_done(each, standing)}
+        waited_for = {self._families[each] for each in self._left if each.search}
+        ready = {each for each in self._left if each.search or self._families[each] not in waited_for}
+        return [each for each, standing in found if each in ready and self._is_free(standing)]
 
     def _is_free(self, standing: Standing | None) -> bool:
         """True if nobody tunes it; the lease of a dead process is ended."""
@@ -130,3 +133,9 @@ class Worker:
 
     def _identity(self, asked: Asked) -> tuple[CacheKey, Provenance]:
         return CacheKey.of(Task(asked.problem, self._machine), asked.regime), provenance_of(asked.workload)
+
+
+def _family(asked: Asked) -> tuple[object, ...]:
+    """Equal for problems that differ only in sizes along which configs are tuned for ranges."""
+    fixed = {name: value for name, value in asked.problem.as_dict().items() if name not in asked.problem.ranged()}
+    return asked.workload, asked.regime, *fixed.items()

@@ -1,4 +1,6 @@
-"""A list of problems as the YAML that ``tune fleet`` takes, one entry for problems that differ in M alone."""
+"""A list of problems as the YAML that ``tune fleet`` takes: one entry for those that differ in one size alone, of which
+few are to be searched and the others verified.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from autotune.errors import InputError
 from autotune.fleet.problem_list import read_list
 from autotune.machine import Machine
 from autotune.models.forward import Call, Forward
+from autotune.models.spans import to_search
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.problem import Problem
 from autotune.results.figures import dashed
@@ -24,27 +27,30 @@ LISTS = (".yaml", ".yml")
 def write_list(
     calls: Iterable[Call], regime: Regime = DEFAULT_REGIME, seconds: Mapping[Problem, float] | None = None
 ) -> str:  # fmt: skip
-    """The text of the list; ``seconds`` are the problems' budgets, and those without are left out."""
-    groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
-    for problem, count in _counted(calls).items():
-        if seconds is not None and problem not in seconds:
-            continue
+    """The text of the list; ``seconds`` are the problems' budgets, and those without are only verified."""
+    groups: dict[str, tuple[dict[str, Any], str, list[int]]] = {}
+    counts = _counted(calls)
+    searched = to_search(counts).intersection(counts if seconds is None else seconds)
+    for problem, count in counts.items():
         entry = {"workload": dashed(problem.workload), **_said(problem)}
-        m = entry.get("m")
-        if "m" in entry:
-            entry["m"] = []
+        along = next(reversed(problem.ranged()), "")  # of decode the batch
+        size = entry.get(along)
+        if size is not None:
+            entry[along] = []
         entry["calls"] = count
         if regime is not DEFAULT_REGIME:
             entry["regime"] = regime.value
-        if seconds is not None:
+        if problem not in searched:
+            entry["search"] = False
+        elif seconds is not None:
             entry["budget"] = f"{seconds[problem]:.0f}s"
-        _, sizes = groups.setdefault(json.dumps(entry), (entry, []))
-        if m is not None:
-            sizes.append(m)
-    for entry, sizes in groups.values():
+        _, _, sizes = groups.setdefault(json.dumps(entry), (entry, along, []))
+        if size is not None:
+            sizes.append(size)
+    for entry, along, sizes in groups.values():
         if sizes:
-            entry["m"] = sizes if len(sizes) > 1 else sizes[0]
-    entries = [entry for entry, _ in groups.values()]
+            entry[along] = sizes if len(sizes) > 1 else sizes[0]
+    entries = [entry for entry, _, _ in groups.values()]
     text: str = yaml.safe_dump({"problems": entries}, sort_keys=False, default_flow_style=None, width=120)
     return text
 
@@ -70,6 +76,11 @@ def forward_of(path: Path, regime: Regime, machine: Machine) -> Forward:
 def options_of(path: Path) -> dict[Problem, dict[str, Any]]:
     """Budget, trials, effort and seed of each problem of a list, where its entry names them. Raises InputError."""
     return {each.problem: dict(each.options) for each in read_list(path)}
+
+
+def searched_of(path: Path) -> set[Problem]:
+    """The problems of a list that are not only to be verified. Raises InputError."""
+    return {each.problem for each in read_list(path) if each.search}
 
 
 def check_plain(path: Path, budget: bool) -> None:

@@ -26,6 +26,8 @@ from autotune.results.routings import inputs_named, line
 from autotune.workloads.descriptors import space_of
 from autotune.workloads.user_files import BUILT_IN
 
+VERIFIED = "of the finals alone: verified between searched sizes"
+
 Lines = list[tuple[str, str]]
 """Names with texts; an empty name continues the line above."""
 
@@ -54,7 +56,7 @@ def entry_lines(of: Result) -> Lines:
     lines = [
         ("device", device_text(of.key)),
         *winner_lines(of),
-        ("trials", f"{entry.trials}, finals and invalid ones included"),
+        ("trials", f"{entry.trials}, {VERIFIED if of.winner.verified else 'finals and invalid ones included'}"),
         ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{imported}"),
         ("with", provenance),
     ]

@@ -234,5 +234,4 @@ class Blocks:
 
 
 def _without_varying(problem: Problem) -> Hashable:
-    varying = {*problem.free, *problem.varying}
-    return tuple((name, value) for name, value in problem.as_dict().items() if name not in varying)
+    return tuple((name, value) for name, value in problem.as_dict().items() if name not in problem.ranged())

@@ -25,6 +25,8 @@ LOCK = Lock()
 NEAREST_RATIO = 2.0
 """A tuned problem may replace another one whose free dimensions are at most this many times larger or smaller."""
 
+UNTUNED = "nothing tuned for this problem here"
+
 Sizes = tuple[float, ...]
 """Sizes of the free dimensions, in their order."""
 
@@ -89,7 +91,9 @@ class Entries:
         return entries_of(family.outwards(here) if len(here) == 1 else family.scanned(here))
 
     def around(self, key: CacheKey, provenance: Provenance, name: str) -> tuple[Entry, Entry] | None:
-        """The entries of the next smaller and the next larger size in the one free dimension, if there are both."""
+        """The entries of the next smaller and the next larger size in one dimension, alike in all else, if there are
+        both.
+        """
         family, here = self._family(key, provenance, (name,))
         if family is None or here is None or not isinstance(here[0], int):
             return None
@@ -171,27 +175,44 @@ def serve(
     """The exact entry, else that of the range, else the nearest; never a stale one, never one whose config
     ``violation`` refuses.
 
-    Range: of the next smaller and the next larger measured size, in the one free dimension, the one on whose side of
-    their border the problem lies (``db/ranges.py``). Nearest: the same key except for the dimensions ``free``, each
-    within a factor of two; the smallest sum of their log ratios, smaller sizes first.
+    Range: of the next smaller and the next larger measured size, the one on whose side of their border the problem lies
+    (``db/ranges.py``), in one of the dimensions ``free``: that in which they are closest. Nearest: the same key except
+    for the dimensions ``free``, each within a factor of two; the smallest sum of their log ratios, smaller sizes first.
     """
-    reason = "nothing tuned for this problem here"
+    reason = UNTUNED
     for entry in sorted(entries.of(key), key=lambda entry: entry.provenance != provenance)[:1]:
         stale = entry.provenance.changes(provenance)
         refused = violation(entry.winner.config)
         if not stale and refused is None:
             return Served(entry, "")
         reason = f"the tuned entry is stale: {stale}" if stale else f"the tuned config is not valid here: {refused}"
-    between = entries.around(key, provenance, *free) if len(free) == 1 else None
-    if between is not None:
-        (name,), (below, above) = free, between
-        last = border(Place.of(below, name), Place.of(above, name))
-        ordered = () if last is None else (below, above) if key.fields[name] <= last else (above, below)
-        serving = next((each for each in ordered if violation(each.winner.config) is None), None)
-        if serving is not None:
-            return Served(serving, f"{reason}; between {said(below, name)} and {said(above, name)}", of_range=True)
-    near = entries.near(key, provenance, free)
-    return Served(next((entry for entry in near if violation(entry.winner.config) is None), None), reason)
+    for entry, told in _of_ranges(entries, key, provenance, free):
+        if violation(entry.winner.config) is None:
+            return Served(entry, told if reason is UNTUNED else f"{reason}; {told}", of_range=True)
+    near = (each for each in entries.near(key, provenance, free) if violation(each.winner.config) is None)
+    nearest = next(near, None)
+    return Served(nearest, reason if nearest is None else f"{reason}; nearest is {said(nearest, free)}")
+
+
+def _of_ranges(
+    entries: Entries, key: CacheKey, provenance: Provenance, free: Sequence[str]
+) -> Iterator[tuple[Entry, str]]:
+    """The entries on both sides of the key, each with its range in words: the narrowest gap first, in it the one that
+    serves.
+    """
+    gaps: list[tuple[float, tuple[Entry, Entry], str]] = []
+    for name in free:
+        around = entries.around(key, provenance, name)
+        if around is None:
+            continue
+        below, above = (Place.of(entry, name) for entry in around)
+        last = border(below, above)
+        if last is not None:
+            first, second = (said(entry, [name]) for entry in around)
+            ordered = around if key.fields[name] <= last else around[::-1]
+            gaps.append((above.size / below.size, ordered, f"between {first} and {second}"))
+    for _, ordered, told in sorted(gaps, key=itemgetter(0)):
+        yield from ((entry, told) for entry in ordered)
 
 
 _ENTRIES: dict[tuple[str, str, str], Entries] = {}

@@ -39,7 +39,7 @@ from autotune.tuning.progress import Progress
 from autotune.tuning.routings import WAYS, under_other_routings
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
-from autotune.tuning.warm_start import beginning, previous_winner
+from autotune.tuning.warm_start import beginning, neighbours, previous_winner
 from autotune.workloads import Workload, origin_of, provenance_of
 from autotune.workloads.roofline import roofline
 
@@ -72,7 +72,8 @@ def tune(
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and stays
     running: the caller closes it. ``extra_finalists`` are measured in the finals in any case. The winner is the fastest
     in the ``regime``. ``live`` gets the run as it goes. ``provenance`` is that of the measurements, if not today's.
-    Without ``search`` the finals alone are run: of the library's way, the default and the ``extra_finalists``.
+    Without ``search`` the finals alone are run: of the library's way, the default, the winners of neighbouring sizes
+    and the ``extra_finalists``.
 
     An unfinished study is continued: the search measures nothing again, the finals start over. While another process
     tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes again. Ctrl-C ends the
@@ -175,7 +176,9 @@ class _Run:
         baselines, regime = list(self._baselines.values()), self._regime
         incumbents = previous_winner(self._workload, self._task, self._store, regime)
         incumbents.append(self._workload.default_config(self._task))
-        wanted = dict.fromkeys([*baselines, *self._valid([*incumbents, *extra_finalists, *self._fastest_found()])])
+        near = neighbours(self._store, self._study.key, self._study.provenance, self._task.problem.ranged())
+        tried = self._valid([*incumbents, *extra_finalists, *near, *self._fastest_found()])
+        wanted = dict.fromkeys([*baselines, *tried])
         finalists = [config for config in wanted if config not in self._disqualified]
         refused = self._refused(finalists)
         first, count = next_session(self._history), self._effort.rounds

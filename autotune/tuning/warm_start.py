@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from autotune.config import Config, in_turns
-from autotune.db import CacheKey, Entry, Store
+from autotune.db import CacheKey, Entry, Provenance, Store
+from autotune.db.records import columns, parted
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.problem import Problem
+from autotune.sizes import WIDEST
 from autotune.task import Task
 from autotune.workloads import Workload
 
@@ -68,19 +70,25 @@ def previous_winner(
     return _valid(workload, task, same[:1])
 
 
-def neighbours(problem: Problem, entries: Iterable[Entry]) -> list[Config]:
-    """The winners of the next smaller and the next larger size in the free dimension, of problems alike in all else."""
-    if len(problem.free) != 1:
-        return []
-    (name,) = problem.free
-    wanted, sizes = problem.as_dict(), dict[int, Config]()
-    for entry in entries:
-        fields = entry.key.fields
-        if entry.key.workload == problem.workload and {**fields, name: wanted[name]} == wanted:
-            sizes[fields[name]] = entry.winner.config
-    below = max((size for size in sizes if size < wanted[name]), default=None)
-    above = min((size for size in sizes if size > wanted[name]), default=None)
-    return [sizes[size] for size in (below, above) if size is not None]
+def neighbours(
+    store: Store, key: CacheKey, provenance: Provenance, dimensions: Collection[str]
+) -> list[Config]:  # fmt: skip
+    """The winners of the next smaller and the next larger size that were searched, along each of the dimensions, alike
+    in all else: between those sizes and this one a look-up draws a border by what their configs take here.
+    """
+    found: list[Config] = []
+    same = [each for each in store.unread(key.workload, key.device) if each.provenance == columns(provenance)]
+    for name in dimensions:
+        ((here,), besides), sizes = parted(columns(key), [name]), dict[int, Config]()
+        for each in same:
+            (size,), others = parted(each.key, [name])
+            near = isinstance(size, int) and here <= WIDEST * size and size <= WIDEST * here
+            if near and others == besides and each.entry is not None and not each.entry.winner.verified:
+                sizes[size] = each.entry.winner.config
+        below = max((size for size in sizes if size < here), default=None)
+        above = min((size for size in sizes if size > here), default=None)
+        found += [sizes[size] for size in (below, above) if size is not None]
+    return list(dict.fromkeys(found))
 
 
 def _valid(workload: Workload, task: Task[Problem], configs: Iterable[Config]) -> list[Config]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as some
 
 from autotune.config import Config
 from autotune.db import Winner
-from autotune.db.ranges import WIDEST, Place, border
+from autotune.db.ranges import UNMEASURED, Place, border
 from autotune.outcome import Latency, Regime
+from autotune.sizes import WIDEST
 
 SIZES = some.integers(1, 1 << 40)
 LOST = some.one_of(some.none(), some.floats(1.0, 3.0))
@@ -33,12 +36,20 @@ def test_a_border_lies_between_the_two_nearer_to_the_one_whose_config_loses_more
     assert found is not None and small <= found < large
     middle = border(place(small, "a", "b", None), place(large, "b", "a", None))
     assert middle is not None and middle**2 <= small * large < (middle + 1) ** 2
-    if at_small is not None and at_large is not None and at_small > at_large:
+    at_small, at_large = (math.exp(UNMEASURED) if lost is None else lost for lost in (at_small, at_large))
+    if at_small > at_large * 1.001:
         assert found >= middle, "a is much faster at its size, b hardly at its own"
-    if at_small is not None and at_large is not None and at_small < at_large:
+    if at_small < at_large / 1.001:
         assert found <= middle
 
 
 def test_a_config_that_loses_nothing_at_the_other_size_serves_all_between() -> None:
     assert border(place(100, "a", "b", 1.2), place(200, "b", "a", 1.0)) == 199
     assert border(place(100, "a", "b", 1.0), place(200, "b", "a", 1.2)) == 100
+
+
+def test_beside_a_size_that_was_searched_first_the_larger_ones_finals_decide() -> None:
+    """They had both configs: a tie there leaves all between to the smaller one's, which was measured at both ends."""
+    borders = [border(place(100, "a", "b", None), place(170, "b", "a", lost)) for lost in (1.0, 1.02, 1.1, 1.5, 3.0)]
+    assert borders == sorted(borders, key=lambda each: -(each or 0)) and len(set(borders)) == len(borders)
+    assert borders[0] == 169 and borders[2] == 130, "the geometric mean"

@@ -69,7 +69,7 @@ class Host:
             self.at_work.set()
             if self.act(m_of(found)) == NOT_MEASURED:
                 return Result(study, Progress(), None)
-            self.store.finish(study.id, WINNER, lease)
+            self.store.finish(study.id, dataclasses.replace(WINNER, verified=not found.search), lease)
             return Result(study, Progress(), self.store.entry(key, provenance))
 
 

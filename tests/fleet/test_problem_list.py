@@ -20,18 +20,40 @@ def problems(text: str) -> list[str]:
 
 
 def test_sizes_are_lists_and_ranges_as_on_the_command_line() -> None:
-    text = "problems: [{workload: all-gather-gemm, m: 4..32, n: [64, 128], k: 64, world_size: '2,4'}]"
+    text = "problems: [{workload: all-gather-gemm, m: '4,8,16', n: 64..128, k: 64, world_size: '2,4'}]"
     asked = parse_list(text)
     assert [(each.problem.m, each.problem.n, each.problem.world_size) for each in asked] == [  # type: ignore[attr-defined]
-        (m, n, world) for m in (4, 8, 16, 32) for n in (64, 128) for world in (2, 4)
+        (m, n, world) for m in (4, 8, 16) for n in (64, 128) for world in (2, 4)
     ]
+    assert all(each.search for each in asked)
+
+
+def test_of_a_doubling_range_few_sizes_are_searched_as_in_a_grid() -> None:
+    entry = "{workload: all-gather-gemm, m: 4..256, n: 64, k: 64, world_size: 4, trials: 3}"
+    asked = parse_list(f"problems: [{entry}]")
+    sizes = {each.problem.m: each for each in asked}  # type: ignore[attr-defined]
+    assert [m for m, each in sizes.items() if each.search] == [4, 16, 64, 256]
+    between = {m for m, each in sizes.items() if not each.search}
+    assert {8, 32, 128} < between and any(m // 4 % 2 for m in between if m > 4), "off the grid of tiles too"
+    assert all(each.calls == (m in (4, 8, 16, 32, 64, 128, 256)) for m, each in sizes.items())
+    both = parse_list(f"problems: [{entry}, {entry.replace('4..256', '32').replace('trials: 3', 'trials: 9')}]")
+    assert [dict(each.options) for each in both if each.problem.m == 32] == [{"trials": 9}], (  # type: ignore[attr-defined]
+        "what is to be searched is not verified"
+    )
+    assert pickle.loads(pickle.dumps(both)) == both
+
+
+def test_an_entry_may_be_verified_alone() -> None:
+    (asked,) = parse_list(f"problems: [{ENTRY[:-1]}, search: false}}]")
+    assert not asked.search
 
 
 def test_the_file_of_the_docs_is_one() -> None:
     text = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     asked = parse_list(text)
     assert {each.workload.name for each in asked} == {"all_gather_gemm", "gemm_all_reduce", "flash_decode"}
-    assert len(asked) == 10 + 8 + 35
+    searched = [each for each in asked if each.search]
+    assert len(searched) == 6 + 8 + 3 * 4 and len(asked) > 10 + 8 + 3 * 7 + 5 * 4 - 12, "of ranges few"
 
 
 def test_defaults_and_options() -> None:

@@ -36,6 +36,27 @@ def test_all_is_tuned_once_the_widest_first_and_a_second_run_tunes_nothing(url: 
     assert again.run(*problems) == ["done"] * 3 and again.started == again.told == []
 
 
+def test_sizes_are_verified_once_those_around_them_are_searched_wherever_that_is(url: str) -> None:
+    searched, between = [asked(16), asked(64)], [asked(32, search=False), asked(48, search=False)]
+    order: list[int] = []
+
+    def slow(m: int) -> str:
+        time.sleep(0.05)
+        order.append(m)
+        return DONE
+
+    hosts = [Host(url, slow) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        for states_at_its_end in pool.map(lambda host: host.run(*between, *searched), hosts):
+            assert states_at_its_end == ["done"] * 4
+    assert {*order[:2]} == {16, 64} and {*order[2:]} == {32, 48} and len(order) == 4
+
+
+def test_where_a_search_fails_its_neighbours_are_verified_all_the_same(path: str) -> None:
+    host = Host(path, lambda m: NOT_MEASURED if m == 64 else DONE)
+    assert host.run(asked(32, search=False), asked(64), asked(16)) == ["done", "failed", "done"]
+
+
 def test_hosts_that_share_a_list_never_tune_a_problem_twice(url: str) -> None:
     problems = [asked(16 * m) for m in range(1, 13)]
     hosts = [Host(url, lambda m: time.sleep(0.02) or DONE) for _ in range(4)]

@@ -78,12 +78,34 @@ def test_a_bar_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: St
     assert len(hollow) == 1 and "a tie" in hollow[0]["name"]
 
 
+def told(found: list[Range]) -> list[tuple[int, int, str, str, list[int]]]:
+    return [(each.first, each.last, each.mode, each.source, [p.size for p in each.points]) for each in found]
+
+
 def test_between_two_sizes_the_nearer_one_decides_as_in_a_look_up(study: Study) -> None:
     pulled = {"push": 100.0, "pull": 60.0}
     near = [point(of_size(study, 64), 64), point(of_size(study, 128), 128), point(of_size(study, 256, **pulled), 256)]
-    assert ranges(near) == [Range(32, 181, "push"), Range(182, 512, "pull")], "the border is sqrt(128 * 256)"
+    assert told(ranges(near)) == [
+        (32, 63, "push", "nearest", [64]), (64, 181, "push", "range", [64, 128]), (182, 256, "pull", "range", [256]),
+        (257, 512, "pull", "nearest", [256]),
+    ], "the border is sqrt(128 * 256)"  # fmt: skip
     far = [point(of_size(study, 1), 1), point(of_size(study, 16), 16), point(of_size(study, 64, **pulled), 64)]
-    assert ranges(far) == [Range(1, 2, "push"), Range(8, 32, "push"), Range(33, 128, "pull")], "nothing from 3 to 7"
+    assert [each[:4] for each in told(ranges(far))] == [
+        (1, 1, "push", "range"), (2, 2, "push", "nearest"), (8, 15, "push", "nearest"), (16, 32, "push", "range"),
+        (33, 64, "pull", "range"), (65, 128, "pull", "nearest"),
+    ]  # fmt: skip
+    rows = crossover.served("m", far).rows
+    assert [row[:4] for row in rows if row[3] == "the default"] == [["3", "7", "", "the default"]]
+    assert next(row for row in rows if row[0] == "16")[4:] == ["m=16", crossover.speedup_text(ranges(far)[3])]
+
+
+def test_what_look_ups_serve_is_told_along_ranges_alone(study: Study) -> None:
+    by_rows, by_columns = (
+        [of_size(study, 64), of_size(study, m, n=n)] for m, n in ((128, study.problem["n"]), (64, 32))
+    )
+    ((rows,), (columns,)) = (crossover.views(each) for each in (by_rows, by_columns))
+    assert len(rows.tables) == 2 and len(columns.tables) == 1, "no config of another n is served"
+    assert "m=64 to 128: " in rows.text and "at 2 searched sizes" in rows.text
 
 
 def test_thresholds_for_a_program_that_knows_nothing_of_us(study: Study) -> None:
@@ -94,7 +116,10 @@ def test_thresholds_for_a_program_that_knows_nothing_of_us(study: Study) -> None
     alone, several = sorted(told["maps"], key=lambda each: len(each["measured"]))
     assert [each["size"] for each in alone["measured"]] == [7]
     assert several["by"] == "m" and "m" not in several["problem"] and several["problem"]["n"] == study.problem["n"]
-    assert several["ranges"] == [{"from": 32, "to": 512, "mode": "pull"}]
+    by_source = [(each["from"], each["to"], each["mode"], each["source"]) for each in several["ranges"]]
+    assert by_source == [(32, 63, "pull", "nearest"), (64, 256, "pull", "range"), (257, 512, "pull", "nearest")]
+    assert [each["measured_at"] for each in several["ranges"]] == [[64], [64, 256], [256]]
+    assert several["ranges"][1]["worst_speedup"] == min(each["speedup"] for each in several["measured"])
     first, second = several["measured"]
     assert first["tie"] and first["next_mode"] == "push" and first["next_takes"] == pytest.approx(100 / 99.5)
     assert not second["tie"] and second["microseconds"] == 60.0

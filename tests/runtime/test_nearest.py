@@ -37,7 +37,7 @@ def number_of(entry: Entry | None) -> int | None:
 def by_looking_at_all(entries: Sequence[Entry], key: CacheKey, free: Sequence[str], refused: set[int]) -> int | None:
     """The rule, written down once more in the plainest way."""
     wanted = json.loads(key.problem)
-    found, along = [], list[tuple[int, str, int | None]]()
+    found, along = [], dict[str, list[tuple[int, str, int | None]]]()
     for entry in entries:
         problem = json.loads(entry.key.problem)
         if entry.provenance != TODAY or set(key.differences(entry.key)) - set(free):
@@ -45,18 +45,24 @@ def by_looking_at_all(entries: Sequence[Entry], key: CacheKey, free: Sequence[st
         sizes = [problem.get(name) for name in free] + [wanted.get(name) for name in free]
         if any(isinstance(size, bool | str | None) or size <= 0 for size in sizes):
             continue
-        if free == ["m"] and all(isinstance(size, int) for size in sizes):
-            along.append((problem["m"], entry.key.problem, number_of(entry)))
+        for name in free:
+            alike = {**problem, name: 0} == {**wanted, name: 0}
+            if alike and isinstance(problem[name], int) and isinstance(wanted[name], int):
+                along.setdefault(name, []).append((problem[name], entry.key.problem, number_of(entry)))
         ratios = [problem[name] / wanted[name] for name in free]
         if all(0.5 <= ratio <= 2 for ratio in ratios):
             distance = sum(abs(math.log2(ratio)) for ratio in ratios)
             found.append((distance, math.prod(ratios), entry.key.problem, number_of(entry)))
-    below = max((each for each in along if each[0] < wanted["m"]), default=None)
-    above = min((each for each in along if each[0] > wanted["m"]), default=None)
     between = []
-    if below is not None and above is not None and above[0] <= 4 * below[0]:
-        between = [below[2], above[2]] if wanted["m"] ** 2 <= below[0] * above[0] else [above[2], below[2]]
-    ordered = [*between, *(number for *_, number in sorted(found))]
+    for place, name in enumerate(free):
+        sides = along.get(name, [])
+        below = max((each for each in sides if each[0] < wanted[name]), default=None)
+        above = min((each for each in sides if each[0] > wanted[name]), default=None)
+        if below is not None and above is not None and above[0] <= 4 * below[0]:
+            pair = [below[2], above[2]] if wanted[name] ** 2 <= below[0] * above[0] else [above[2], below[2]]
+            between.append((above[0] / below[0], place, pair))
+    of_ranges = [number for *_, pair in sorted(between) for number in pair]
+    ordered = [*of_ranges, *(number for *_, number in sorted(found))]
     return next((number for number in ordered if number not in refused), None)
 
 

@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
 from autotune.task import Task
-from autotune.tuning.warm_start import previous_winner, warm_starts
+from autotune.tuning.warm_start import neighbours, previous_winner, warm_starts
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("gemm_all_reduce")
@@ -33,6 +33,23 @@ def test_the_last_winner_and_the_neighbours_of_an_earlier_version_are_tried(tmp_
         near = dataclasses.replace(PROBLEM, m=32)
         assert previous_winner(FOUND, Task(near, EIGHT_GPUS), store) == []
         assert warm_starts(FOUND, Task(near, EIGHT_GPUS), store) == [winner, runner_up]
+
+
+def test_the_winners_of_the_searched_sizes_on_both_sides_are_measured_too(tmp_path: Path) -> None:
+    here = CacheKey.of(Task(PROBLEM, EIGHT_GPUS))
+    with Store.open(tmp_path / "cache.db") as store:
+        for m, stages, verified, fields in (
+            (4, 1, False, {}), (8, 2, True, {}), (2, 3, False, {}), (32, 4, False, {}), (64, 5, False, {}),
+            (24, 6, False, {"bias": True}), (12, 7, False, {"n": 4096}),
+        ):  # fmt: skip
+            key = CacheKey.of(Task(dataclasses.replace(PROBLEM, m=m, **fields), EIGHT_GPUS))
+            study = store.study(key, provenance_of(FOUND), seed=0, space_size=1)
+            store.finish(study.id, Winner(staged(stages), latency_of(20.0), verified=verified))
+        assert neighbours(store, here, provenance_of(FOUND), ["m"]) == [staged(1), staged(4)]
+        assert neighbours(store, here, provenance_of(FOUND), ["m", "n"]) == [staged(1), staged(4)]
+        assert neighbours(store, here, dataclasses.replace(provenance_of(FOUND), torch="1.0"), ["m"]) == []
+        far = CacheKey.of(Task(dataclasses.replace(PROBLEM, m=1024), EIGHT_GPUS))
+        assert neighbours(store, far, provenance_of(FOUND), ["m"]) == [], "no border is drawn as far"
 
 
 @pytest.mark.parametrize(("m", "tried"), [(256, True), (257, False), (1, True)])

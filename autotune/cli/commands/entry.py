@@ -34,7 +34,7 @@ def show() -> None:
 
 
 def lookup() -> None:
-    """Print the config a program would get: exact, nearest or default."""
+    """Print the config a program would get: exact, of a range, nearest or default."""
 
 
 def show_entry(
@@ -91,7 +91,7 @@ def show_entry(
 def look_up(
     request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
 ) -> None:
-    """The config goes to stdout, its source (exact, nearest or default) to stderr."""
+    """The config goes to stdout, its source (exact, range, nearest or default) to stderr."""
     from autotune.runtime.lookup import lookup
 
     machine = session.machine()

@@ -7,11 +7,11 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, TimeoutExpired
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from autotune.fleet.problem_list import Asked
     from autotune.fleet.worker import Watch
     from autotune.machine import Machine
-    from autotune.tuning import Progress, Result
+    from autotune.tuning import Evaluator, Progress, Result
+    from autotune.tuning.screening import Screen
 
 ENGINES = ("local", "ray")
 
@@ -143,9 +144,42 @@ def work(asked: Sequence[Asked], url: str, gpus: int) -> None:
     machine, name = session.machine_to_measure_on(), socket.gethostname()
     output.say(f"{name}: examining {gpus} × {machine.device}")
     examine(name, url)
-    with Store.open(url) as store:
-        tell, tune = (lambda line: output.say(f"{name}: {line}")), partial(_tune, machine, store)
+    with Store.open(url) as store, closing(Ranks(machine, asked)) as ranks:
+        tell, tune = (lambda line: output.say(f"{name}: {line}")), partial(_tune, machine, store, ranks)
         Worker(store, machine, asked, tune, tell, gpus).run()
+
+
+class Ranks:
+    """A host's ranks and compilers, which stay from one problem to the next of its workload and width: to verify a size
+    takes less time than to start them.
+    """
+
+    def __init__(self, machine: Machine, asked: Sequence[Asked]) -> None:
+        self._machine, self._asked = machine, asked
+        self._opened = ExitStack()
+        self._kind: tuple[Any, int] | None = None
+
+    def of(self, asked: Asked) -> tuple[Evaluator, Screen]:
+        """Turned to a problem."""
+        task, kind = Task(asked.problem, self._machine), self._kind_of(asked)
+        if kind != self._kind:
+            self.close()
+            heap = max(each.workload.heap_bytes(each.problem) for each in self._asked if self._kind_of(each) == kind)
+            self._screen = self._opened.enter_context(session.make_screen(asked.workload, task))
+            self._gang = self._opened.enter_context(closing(session.make_gang(asked.workload, task, heap)))
+            self._kind = kind
+        else:
+            self._gang.turn_to(asked.workload, asked.problem)
+            self._screen.turn_to(asked.workload, asked.problem)
+        return self._gang, self._screen
+
+    def close(self) -> None:
+        self._kind = None
+        self._opened.close()
+
+    @staticmethod
+    def _kind_of(asked: Asked) -> tuple[Any, int]:
+        return asked.workload, asked.problem.world_size
 
 
 def examine(name: str, url: str) -> None:
@@ -165,8 +199,8 @@ def examine(name: str, url: str) -> None:
         raise FleetError(f"{name} is not used: {'; '.join(broken)}; run tune doctor there")
 
 
-def _tune(machine: Machine, store: Store, asked: Asked, begun: Watch) -> Result:
-    """Tune one problem; ``begun`` hears of its progress, and may raise."""
+def _tune(machine: Machine, store: Store, ranks: Ranks, asked: Asked, begun: Watch) -> Result:
+    """Tune one problem; ``begun`` hears of its progress, and may raise: the ranks end then."""
     from autotune.cli.watch import watching
     from autotune.tuning import EFFORTS, limits_of, tune
 
@@ -174,22 +208,22 @@ def _tune(machine: Machine, store: Store, asked: Asked, begun: Watch) -> Result:
     seed = options.get("seed", 0)
     effort, limits = limits_of(machine, options.get("effort"), options.get("trials"), options.get("budget"), seed)
     session.check_work(Task(problem, machine))
-    with (
-        session.make_screen(workload, Task(problem, machine)) as screen,
-        watching(problem, session.devices_text(Task(problem, machine)), ratios=not machine.is_interpreter) as view,
-        closing(session.make_gang(workload, Task(problem, machine))) as gang,
-    ):
+    with watching(
+        problem, session.devices_text(Task(problem, machine)), ratios=not machine.is_interpreter
+    ) as view:  # fmt: skip
 
         def watch(progress: Progress) -> None:
             begun(progress)
             view(progress)
 
         try:
+            gang, screen = ranks.of(asked)
             return tune(
-                workload, Task(problem, machine), store, gang, screen, budget=limits, effort=EFFORTS[effort], seed=seed,
-                watch=watch, regime=asked.regime,
+                workload, Task(problem, machine), store, gang, screen, budget=limits, seed=seed, watch=watch,
+                effort=EFFORTS[effort if asked.search else "quick"], regime=asked.regime, search=asked.search,
             )  # fmt: skip
         except Exception as error:
+            ranks.close()
             if requested():  # a library may have made it of an interrupt
                 raise KeyboardInterrupt from error
             raise

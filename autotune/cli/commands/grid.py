@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,6 @@ from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
 from autotune.db import Entry
-from autotune.errors import InvalidProblem
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
@@ -163,12 +162,10 @@ def tune_grid(
     machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)
-    sizes = Sizes.of(request, held_out, request.world_size(machine) if verify else 0)
-    problems = [Request(workload, {**request.given, **each}).problem(machine) for each in (*sizes.every, *sizes.apart)]
-    searched = len(problems)
-    for each in sizes.verified:
-        with suppress(InvalidProblem):  # a size of ours, not the user's
-            problems.append(Request(workload, {**request.given, **each}).problem(machine))
+    sizes = Sizes.of(request, held_out, machine, verify)
+    every = [*sizes.every, *sizes.apart, *sizes.verified]
+    problems = [Request(workload, {**request.given, **each}).problem(machine) for each in every]
+    searched = len(every) - len(sizes.verified)
     for problem in problems:
         session.check_work(Task(problem, machine))
     say_where(Task(problems[0], machine))
@@ -237,34 +234,30 @@ def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progre
 
 
 def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
-    """The range's claim: ``m=1 to 8192: 1.02 to 1.46 times as fast as the library, at 8 sizes searched and 13
-    verified``. Empty where nothing was verified, and under the interpreter.
-    """
+    """The range's claim; none where nothing was verified, and under the interpreter."""
+    from autotune.results.crossover import claim
+
     told = [
         (row, row.result.speedup.ratio.value)
         for row in rows
         if row.held_out is None and row.result and row.result.speedup and row.result.speedup.ratio
     ]
-    verified = sum(row.verified for row, _ in told)
+    verified = [ratio for row, ratio in told if row.verified]
     if not verified:
         return []
-    values, ratios = [row.sizes[sizes.dimension] for row, _ in told], [ratio for _, ratio in told]
-    return [
-        f"{sizes.dimension}={min(values)} to {max(values)}: {min(ratios):.2f} to {max(ratios):.2f} times as fast as "
-        f"the library, at {len(told) - verified} sizes searched and {verified} verified"
-    ]
+    spans = [(name, [row.sizes[name] for row, _ in told]) for name in sizes.along]
+    where = ", ".join(f"{name}={min(values)} to {max(values)}" for name, values in spans)
+    return [claim(where, [ratio for row, ratio in told if not row.verified], verified)]
 
 
 def _verified(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progress: GridProgress) -> Row:
     """Measure one size with the winners of its neighbours; raises KeyboardInterrupt if the user interrupts it."""
     from autotune.cli.watch import is_live
-    from autotune.tuning.warm_start import neighbours
 
     here = {name: getattr(problem, name) for name in sizes.varied}
     if not is_live():
         output.say(f"{progress.line()}: {options_text(here)}, verified")
-    lent = neighbours(problem, [row.entry for row in before if row.entry is not None])
-    result = bench.tune(problem, lent, progress, search=False)
+    result = bench.tune(problem, [], progress, search=False)
     if result.interrupted:
         raise KeyboardInterrupt
     return Row(here, result.entry, None, verified=True)

@@ -122,6 +122,13 @@ class ModelPlan:
 
         return options_of(self.config) if self.is_list else {}
 
+    def searched(self, problems: Sequence[Problem]) -> set[Problem]:
+        """The problems to search; the others are verified between them."""
+        from autotune.models.problem_lists import searched_of
+        from autotune.models.spans import to_search
+
+        return searched_of(self.config) if self.is_list else to_search(problems)
+
     def forwards(self, machine: Machine, regime: Regime) -> list[Forward]:
         from autotune.models.forward import forwards
         from autotune.models.problem_lists import forward_of
@@ -171,6 +178,7 @@ def model(
 ) -> None:  # fmt: skip
     """Tune what a model's forward calls: GEMMs with their collectives, flash decode, the experts of a mixture.
 
+    Of many sizes few are searched, and the others verified with the configs of their neighbours.
     --budget covers all problems; most of it goes to the problems that can save the most time. --trials is per problem.
     For a list, each entry may set its own budget, trials, effort and seed; options given here override them.
     The same command continues an interrupted run.
@@ -202,7 +210,7 @@ def model(
     say_where(Task(problems[0], machine))
     with session.open_store(db) as store:
         result = ModelResult(found, machine, chosen)
-        job = Job(machine, store, searches, limits.seconds, force, chosen)
+        job = Job(machine, store, searches, plan.searched(problems), limits.seconds, force, chosen)
         interrupted = job.tune(problems, expected_gains(found, machine), result)
     _show(result, MeasuredModel(run, result) if run is not None and not interrupted else None, json)
     if interrupted:
@@ -252,7 +260,7 @@ def _write_list(plan: ModelPlan, regime: Regime, budget: str | None, file: Path 
     machine = session.machine()
     found = plan.forwards(machine, regime)
     gains = expected_gains(found, machine)
-    seconds = shares(gains, gains, parse_duration(budget)) if budget is not None else None
+    seconds = shares(gains, plan.searched(list(gains)), parse_duration(budget)) if budget is not None else None
     output.write(write_list([call for each in found for call in each.calls], regime, seconds), file, "the problems")
 
 

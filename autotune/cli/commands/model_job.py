@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -43,6 +43,8 @@ class Job:
     machine: Machine
     store: Store
     searches: Mapping[Problem, Search]
+    searched: Collection[Problem]
+    """The others are verified between them."""
     seconds: float
     """Budget of all problems together, in place of their own; infinite where each has its own."""
     force: bool
@@ -57,21 +59,25 @@ class Job:
         wanted = sorted((each for each in problems if each not in cached), key=lambda each: -gains[each])
         if not wanted:
             return False
-        seconds = {each: self.searches[each].limits.seconds for each in wanted}
-        if math.isfinite(self.seconds):
-            seconds = shares(gains, wanted, self.seconds)
-        result.left_out = [each for each in wanted if each not in seconds]
-        return self._tune(seconds, result)
+        searched = [each for each in wanted if each in self.searched]
+        seconds = {each: self.searches[each].limits.seconds for each in searched}
+        if math.isfinite(self.seconds) and searched:
+            seconds = shares(gains, searched, self.seconds)
+        result.left_out = [each for each in searched if each not in seconds]
+        verified = (each for each in wanted if each not in seconds)
+        return self._tune(seconds, {**seconds, **dict.fromkeys(verified, VERIFYING)}, result)
 
     def _entry(self, problem: Problem) -> Entry | None:
         from autotune.tuning.cached import cached
 
-        return cached(self.store, workload(problem.workload), Task(problem, self.machine), self.regime)
+        found = workload(problem.workload)
+        return cached(self.store, found, Task(problem, self.machine), self.regime, search=problem in self.searched)
 
-    def _tune(self, seconds: Mapping[Problem, float], result: ModelResult) -> bool:
+    def _tune(self, searched: Collection[Problem], seconds: Mapping[Problem, float], result: ModelResult) -> bool:
+        """Tune those that are ``searched`` and verify the others, each within its seconds."""
         from autotune.cli.commands.grid_progress import GridProgress
 
-        workloads = {each: workload(each.workload) for each in (*seconds, *result.left_out)}
+        workloads = {each: workload(each.workload) for each in seconds}
         first = next(iter(seconds))
         heap_bytes = max(found.heap_bytes(each) for each, found in workloads.items())
         progress = GridProgress(TUNED, [True] * len(workloads), sum(seconds.values()) / len(seconds))
@@ -84,26 +90,25 @@ class Job:
             gang.start()
             for problem in workloads:
                 search = self.searches[problem]
-                limits = dataclasses.replace(search.limits, seconds=seconds.get(problem, VERIFYING))
+                limits = dataclasses.replace(search.limits, seconds=seconds[problem])
                 bench = Bench(
                     workloads[problem], self.machine, self.store, gang, screen, limits, search.effort, search.seed,
                     self.force, self.regime, None,
                 )  # fmt: skip
-                if not self._tuned(bench, problem, progress, result):
+                if not self._tuned(bench, problem, problem in searched, progress, result):
                     return True
         return False
 
-    def _tuned(self, bench: Bench, problem: Problem, progress: GridProgress, result: ModelResult) -> bool:
-        """Tune one problem, or verify it where the budget leaves it out; False if the user interrupted it."""
+    def _tuned(
+        self, bench: Bench, problem: Problem, search: bool, progress: GridProgress, result: ModelResult
+    ) -> bool:  # fmt: skip
+        """Tune one problem, or verify it; False if the user interrupted it."""
         from autotune.cli.watch import is_live
-        from autotune.tuning.warm_start import neighbours
 
         progress.next_size()
         if not is_live():  # else it stands above the view
             output.say(f"{progress.line()}: {dashed(problem.workload)} {problem_text(problem.as_dict())}")
-        search = problem not in result.left_out
-        lent = [] if search else neighbours(problem, result.entries.values())
-        found = bench.tune(problem, lent, progress, search)
+        found = bench.tune(problem, [], progress, search)
         if found.entry is None and not found.interrupted:
             result.failed.append(problem)
         if found.entry is not None:

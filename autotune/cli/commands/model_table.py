@@ -152,7 +152,9 @@ class ModelResult:
         fields = problem.as_dict()
         names = [name for name in SIZES if name in fields]
         names += [name for name in self._varying[problem.workload] if name not in names]
-        return " ".join(f"{name}={shortened(plain(getattr(problem, name)))}" for name in names)
+        entry = self.entries.get(problem)
+        verified = " verified" if entry is not None and entry.winner.verified else ""
+        return " ".join(f"{name}={shortened(plain(getattr(problem, name)))}" for name in names) + verified
 
     @cached_property
     def _varying(self) -> dict[str, list[str]]:

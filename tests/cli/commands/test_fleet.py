@@ -23,7 +23,7 @@ from autotune.workloads import provenance_of, workload
 LIST = """
 defaults: {n: 64, k: 64, trials: 2}
 problems:
-  - {workload: all-gather-gemm, m: 16..64, world_size: 2}
+  - {workload: all-gather-gemm, m: "16,32,64", world_size: 2}
   - {workload: gemm-all-reduce, m: 16, world_size: 4, regime: graph}
 """
 
@@ -41,11 +41,29 @@ def test_a_list_is_tuned_and_the_same_command_has_nothing_left_to_do(listed: Ben
     result = listed.tune("fleet", "problems.yaml")
     assert result.exit_code == 0, result.output
     assert result.stdout == "4 problems: 4 done\n"
-    assert [gang.ranks for gang in listed.gangs] == [4, 2, 2, 2], "the widest first"
+    assert [gang.ranks for gang in listed.gangs] == [4, 2], "the widest first; ranks stay for problems alike"
+    assert [problem.m for problem in listed.gangs[1].problems] == [16, 32, 64]  # type: ignore[attr-defined]
     assert all(gang.closed for gang in listed.gangs)
     again = listed.tune("fleet", "problems.yaml")
-    assert (again.exit_code, again.stdout, len(listed.gangs)) == (0, "4 problems: 4 done\n", 4)
+    assert (again.exit_code, again.stdout, len(listed.gangs)) == (0, "4 problems: 4 done\n", 2)
     assert [entry["regime"] for entry in listed.json("list", "gemm-all-reduce")] == ["graph"]
+
+
+def test_a_range_is_searched_at_few_sizes_and_served_whole(listed: Bench) -> None:
+    entry = "{workload: all-gather-gemm, m: 16..1024, n: 512, k: 512, trials: 3, world_size: 2}"
+    Path("range.yaml").write_text(f"problems: [{entry}]")
+    assert listed.tune("fleet", "range.yaml").exit_code == 0
+    with Store.open() as store:
+        searched = [each.key.fields["m"] for each in store.entries() if not each.winner.verified]
+    assert sorted(searched) == [16, 64, 256, 1024]
+    for m in range(16, 1025, 46):
+        found = listed.json("lookup", "all-gather-gemm", "--m", str(m), "--n", "512", "--k", "512", "--world-size", "2")
+        assert found["source"] in ("exact", "range")
+    gangs = len(listed.gangs)
+    assert listed.tune("fleet", "range.yaml").exit_code == 0 and len(listed.gangs) == gangs
+    Path("range.yaml").write_text(f"problems: [{entry.replace('16..1024', '32')}]")
+    status = listed.tune("fleet", "range.yaml", "--status")
+    assert status.stdout == "1 problem: 1 waiting\n", "verified, not searched"
 
 
 def test_what_fails_is_shown_with_its_reason(listed: Bench) -> None:

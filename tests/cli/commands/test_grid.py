@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import math
 import time
@@ -18,6 +20,7 @@ from autotune.db import Store
 from autotune.errors import AutotuneError
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
+from autotune.runtime.lookup import lookup
 from autotune.task import Task
 from autotune.workloads import Workload, workload
 
@@ -61,7 +64,8 @@ def test_sizes_between_are_verified_with_the_configs_of_both_neighbours(bench: B
         for entry in store.entries():
             width, beside = entry.key.fields["width"], entry.winner.beside
             blocks = {Config.from_json(each).get("block_m") for each in beside} | {entry.winner.config.get("block_m")}
-            assert not entry.winner.verified or len(blocks - {None}) > 1, (width, beside)
+            searched = {16, 64} if width < 512 else {64, 128}
+            assert not entry.winner.verified or blocks >= searched, "the winners of both searched neighbours"
     for width, faster in ((200, 16), (300, 64)):
         found = json.loads(bench.tune("lookup", TOY, "--width", str(width), "--json").stdout)
         assert (found["source"], found["config"]["block_m"]) == ("range", faster)
@@ -71,6 +75,45 @@ def test_sizes_between_are_verified_with_the_configs_of_both_neighbours(bench: B
     with Store.open() as store:
         (entry,) = (each for each in store.entries() if each.key.fields["width"] == 256)
     assert not entry.winner.verified, "a search is not answered by what was only verified"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "along"),
+    [
+        ("flash-decode", ("--batch", "1..16", "--kv-len", "8192"), {"batch": range(1, 17)}),
+        ("flash-decode", ("--batch", "2", "--kv-len", "1024..16384"), {"kv_len": range(1024, 16385, 97)}),
+        ("moe-dispatch-gemm", ("--tokens", "1..64"), {"tokens": range(1, 65)}),
+        ("flash-decode", ("--batch", "1..4", "--kv-len", "1024..4096"), {"batch": (1, 2, 4), "kv_len": (1024, 2900)}),
+        ("gemm-reduce-scatter", ("--m", "1..512", "--n", "1024", "--k", "1024"), {"m": range(8, 513, 8)}),
+    ],
+)
+def test_a_range_over_any_axis_is_searched_at_few_sizes_and_served_whole(
+    gpus: Bench, name: str, words: tuple[str, ...], along: dict[str, Any]
+) -> None:
+    effort = ("--trials", "3", "--effort", "quick", "--world-size", "8")
+    rows = gpus.json("grid", name, *words, *effort)
+    searched = [row["sizes"] for row in rows if not row["verified"]]
+    verified = [row["sizes"] for row in rows if row["verified"]]
+    assert 2 <= len(searched) < len(rows) and all(row["config"] for row in rows)
+    assert any(size % 2 or size // 8 % 2 for sizes in verified for size in sizes.values()), "off the grid of tiles"
+    given = {option: value for option, value in zip(words[::2], words[1::2], strict=True) if ".." not in value}
+    problem = {option.lstrip("-").replace("-", "_"): int(value) for option, value in given.items()}
+    kind = workload(name.replace("-", "_"))
+    default = kind.default_problem(EIGHT_GPUS, 8)
+    for sizes in itertools.product(*along.values()):
+        asked = dataclasses.replace(default, **problem, **dict(zip(along, sizes, strict=True)))
+        found = lookup(kind, asked, machine=EIGHT_GPUS)
+        assert found.source in ("exact", "range"), (sizes, found.reason)
+
+
+def test_off_the_lines_of_a_grid_of_two_dimensions_the_nearest_is_served_and_said(gpus: Bench) -> None:
+    words = ("--batch", "1..4", "--kv-len", "1024..4096", "--trials", "3", "--effort", "quick", "--world-size", "8")
+    gpus.json("grid", "flash-decode", *words)
+    found = gpus.json("lookup", "flash-decode", "--batch", "3", "--kv-len", "3001", "--world-size", "8")
+    entry = found["entry"]["problem"]
+    assert found["source"] == "nearest" and f"nearest is kv_len={entry['kv_len']} batch=" in found["reason"]
+    far = gpus.json("lookup", "flash-decode", "--batch", "64", "--kv-len", "3001", "--world-size", "8")
+    assert far["source"] == "default"
 
 
 def test_what_is_given_holds_for_every_size(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

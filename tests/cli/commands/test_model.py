@@ -98,13 +98,29 @@ def test_a_budget_is_shared_out_by_what_is_to_be_gained(gpus: Bench, tmp_path: P
     result = gpus.tune("model", config(tmp_path), *words)
     assert result.exit_code == 0
     asked = parse_list((tmp_path / "list.yaml").read_text())
-    seconds = {each.problem: float(dict(each.options)["budget"].removesuffix("s")) for each in asked}
+    seconds = {each.problem: float(dict(each.options)["budget"].removesuffix("s")) for each in asked if each.search}
     assert sum(seconds.values()) == pytest.approx(600, abs=len(seconds))
     wide = max(seconds, key=lambda problem: problem.m * problem.n)  # type: ignore[attr-defined]
     assert wide.workload == "all_gather_gemm"
     assert min(seconds.values()) >= 20
     short = gpus.tune("model", config(tmp_path), "--tp", "2", "--tokens", "1,8192", "--budget", "30s", "--list")
-    assert len(parse_list(short.stdout)) == 1
+    assert sum(each.search for each in parse_list(short.stdout)) == 1, "the others are verified"
+
+
+def test_its_sizes_become_ranges(gpus: Bench, tmp_path: Path) -> None:
+    words = ("model", config(tmp_path), "--tp", "2", "--tokens", "1..64", "--trials", "3", "--effort", "quick")
+    told = gpus.tune(*words)
+    assert told.exit_code == 0 and " verified " in told.stdout
+    with Store.open() as store:
+        entries = store.entries("gemm_all_reduce")
+    sizes = {(each.key.fields["m"], each.winner.verified) for each in entries}
+    assert sizes == {(1, False), (4, False), (16, False), (64, False), (2, True), (8, True), (32, True)}
+    gangs = len(gpus.gangs)
+    assert gpus.tune(*words).exit_code == 0 and len(gpus.gangs) == gangs, "what is verified answers"
+    gpus.tune("model", config(tmp_path), "--tp", "2", "--tokens", "8", *words[6:])
+    with Store.open() as store:
+        found = [each.winner.verified for each in store.entries("gemm_all_reduce") if each.key.fields["m"] == 8]
+    assert found and not any(found), "alone, it is searched"
 
 
 def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""README's table of ranges: what was searched and verified of each, from stored studies.
+
+tune report --format json --db tuned.db -o report.json
+python bench/results_ranges.py report.json
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tables
+from arguments import input_file, new_parser
+from latencies import speedup
+from listed import AG, AR, COMBINE, DISPATCH, EXPERTS, FD, HEADS, RS
+from results_table import BESIDE, START, Results, Setting, Table, options
+from results_text import caption, paragraph, shared_text
+from steps import FOLDER, JSON, Step
+
+from autotune.sizes import few, parse_sizes
+
+AXES = {"m": "M", "batch": "batch", "kv_len": "KV per GPU", "tokens": "tokens per rank"}
+"""The sizes that ranges go over, in words."""
+
+SECONDS, VERIFYING = 5, 4
+"""Of the search of a size; and, by estimate, of the finals of one that is verified."""
+
+GRIDS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (AG, {"m": "1..8192", "n": 28672, "k": 8192, "dtype": "bf16"}),
+    (RS, {"m": "1..8192", "n": 8192, "k": 28672, "dtype": "bf16"}),
+    (AR, {"m": "1..1024", "n": 8192, "k": 28672, "dtype": "bf16"}),
+    (DISPATCH, {"tokens": "1..4096", **EXPERTS}),
+    (COMBINE, {"tokens": "1..4096", **EXPERTS}),
+    (FD, {"batch": "1..64", "kv_len": 8192, **HEADS}),
+    (FD, {"batch": 8, "kv_len": "1024..131072", **HEADS}),
+)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Studies that differ in the sizes of ranges alone; speedups over the faster baseline by those sizes."""
+
+    workload: str
+    problem: Mapping[str, Any]
+    searched: Mapping[tuple[int, ...], float]
+    verified: Mapping[tuple[int, ...], float]
+    axes: Sequence[str]
+    """The sizes that vary, in the order of the keys above."""
+
+    @property
+    def cells(self) -> list[str]:
+        sizes, found = [*self.searched, *self.verified], [*self.searched.values(), *self.verified.values()]
+        where = [
+            f"{AXES[name]} = {min(each[at] for each in sizes)} to {max(each[at] for each in sizes)}"
+            for at, name in enumerate(self.axes)
+        ]
+        searched = f"{min(self.searched.values()):.2f} to {max(self.searched.values()):.2f}" if self.searched else ""
+        worst = f"{math.floor(100 * min(self.verified.values())) / 100:.2f}" if self.verified else ""
+        return [
+            f"`{self.workload.replace('_', '-')}`, {shared_text(dict(self.problem))}", ", ".join(where), searched,
+            str(len(self.searched)), worst, str(len(self.verified)), f"{statistics.geometric_mean(found):.2f}",
+        ]  # fmt: skip
+
+
+def spans(studies: Iterable[Mapping[str, Any]]) -> Iterator[Span]:
+    """Of the studies of a report, the newest first, one for each problem; those without a baseline are left out."""
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for study in studies:
+        if study.get("latency") and study["speedups"]:
+            rest = {name: value for name, value in study["problem"].items() if name not in AXES}
+            fixed = [study[name] for name in ("workload", "device", "world_size", "regime")]
+            groups[json.dumps([fixed, rest], sort_keys=True)].append(study)
+    for group in groups.values():
+        values = {name: {each["problem"].get(name) for each in group} for name in AXES}
+        axes = [name for name in AXES if len(values[name]) > 1]
+        kinds: dict[bool, dict[tuple[int, ...], float]] = {False: {}, True: {}}
+        for each in reversed(group):
+            sizes = tuple(each["problem"][name] for name in axes)
+            kinds[not each.get("verified")].pop(sizes, None)
+            kinds[bool(each.get("verified"))][sizes] = speedup(dict(each))["value"]
+        if axes:
+            yield Span(group[0]["workload"], group[0]["problem"], kinds[False], kinds[True], axes)
+
+
+def table(studies: Iterable[Mapping[str, Any]]) -> str:
+    heading = ["workload", "range", "times as fast", "sizes searched", "worst between", "sizes verified", "all, mean"]
+    return tables.table(heading, (span.cells for span in spans(studies)), "ll")
+
+
+class Ranges(Table):
+    """Ranges of sizes: a few searched, others verified between them."""
+
+    name = "ranges"
+    page = "README.md"
+    toy = False
+
+    def steps(self, setting: Setting) -> list[Step]:
+        database = f"--db={FOLDER}/ranges.db"
+        found = []
+        for number, (workload, fields) in enumerate(GRIDS, 1):
+            words = ["-m", "autotune.cli", "grid", workload.replace("_", "-"), *options(fields)]
+            words += [f"--world-size={setting.world_size}", *setting.effort(SECONDS), database]
+            sizes = next(parse_sizes(value, "range") for value in fields.values() if ".." in str(value))
+            searched = len(few(sizes))
+            seconds = START + searched * (SECONDS + BESIDE) + 2 * (len(sizes) - searched) * VERIFYING
+            found.append(Step(f"{self.name}.{number}", tuple(words), seconds))
+        report = ("-m", "autotune.cli", "report", "--format=json", f"--output={JSON}", database)
+        return [*found, Step(f"{self.name}.report", report, 60)]
+
+    def render(self, results: Results) -> str:
+        stored = results(self.name)
+        told = (
+            f"Times as fast as the faster of NCCL + cuBLAS eager and as a CUDA graph, in the same run, {SECONDS} s of "
+            f"search at each of few sizes of a range; at the sizes *verified* between, half of them off the grid of "
+            f"tiles, nothing was searched. {caption(stored)}."
+        )
+        return f"{paragraph(told)}\n\n{table(stored[-1]['found'])}"
+
+
+def main() -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("report", type=input_file, help="a file that tune report --format json has written")
+    given = parser.parse_args()
+    print(table(json.loads(given.report.read_text())))
+
+
+if __name__ == "__main__":
+    main()
