@@ -59,8 +59,6 @@ class Problem:
     workload: ClassVar[str]
     free: ClassVar[tuple[str, ...]] = ()
     """Dimensions along which a look-up serves ranges, and takes the nearest tuned problem's config beyond them."""
-    varying: ClassVar[tuple[str, ...]] = ()
-    """Further ones that change from call to call."""
     of_inputs: ClassVar[tuple[str, ...]] = ()
     """Fields that say which inputs a config is tuned with, and change no result."""
 
@@ -76,11 +74,6 @@ class Problem:
             value = getattr(self, field.name)
             object.__setattr__(self, field.name, _checked(field.name, value, field.metadata))
         self.check()
-
-    @classmethod
-    def ranged(cls) -> tuple[str, ...]:
-        """The dimensions along which a config is tuned for a range and a look-up takes a neighbour's."""
-        return (*cls.free, *cls.varying)
 
     def check(self) -> None:
         """Raise InvalidProblem if the dimensions do not fit each other."""

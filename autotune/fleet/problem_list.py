@@ -169,7 +169,7 @@ def _problems(entry: Entry) -> Iterator[Asked]:
         if isinstance(value, dict | list) and kinds.get(name, "size") != "size":
             raise InputError(f"{name}: one value is needed; only sizes are lists. Write an entry for each other value")
     sizes = {name: _sizes(name, value) for name, value in fields.items() if kinds.get(name) == "size"}
-    ranges = [name for name in found.problem_type.ranged() if name in sizes and ".." in str(fields[name])]
+    ranges = [name for name in found.problem_type.free if name in sizes and ".." in str(fields[name])]
 
     def problem_of(chosen: Mapping[str, int]) -> Problem | None:
         try:

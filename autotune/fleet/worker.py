@@ -137,5 +137,5 @@ class Worker:
 
 def _family(asked: Asked) -> tuple[object, ...]:
     """Equal for problems that differ only in sizes along which configs are tuned for ranges."""
-    fixed = {name: value for name, value in asked.problem.as_dict().items() if name not in asked.problem.ranged()}
+    fixed = {name: value for name, value in asked.problem.as_dict().items() if name not in asked.problem.free}
     return asked.workload, asked.regime, *fixed.items()

@@ -33,7 +33,7 @@ def write_list(
     searched = to_search(counts).intersection(counts if seconds is None else seconds)
     for problem, count in counts.items():
         entry = {"workload": dashed(problem.workload), **_said(problem)}
-        along = next(reversed(problem.ranged()), "")  # of decode the batch
+        along = next(reversed(problem.free), "")  # of decode the batch
         size = entry.get(along)
         if size is not None:
             entry[along] = []

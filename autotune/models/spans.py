@@ -18,10 +18,10 @@ def spans(problems: Iterable[Problem]) -> list[Span]:
     """The problems, each in one span: along the dimension of which those alike in all but ranges have most sizes."""
     alike: dict[object, list[Problem]] = defaultdict(list)
     for problem in problems:
-        alike[_without(problem, problem.ranged())].append(problem)
+        alike[_without(problem, problem.free)].append(problem)
     found: dict[object, Span] = defaultdict(dict)
     for group in alike.values():
-        sizes = {name: {getattr(each, name) for each in group} for name in group[0].ranged()}
+        sizes = {name: {getattr(each, name) for each in group} for name in group[0].free}
         along = max(sizes, key=lambda name: len(sizes[name]), default="")
         for problem in group:
             found[_without(problem, [along])][getattr(problem, along, 1)] = problem

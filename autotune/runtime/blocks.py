@@ -1,4 +1,4 @@
-"""Blocks of memory that workspaces share: those of one problem that differ in its varying sizes alone, as a length.
+"""Blocks of memory that workspaces share: those of one problem that differ in its free sizes alone, as a length.
 
 A block serves all sizes that need more than half of it, so any number of lengths takes the memory of a few. One place
 in it is in use at a time. Where another one comes, a launch among the ranks clears the memory first
@@ -181,7 +181,7 @@ class Blocks:
         if need == Need():
             return Place(kept)
         alone = kept.shard is not None and getattr(task.problem, "in_place", False)  # it is the caller's between calls
-        family = (kernels, _without_varying(task.problem))
+        family = (kernels, _without_free(task.problem))
         others = [] if alone else [each for each in self._blocks.get(family, ()) if not each.closed]
         block = self._open(others, need)
         joins = block is not None
@@ -233,5 +233,5 @@ class Blocks:
         return Launch(hand_over_kernel, CLEARING[self._machine.is_interpreter], arguments, {"num_warps": 8})
 
 
-def _without_varying(problem: Problem) -> Hashable:
-    return tuple((name, value) for name, value in problem.as_dict().items() if name not in problem.ranged())
+def _without_free(problem: Problem) -> Hashable:
+    return tuple((name, value) for name, value in problem.as_dict().items() if name not in problem.free)

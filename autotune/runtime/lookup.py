@@ -145,7 +145,7 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
     problem = task.problem
     found.space.check_problem(task)
     served = serve(
-        entries, CacheKey.of(task, regime), provenance_of(found), problem.ranged(),
+        entries, CacheKey.of(task, regime), provenance_of(found), problem.free,
         lambda config: found.unservable(config, task, regime),
     )  # fmt: skip
     if served.entry is None:
@@ -159,7 +159,7 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
     here, there = (found.waste(config, Task(each, task.machine)) for each in (problem, tuned))
     if here <= MOST_WASTE * there:
         return lent
-    sizes = fields_text({name: served.entry.key.fields[name] for name in problem.ranged()})
+    sizes = fields_text({name: served.entry.key.fields[name] for name in problem.free})
     standing_in = StandIn(found, task, served.entry, entries.measured(served.entry), MOST_WASTE * there)
     reason = f"{served.reason}; it would do {here:.2f} times the work needed here, {there:.2f} at {sizes}"
     return replace(standing_in.found(reason), source=lent.source)

@@ -176,7 +176,7 @@ class _Run:
         baselines, regime = list(self._baselines.values()), self._regime
         incumbents = previous_winner(self._workload, self._task, self._store, regime)
         incumbents.append(self._workload.default_config(self._task))
-        near = neighbours(self._store, self._study.key, self._study.provenance, self._task.problem.ranged())
+        near = neighbours(self._store, self._study.key, self._study.provenance, self._task.problem.free)
         tried = self._valid([*incumbents, *extra_finalists, *near, *self._fastest_found()])
         wanted = dict.fromkeys([*baselines, *tried])
         finalists = [config for config in wanted if config not in self._disqualified]

@@ -152,7 +152,7 @@ def test_any_number_of_lengths_takes_the_memory_of_few(alone: None, found: Any) 
     default = found.default_problem(INTERPRETED, 1)
     configs = [*found.first_configs(Task(default, INTERPRETED)), *found.baselines(Task(default, INTERPRETED)).values()]
     shares = [1 + number * 7 / LENGTHS for number in random.Random(found.name).sample(range(LENGTHS), LENGTHS)]
-    varying = default.ranged()
+    varying = default.free
     problems = [
         dataclasses.replace(default, **{name: int(getattr(default, name) * share) for name in varying})
         for share in shares

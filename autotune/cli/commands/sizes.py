@@ -55,7 +55,7 @@ class Sizes:
 
 
 def _spread(request: Request, lists: Lists, machine: Machine) -> Sizes:
-    along = [name for name in request.workload.problem_type.ranged() if len(lists.get(name, ())) > 1]
+    along = [name for name in request.workload.problem_type.free if len(lists.get(name, ())) > 1]
 
     def valid(sizes: Mapping[str, int]) -> bool:
         try:
@@ -80,10 +80,10 @@ def _check_count(lists: Lists) -> None:
 
 def _free_dimension(kind: type[Problem], lists: Mapping[str, Sequence[int]]) -> str:
     """The dimension of the held-out sizes: one that the grid varies and in which look-ups take a neighbour's config."""
-    free = [name for name in kind.ranged() if name in lists]
+    free = [name for name in kind.free if name in lists]
     varied = [name for name in free if len(lists[name]) > 1] or free
     if len(varied) != 1:
-        allowed = " or ".join(f"--{dashed(name)}" for name in kind.ranged()) or "none in this workload"
+        allowed = " or ".join(f"--{dashed(name)}" for name in kind.free) or "none in this workload"
         raise InputError(
             f"--held-out needs sizes of exactly one dimension in which look-ups take a neighbour's config: {allowed}"
         )

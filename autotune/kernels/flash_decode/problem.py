@@ -35,8 +35,7 @@ class FlashDecode(Problem):
     """
 
     workload = "flash_decode"
-    free = ("kv_len",)
-    varying = ("batch",)
+    free = ("kv_len", "batch")
     of_inputs = ("lengths",)
     of_default = {"dtype": "fp16"}
 
