@@ -11,8 +11,11 @@ from autotune.errors import InputError
 WIDEST = 4
 """Two measured sizes that are further apart by more than this factor say nothing of those between them."""
 
-OFF_GRID = 0.7
-"""The place of the verified size in the gap between two others, as a share of it."""
+OFF_GRID = 0.25
+"""The place of the verified size in the gap between two others, as a share of it: a config wastes most right above a
+size that its tiles divide. GEMM + reduce-scatter, N=8192 K=8192, verified at 512, 874, 1024: at 614 what was served
+took 125.6 µs where plain torch takes 98.0 (2 H100, 2026-11-27).
+"""
 
 _PART = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 

@@ -37,8 +37,8 @@ class Served:
 
     entry: Entry | None
     reason: str
-    of_range: bool = False
-    """True if it is between two measured sizes, of which the entry is one, on the entry's side of their border."""
+    beyond: Entry | None = None
+    """Of a range, where the problem lies between two measured sizes on the entry's side of their border: the other."""
 
 
 Measured = Sequence[tuple[Config, Latency]]
@@ -186,9 +186,9 @@ def serve(
         if not stale and refused is None:
             return Served(entry, "")
         reason = f"the tuned entry is stale: {stale}" if stale else f"the tuned config is not valid here: {refused}"
-    for entry, told in _of_ranges(entries, key, provenance, free):
+    for entry, beyond, told in _of_ranges(entries, key, provenance, free):
         if violation(entry.winner.config) is None:
-            return Served(entry, told if reason is UNTUNED else f"{reason}; {told}", of_range=True)
+            return Served(entry, told if reason is UNTUNED else f"{reason}; {told}", beyond)
     near = (each for each in entries.near(key, provenance, free) if violation(each.winner.config) is None)
     nearest = next(near, None)
     return Served(nearest, reason if nearest is None else f"{reason}; nearest is {said(nearest, free)}")
@@ -196,9 +196,9 @@ def serve(
 
 def _of_ranges(
     entries: Entries, key: CacheKey, provenance: Provenance, free: Sequence[str]
-) -> Iterator[tuple[Entry, str]]:
-    """The entries on both sides of the key, each with its range in words: the narrowest gap first, in it the one that
-    serves.
+) -> Iterator[tuple[Entry, Entry, str]]:
+    """The entries on both sides of the key, each with the other and their range in words: the narrowest gap first, in
+    it the one that serves.
     """
     gaps: list[tuple[float, tuple[Entry, Entry], str]] = []
     for name in free:
@@ -211,8 +211,9 @@ def _of_ranges(
             first, second = (said(entry, [name]) for entry in around)
             ordered = around if key.fields[name] <= last else around[::-1]
             gaps.append((above.size / below.size, ordered, f"between {first} and {second}"))
-    for _, ordered, told in sorted(gaps, key=itemgetter(0)):
-        yield from ((entry, told) for entry in ordered)
+    for _, (near, far), told in sorted(gaps, key=itemgetter(0)):
+        yield near, far, told
+        yield far, near, told
 
 
 _ENTRIES: dict[tuple[str, str, str], Entries] = {}

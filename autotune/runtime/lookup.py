@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import itemgetter
 from typing import Literal
 
 from autotune.config import Config
@@ -58,7 +60,7 @@ class Found:
         entry = served.entry
         if entry is None:
             return None
-        source: Source = "range" if served.of_range else "nearest" if served.reason else "exact"
+        source: Source = "range" if served.beyond else "nearest" if served.reason else "exact"
         return cls(entry.winner.config, source, entry, served.reason)
 
 
@@ -160,56 +162,81 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
     if here <= MOST_WASTE * there:
         return lent
     sizes = fields_text({name: served.entry.key.fields[name] for name in problem.free})
-    standing_in = StandIn(found, task, served.entry, entries.measured(served.entry), MOST_WASTE * there)
     reason = f"{served.reason}; it would do {here:.2f} times the work needed here, {there:.2f} at {sizes}"
-    return replace(standing_in.found(reason), source=lent.source)
+    around = [served.entry] if served.beyond is None else [served.entry, served.beyond]
+    stand_ins = [StandIn(found, task, each, entries.measured(each), reason) for each in around]
+    known = (standing_in.fastest for standing_in in stand_ins)
+    _, best = max((each for each in known if each is not None), key=itemgetter(0), default=(1.0, stand_ins[0].library))
+    return replace(best, source=lent.source)
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """The config in the place of an entry's winner that would waste too much."""
+    """A config in the place of a winner that would waste too much, by what the study of one entry has measured."""
 
     workload: Workload
     task: Task[Problem]
     entry: Entry
     measured: Measured
-    most_waste: float
+    reason: str
 
-    def found(self, reason: str) -> Found:
-        """The fastest config that the entry's study measured, of a mode that was faster there than the library; else
-        the library's way. In the untuned config's mode that one, which is made for this size. The entry has it in the
-        winner's place, with its time at the tuned size.
+    @cached_property
+    def fastest(self) -> tuple[float, Found] | None:
+        """How many times as fast as the library, and the config: the fastest that was measured of a mode that was
+        faster there than the library; of the untuned config's mode that one, made for this size, if the measured one
+        wastes too much. The entry has it in the winner's place, with its time at the tuned size.
         """
-        usual = [each for each in self.workload.baselines(self.task).values() if self._serves(each)]
-        libraries = {each["mode"] for each in usual}
-        known = sorted(filter(self._as_measured, self.measured), key=lambda pair: self._time(pair[1]))
-        library = next((time for config, time in known if config["mode"] in libraries), None)
-        faster = [pair for pair in known if library is None or self._time(pair[1]) < self._time(library)]
         default = self.workload.default_config(self.task)
-        for measured, time in faster:
-            config = default if measured["mode"] == default["mode"] else measured
-            if self._serves(config):
-                modes = f"mode {config['mode']} instead of {self.entry.winner.config['mode']}"
-                gain = f", {self._time(library) / self._time(time):.2f} times as fast as the library" if library else ""
-                return self._lent(config, time, f"{reason}: {modes}{gain} there")
-        time = library or min(self.entry.winner.baselines.values(), key=self._time, default=self.entry.winner.latency)
-        told = f"{reason}: the library's way, for nothing else is known to have been faster there"
-        return self._lent(usual[0] if usual else default, time, told)
+        for measured, time in self._known:
+            if self._library is not None and self._time(time) >= self._time(self._library):
+                break
+            for config in [measured, default] if measured["mode"] == default["mode"] else [measured]:
+                if self._serves(config):
+                    gain = self._time(self._library) / self._time(time) if self._library else 1.0
+                    told = f", {gain:.2f} times as fast as the library" if self._library else ""
+                    modes = f"mode {config['mode']} instead of {self.entry.winner.config['mode']}"
+                    return gain, self._lent(config, time, f"{modes}{told} there")
+        return None
 
-    def _lent(self, config: Config, time: Latency, reason: str) -> Found:
+    @property
+    def library(self) -> Found:
+        """The library's way."""
+        default = self.workload.default_config(self.task)
+        least = min(self.entry.winner.baselines.values(), key=self._time, default=self.entry.winner.latency)
+        told = "the library's way, for nothing else is known to have been faster there"
+        return self._lent(self._usual[0] if self._usual else default, self._library or least, told)
+
+    @cached_property
+    def _usual(self) -> list[Config]:
+        return [each for each in self.workload.baselines(self.task).values() if self._serves(each)]
+
+    @cached_property
+    def _known(self) -> Measured:
+        regime = Regime(self.entry.key.regime)
+        found = (pair for pair in self.measured if self.workload.unlike_measured(pair[0], regime) is None)
+        return sorted(found, key=lambda pair: self._time(pair[1]))
+
+    @cached_property
+    def _library(self) -> Latency | None:
+        modes = {each["mode"] for each in self._usual}
+        return next((time for config, time in self._known if config["mode"] in modes), None)
+
+    @cached_property
+    def _most_waste(self) -> float:
+        tuned = self.workload.problem_type.from_dict(self.entry.key.fields)
+        return MOST_WASTE * self.workload.waste(self.entry.winner.config, Task(tuned, self.task.machine))
+
+    def _lent(self, config: Config, time: Latency, told: str) -> Found:
         winner = replace(self.entry.winner, config=config, latency=time)
-        return Found(config, "nearest", replace(self.entry, winner=winner), reason)
+        return Found(config, "nearest", replace(self.entry, winner=winner), f"{self.reason}: {told}")
 
     def _time(self, latency: Latency) -> float:
         return latency.of(Regime(self.entry.key.regime))
 
-    def _as_measured(self, pair: tuple[Config, Latency]) -> bool:
-        return self.workload.unlike_measured(pair[0], Regime(self.entry.key.regime)) is None
-
     def _serves(self, config: Config) -> bool:
         regime = Regime(self.entry.key.regime)
         refused = self.workload.unservable(config, self.task, regime)
-        return refused is None and self.workload.waste(config, self.task) <= self.most_waste
+        return refused is None and self.workload.waste(config, self.task) <= self._most_waste
 
 
 def _other_inputs(entries: Entries, task: Task[Problem], regime: Regime) -> str:

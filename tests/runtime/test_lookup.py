@@ -147,6 +147,21 @@ def test_copies_are_served_where_their_chunks_fill_the_librarys_rounds_and_else_
     assert refused == {1026, 1278, 1500} and set(modes.values()) == {"custom_collective", "copy_engine"}
 
 
+@pytest.mark.parametrize(("below", "above", "stands_in"), [(70.0, 95.0, "below"), (95.0, 70.0, "above")])
+def test_between_two_sizes_what_either_side_measured_stands_in_for_a_winner_that_wastes(
+    database: Path, below: float, above: float, stands_in: str
+) -> None:
+    """Our collective on one side and copies on the other: the one with more over the library, whoever's side it is."""
+    push, sides = DEFAULT.replace(block_m=128, transfer_rows=256), {"below": (512, COLLECTIVE), "above": (1024, COPIES)}
+    for (rows, beside), time in zip(sides.values(), (below, above), strict=True):
+        study = keep(database, push, m=8 * rows)
+        measure(database, study, {push: 60.0, beside: time, LIBRARY: 100.0})
+    for rows in (517, 521, 523):
+        found = look(database, m=8 * rows)
+        assert found.source == "range" and found.config == sides[stands_in][1]
+        assert found.entry is not None and found.entry.key.fields["m"] == 8 * sides[stands_in][0]
+
+
 def test_what_was_tuned_with_the_detour_is_served_with_it(database: Path) -> None:
     push = DEFAULT.replace(block_m=128)
     keep(database, push, m=8 * 136)
