@@ -60,8 +60,10 @@ MUTANTS: list[Mutant] = [
     ),
     *rows_of(
         "kernels/primitives/softmax.py",
-        ("weights ignore the other's size", "fd signal", ("weights = tl.exp2(lse - shift[None, :])", "weights = tl.exp2(lse * 0.0)")),
-        ("a merged part keeps its own size", "fd signal", ("return acc, total * alpha + tl.sum(weights, axis=0), new_max", "return acc, total + tl.sum(weights, axis=0), new_max"),
+        ("weights ignore the other's size", "fd signal", ("weights = tl.exp2(part_lse - shift)", "weights = tl.exp2(part_lse * 0.0)")),
+        ("weights ignore the other's size", "fd ll", ("weights = tl.exp2(lse - shift[None, :])", "weights = tl.exp2(lse * 0.0)")),
+        ("a part is left out", "fd signal", ("there = valid & (first + each < parts)\n            part_lse", "there = valid & (first + each < parts - 1)\n            part_lse")),
+        ("a merged part keeps its own size", "fd signal", ("        total *= alpha\n", ""),
          {"equivalent": "at two ranks and two parts all of them are taken in at once: what fades is zero"}),
     ),
 ]  # fmt: skip

@@ -54,9 +54,6 @@ ONE_SHOT_LL = tl.constexpr(2)
 TWO_SHOT = tl.constexpr(3)
 ONE_SHOT_SENTINEL = tl.constexpr(4)
 
-PARTS_AHEAD = tl.constexpr(4)
-"""Loads of parts on their way at once: one long sequence has a part of every program."""
-
 Units = namedtuple(
     "Units", "D UNITS BLOCKS HPP TRANSFER_HEADS TILE WORLD OWNED PART_CHUNK CHUNK", defaults=(None, None)
 )  # fmt: skip
@@ -224,7 +221,7 @@ def deliver_unit(
             shift = tl.cast(parts.first, tl.int64) * parts.q_heads
             result, lse = merge_parts(
                 parts.results + shift * FORM.D, parts.lse + shift, parts.q_heads * FORM.D, parts.q_heads, rows, valid,
-                parts.programs, FORM.D, FORM.PART_CHUNK, PARTS_AHEAD,
+                parts.programs, FORM.D, FORM.PART_CHUNK,
             )  # fmt: skip
             rows -= excess
             if MEMORY:

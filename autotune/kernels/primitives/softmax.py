@@ -31,26 +31,34 @@ def finalize(acc, total, running_max):
 
 
 @triton.jit
-def merge_parts(
-    values, lse, value_stride, lse_stride, rows, valid, parts, D: tl.constexpr, CHUNK: tl.constexpr,
-    AHEAD: tl.constexpr = 1,
-):  # fmt: skip
+def merge_parts(values, lse, value_stride, lse_stride, rows, valid, parts, D: tl.constexpr, CHUNK: tl.constexpr):
     """Merge ``parts`` parts of ``rows``: values[part * value_stride + row * D + …], lse[part * lse_stride + row].
 
-    ``rows`` and ``valid`` are [rows]; CHUNK parts are loaded at a time, AHEAD such loads are on their way at once.
-    Returns the part that they make, fp32.
+    ``rows`` and ``valid`` are [rows]; CHUNK parts are loaded at a time. Returns the part that they make, fp32. Parts
+    are no dimension of a tile: threads of several warps would have them, and meet at barriers for each maximum and sum.
     """
     ROWS: tl.constexpr = rows.shape[0]
-    columns = tl.arange(0, D)
+    place = values + rows[:, None] * D + tl.arange(0, D)[None, :]
     acc = tl.zeros((ROWS, D), dtype=tl.float32)
     total = tl.zeros((ROWS,), dtype=tl.float32)
     running_max = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
-    for first in tl.range(0, parts, CHUNK, num_stages=AHEAD):
-        part = first + tl.arange(0, CHUNK)
-        there = (part < parts)[:, None] & valid[None, :]
-        place = lse + part.to(tl.int64)[:, None] * lse_stride + rows[None, :]
-        part_lse = tl.load(place, mask=there, other=float("-inf"))
-        place = values + part.to(tl.int64)[:, None, None] * value_stride + rows[None, :, None] * D
-        tile = tl.load(place + columns[None, None, :], mask=there[:, :, None], other=0.0).to(tl.float32)
-        acc, total, running_max = update(acc, total, running_max, tile, part_lse)
+    for first in range(0, parts, CHUNK):
+        new_max = running_max
+        for each in tl.static_range(CHUNK):
+            part = tl.cast(first + each, tl.int64)
+            there = valid & (first + each < parts)
+            new_max = tl.maximum(new_max, tl.load(lse + part * lse_stride + rows, mask=there, other=float("-inf")))
+        shift = tl.where(new_max == float("-inf"), 0.0, new_max)
+        alpha = tl.exp2(running_max - shift)
+        acc *= alpha[:, None]
+        total *= alpha
+        for each in tl.static_range(CHUNK):
+            part = tl.cast(first + each, tl.int64)
+            there = valid & (first + each < parts)
+            part_lse = tl.load(lse + part * lse_stride + rows, mask=there, other=float("-inf"))
+            tile = tl.load(place + part * value_stride, mask=there[:, None], other=0.0).to(tl.float32)
+            weights = tl.exp2(part_lse - shift)
+            acc += tile * weights[:, None]
+            total += weights
+        running_max = new_max
     return finalize(acc, total, running_max)
