@@ -40,6 +40,9 @@ def call_alone(configs: list[dict[str, Any]]) -> list[bool]:
 CALLS = 6
 """On one scratch, back to back."""
 
+FAR_FROM_ONE = (2.0**-70, 1.0, 2.0**40)
+"""Factors of queries that have the exponents for it: every key weighs as much, or one alone."""
+
 
 def replay_with_other_lengths(given: dict[str, Any]) -> list[str]:
     """The calls with a wrong result, each config's with its lengths."""
@@ -54,6 +57,8 @@ def replay_with_other_lengths(given: dict[str, Any]) -> list[str]:
         operation.refresh(number)
         operation._lengths = [drawn_lengths(rng, problem.batch, problem.kv_len) for _ in range(CALLS)]
         operation._queries = operation._queries[[call % 3 for call in range(CALLS)]]
+        if problem.dtype == "bf16":
+            operation._queries *= torch.tensor(FAR_FROM_ONE * (CALLS // 3)).to(operation._queries)[:, None, None, None]
         operation._references = operation._gathered_references()
         operation.poison()
         heap.barrier()
