@@ -126,19 +126,19 @@ def test_a_rank_that_calls_alone_times_out_and_says_so(tmp_path: Path) -> None:
     assert other == [False] * len(calls)
 
 
-PAGED = {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 70}
+PAGED = {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 40}
 ONE_HEAD = {**PAGED, "q_heads": 2, "kv_heads": 1}
 
 
 @pytest.mark.parametrize(
     ("world_size", "sizes"),
     [
-        (2, {**ONE_HEAD, "batch": 17, "page_size": 16}),
-        (2, {**PAGED, "batch": 5, "page_size": 1, "kv_dtype": "fp8", "kv_scales": "head"}),
+        (2, {**ONE_HEAD, "batch": 9, "page_size": 16}),
+        (2, {**PAGED, "batch": 4, "page_size": 1, "kv_dtype": "fp8", "kv_scales": "head"}),
         (2, {**PAGED, "batch": 1, "page_size": 64, "dtype": "fp16"}),
         (2, {**PAGED, "batch": 6, "page_size": 64, "result": "heads"}),
         (3, {**ONE_HEAD, "batch": 3, "page_size": 16}),
-        (1, {**ONE_HEAD, "batch": 40, "page_size": 16, "kv_len": 20}),
+        (1, {**ONE_HEAD, "batch": 34, "page_size": 16, "kv_len": 20}),
     ],
 )
 def test_lengths_differ_from_launch_to_launch_on_one_scratch(
@@ -158,6 +158,7 @@ def test_lengths_differ_from_launch_to_launch_on_one_scratch(
     configs = [default.replace(**change) for change in changes]
     configs = [config for config in configs if WORKLOAD.space.violation(config, task) is None]
     assert len(configs) >= 4
+    configs = random.Random(str(sizes)).sample(configs, 3)
     file = Path(__file__).parent / "flash_decode_on_ranks.py"
     argument = {"problem": problem.as_dict(), "configs": [dict(config) for config in configs]}
     for found in run_ranks(str(file), "replay_with_other_lengths", world_size, tmp_path, argument=argument):
