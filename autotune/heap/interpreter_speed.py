@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,7 @@ def hasten(interpreter: Any) -> None:
     _remember_shapes(interpreter.tl.core)
     _shift_bf16(interpreter)
     _cast(interpreter)
+    _load(interpreter)
     _make_less(interpreter)
 
 
@@ -175,24 +177,52 @@ def _conversion(builder: Any, source: Any, target: Any) -> Any:
     return builder.cast_impl if names <= FLOATS or names == {"bf16", "fp32"} else None
 
 
-def _make_less(interpreter: Any) -> None:
-    """Leave out a check of each operation's result, and masks of nothing but true."""
-    builder, handle, tl = type(interpreter.interpreter_builder), interpreter.TensorHandle, interpreter.tl
-
-    def init(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
-        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+def _load(interpreter: Any) -> None:
+    """Masks of nothing but true, and zeros for what is masked, are made once for each shape; Triton's own load is the
+    first of each pointer type and shape, and those whose mask or other values have to be spread or converted.
+    """
+    semantic, builder, tl = interpreter.interpreter_semantic, interpreter.interpreter_builder, interpreter.tl
+    handle, triton = interpreter.TensorHandle, semantic.load
+    known: dict[Any, Any] = {}
 
     @functools.cache
     def everything(shape: Any) -> Any:
         return handle(np.ones(shape, dtype=bool), tl.int1)
 
     @functools.cache
-    def nothing(shape: Any, element: Any) -> Any:
+    def zeros(shape: Any, element: Any) -> Any:
         return handle(np.zeros(shape, dtype=interpreter._get_np_dtype(element)), element)
 
-    def create_load(self: Any, pointers: Any, *rest: Any) -> Any:
-        shape = pointers.data.shape
-        return self.create_masked_load(pointers, everything(shape), nothing(shape, pointers.get_element_ty()), *rest)
+    def masks(pointers: Any, mask: Any, other: Any) -> tuple[Any, Any] | None:
+        data, element = pointers.handle.data, pointers.dtype.element_ty
+        if mask is None:
+            return None if other is not None else (everything(data.shape), zeros(data.shape, element))
+        if mask.shape is not pointers.shape:
+            return None
+        if other is None or not (other.type.is_block() or other.handle.data.view(np.uint8).any()):
+            return mask.handle, zeros(data.shape, element)
+        return (mask.handle, other.handle) if other.shape is mask.shape and other.dtype is element else None
+
+    def load(pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
+        key = pointers.dtype.name, id(pointers.shape)
+        pair = masks(pointers, mask, other) if key in known else None
+        if pair is None:
+            result = triton(pointers, mask, other, *rest)
+            if pointers.dtype.element_ty.name != "int1":  # which is loaded as another type
+                known[key] = result.type
+            return result
+        return tl.tensor(builder.create_masked_load(pointers.handle, *pair, None, rest[-1]), known[key])
+
+    if len(inspect.signature(triton).parameters) == 5:  # as from Triton 3.9 on
+        semantic.load = load
+
+
+def _make_less(interpreter: Any) -> None:
+    """Leave out a check of each operation's result, and what changes nothing."""
+    builder, handle, tl = type(interpreter.interpreter_builder), interpreter.TensorHandle, interpreter.tl
+
+    def init(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
 
     def create_expand_dims(self: Any, tile: Any, axis: int) -> Any:
         shape = tile.data.shape
@@ -205,7 +235,10 @@ def _make_less(interpreter: Any) -> None:
     )
     tl.core._unwrap_if_constexpr = lambda value: value if type(value) in plain else unwrap(value)
     handle.__init__ = init
-    builder.create_load, builder.create_expand_dims = create_load, create_expand_dims
+    builder.create_expand_dims = create_expand_dims
+    core = tl.core
+    if hasattr(core, "_normalize_cache_policy"):  # from Triton 3.9 on
+        core._normalize_cache_policy = functools.lru_cache(1 << 6)(core._normalize_cache_policy)
 
 
 def _shift_bf16(interpreter: Any) -> None:

@@ -55,7 +55,7 @@ class Dimension:
 
     def holds(self, value: object) -> bool:
         """True if the value is one of this dimension's (1 is not true)."""
-        return (type(value), value) in self._typed
+        return isinstance(value, (str, int)) and (type(value), value) in self._typed
 
     @functools.cached_property
     def _typed(self) -> frozenset[tuple[type, Value]]:

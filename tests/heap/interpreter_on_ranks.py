@@ -92,6 +92,35 @@ def operators_of_tensors(argument: Any) -> dict[str, int]:
     return found
 
 
+def loads(argument: Any) -> dict[str, int]:
+    """Loads with every mask and other value, each of a kind twice, like ``operators_of_tensors``."""
+    triton_s = interpreter.interpreter_semantic.load
+    mended.mend_interpreter()
+    launch = interpreter._patch_lang(sum_kernel.fn)
+    memory, found = np.arange(1, 65, dtype=np.uint64), {"the same": 0, "refused": 0, "others": 0}
+    policy = tl.core._normalize_cache_policy(None, None, None)
+    for turn, element, shape in itertools.product(range(2), (tl.int1, tl.int32, tl.bfloat16, tl.float32), ((), (2, 4))):
+        pointers = _tensor(tl.pointer_type(element), shape, 1)
+        pointers.handle.data = (memory.ctypes.data + turn + 8 * np.arange(math.prod(shape), dtype=np.uint64)).reshape(
+            shape or (1,)
+        )
+        masks = [None, *(_tensor(tl.int1, each, turn) for each in ((), (2, 4), (2, 1))), _alternating(shape)]
+        others = [None, *(_tensor(kind, each, turn * 3) for kind in (element, tl.float32) for each in ((), shape))]
+        for mask, other in itertools.product(masks, others):
+            pair = [_made(load, pointers, mask, other, policy, False)
+                    for load in (triton_s, interpreter.interpreter_semantic.load)]  # fmt: skip
+            kind = "others" if pair[0] != pair[1] else "refused" if isinstance(pair[0], str) else "the same"
+            found[kind] += 1
+    launch.restore()
+    return found
+
+
+def _alternating(shape: tuple[int, ...]) -> Any:
+    mask = _tensor(tl.int1, shape, 1)
+    mask.handle.data = (np.arange(math.prod(shape)) % 2).astype(bool).reshape(shape or (1,))
+    return mask
+
+
 def _tensor(element: Any, shape: tuple[int, ...], step: int) -> Any:
     kind = np.uint64 if element.is_ptr() else bool if element == tl.int1 else interpreter._get_np_dtype(element)
     data = (np.arange(1, 1 + math.prod(shape)) * step).astype(kind).reshape(shape or (1,))
