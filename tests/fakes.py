@@ -26,6 +26,7 @@ from autotune.problem import Problem
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
+from autotune.tuning.search import proposer
 from autotune.workloads import Workload, names, registry
 
 LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
@@ -249,4 +250,11 @@ def bench_of(machine: Machine, monkeypatch: pytest.MonkeyPatch, folder: Path) ->
     monkeypatch.setenv("AUTOTUNE_DB", str(folder / "cache.db"))
     monkeypatch.setenv("COLUMNS", "200")
     registry._from_files.cache_clear()
+    search_less(monkeypatch)
     return bench
+
+
+def search_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few candidates for each proposal: how good they are is the matter of the search's own tests."""
+    monkeypatch.setattr(proposer, "WALKS", 10)
+    monkeypatch.setattr(proposer, "PREDICTED_DRAWS", 10)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -121,18 +123,18 @@ def _crowds(device: torch.device, seconds: float) -> list[Launch]:
 
 @contextlib.contextmanager
 def _slowed() -> Iterator[None]:
-    """A thread beside the interpreter takes half of its time.
+    """A thread beside the interpreter takes half of its time, asleep: a C function called so keeps Python's lock.
 
     Interpreted ranks whose waits are over run at the same speed to the end of the call: whatever one might overwrite,
     the other has just read. GPUs differ by themselves.
     """
-    over = threading.Event()
+    over, turn = threading.Event(), round(sys.getswitchinterval() * 1e6)
 
-    def spin() -> None:
+    def hold_up() -> None:
         while not over.is_set():
-            pass
+            ctypes.pythonapi.usleep(turn)
 
-    thread = threading.Thread(target=spin, daemon=True)
+    thread = threading.Thread(target=hold_up, daemon=True)
     thread.start()
     try:
         yield

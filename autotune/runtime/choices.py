@@ -12,7 +12,7 @@ from autotune.errors import InvalidConfig, StoreError
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.runtime.entries import Entries, Measured, read_entries
+from autotune.runtime.entries import Entries, Measured, read_entries, read_measured
 from autotune.runtime.lookup import Found, lookup
 from autotune.runtime.meeting import Meeting, Step
 from autotune.settings import default_database_url
@@ -77,7 +77,7 @@ class Choices:
             if type(workload).waste is not Workload.waste and each.provenance == today
             and (each.key.world_size, each.key.regime) == (self._agreement.world_size, self._regime)
         ]  # fmt: skip
-        return list(entries.all), {each.study_id: entries.measured(each) for each in lending}
+        return list(entries.all), read_measured(self._database, lending) if lending else {}
 
     def _step(self, call: str, workload: Workload, problem: Problem, config: Config | None) -> Step:
         """This rank's config for a problem. Raises what ``lookup`` raises, but rank 0 alone what its database does."""

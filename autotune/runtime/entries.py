@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 import math
 from bisect import bisect_left, bisect_right
@@ -157,7 +156,9 @@ def read_entries(url: str, workload: str, device: str) -> Entries:
     key = (url, workload, device)
     with LOCK.held, FORKS_WAIT:
         if key not in _ENTRIES:
-            _ENTRIES[key] = Entries(_query(url, workload, device), functools.partial(_query_measured, url))
+            _ENTRIES[key] = Entries(
+                _query(url, workload, device), lambda entry: read_measured(url, [entry])[entry.study_id]
+            )
         return _ENTRIES[key]
 
 
@@ -227,9 +228,12 @@ def _query(url: str, workload: str, device: str) -> list[Unread]:
         return []
 
 
-def _query_measured(url: str, entry: Entry) -> Measured:
+def read_measured(url: str, entries: Iterable[Entry]) -> dict[int, Measured]:
+    """By study: what was measured beside the winners."""
     with Store.open(url, create=False) as store:
-        return fastest_of_modes(store.trials(entry.study_id), Regime(entry.key.regime))
+        return {
+            each.study_id: fastest_of_modes(store.trials(each.study_id), Regime(each.key.regime)) for each in entries
+        }
 
 
 def fastest_of_modes(history: Iterable[TrialRecord], regime: Regime) -> Measured:

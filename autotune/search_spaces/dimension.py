@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import string
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -54,7 +55,11 @@ class Dimension:
 
     def holds(self, value: object) -> bool:
         """True if the value is one of this dimension's (1 is not true)."""
-        return any(value == own and type(value) is type(own) for own in self.values)
+        return isinstance(value, (str, int)) and (type(value), value) in self._typed
+
+    @functools.cached_property
+    def _typed(self) -> frozenset[tuple[type, Value]]:
+        return frozenset((type(value), value) for value in self.values)
 
     def told(self, config: Mapping[str, Value]) -> str:
         """The config's value in words; itself, where there are none for it."""

@@ -85,7 +85,7 @@ class Space:
         unknown = {name for constraint in constraints for name in constraint.uses} - set(self.dimensions)
         if unknown:
             raise ValueError(f"constraints use unknown dimensions {sorted(unknown)}")
-        self._of_mode: dict[str, list[Dimension]] = {}
+        self._of_mode: dict[str, dict[str, Dimension]] = {}
         names = {mode: frozenset(d.name for d in self.dimensions_of(mode)) for mode in self.modes}
         self._constraints_of = {
             mode: [c for c in constraints if c.applies_to(mode, names[mode])] for mode in self.modes
@@ -97,9 +97,12 @@ class Space:
 
     def dimensions_of(self, mode: str) -> list[Dimension]:
         """The dimensions that configs of a mode carry, ``mode`` first."""
+        return [*self._wanted(mode).values()]
+
+    def _wanted(self, mode: str) -> Mapping[str, Dimension]:
         if mode not in self._of_mode:
-            self._of_mode[mode] = [d for d in self.dimensions.values() if d.belongs_to(mode)]
-        return [*self._of_mode[mode]]
+            self._of_mode[mode] = {name: d for name, d in self.dimensions.items() if d.belongs_to(mode)}
+        return self._of_mode[mode]
 
     def ordered(self, config: Config) -> Config:
         """The config with its dimensions in the space's order; what the space does not have comes last."""
@@ -110,9 +113,9 @@ class Space:
         mode = config.get("mode")
         if not self.dimensions["mode"].holds(mode):
             return f"mode={mode!r}: allowed: {', '.join(self.modes)}"
-        wanted = {dimension.name: dimension for dimension in self.dimensions_of(str(mode))}
-        extra, missing = sorted(set(config) - set(wanted)), sorted(set(wanted) - set(config))
-        if extra or missing:
+        wanted = self._wanted(str(mode))
+        if set(config) != wanted.keys():
+            extra, missing = sorted(set(config) - set(wanted)), sorted(set(wanted) - set(config))
             parts = [f"has no {', '.join(extra)}"] * bool(extra) + [f"needs {', '.join(missing)}"] * bool(missing)
             return f"mode {mode} {' and '.join(parts)}"
         for name, dimension in wanted.items():
@@ -166,8 +169,8 @@ class Space:
         mode = config.get("mode")
         if not self.dimensions["mode"].holds(mode):
             return False
-        wanted = {dimension.name: dimension for dimension in self.dimensions_of(str(mode))}
-        return set(config) == set(wanted) and all(wanted[name].holds(value) for name, value in config.items())
+        wanted = self._wanted(str(mode))
+        return set(config) == wanted.keys() and all(wanted[name].holds(value) for name, value in config.items())
 
     def of_parameters(self, parameters: Mapping[str, int]) -> Config | None:
         """The config of Optuna's parameters; None where they are not those of a config, valid or not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,8 @@ def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
     if torch.distributed.get_rank():
         url = f"{url}.of-another-rank"  # it has nothing tuned; the first rank's counts
     with autotune.Context(HEAP, url=url) as context:
-        tables = {replicated: Table(context, replicated=replicated) for replicated in (False, True)}
         return {
-            "cases": {name: fused(context, name, tables[CASES[name].replicated]) for name in CASES},
+            "cases": {name: fused(context, name) for name in CASES},
             "said": said(context),
             "grown": grown(context),
             "free": {name: free(context, name) for name in FREE},
@@ -43,11 +43,17 @@ def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
         }
 
 
+@functools.cache
+def table_of(context: autotune.Context, replicated: bool) -> Table:
+    """Read once: that takes longer than the pass."""
+    return Table(context, replicated=replicated)
+
+
 class Look:
     """The pass, and the graphs before and after it."""
 
-    def __init__(self, context: autotune.Context, replicated: bool = False, table: Table | None = None) -> None:
-        self.fusing = Fusing(table or Table(context, replicated=replicated))
+    def __init__(self, context: autotune.Context, replicated: bool = False) -> None:
+        self.fusing = Fusing(table_of(context, replicated))
         self.graphs: list[tuple[str, str]] = []
 
     def __call__(self, graph: Graph) -> None:
@@ -78,10 +84,10 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).norm() / other.norm()) if one.shape == other.shape else 9.0
 
 
-def fused(context: autotune.Context, name: str, table: Table) -> dict[str, Any]:
+def fused(context: autotune.Context, name: str) -> dict[str, Any]:
     """A case traced by itself, which takes a tenth of a compiler's time."""
     case = CASES[name]
-    look = Look(context, table=table)
+    look = Look(context, case.replicated)
     arguments = drawn(case)
     with torch.no_grad():
         decompositions = select_decomp_table() if case.decomposed else None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,7 @@ from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autotune.heap import interpreter as mended
-from autotune.heap import open_heap
+from autotune.heap import interpreter_speed, open_heap
 
 
 @triton.jit
@@ -57,42 +59,83 @@ def device_functions(argument: Any) -> dict[str, Any]:
     return found
 
 
-def operands_made_alike(argument: Any) -> dict[str, int]:
-    """Pairs of operands, of every type, with both shapes, and numbers: made alike as Triton itself does, or refused."""
+def operators_of_tensors(argument: Any) -> dict[str, int]:
+    """Every operator of a tensor with tensors of every type and shape, and with numbers: results that are Triton's own,
+    calls that both refuse, and others. Triton computes the first call of a kind: compared are second ones.
+    """
+    triton_s = {name: getattr(tl.tensor, name) for name in interpreter_speed.OPERATORS}
+    cast = interpreter.interpreter_semantic.cast
     mended.mend_interpreter()
-    semantic = interpreter.interpreter_semantic
-    kinds = (tl.int1, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16, tl.float32, tl.float8e4nv)
-    tensors = [_tensor(kind, shape) for kind in kinds for shape in ((), (2, 4), (4,), (2, 1), (1, 4), (4, 4))]
-    tensors += [_tensor(tl.pointer_type(tl.float32), shape) for shape in ((), (2, 4), (2, 1), (4, 4))]
-    numbers = [0, 1, -1, 2**31 - 1, 2**31, -(2**40), True, 0.0, -0.0, -2.5, 1e300, float("inf")]
-    flags = [(), (True, True), (False, False, False), (False, False, True, True)]
+    launch = interpreter._patch_lang(sum_kernel.fn)
+    kinds = (tl.int1, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.uint64, tl.float16, tl.bfloat16, tl.float32)
+    numbers = [3, -1, 2**31 - 1, 2**31, -(2**40), True, -0.0, -2.5, float("inf")]
+    firsts, seconds = (
+        [_tensor(kind, shape, step) for kind in (*kinds, tl.pointer_type(tl.float32)) for shape in ((), (2, 4), (2, 1))]
+        for step in (1, -2)
+    )
     found = {"the same": 0, "refused": 0, "others": 0}
-    pairs = [*itertools.product(tensors, tensors), *itertools.product(tensors, numbers)]
-    for pair, more in itertools.product([*pairs, *itertools.product(numbers, tensors)], flags):
-        wanted = _made(type(semantic).binary_op_type_checking_impl, semantic, *pair, *more)
-        ours = _made(semantic.binary_op_type_checking_impl, *pair, *more)
-        kind = "others" if ours != wanted else "refused" if isinstance(wanted, str) else "the same"
-        found[kind] += 1
+
+    def compare(wanted: Any, ours: Any) -> None:
+        found["others" if ours != wanted else "refused" if isinstance(wanted, str) else "the same"] += 1
+
+    for name, compute in interpreter_speed.OPERATORS.items():
+        theirs = functools.partial(triton_s[name], _semantic=interpreter.interpreter_semantic)
+        ours = interpreter_speed._operator(interpreter, compute, theirs)
+        for pair in itertools.product(firsts, [*firsts, *numbers]):
+            _made(ours, *pair)
+        for pair in itertools.product(seconds, [*seconds, *numbers]):
+            compare(_made(theirs, *pair), _made(ours, *pair))
+    for tensors, kind in itertools.product((firsts, seconds), (*kinds, tl.float8e4nv, tl.pointer_type(tl.int32))):
+        for one in tensors:
+            compare(_made(cast, one, kind), _made(interpreter.interpreter_semantic.cast, one, kind))
+    launch.restore()
     return found
 
 
-def _tensor(element: Any, shape: tuple[int, ...]) -> Any:
-    kind = element if element.is_ptr() else interpreter._get_np_dtype(element)
-    data = np.arange(math.prod(shape)).astype(np.uint64 if element.is_ptr() else kind).reshape(shape or (1,))
+def loads(argument: Any) -> dict[str, int]:
+    """Loads with every mask and other value, each of a kind twice, like ``operators_of_tensors``."""
+    triton_s = interpreter.interpreter_semantic.load
+    mended.mend_interpreter()
+    launch = interpreter._patch_lang(sum_kernel.fn)
+    memory, found = np.arange(1, 65, dtype=np.uint64), {"the same": 0, "refused": 0, "others": 0}
+    policy = tl.core._normalize_cache_policy(None, None, None)
+    for turn, element, shape in itertools.product(range(2), (tl.int1, tl.int32, tl.bfloat16, tl.float32), ((), (2, 4))):
+        pointers = _tensor(tl.pointer_type(element), shape, 1)
+        pointers.handle.data = (memory.ctypes.data + turn + 8 * np.arange(math.prod(shape), dtype=np.uint64)).reshape(
+            shape or (1,)
+        )
+        masks = [None, *(_tensor(tl.int1, each, turn) for each in ((), (2, 4), (2, 1))), _alternating(shape)]
+        others = [None, *(_tensor(kind, each, turn * 3) for kind in (element, tl.float32) for each in ((), shape))]
+        for mask, other in itertools.product(masks, others):
+            pair = [_made(load, pointers, mask, other, policy, False)
+                    for load in (triton_s, interpreter.interpreter_semantic.load)]  # fmt: skip
+            kind = "others" if pair[0] != pair[1] else "refused" if isinstance(pair[0], str) else "the same"
+            found[kind] += 1
+    launch.restore()
+    return found
+
+
+def _alternating(shape: tuple[int, ...]) -> Any:
+    mask = _tensor(tl.int1, shape, 1)
+    mask.handle.data = (np.arange(math.prod(shape)) % 2).astype(bool).reshape(shape or (1,))
+    return mask
+
+
+def _tensor(element: Any, shape: tuple[int, ...], step: int) -> Any:
+    kind = np.uint64 if element.is_ptr() else bool if element == tl.int1 else interpreter._get_np_dtype(element)
+    data = (np.arange(1, 1 + math.prod(shape)) * step).astype(kind).reshape(shape or (1,))
     return tl.tensor(interpreter.TensorHandle(data, element), tl.block_type(element, list(shape)) if shape else element)
 
 
 def _made(make: Any, *arguments: Any) -> Any:
-    """Types, shapes and values of the two operands, spread as NumPy's operations spread them; the error's type where it
-    refuses.
-    """
+    """Type, shape and values of what is made; the error's type where it is refused."""
     try:
-        with np.errstate(all="ignore"):
-            pair = make(*arguments)
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            result = make(*arguments)
     except Exception as error:  # noqa: BLE001  to be compared
         return type(error).__name__
-    spread = zip(pair, np.broadcast_arrays(*(each.handle.data for each in pair)), strict=True)
-    return [(str(x.type), [int(n) for n in x.shape], data.dtype.str, str(data.tolist())) for x, data in spread]
+    data = result.handle.data
+    return str(result.type), str(result.handle.dtype), [int(n) for n in result.shape], data.dtype.str, data.tobytes()
 
 
 @triton.jit

@@ -17,9 +17,14 @@ def test_only_the_first_launch_looks_through_the_language(tmp_path: Path) -> Non
     assert first > 0 and later == [0, 0]
 
 
-def test_operands_are_made_alike_as_triton_does_it(tmp_path: Path) -> None:
-    (found,) = run_ranks(ON_RANKS, "operands_made_alike", 1, tmp_path)
+def test_operators_compute_what_triton_s_do(tmp_path: Path) -> None:
+    (found,) = run_ranks(ON_RANKS, "operators_of_tensors", 1, tmp_path)
     assert found["others"] == 0 and found["refused"] > 500 and found["the same"] > 5_000, found
+
+
+def test_loads_are_triton_s(tmp_path: Path) -> None:
+    (found,) = run_ranks(ON_RANKS, "loads", 1, tmp_path)
+    assert found["others"] == 0 and found["refused"] > 20 and found["the same"] > 100, found
 
 
 def test_a_program_is_held_between_what_it_has_sent_and_its_first_poll(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ def found_after(name: str) -> dict[str, list[str]]:
     if here.is_interpreter:
         sizes = {each: value // 2 for each, value in problem.as_dict().items() if each in ("m", "n", "k", "kv_len")}
         problem = dataclasses.replace(problem, **sizes)
-    operation: Any = found.operation(Task(problem, here), heap, polls(0.05, interpreted=here.is_interpreter))
+    operation: Any = found.operation(
+        Task(problem, here), heap, polls(0.01 if here.is_interpreter else 0.05, interpreted=here.is_interpreter)
+    )
     wrong: dict[str, list[str]] = {}
     for config in one_of_each_protocol(found, problem):
         run = operation.prepare(config)

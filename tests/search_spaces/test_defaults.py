@@ -61,8 +61,8 @@ WORKLOADS = {"all_gather_gemm": gathers, "gemm_reduce_scatter": scatters, "gemm_
 def test_what_is_tried_first_is_valid_and_has_every_mode_that_has_a_config(
     name: str, dtype: str, machine: Machine, world_size: int
 ) -> None:
-    found = workload(name)
-    for problem in WORKLOADS[name](world_size, dtype):
+    found, problems = workload(name), list(WORKLOADS[name](world_size, dtype))
+    for problem in random.Random(f"{dtype} {machine} {world_size}").sample(problems, 10):
         default = found.default_config(Task(problem, machine))
         first = found.first_configs(Task(problem, machine))
         baselines = found.baselines(Task(problem, machine))
@@ -95,7 +95,7 @@ def drawn(name: str, rng: random.Random, **fields: Any) -> Any:
 @pytest.mark.parametrize("name", DENSE)
 def test_what_the_arithmetic_chooses_on_two_ranks_is_valid_at_any_size(name: str, machine: Machine) -> None:
     rng, found = random.Random(name), workload(name)
-    for _ in range(300):
+    for _ in range(80):
         try:
             problem = drawn(name, rng)
         except InvalidProblem:  # a row too wide for a norm

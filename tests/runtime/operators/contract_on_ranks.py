@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from calls import HEAP, configs
 from python_calls import python_calls
+from torch._subclasses import FakeTensorMode
 
 import autotune
 from autotune.heap import open_heap
@@ -66,18 +67,22 @@ def every_mode(url: str) -> dict[str, list[str]]:
     does not return the tensors that it is given, or changes what it only reads.
     """
     found: dict[str, list[str]] = {}
+    called_again: set[tuple[str, Any]] = set()
     with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
         for seed, (plugin, problem, name) in enumerate(problems()):
             found[name] = []
             for config in configs(Task(problem, context.machine)):
-                wrong = wrong_with(context, plugin, problem, config, seed)
+                # Again with other operands, into given tensors: once of every problem, once in every mode.
+                again = {(plugin.name, config["mode"]), (name, None)} - called_again
+                wrong = wrong_with(context, plugin, problem, config, seed, bool(again))
+                called_again |= again
                 found[name].append(" ".join([str(config["mode"]), *wrong]))
                 context.release()
         context.check()
     return found
 
 
-def wrong_with(context: autotune.Context, plugin: Any, problem: Any, config: Any, seed: int) -> list[str]:
+def wrong_with(context: autotune.Context, plugin: Any, problem: Any, config: Any, seed: int, again: bool) -> list[str]:
     operation = plugin.operation(Task(problem, context.machine), context.heap, context.spin_limit)
     operation.refresh(seed)
     dist.barrier()  # some rank may draw what another one's operands are
@@ -91,22 +96,25 @@ def wrong_with(context: autotune.Context, plugin: Any, problem: Any, config: Any
     overwritten = {"x"} & operands.keys() if getattr(problem, "in_place", False) else set()
     kept = [same(x, operands[name]) for name, x in operation.operands.items() if name not in overwritten]
     wrong += ["changes an operand"] * (not all(kept))
-    if "out" in inspect.signature(function).parameters and not overwritten:
+    if again and "out" in inspect.signature(function).parameters and not overwritten:
         operation.refresh(seed + 1)
         dist.barrier()
         for (name, x), argument in zip(operation.operands.items(), operands.values(), strict=True):
             if x is not None and argument is not None:
                 given.get(name, argument).copy_(x)  # other inputs at the same addresses
         outs = [torch.full_like(x.float(), -1).to(x.dtype) for x in results]
-        again = listed(function(context, **given, out=outs[0] if len(outs) == 1 else tuple(outs)))
-        wrong += ["other tensors"] * (not all(x is y for x, y in zip(again, outs, strict=True)))
+        second = listed(function(context, **given, out=outs[0] if len(outs) == 1 else tuple(outs)))
+        wrong += ["other tensors"] * (not all(x is y for x, y in zip(second, outs, strict=True)))
         wrong += ["wrong in given ones"] * (not near(plugin, problem, config, context, operation, outs))
     return wrong
 
 
 def in_graphs(url: str) -> dict[str, str]:
-    """By problem: what is wrong with a compiled call, whose graph is whole; torch's own verdicts on the operator."""
+    """By problem: what is wrong with a compiled call, whose graph is whole, and what it is traced as; by operator: with
+    one into given tensors, and torch's own verdicts.
+    """
     found: dict[str, str] = {}
+    checked: set[Any] = set()
     with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
         for seed, (plugin, problem, name) in enumerate(problems()):
             torch._dynamo.reset()  # the calls share a code object
@@ -122,22 +130,38 @@ def in_graphs(url: str) -> dict[str, str]:
             backend = "inductor" if context.heap.device.type == "cuda" else "aot_eager"
             results = listed(torch.compile(function, backend=backend, fullgraph=True)(**given))
             wrong = ["wrong"] * (not near(plugin, problem, config, context, operation, results))
-            if "out" in inspect.signature(function).parameters:
+            first = operator_of(problem) not in checked
+            checked.add(operator_of(problem))
+            if first and "out" in inspect.signature(function).parameters:
                 outs: Any = [torch.zeros_like(x) for x in results]
                 given["out"] = outs[0] if len(outs) == 1 else tuple(outs)
                 torch.compile(function, backend=backend, fullgraph=True)(**given)
                 wrong += ["wrong in given ones"] * (not near(plugin, problem, config, context, operation, outs))
             options = [getattr(problem, option) for option in plugin.options]
-            checks = ("test_schema", "test_faketensor", "test_autograd_registration")
-            few = slice(3, 3) if getattr(problem, "in_place", False) else slice(any(map(is_fp8, operands.values())), 3)
             arguments = (context.handle, *operands.values(), *options, "")
-            verdicts = torch.library.opcheck(
-                operator_of(problem).in_graphs, arguments, test_utils=checks[few], raise_exception=False
-            )  # the first one computes with what it gets, as nothing does with fp8, and elsewhere, as no A in place is
-            wrong += [f"{check}: {verdict}" for check, verdict in verdicts.items() if verdict != "SUCCESS"]
+            wrong += ["traced as another"] * (forms(results) != forms(traced(operator_of(problem), arguments)))
+            if first and not getattr(problem, "in_place", False):
+                # The first check computes with what it gets, as nothing does with fp8.
+                checks = ("test_schema", "test_faketensor", "test_autograd_registration")
+                checks = checks[any(map(is_fp8, operands.values())) :]
+                verdicts = torch.library.opcheck(
+                    operator_of(problem).in_graphs, arguments, test_utils=checks, raise_exception=False
+                )
+                wrong += [f"{check}: {verdict}" for check, verdict in verdicts.items() if verdict != "SUCCESS"]
             found[name] = "; ".join(wrong)
             context.release()
     return found
+
+
+def traced(operator: Any, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
+    """What the compiler takes the results of a call for."""
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in arguments]
+        return listed(operator.in_graphs(*fakes))
+
+
+def forms(tensors: list[torch.Tensor]) -> list[Any]:
+    return [(each.shape, each.stride(), each.dtype, each.device) for each in tensors]
 
 
 def is_fp8(tensor: torch.Tensor | None) -> bool:

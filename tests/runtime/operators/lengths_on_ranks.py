@@ -18,7 +18,7 @@ from autotune.task import Task
 from autotune.workloads import names, workload
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
 
-LENGTHS = (2.0, 1.25, 1.5)
+LENGTHS = (1.0, 0.5, 0.75)
 """Of the default problem's varying sizes."""
 
 
@@ -74,7 +74,7 @@ def _every_mode(context: autotune.Context, shares: Sequence[float]) -> Iterator[
 
 def _of_length(problem: Any, share: float) -> Any:
     """The problem with so much of its varying sizes, in whole pairs for the two ranks."""
-    sizes = {name: round(getattr(problem, name) * share / 2) * 2 for name in problem.free}
+    sizes = {name: max(1, round(getattr(problem, name) * share / 2)) * 2 for name in problem.free}
     return dataclasses.replace(problem, **sizes)
 
 
@@ -104,7 +104,7 @@ def captured(seed: int) -> list[str]:
     wrong = []
     draw = random.Random(seed)
     with autotune.Context(4 * HEAP, url="sqlite:///there/is/none.db") as context:
-        for found, problems, config in _every_mode(context, (*LENGTHS, 1.75)):
+        for found, problems, config in _every_mode(context, (*LENGTHS, 1.25)):
             context.release()
             if found.kernels.has_collective(found.kernels.knobs.of(config)):
                 continue
