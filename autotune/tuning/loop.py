@@ -289,7 +289,7 @@ class _Run:
         """
         if not self._other_routings:
             return {}
-        self._show(f"other {self._task.problem.of_inputs[0]}")
+        self._show("other inputs")
         seconds, regime = WAYS * self._effort.routings * self._final_seconds(), self._regime
         known = {name: merge(rounds[each]).of(regime) for name, each in self._baselines.items() if each in rounds}
         fastest = {name: self._baselines[name] for name in [min(known, key=known.__getitem__)]} if known else {}

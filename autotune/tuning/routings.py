@@ -36,7 +36,7 @@ def under_other_routings(
         turn_to(gang, workload, other)
         routed = in_turns(winner, baselines, rounds, evaluate)
         if isinstance(routed, Evaluation):
-            failed = replace(routed, reason=f"under {problem.of_inputs[0]} {name}: {routed.reason}")
+            failed = replace(routed, reason=f"with other inputs, {name}: {routed.reason}")
         else:
             found[name] = routed
     turn_to(gang, workload, problem)

@@ -135,7 +135,7 @@ ONE_HEAD = {**PAGED, "q_heads": 2, "kv_heads": 1}
     [
         (2, {**ONE_HEAD, "batch": 9, "page_size": 16}),
         (2, {**PAGED, "batch": 4, "page_size": 1, "kv_dtype": "fp8", "kv_scales": "head"}),
-        (2, {**PAGED, "batch": 1, "page_size": 64, "dtype": "fp16"}),
+        (2, {**PAGED, "batch": 1, "page_size": 64, "kv_len": 70, "dtype": "fp16"}),
         (2, {**PAGED, "batch": 6, "page_size": 64, "result": "heads"}),
         (3, {**ONE_HEAD, "batch": 3, "page_size": 16}),
         (1, {**ONE_HEAD, "batch": 34, "page_size": 16, "kv_len": 20}),

@@ -63,7 +63,7 @@ WIDE = {"block_n": 256, "num_warps": 8}
         # Of 9 steps 4 splits take 3, 3 and 3.
         (PUSH.replace(preload_b=True, split_k=4), {"m": 64, "n": 4 * 1024, "k": 9 * 64}, H100, "preload"),
         (PUSH.replace(preload_b=True, split_k=4), {"m": 64, "n": 4 * 1024, "k": 10 * 64}, H100, None),
-        (PUSH.replace(preload_b=True), {"m": 160, **FP8, "scales": "block"}, H100, "preload"),
+        (PUSH.replace(preload_b=True), {"m": 80, **FP8, "scales": "block"}, H100, "preload"),
         (PUSH.replace(k_chunks=4), {"k": 16 * 64}, H100, None),
         (PUSH.replace(k_chunks=4), {"k": 16 * 64 + 64}, H100, "even chunks"),
         (PUSH.replace(k_chunks=2), {"world_size": 3, "m": 96, "n": 3 * 1024}, H100, None),

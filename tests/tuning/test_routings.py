@@ -112,7 +112,7 @@ def test_a_winner_that_is_wrong_under_another_routing_is_refused_as_by_the_proof
     refused = [each for each in store.trials(result.study.id) if each.source == "proof"]
     assert refused and all(each.config["mode"] == "push" for each in refused)
     assert {(each.evaluation.outcome, each.evaluation.reason) for each in refused} == {
-        (Outcome.WRONG_RESULT, "under routing one expert: planted")
+        (Outcome.WRONG_RESULT, "with other inputs, one expert: planted")
     }
     assert len(gang.proved_under) == len(refused) + 1 and set(gang.proved_under) == {PROBLEM}, "the next one, too"
 

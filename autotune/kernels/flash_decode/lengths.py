@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.errors import InputError
-from autotune.number_files import numbers_in
+from autotune.kernels.number_files import numbers_in
 from autotune.text import did_you_mean
 
 KINDS = ("mixed", "even", "geometric", "one-long")

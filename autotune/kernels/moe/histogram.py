@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.errors import InputError
-from autotune.number_files import numbers_in
+from autotune.kernels.number_files import numbers_in
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 BASE = len(DIGITS)
