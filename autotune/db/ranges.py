@@ -59,8 +59,10 @@ def border(below: Place, above: Place) -> int | None:
 
 
 def said(entry: Entry, names: Iterable[str]) -> str:
-    """A measured problem in words, by its sizes ``names``: ``m=1024 (1.12 times as fast as the library)``."""
+    """A measured problem in words, by its sizes ``names``: ``m=1024 (1.12 times as fast as the library)``; under the
+    interpreter without a ratio.
+    """
     regime, winner = Regime(entry.key.regime), entry.winner
-    times = [latency.of(regime) for latency in winner.baselines.values()]
+    times = [latency.of(regime) for latency in winner.baselines.values() if not entry.key.is_interpreted]
     ratio = f" ({min(times) / winner.latency.of(regime):.2f} times as fast as the library)" if times else ""
     return " ".join(f"{name}={entry.key.fields[name]}" for name in names) + ratio
