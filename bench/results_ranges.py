@@ -126,7 +126,11 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("report", type=input_file, help="a file that tune report --format json has written")
     given = parser.parse_args()
-    print(table(json.loads(given.report.read_text())))
+    try:
+        report = json.loads(given.report.read_text())
+    except ValueError:
+        parser.error(f"{given.report} is no JSON; give a file that tune report --format json has written")
+    print(table(report))
 
 
 if __name__ == "__main__":
