@@ -200,7 +200,6 @@ class StandIn:
 
     @property
     def library(self) -> Found:
-        """The library's way."""
         default = self.workload.default_config(self.task)
         least = min(self.entry.winner.baselines.values(), key=self._time, default=self.entry.winner.latency)
         told = "the library's way, for nothing else is known to have been faster there"

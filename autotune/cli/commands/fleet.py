@@ -160,7 +160,7 @@ class Ranks:
         self._kind: tuple[Any, int] | None = None
 
     def of(self, asked: Asked) -> tuple[Evaluator, Screen]:
-        """Turned to a problem."""
+        """The ranks and compilers, turned to this problem."""
         task, kind = Task(asked.problem, self._machine), self._kind_of(asked)
         if kind != self._kind:
             self.close()

@@ -23,7 +23,7 @@ class Sizes:
     every: list[dict[str, int]]
     apart: list[dict[str, int]]
     dimension: str = ""
-    """That of held-out sizes."""
+    """The dimension of the held-out sizes."""
     along: Sequence[str] = ()
     """The dimensions of verified sizes."""
     verified: list[dict[str, int]] = field(default_factory=list)

@@ -79,7 +79,7 @@ class Units:
     blocks: int
     """Blocks of a KV head's query heads."""
     head_blocks: int
-    """Of all KV heads: groups of one sequence."""
+    """Head blocks of all KV heads; one sequence has as many groups."""
     groups: int
 
     @classmethod

@@ -13,7 +13,7 @@ from autotune.text import did_you_mean
 KINDS = ("mixed", "even", "geometric", "one-long")
 
 SHORTEST = 0.75**15
-"""Of geometric lengths the shortest over the longest: of 16 sequences each has three quarters of the one before."""
+"""The shortest geometric length over the longest: of 16 sequences each has three quarters of the one before."""
 
 REST = 16
 """Beside one long sequence each of the others has one token for so many of its."""
