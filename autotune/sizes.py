@@ -44,8 +44,8 @@ def size_ranges(text: str) -> list[range]:
 
 
 def few(sizes: Iterable[int]) -> list[int]:
-    """Those of a range to search: the first, the last, and between them the fewest that are ``WIDEST`` apart at most,
-    where the sizes allow.
+    """The sizes of a range to search: the first, the last, and between them the fewest that are ``WIDEST`` apart at
+    most, where the sizes allow.
     """
     rising = sorted(set(sizes))
     found = rising[:1]

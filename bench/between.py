@@ -71,13 +71,13 @@ HEADING = ["list", "workload", "tokens of the ranks", "routing", "regime", "gath
 class Mixture:
     workload: str
     tokens: tuple[int, ...]
-    """Of each rank."""
+    """Tokens of each rank."""
     exponent: float
-    """Of Zipf's law; 0: all experts are equally popular."""
+    """Exponent of Zipf's law; 0: all experts are equally popular."""
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The problem's, but for its fixed sizes."""
+        """Fields of the problem, but for its fixed sizes."""
         routing = "zipf" if self.exponent else "uniform"
         return {"tokens": max(self.tokens), "routing": routing, "exponent": self.exponent}
 

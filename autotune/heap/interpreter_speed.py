@@ -18,7 +18,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "__eq__": np.equal, "__ne__": np.not_equal, "__and__": np.bitwise_and, "__or__": np.bitwise_or,
     "__lshift__": np.left_shift, "__rshift__": np.right_shift,
 }  # fmt: skip
-"""What Triton's operators of tensors compute."""
+"""NumPy's function for each operator of Triton's tensors."""
 
 FLOATS = {"fp16", "fp32", "fp64"}
 SIGNED, UNSIGNED = ({f"{sign}int{bits}" for bits in (8, 16, 32, 64)} for sign in ("", "u"))
@@ -125,9 +125,7 @@ def _operator(interpreter: Any, compute: Callable[[Any, Any], Any], triton: Any)
 
 
 def _function(compute: Any, dtype: Any, other: Any, element: Any) -> Any:
-    """What NumPy is to compute of a tensor of this type, and of a number or the elements of another tensor; None if
-    Triton does more than that.
-    """
+    """NumPy's function for a tensor of this type and a number or other elements; None where Triton does more."""
     if dtype.is_ptr():
         size = max(1, dtype.element_ty.primitive_bitwidth // 8)
         if compute is not np.add:

@@ -78,7 +78,7 @@ def of_lengths(key: CacheKey) -> bool:
 
 
 def inputs_named(key: CacheKey) -> str:
-    """What a person calls the inputs that a winner is timed under."""
+    """A person's word for the inputs that a winner is timed under."""
     return "lengths" if of_lengths(key) else "routings"
 
 

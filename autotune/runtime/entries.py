@@ -37,7 +37,7 @@ class Served:
     entry: Entry | None
     reason: str
     beyond: Entry | None = None
-    """Of a range, where the problem lies between two measured sizes on the entry's side of their border: the other."""
+    """The entry on the other side of the border, where the problem lies between two measured sizes."""
 
 
 Measured = Sequence[tuple[Config, Latency]]

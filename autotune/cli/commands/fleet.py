@@ -222,7 +222,7 @@ def _tune(machine: Machine, store: Store, ranks: Ranks, asked: Asked, begun: Wat
                 workload, Task(problem, machine), store, gang, screen, budget=limits, seed=seed, watch=watch,
                 effort=EFFORTS[effort if asked.search else "quick"], regime=asked.regime, search=asked.search,
             )  # fmt: skip
-        except Exception as error:
+        except Exception as error:  # whatever it is: the ranks may be in the midst of a request
             ranks.close()
             if requested():  # a library may have made it of an interrupt
                 raise KeyboardInterrupt from error

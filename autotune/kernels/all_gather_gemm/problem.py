@@ -21,9 +21,9 @@ MOST_WORD_BYTES = 8 << 20
 """The largest gathered A that travels as sentinel words, which take its size twice beside the inbox."""
 
 MOST_TILES_BY_SHARD = 4 / 3
-"""More tiles that are worth their having one owner each. N=28672 K=4096 on 2 H100, 2026-11-27, tiles of 128 × 256: with
-one owner m=2046 takes 364 µs, with two 514; m=320, by four tiles of rows instead of three, 120 and 125; m=192, by tiles
-of 64, 107 and 86.
+"""More tiles that are worth their having one owner each. N=28672 K=4096 on 2 H100, 2026-11-27: a push takes 364 µs at
+m=2046 by one owner, 514 by two. By a third more tiles it takes 120 and 125 at m=320, but 107 and 86 at m=192; the
+direct pull by two owners takes 1.6 times as long at m=258 as at 512, where every tile has one.
 """
 
 

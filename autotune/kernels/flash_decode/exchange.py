@@ -57,7 +57,7 @@ ONE_SHOT_SENTINEL = tl.constexpr(4)
 Units = namedtuple(
     "Units", "D UNITS BLOCKS HPP TRANSFER_HEADS TILE WORLD OWNED PART_CHUNK CHUNK", defaults=(None, None)
 )  # fmt: skip
-"""How rows are cut into units, and who has them. PART_CHUNK parts are merged at once, and CHUNK ranks."""
+"""Units of rows, and who has them. A merge loads PART_CHUNK parts of a sequence at once, or CHUNK ranks' results."""
 
 Records = namedtuple(
     "Records", "units total_rows heads_of_group mine mine_lse inbox inbox_lse value_stride lse_stride "

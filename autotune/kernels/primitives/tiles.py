@@ -25,8 +25,8 @@ def swizzle(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 Output = namedtuple("Output", "c rows columns bias residual scales shard", defaults=(None, None, None, None))
 """C, row-major, a tensor descriptor or a pointer, by the rows and columns of the product: with an EPILOGUE it has half
-as many columns. With ``scales`` it is fp8, and a tile one block wide. Of a C [shards, rows, columns] it is one
-``shard``: what a tile has beyond its rows is not stored into the next.
+as many columns. With ``scales`` it is fp8, and a tile one block wide. Of a C [shards, rows, columns], which has no
+residual, it is one ``shard``: what a tile has beyond its rows is not stored into the next.
 """
 
 

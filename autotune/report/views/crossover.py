@@ -96,7 +96,7 @@ def table(name: str, points: Sequence[Point]) -> Table:
 
 
 def served(name: str, points: Sequence[Point]) -> Table:
-    """What look-ups serve from where to where, and what was measured of that."""
+    """The stretches that look-ups serve, and the measurements behind each."""
     rows: list[list[str]] = []
     for each in ranges(points):
         if rows and int(rows[-1][1]) + 1 < each.first:
