@@ -72,8 +72,8 @@ def tune(
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and stays
     running: the caller closes it. ``extra_finalists`` are measured in the finals in any case. The winner is the fastest
     in the ``regime``. ``live`` gets the run as it goes. ``provenance`` is that of the measurements, if not today's.
-    Without ``search`` the finals alone are run: of the library's way, the default, the winners of neighbouring sizes
-    and the ``extra_finalists``.
+    Without ``search`` the finals alone are run, and no limits measured: of the library's way, the default, the winners
+    of neighbouring sizes and the ``extra_finalists``.
 
     An unfinished study is continued: the search measures nothing again, the finals start over. While another process
     tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes again. Ctrl-C ends the
@@ -89,7 +89,10 @@ def tune(
         brief = budget.is_brief or not search
         run = _Run(workload, task, store, gang, screen, budget, effort, study, lease, watch, regime, live, brief=brief)
         try:
-            (run.search_space if search else run.start)()
+            if search:
+                run.search_space()
+            else:
+                run.start(baselines=False)
             finished = run.finish(extra_finalists, verified=not search)
         except KeyboardInterrupt:
             gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
@@ -139,11 +142,12 @@ class _Run:
         self._incumbent: tuple[float, ...] = ()
         """Times of the fastest config of this run; of earlier runs only medians are stored."""
 
-    def start(self) -> float:
-        """Start the ranks and measure the baselines; the budget begins when this returns, at the time that it does."""
+    def start(self, *, baselines: bool) -> float:
+        """Start the ranks; the budget begins when they are there, and the baselines: at the time that this returns."""
         self._show("starting the ranks")
         self._gang.start()
-        self._measure_baselines()
+        if baselines:
+            self._measure_baselines()
         self._begin = time.monotonic()
         return self._begin
 
@@ -151,7 +155,7 @@ class _Run:
         """Baselines first; then ask, screen ahead, evaluate, tell, save, until the budget is used up."""
         ahead = Ahead(self._screen)
         ahead.fill(self._ask)  # compiles while the ranks start
-        begin, spent = self.start(), self.progress.spent
+        begin, spent = self.start(baselines=True), self.progress.spent
         while self._used() < 1:
             ahead.fill(self._ask)
             if not ahead:
@@ -203,8 +207,9 @@ class _Run:
         def measure_parts() -> None:
             parts.append(self._gang.measure_parts(self._finals_plan))
 
+        beside = (lambda: None) if verified else measure_parts
         rounds = run_finals(
-            finalists, count, evaluate, stop=self._no_time_for_a_round, undecided=undecided, beside=measure_parts
+            finalists, count, evaluate, stop=self._no_time_for_a_round, undecided=undecided, beside=beside
         )
         proven = self._proven_winner(rounds, baselines, incumbents)
         self.progress.finals = (0, 0)

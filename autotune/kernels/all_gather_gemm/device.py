@@ -28,7 +28,7 @@ from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import Operands, accumulate, add_product, load_a, load_b, tile_product
 from autotune.kernels.primitives.scales import ROW, scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import Output, store_tile, swizzle
+from autotune.kernels.primitives.tiles import Output, row_of, store_tile, swizzle
 
 NONE = tl.constexpr(0)
 PUSH = tl.constexpr(1)
@@ -224,7 +224,7 @@ def gather_gemm_kernel(
             if ROWS:
                 m = (first_m + tiles_m - m) % tiles_m
             first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
-            tile = Tile(m * BLOCK_M, n * BLOCK_N, first_k, end_k, turn - begin, item)
+            tile = Tile(row_of(m, M, BLOCK_M), n * BLOCK_N, first_k, end_k, turn - begin, item)
             traces.begin(trace, traces.TILE, turn - begin, item)
             acc = arrived_product(tile, arriving, ours, box, target, trace, peers, LAYOUT, FORM)
             whole = True
@@ -240,9 +240,10 @@ def gather_gemm_kernel(
             number = tile_of(turn, turns)
             m, n = swizzle(number, own_m, tiles_n, group_m)
             traces.begin(trace, traces.TILE, turn - begin, number)
-            acc = tile_product(own_operands, m * BLOCK_M, n * BLOCK_N, 0, K, FORM)
+            row = row_of(m, shard_rows, BLOCK_M)
+            acc = tile_product(own_operands, row, n * BLOCK_N, 0, K, FORM)
             out = Output(c, shard_rows, N, bias if BIAS else None, None, c_scales, rank)
-            store_tile(acc, out, m * BLOCK_M, n * BLOCK_N, FORM)
+            store_tile(acc, out, row, n * BLOCK_N, FORM)
             traces.end(trace, traces.TILE, turn - begin)
         others: tl.constexpr = WORLD - 1 + (WORLD == 1)
         for turn in tl.range(middle, end, flatten=FLATTEN):
@@ -256,7 +257,8 @@ def gather_gemm_kernel(
                 m = m // others
             source = (rank + WORLD - back) % WORLD
             first = source * shard_rows
-            tile = Tile(first + m * BLOCK_M, n * BLOCK_N, 0, K, turn - begin, number, source, m * BLOCK_M)
+            row = row_of(m, shard_rows, BLOCK_M)
+            tile = Tile(first + row, n * BLOCK_N, 0, K, turn - begin, number, source, row)
             traces.begin(trace, traces.TILE, turn - begin, number)
             acc = arrived_product(tile, arriving, ours, box, target, trace, peers, LAYOUT, FORM)
             owner = tile.row // shard_rows  # once more: during the product every register is in use

@@ -70,6 +70,9 @@ def gather_words_kernel(
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     epoch = read_epoch(epoch_counter)
+    VECTOR: tl.constexpr = HINT * 8 // shard.dtype.element_ty.primitive_bitwidth
+    width = in_units(width, VECTOR)
+    K = in_units(K, VECTOR)
     elements = shard_rows.to(tl.int64) * width
     slot = words + (epoch & 1) * WORLD * elements
     blocks = tl.cdiv(elements, BLOCK).to(tl.int32)

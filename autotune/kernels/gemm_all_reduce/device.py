@@ -32,7 +32,7 @@ from autotune.kernels.primitives.counters import finish_unordered, read_epoch
 from autotune.kernels.primitives.exchange import read_tile
 from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import Operands, split_product
-from autotune.kernels.primitives.tiles import Output, finished, put_tile, swizzle
+from autotune.kernels.primitives.tiles import Output, finished, put_tile, row_of, swizzle
 
 
 @triton.jit
@@ -42,12 +42,12 @@ def combine(out, m, n, block, epoch, boxes, peers, FORM: tl.constexpr):
 
     C is stored through pointers even where operands come by TMA: the launch ends sooner after a small tile.
     """
-    row, column = m * FORM.BLOCK_M, n * FORM.BLOCK_N
+    row, column = row_of(m, out.rows, FORM.BLOCK_M), n * FORM.BLOCK_N
     acc = summed(out, row, column, block, epoch, boxes, peers, FORM)
     in_vain = heap.timed_out(peers.status)
     if FORM.MODE == ONE_SHOT:
         acc = finished(acc, out, row, column)
-    put_tile(acc, out.c, row, column, out.rows, out.columns)
+    put_tile(acc, out.c, row, column, out.rows, out.columns, m * FORM.BLOCK_M)
     return in_vain
 
 
@@ -66,7 +66,8 @@ def all_reduce_kernel(
     epoch = read_epoch(epoch_counter)
     tiles_m = tl.cdiv(M, BLOCK_M)
     m, n = swizzle(tile, tiles_m, tl.cdiv(N, BLOCK_N), group_m)
-    block = Block(tile, tl.num_programs(0), M - m * BLOCK_M, BLOCK_N)
+    row = row_of(m, M, BLOCK_M)
+    block = Block(tile, tl.num_programs(0), M - row, BLOCK_N, None, m * BLOCK_M - row)
     acc = read_tile(parts, None, tile, BLOCK_M, BLOCK_N)
     share_part(acc, block, epoch, boxes, peers, EXCHANGE)
     in_vain = combine(out, m, n, block, epoch, boxes, peers, EXCHANGE)
@@ -109,11 +110,12 @@ def gemm_all_reduce_kernel(
         tile = item // SPLITS
         m, n = swizzle(tile, tiles_m, tiles_n, group_m)
         traces.begin(trace, traces.TILE, item // gemm_programs, item)
+        row = row_of(m, M, BLOCK_M)
         acc, whole = split_product(
-            operands, m * BLOCK_M, n * BLOCK_N, partials, tickets, tile, item % SPLITS, SPLITS, GEMM
-        )
+            operands, row, n * BLOCK_N, partials, tickets, tile, item % SPLITS, SPLITS, GEMM
+        )  # fmt: skip
         if whole:
-            block = Block(tile, tiles, M - m * BLOCK_M, BLOCK_N)
+            block = Block(tile, tiles, M - row, BLOCK_N, None, m * BLOCK_M - row)
             epoch = read_epoch(epoch_counter)
             traces.begin(trace, traces.SENT, item // gemm_programs, tile)
             share_part(acc, block, epoch, boxes, peers, EXCHANGE)
@@ -128,8 +130,9 @@ def gemm_all_reduce_kernel(
             tile = pid - gemm_programs
             epoch = read_epoch(epoch_counter)
             m, n = swizzle(tile, tiles_m, tiles_n, group_m)
+            row = row_of(m, M, BLOCK_M)
             traces.begin(trace, traces.WAIT, 0, tile)
-            block = Block(tile, tiles, M - m * BLOCK_M, BLOCK_N)
+            block = Block(tile, tiles, M - row, BLOCK_N, None, m * BLOCK_M - row)
             in_vain |= combine(out, m, n, block, epoch, boxes, peers, EXCHANGE)
             traces.end(trace, traces.WAIT, 0)
     finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)

@@ -1,9 +1,9 @@
 """Device code of GEMM + reduce-scatter: the fused kernel, the sum behind the copy engines, the sum that pulls.
 
 Rank r owns ``rows`` rows of C, from r * rows of A on. Tiles are cut owner by owner (the last row of an owner's tiles
-may hang over into the next owner's rows; what hangs over is not stored), so that each has one owner. A launch computes
-the peers' tiles first and its own last: peers' parts travel while it computes, and its own part of a tile is added to
-theirs from registers. Tiles of an owner are numbered down the columns, and one signal covers
+ends with its rows, or hangs over into the next owner's; what hangs over is not stored), so that each has one owner. A
+launch computes the peers' tiles first and its own last: peers' parts travel while it computes, and its own part of a
+tile is added to theirs from registers. Tiles of an owner are numbered down the columns, and one signal covers
 TRANSFER_TILES of them.
 
 Launch after launch. The tiles under way lie in two slots, used in turn. Pushing: a rank that stores into a slot for
@@ -30,7 +30,7 @@ from autotune.kernels.primitives.counters import arrive, finish, last_of, read_e
 from autotune.kernels.primitives.exchange import add_tiles, read_tile, send_tile
 from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import Operands, split_product
-from autotune.kernels.primitives.tiles import Output, store_tile, swizzle
+from autotune.kernels.primitives.tiles import Output, row_of, store_tile, swizzle
 
 
 @triton.jit
@@ -44,6 +44,12 @@ def announce(index, tiles, sent, arrivals, owner, peers, TRANSFER_TILES: tl.cons
     else:
         in_unit = tl.minimum(tiles - unit * TRANSFER_TILES, TRANSFER_TILES)
         heap.signal(counter, owner, peers, last_of(sent + owner * units + unit, in_unit))
+
+
+@triton.jit
+def row_of_owner(m, out, BLOCK_M: tl.constexpr):
+    """The first row of a tile among its owner's. With a residual, in whose place C may be stored, no row is in two."""
+    return m * BLOCK_M if out.residual is not None else row_of(m, out.rows, BLOCK_M)
 
 
 @triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit"])
@@ -96,7 +102,7 @@ def gemm_scatter_kernel(
         owner = (rank + ahead) % WORLD
         index = n * tiles_m + m
         traces.begin(trace, traces.TILE, item // programs, item)
-        row, number = owner * rows + m * BLOCK_M, owner * tiles + index
+        row, number = owner * rows + row_of_owner(m, out, BLOCK_M), owner * tiles + index
         acc, whole = split_product(
             operands, row, n * BLOCK_N, partials, tickets, number, item % SPLITS, SPLITS, FORM
         )  # fmt: skip
@@ -121,7 +127,7 @@ def gemm_scatter_kernel(
         m, n = swizzle((item - remote) // SPLITS, tiles_m, tiles_n, group_m)
         index = n * tiles_m + m
         traces.begin(trace, traces.TILE, item // programs, item)
-        row, number = rank * rows + m * BLOCK_M, rank * tiles + index
+        row, number = rank * rows + row_of_owner(m, out, BLOCK_M), rank * tiles + index
         acc, whole = split_product(
             operands, row, n * BLOCK_N, partials, tickets, number, item % SPLITS, SPLITS, FORM
         )  # fmt: skip
@@ -138,7 +144,7 @@ def gemm_scatter_kernel(
                 arrivals + index // TRANSFER_TILES, units, epoch + 1, peers, WORLD, PULL,
             )  # fmt: skip
             traces.end(trace, traces.WAIT, item // programs)
-            store_tile(acc, out, m * BLOCK_M, n * BLOCK_N, FORM)
+            store_tile(acc, out, row_of_owner(m, out, BLOCK_M), n * BLOCK_N, FORM)
         traces.end(trace, traces.TILE, item // programs)
 
     in_vain = heap.timed_out(status)  # on its way while the launch is finished

@@ -9,7 +9,7 @@ from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, read_tile
 from autotune.kernels.primitives.known import Gemm, known
-from autotune.kernels.primitives.tiles import Output, store_tile
+from autotune.kernels.primitives.tiles import Output, row_of, store_tile
 
 
 @triton.jit(do_not_specialize=["rows", "rank", "spin_limit"])
@@ -35,7 +35,7 @@ def sum_tiles_kernel(
     acc = read_tile(inbox, inbox_scales, place, BLOCK_M, BLOCK_N)
     acc = add_tiles(acc, inbox, inbox_scales, place, tiles, ready, 1, epoch + 1, peers, WORLD, True)
     tiles_m = tl.cdiv(rows, BLOCK_M)
-    store_tile(acc, out, tile % tiles_m * BLOCK_M, tile // tiles_m * BLOCK_N, FORM)
+    store_tile(acc, out, row_of(tile % tiles_m, rows, BLOCK_M), tile // tiles_m * BLOCK_N, FORM)
     in_vain = heap.timed_out(status)
     finish(epoch_counter, tiles)
     heap.seal_if(in_vain, result, tl.cast(rows, tl.int64) * N)

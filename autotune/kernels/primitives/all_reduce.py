@@ -43,8 +43,10 @@ Boxes = namedtuple("Boxes", "inbox results arrivals returns scales", defaults=(N
 """Inboxes and their counters, in this rank's heap. ``scales``, of an inbox of fp8: fp32, one for each row of a block.
 """
 
-Block = namedtuple("Block", "number blocks rows pitch columns", defaults=(None,))
-"""One of ``blocks``: its rows that exist, and the columns where not all do."""
+Block = namedtuple("Block", "number blocks rows pitch columns first", defaults=(None, None))
+"""One of ``blocks``: its rows that exist, the columns where not all do, and the first row where those before belong to
+another block.
+"""
 
 
 @triton.jit
@@ -54,6 +56,8 @@ def inside_block(block, column, FORM: tl.constexpr, WIDTH: tl.constexpr):
     rows = tl.arange(0, FORM.BLOCK_M)[:, None]
     columns = column // PER + tl.arange(0, WIDTH // PER)[None, :]
     exists = rows < block.rows
+    if block.first is not None:
+        exists = exists & (rows >= block.first)
     if block.columns is not None:
         exists = exists & (columns < block.columns // PER)
     return rows * (block.pitch // PER) + columns, exists

@@ -10,7 +10,7 @@ from autotune.kernels.primitives.counters import read_epoch
 from autotune.kernels.primitives.exchange import send_tile
 from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import Operands, split_product
-from autotune.kernels.primitives.tiles import swizzle
+from autotune.kernels.primitives.tiles import row_of, swizzle
 
 
 @triton.jit(do_not_specialize=["M", "rows", "group_m", "rank"])
@@ -38,8 +38,9 @@ def keep_tiles_kernel(
         owner = m // tiles_m
         m = m % tiles_m
         number = (owner * tiles_n + n) * tiles_m + m
+        row = owner * rows + row_of(m, rows, BLOCK_M)
         acc, whole = split_product(
-            operands, owner * rows + m * BLOCK_M, n * BLOCK_N, partials, tickets, number, item % SPLITS, SPLITS, FORM
-        )
+            operands, row, n * BLOCK_N, partials, tickets, number, item % SPLITS, SPLITS, FORM
+        )  # fmt: skip
         if whole:
             send_tile(acc, kept, kept_scales, slot * tiles + number, rank, peers)
