@@ -29,6 +29,7 @@ from autotune.results.figures import (
 from autotune.text import counted as plural
 from autotune.text import visible
 from autotune.tuning import Progress
+from autotune.tuning.search.proposer import WORTH_A_TRIAL
 
 EVERY_TRIALS = 10
 AT_MOST_EVERY = 1.0
@@ -139,6 +140,8 @@ def counted(progress: Progress) -> str:
     done, planned = progress.finals
     if planned:
         return f"{done} of {planned} measurements"
+    if progress.settled:
+        return f"{plural(progress.trials, 'trial')}, no more than {WORTH_A_TRIAL:.1%} to be gained"
     if progress.exhausted:
         return f"all {plural(progress.trials, 'config')} tried"
     if progress.trials_planned is not None:
