@@ -67,7 +67,7 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
         from autotune.cli.commands import report
         from autotune.cli.entry_filter import EntryFilter
 
-        report.write(EntryFilter(), None, None, str(place), open=True)
+        report.report(EntryFilter(), db=str(place), open=True)
 
 
 def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: int) -> tuple[Result, Path]:

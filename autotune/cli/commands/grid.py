@@ -45,10 +45,6 @@ Verify = Annotated[
 ]
 
 
-def grid() -> None:
-    """Tune a workload for many sizes: a list (16,64,256) or a range that doubles (1..1024)."""
-
-
 @dataclass(frozen=True)
 class Row:
     sizes: dict[str, int]

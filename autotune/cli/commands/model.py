@@ -92,16 +92,16 @@ Listed = Annotated[bool, typer.Option("--list", help="Write the list of problems
 class ModelPlan:
     """The model and the ranks' shares of it, or a list of problems: the options by their names."""
 
-    config: Path
-    tp: int | None = None
-    tokens: str = TOKENS
-    dtype: str | None = None
-    scales: str | None = None
-    separate: bool = False
-    sequence_parallel_from: str = SHARDED_FROM
-    context: str | None = None
-    zipf: float = 0.0
-    experts_by_width: bool = False
+    config: Config
+    tp: Ranks = None
+    tokens: Tokens = TOKENS
+    dtype: Dtype = None
+    scales: Scales = None
+    separate: Separate = False
+    sequence_parallel_from: Sharded = SHARDED_FROM
+    context: Contexts = None
+    zipf: Zipf = 0.0
+    experts_by_width: ByWidth = False
 
     @property
     def given(self) -> dict[str, bool]:
@@ -169,10 +169,7 @@ class ModelPlan:
 
 
 def model(
-    config: Config, tp: Ranks = None, tokens: Tokens = TOKENS, dtype: Dtype = None, scales: Scales = None,
-    separate: Separate = False, sequence_parallel_from: Sharded = SHARDED_FROM, context: Contexts = None,
-    zipf: Zipf = 0.0, experts_by_width: ByWidth = False,
-    measure: Measured = False, layers: Layers = None, list_only: Listed = False, file: Output = None,
+    plan: ModelPlan, measure: Measured = False, layers: Layers = None, list_only: Listed = False, file: Output = None,
     budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: OwnSeed = None, force: Force = False,
     regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
@@ -187,9 +184,6 @@ def model(
     Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
     """
     chosen = regime_of(regime)
-    plan = ModelPlan(
-        config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width
-    )
     _check_together(plan, measure, layers, list_only, json)
     if list_only:
         tuning = {"--trials": trials, "--effort": effort, "--seed": seed, "--force": force}

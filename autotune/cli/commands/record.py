@@ -42,10 +42,6 @@ Lift = Annotated[
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Refuse a space of more than N configs.")]
 
 
-def record() -> None:
-    """Measure every config of a reduced space into a table that bench/search_quality.py replays without a GPU."""
-
-
 def record_workload(
     request: Request, out: Out, values: Values = "", lift: Lift = None, limit: Limit = MOST_CONFIGS,
     effort: Effort = None, db: Database = None, json: Json = False,

@@ -36,10 +36,6 @@ TraceFile = Annotated[
 ]
 
 
-def taxes() -> None:
-    """Measure the taxes of bulk-synchronous programs: kernel launch, bulk synchrony, locality."""
-
-
 def measure_taxes(
     request: Request, rounds: Rounds = None, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None,
     trace: TraceFile = None, json: Json = False,

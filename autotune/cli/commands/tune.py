@@ -46,10 +46,6 @@ OptunaStorage = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Tune again even if the cache has a result.")]
 
 
-def run() -> None:
-    """Tune a workload of your own: tune run FILE:CLASS, CLASS derived from autotune.workloads.Workload."""
-
-
 def tune_workload(
     request: Request, budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0,
     force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
