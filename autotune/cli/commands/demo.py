@@ -93,9 +93,10 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
     provenance = recorded.provenance.as_replay(recorded.recorded_at)
     with _emptied(table) as place, Store.open(place) as store:
         # Nothing is compiled, as under the interpreter; and one round: a table answers the same each time.
-        with Screen(reduced, Task(problem, INTERPRETED)) as screen, watching(problem, where) as watch:
+        task = Task(problem, recorded.machine)
+        with Screen(reduced, Task(problem, INTERPRETED)) as screen, watching(task, where=where) as watch:
             result = tune(
-                reduced, Task(problem, recorded.machine), store, replay, screen, budget=budget,
+                reduced, task, store, replay, screen, budget=budget,
                 effort=replace(EFFORTS[effort], rounds=1, routings=0), seed=seed, provenance=provenance,
                 watch=lambda progress: watch(progress) if progress.trials else None,
             )  # fmt: skip

@@ -207,10 +207,9 @@ def _tune(machine: Machine, store: Store, ranks: Ranks, asked: Asked, begun: Wat
     workload, problem, options = asked.workload, asked.problem, dict(asked.options)
     seed = options.get("seed", 0)
     effort, limits = limits_of(machine, options.get("effort"), options.get("trials"), options.get("budget"), seed)
-    session.check_work(Task(problem, machine))
-    with watching(
-        problem, session.devices_text(Task(problem, machine)), ratios=not machine.is_interpreter
-    ) as view:  # fmt: skip
+    task = Task(problem, machine)
+    session.check_work(task)
+    with watching(task) as view:
 
         def watch(progress: Progress) -> None:
             begun(progress)
@@ -219,7 +218,7 @@ def _tune(machine: Machine, store: Store, ranks: Ranks, asked: Asked, begun: Wat
         try:
             gang, screen = ranks.of(asked)
             return tune(
-                workload, Task(problem, machine), store, gang, screen, budget=limits, seed=seed, watch=watch,
+                workload, task, store, gang, screen, budget=limits, seed=seed, watch=watch,
                 effort=EFFORTS[effort if asked.search else "quick"], regime=asked.regime, search=asked.search,
             )  # fmt: skip
         except Exception as error:  # whatever it is: the ranks may be in the midst of a request

@@ -115,13 +115,11 @@ class Bench:
 
         self.gang.turn_to(self.workload, problem)
         self.screen.turn_to(self.workload, problem)
-        valid = [
-            config for config in lent if self.workload.space.violation(config, Task(problem, self.machine)) is None
-        ]
-        ratios, where = not self.machine.is_interpreter, session.devices_text(Task(problem, self.machine))
-        with watching(problem, where, progress.render, ratios=ratios) as watch:
+        task = Task(problem, self.machine)
+        valid = [config for config in lent if self.workload.space.violation(config, task) is None]
+        with watching(task, progress.render) as watch:
             return tune(
-                self.workload, Task(problem, self.machine), self.store, self.gang, self.screen, budget=self.limits,
+                self.workload, task, self.store, self.gang, self.screen, budget=self.limits,
                 effort=EFFORTS[self.effort if search else "quick"], seed=self.seed, force=self.force, watch=watch,
                 extra_finalists=valid, regime=self.regime, live=self.live, search=search,
             )  # fmt: skip
