@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, TimeoutExpired
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +20,7 @@ from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code, requested
 from autotune.cli.options import Database, Json, database_option, masked, one_of, refuse
 from autotune.errors import FleetError, InputError
-from autotune.processes.bound import start_bound
+from autotune.processes.python import with_search_path
 from autotune.settings import DATABASE, default_database_url
 from autotune.task import Task
 from autotune.text import Table, counted
@@ -187,13 +188,12 @@ def examine(name: str, url: str) -> None:
 
     ``tune doctor`` is a process of its own, which leaves no context on the GPUs behind.
     """
-    doctor = start_bound(
-        "autotune.cli", "doctor", "--json", environment={**os.environ, DATABASE.name: url}, stdout=PIPE, stderr=DEVNULL
-    )
+    command = [sys.executable, "-P", "-m", "autotune.cli", "doctor", "--json"]
+    environment = with_search_path({**os.environ, DATABASE.name: url})
     try:
-        findings = json.loads(doctor.communicate(timeout=EXAMINATION_SECONDS)[0])["findings"]
-    except (TimeoutExpired, ValueError) as error:
-        doctor.kill()
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=EXAMINATION_SECONDS)
+        findings = json.loads(done.stdout)["findings"]
+    except (subprocess.TimeoutExpired, ValueError) as error:
         raise FleetError(f"{name} cannot be examined; run tune doctor there") from error
     if broken := [f"{each['check']}: {each['found']}" for each in findings if each["verdict"] == "broken"]:
         raise FleetError(f"{name} is not used: {'; '.join(broken)}; run tune doctor there")
