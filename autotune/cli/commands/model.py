@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from autotune.model_runs.dense import DenseLayers
     from autotune.models.architecture import Architecture
     from autotune.models.forward import Forward, Plan
+    from autotune.models.problem_lists import ProblemList
     from autotune.problem import Problem
 
 NEVER = "never"
@@ -109,32 +111,24 @@ class ModelPlan:
         options = [field for field in dataclasses.fields(self) if field.name != "config"]
         return {f"--{dashed(each.name)}": getattr(self, each.name) != each.default for each in options}
 
-    @property
-    def is_list(self) -> bool:
-        from autotune.models.problem_lists import LISTS
+    @cached_property
+    def listed(self) -> ProblemList | None:
+        """The list of problems, if that is what was given."""
+        from autotune.models.problem_lists import LISTS, ProblemList
 
-        return self.config.suffix in LISTS
-
-    @property
-    def options(self) -> dict[Problem, dict[str, Any]]:
-        """The options that the entries of a list of problems have themselves."""
-        from autotune.models.problem_lists import options_of
-
-        return options_of(self.config) if self.is_list else {}
+        return ProblemList(self.config) if self.config.suffix in LISTS else None
 
     def searched(self, problems: Sequence[Problem]) -> set[Problem]:
         """The problems to search; the others are verified between them."""
-        from autotune.models.problem_lists import searched_of
         from autotune.models.spans import to_search
 
-        return searched_of(self.config) if self.is_list else to_search(problems)
+        return to_search(problems) if self.listed is None else self.listed.searched
 
     def forwards(self, machine: Machine, regime: Regime) -> list[Forward]:
         from autotune.models.forward import forwards
-        from autotune.models.problem_lists import forward_of
 
-        if self.is_list:
-            return [forward_of(self.config, regime, machine)]
+        if self.listed is not None:
+            return [self.listed.forward(regime, machine)]
         found, plan = self.read(machine)
         _tell_left_out(found, plan, self.dtype)
         return forwards(found, plan, parse_sizes(self.tokens, "--tokens"))
@@ -200,7 +194,8 @@ def model(
     found = plan.forwards(machine, chosen)
     run = plan.layers(machine, layers, db, chosen) if measure else None
     problems = _checked(found, machine)
-    searches = _searches(problems, plan.options, machine, budget, trials, effort, seed)
+    own = plan.listed.options if plan.listed is not None else {}
+    searches = _searches(problems, own, machine, budget, trials, effort, seed)
     say_where(Task(problems[0], machine))
     with session.open_store(db) as store:
         result = ModelResult(found, machine, chosen)
@@ -237,7 +232,7 @@ def _check_together(plan: ModelPlan, measure: bool, layers: int | None, list_onl
         raise InputError("--measure tunes first, and --list tunes nothing: choose one")
     if json and list_only:
         raise InputError("--json prints results, and --list, which is YAML, has none: choose one")
-    if plan.is_list:
+    if plan.listed is not None:
         if measure:
             raise InputError(f"--measure builds a model by its config.json; {plan.config.name} is a list of problems")
         refuse(plan.given, f"for a model's config.json, and {plan.config.name} is a list of problems")
@@ -245,11 +240,11 @@ def _check_together(plan: ModelPlan, measure: bool, layers: int | None, list_onl
 
 def _write_list(plan: ModelPlan, regime: Regime, budget: str | None, file: Path | None) -> None:
     from autotune.models.gains import expected_gains, shares
-    from autotune.models.problem_lists import LISTS, check_plain, write_list
+    from autotune.models.problem_lists import LISTS, write_list
     from autotune.tuning.effort import parse_duration
 
-    if plan.is_list:
-        check_plain(plan.config, budget is not None)
+    if plan.listed is not None:
+        plan.listed.check_plain(budget is not None)
     output.check_ending(file, LISTS)
     machine = session.machine()
     found = plan.forwards(machine, regime)
