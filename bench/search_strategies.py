@@ -30,7 +30,9 @@ from autotune.kernels.gemm.tile import GemmTile
 from autotune.machine import Machine
 from autotune.outcome import Evaluation
 from autotune.ranks.evaluation import MeasurePlan
-from autotune.recordings import Recording, Replay, read
+from autotune.recordings.file import read
+from autotune.recordings.recording import Recording
+from autotune.recordings.replay import Replay
 from autotune.search_spaces import Constraint, Dimension, Space
 from autotune.search_spaces.joint import dimensions_of
 from autotune.task import Task

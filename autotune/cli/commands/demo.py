@@ -21,7 +21,8 @@ from autotune.errors import InputError, UnknownWorkload
 from autotune.task import Task
 
 if TYPE_CHECKING:
-    from autotune.recordings import Recording, Replay
+    from autotune.recordings.recording import Recording
+    from autotune.recordings.replay import Replay
     from autotune.tuning import Result
 
 
@@ -52,7 +53,8 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
 
     The result goes into a database of its own, and no look-up serves it.
     """
-    from autotune.recordings import read, tables
+    from autotune.recordings import tables
+    from autotune.recordings.file import read
 
     recorded = read(tables.file_of(table))
     ranks = recorded.problem.get("world_size")
@@ -77,7 +79,7 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
     from autotune.cli.watch import watching
     from autotune.db import Store
     from autotune.machine import INTERPRETED
-    from autotune.recordings import Replay
+    from autotune.recordings.replay import Replay
     from autotune.tuning import EFFORTS, limits_of, tune
     from autotune.tuning.screening import Screen
     from autotune.workloads import installed_workload

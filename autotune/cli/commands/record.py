@@ -46,9 +46,9 @@ def record_workload(
     effort: Effort = None, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Failed configs are recorded too. The same command continues an interrupted recording."""
-    from autotune import recordings
     from autotune.cli.watch import bar
     from autotune.db import CacheKey
+    from autotune.recordings import file, recorder
     from autotune.recordings.tables import ENDING
     from autotune.tuning import EFFORTS, limits_of
 
@@ -68,7 +68,7 @@ def record_workload(
             session.make_screen(workload, task) as screen, bar(_line, PLAIN_STEPS) as watch,
             closing(session.make_gang(workload, task)) as gang,
         ):  # fmt: skip
-            found = recordings.record(
+            found = recorder.record(
                 workload, task, store, gang, screen,
                 allowed=allowed, lifted=lift or (), limit=limit, iterations=EFFORTS[chosen].iterations,
                 watch=lambda done, size: watch("recording", done, size),
@@ -84,7 +84,7 @@ def record_workload(
             f"no config could be measured ({_counted(outcomes)}), so there is no table to write; the first: {reason}. "
             "Choose other --values; with another --db the same configs run again"
         )
-    recordings.write(found, out)
+    file.write(found, out)
     fastest = min(measured, key=lambda config: measured[config].median)
     if json:
         best = {"config": dict(fastest), "median": measured[fastest].median}
