@@ -26,6 +26,7 @@ from autotune.results.figures import (
     outcomes_text,
     title,
 )
+from autotune.task import Task
 from autotune.text import counted as plural
 from autotune.text import visible
 from autotune.tuning import Progress
@@ -43,13 +44,15 @@ BAR_WIDTH = 24
 
 @contextmanager
 def watching(
-    problem: Problem, where: str, above: Callable[[], RenderableType] | None = None, *, ratios: bool = True
+    task: Task[Problem], above: Callable[[], RenderableType] | None = None, where: str = ""
 ) -> Iterator[Callable[[Progress], None]]:
-    """Yields the function that the loop calls with its progress, while it runs; ``where`` names the devices.
+    """Yields the function that the loop calls with its progress, while it runs; ``where`` names the devices, by default
+    those of the task.
 
-    A live view has ``above`` it what that returns. Without ``ratios``, as for interpreted times, latencies stand alone.
+    A live view has ``above`` it what that returns. Interpreted latencies stand without ratios.
     """
-    console = _console()
+    console, problem, ratios = _console(), task.problem, not task.machine.is_interpreter
+    where = where or f"{problem.world_size} × {task.machine.device}"
     if not is_live(console):
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True), ratios=ratios)
         return
