@@ -10,7 +10,8 @@ from fakes import EIGHT_GPUS, latency_of
 
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome
-from autotune.recordings import read, tables
+from autotune.recordings import tables
+from autotune.recordings.file import read
 from autotune.task import Task
 from autotune.tuning.search import Search, proposer
 from autotune.workloads import workload
