@@ -13,9 +13,6 @@ from autotune.problem import Problem
 from autotune.task import Task
 from autotune.tuning.effort import LONGEST, SHORTEST
 
-LEAST_SECONDS = 20.0
-"""A shorter search finds little: baselines and finals take most of it."""
-
 GUESSED = "sm_90"
 """The architecture whose rates weigh problems where this device's are unknown."""
 
@@ -73,7 +70,7 @@ def shares(gains: Mapping[Problem, float], problems: Collection[Problem], second
     chosen = sorted(problems, key=lambda problem: gains[problem], reverse=True)
     while len(chosen) > 1:
         whole = sum(gains[problem] for problem in chosen)
-        if gains[chosen[-1]] / whole * seconds >= LEAST_SECONDS:
+        if gains[chosen[-1]] / whole * seconds >= SHORTEST:
             break
         chosen.pop()
     whole = sum(gains[problem] for problem in chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -52,20 +53,12 @@ class Job:
 
     def tune(self, problems: Sequence[Problem], gains: Mapping[Problem, float], result: ModelResult) -> bool:
         """Tune what is not in the cache and put all into the result; True if the user interrupted it."""
-        from autotune.models.gains import shares
-
         cached = {} if self.force else {each: entry for each in problems if (entry := self._entry(each)) is not None}
         result.entries.update(cached)
         wanted = sorted((each for each in problems if each not in cached), key=lambda each: -gains[each])
         if not wanted:
             return False
-        searched = [each for each in wanted if each in self.searched]
-        seconds = {each: self.searches[each].limits.seconds for each in searched}
-        if math.isfinite(self.seconds) and searched:
-            seconds = shares(gains, searched, self.seconds)
-        result.left_out = [each for each in searched if each not in seconds]
-        verified = (each for each in wanted if each not in seconds)
-        return self._tune(seconds, {**seconds, **dict.fromkeys(verified, VERIFYING)}, result)
+        return self._tune(wanted, gains, result)
 
     def _entry(self, problem: Problem) -> Entry | None:
         from autotune.tuning.cached import cached
@@ -73,14 +66,17 @@ class Job:
         found = workload(problem.workload)
         return cached(self.store, found, Task(problem, self.machine), self.regime, search=problem in self.searched)
 
-    def _tune(self, searched: Collection[Problem], seconds: Mapping[Problem, float], result: ModelResult) -> bool:
-        """Tune those that are ``searched`` and verify the others, each within its seconds."""
+    def _tune(self, wanted: Sequence[Problem], gains: Mapping[Problem, float], result: ModelResult) -> bool:
+        """Search those to be searched, the most promising first, then verify the others. What a search leaves of its
+        share of the budget goes to those that follow; one for which nothing is left is verified.
+        """
         from autotune.cli.commands.grid_progress import GridProgress
 
-        workloads = {each: workload(each.workload) for each in seconds}
-        first = next(iter(seconds))
-        heap_bytes = max(found.heap_bytes(each) for each, found in workloads.items())
-        progress = GridProgress(TUNED, [True] * len(workloads), sum(seconds.values()) / len(seconds))
+        workloads = {each: workload(each.workload) for each in wanted}
+        first, heap_bytes = wanted[0], max(found.heap_bytes(each) for each, found in workloads.items())
+        rest = [each for each in wanted if each in self.searched]
+        others = [each for each in wanted if each not in self.searched]
+        progress = GridProgress(TUNED, [True] * len(wanted), self._seconds_each(rest, len(others)))
         with (
             session.make_screen(workloads[first], Task(first, self.machine)) as screen,
             closing(session.make_gang(workloads[first], Task(first, self.machine), heap_bytes)) as gang,
@@ -88,16 +84,37 @@ class Job:
             output.say("starting the ranks")
             screen.start()
             gang.start()
-            for problem in workloads:
+            began, left = time.monotonic(), self.seconds
+            for problem in [*rest, *others]:
+                seconds = self._share(rest, gains, left) if rest else None
+                if rest:
+                    rest.pop(0)
+                    result.left_out += [problem] if seconds is None else []
                 search = self.searches[problem]
-                limits = dataclasses.replace(search.limits, seconds=seconds[problem])
+                limits = dataclasses.replace(search.limits, seconds=VERIFYING if seconds is None else seconds)
                 bench = Bench(
                     workloads[problem], self.machine, self.store, gang, screen, limits, search.effort, search.seed,
                     self.force, self.regime, None,
                 )  # fmt: skip
-                if not self._tuned(bench, problem, problem in searched, progress, result):
+                if not self._tuned(bench, problem, seconds is not None, progress, result):
                     return True
+                left = self.seconds - (time.monotonic() - began)
         return False
+
+    def _share(self, rest: Sequence[Problem], gains: Mapping[Problem, float], left: float) -> float | None:
+        """Seconds for the first of those that are still to be searched; None if too little is left for a search."""
+        from autotune.models.gains import shares
+        from autotune.tuning.effort import SHORTEST
+
+        if math.isinf(self.seconds):
+            return self.searches[rest[0]].limits.seconds
+        return shares(gains, rest, left)[rest[0]] if left >= SHORTEST else None
+
+    def _seconds_each(self, searched: Sequence[Problem], others: int) -> float:
+        """Of all problems on average, as far as is known before."""
+        own = (self.searches[each].limits.seconds for each in searched)
+        whole = self.seconds if math.isfinite(self.seconds) and searched else sum(own)
+        return (whole + VERIFYING * others) / (len(searched) + others)
 
     def _tuned(
         self, bench: Bench, problem: Problem, search: bool, progress: GridProgress, result: ModelResult

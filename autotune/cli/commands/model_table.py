@@ -69,11 +69,9 @@ class ModelResult:
         """Each forward in a sentence, then what is left out and why."""
         found = [self._line(forward) for forward in self.forwards]
         if self.left_out:
-            from autotune.models.gains import LEAST_SECONDS
-
             named = ", ".join(f"{dashed(each.workload)} {self._sizes(each)}" for each in self.left_out[:3])
             more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
-            why = f"shares of the budget below {LEAST_SECONDS:g} s, since the others gain more"
+            why = "the budget went to those that gain more"
             told = "not searched, only the library, the default and the configs of neighbouring sizes measured"
             found.append(f"{told}: {named}{more}; {why}. A longer --budget searches them, or the same command again")
         if self.rates is None:

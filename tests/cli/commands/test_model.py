@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,8 +104,8 @@ def test_a_budget_is_shared_out_by_what_is_to_be_gained(gpus: Bench, tmp_path: P
     assert sum(seconds.values()) == pytest.approx(600, abs=len(seconds))
     wide = max(seconds, key=lambda problem: problem.m * problem.n)  # type: ignore[attr-defined]
     assert wide.workload == "all_gather_gemm"
-    assert min(seconds.values()) >= 20
-    short = gpus.tune("model", config(tmp_path), "--tp", "2", "--tokens", "1,8192", "--budget", "30s", "--list")
+    assert min(seconds.values()) >= 5
+    short = gpus.tune("model", config(tmp_path), "--tp", "2", "--tokens", "1,8192", "--budget", "8s", "--list")
     assert sum(each.search for each in parse_list(short.stdout)) == 1, "the others are verified"
 
 
@@ -140,6 +142,19 @@ def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None
     }  # fmt: skip
 
 
+@pytest.fixture
+def each_takes_four_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=itertools.count(0, 4).__next__)
+    monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
+
+
+def test_what_searches_leave_of_a_budget_goes_to_the_others(laptop: Bench, tmp_path: Path) -> None:
+    file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
+    found = laptop.json("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
+    assert found["not_searched"] == []
+
+
+@pytest.mark.usefixtures("each_takes_four_seconds")
 def test_what_the_budget_is_too_short_for_is_verified_and_searched_by_the_next_command(
     laptop: Bench, tmp_path: Path
 ) -> None:
@@ -162,13 +177,14 @@ def test_a_written_list_is_tuned_with_its_calls(laptop: Bench, tmp_path: Path) -
     assert call["calls"] == 7 and forward["predicted"]["before"] == pytest.approx(7 * call["before"])
 
 
-def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path) -> None:
+def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     file = tmp_path / "list.yaml"
     entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2, budget: %s}"
     file.write_text(f"problems: [{entry % (4, '5s')}, {entry % (8, '6s')}]")
     result = laptop.tune("model", str(file), "--effort", "quick", "--trials", "3")
     assert result.exit_code == 0 and "not searched" not in result.stdout, result.output
     assert len({*laptop.gangs[0].problems}) == 2, "neither is left out as too short"
+    request.getfixturevalue("each_takes_four_seconds")
     short = laptop.tune("model", str(file), "--force", "--budget", "6s", "--trials", "3")
     assert short.exit_code == 0 and "not searched" in short.stdout, "a budget for all takes their place"
 
