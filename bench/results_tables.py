@@ -17,7 +17,6 @@ import flash_decode
 import scaling
 import tables
 import winners
-from latencies import microseconds
 from listed import LIST, REPEATED, Sizes, entry
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
@@ -202,32 +201,6 @@ class Printed(Table):
         return block(stored, stored[0]["found"].strip())
 
 
-class Alone(Table):
-    """One rank's GEMM alone beside the fused kernel: what of the all-gather shows."""
-
-    name = "alone"
-    needs = ("ag-rows",)
-    sizes = (16, 64, 256, 4096)
-
-    def steps(self, setting: Setting) -> list[Step]:
-        whole = entry("ag-rows")
-        shared = whole.shared(setting.toy)
-        sizes = whole.toy_varied["m"] if setting.toy else self.sizes
-        shared["n"] //= setting.world_size
-        words = ["bench/winners.py", "all-gather-gemm", f"--m={listed(sizes)}", *options(shared), "--world-size=1"]
-        return [Step(f"{self.name}.1", (*words, *setting.effort(7), "--no-rivals", "--json", JSON), 240)]
-
-    def render(self, results: Results) -> str:
-        fused = {row["problem"]["m"]: row for row in rows_of(results("ag-rows")) if row["latency"]}
-        lines = []
-        for row in rows_of(results(self.name)):
-            m, (ours, *baselines) = row["problem"]["m"], microseconds(row).values()
-            whole, gather = microseconds(fused[m])["winner"], fused[m]["limits"]["all_gather"]["median"]
-            lines.append([str(m), *(f"{time:.1f}" for time in (ours, min(baselines), whole, whole - ours, gather))])
-        heading = ["m", "our GEMM alone, µs", "the library's, µs", "fused, µs", "shows, µs", "all-gather alone, µs"]
-        return block(results(self.name), tables.table(heading, lines))
-
-
 class EightGpus(Table):
     """All-gather + GEMM of the list, where the machine has eight GPUs."""
 
@@ -319,7 +292,6 @@ TABLES: tuple[Table, ...] = (
     *(Winners(sizes) for sizes in LIST if sizes.name != "fd"),
     Decode(),
     *map(Scaling, SCALED),
-    Alone(),
     EightGpus(),
     Block(),
     Picture(),
