@@ -8,7 +8,7 @@ from typing import Annotated
 
 from autotune.errors import InputError
 from autotune.schema import Within
-from autotune.text import did_you_mean, html_table, microseconds
+from autotune.text import did_you_mean
 
 
 class Regime(StrEnum):
@@ -176,13 +176,6 @@ class Evaluation:
     """Wall time by phase: compile, check, measure."""
     times: tuple[float, ...] = field(default=(), repr=False, compare=False)
     """Microseconds of each iteration's slowest rank, in the requested regime. Not stored."""
-
-    def _repr_html_(self) -> str:
-        rows = [("outcome", self.outcome.value), ("reason", self.reason)]
-        if self.latency is not None:
-            rows += [("latency", microseconds(self.latency.median)), ("skew", microseconds(self.latency.skew))]
-        rows += [(name, f"{seconds:.2f} s") for name, seconds in self.seconds.items()]
-        return html_table("Evaluation", rows)
 
     def __post_init__(self) -> None:
         """Raise ValueError unless a latency and the outcome ``measured`` come together."""

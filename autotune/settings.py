@@ -41,9 +41,9 @@ class Setting(Generic[T]):
             raise InputError(f"{self.name}={text!r}: must be {self.allowed}, or unset for the default") from None
 
 
-def _whole_number(least: int, most: int) -> Callable[[str], int]:
+def _whole_number(most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not least <= int(text) <= most:
+        if not 1 <= int(text) <= most:
             raise ValueError
         return int(text)
 
@@ -68,7 +68,7 @@ COMPILE_WORKERS = Setting(
     "AUTOTUNE_COMPILE_WORKERS",
     "an integer from 1 to 1024",
     "processes that compile ahead of the ranks; default: the cores less one per rank, from 1 to 64",
-    _whole_number(1, 1024),
+    _whole_number(1024),
 )
 OFFLINE = Setting(
     "AUTOTUNE_OFFLINE",
@@ -80,13 +80,13 @@ HEAP_BYTES = Setting(
     "AUTOTUNE_HEAP_BYTES",
     "an integer from 1 to 2**50",
     "bytes of each rank's symmetric heap while tuning; default: what the problem needs",
-    _whole_number(1, 1 << 50),
+    _whole_number(1 << 50),
 )
 WAIT_SECONDS = Setting(
     "AUTOTUNE_WAIT_SECONDS",
     "an integer from 1 to 10**6",
     "seconds for which the ranks of a program wait for each other, in a kernel or on the host; default: 600, as NCCL's",
-    _whole_number(1, 10**6),
+    _whole_number(10**6),
 )
 SETTINGS: Sequence[Setting[Any]] = (DATABASE, WORKLOADS, COMPILE_WORKERS, OFFLINE, HEAP_BYTES, WAIT_SECONDS)
 

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from autotune.errors import InputError
@@ -118,20 +117,3 @@ class Table:
     rows: Sequence[Sequence[str]]
     align: str = ""
     caption: str = ""
-
-
-CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
-
-
-def html_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    """A title and named lines; rows without a text are left out."""
-    lines = "".join(
-        f'<tr><th style="{CELL}">{_text(name)}</th><td style="{CELL}">{_text(text)}</td></tr>'
-        for name, text in rows
-        if text
-    )
-    return f"<div><strong>{_text(title)}</strong><table>{lines}</table></div>"
-
-
-def _text(text: str) -> str:
-    return escape(visible(text))

@@ -13,10 +13,17 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
 import autotune
-from autotune.model_runs.layers import Decoder, decoder_plan
+from autotune.model_runs.layers import Layers, plan
 from autotune.models.architecture import Architecture, Biases
 
 Tensor = torch.Tensor
@@ -82,6 +89,34 @@ PHASES: Mapping[str, tuple[Phase, ...]] = {
     "mixture": (Phase("prefill", "prefill", own_tokens=True), Phase("decode", "decode", own_tokens=True)),
 }
 """Of each client. transformers has no plan that shares out the tokens of dense layers."""
+
+
+class Decoder(nn.Module):
+    def __init__(self, model: Architecture, ranks: int, separate: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(model.vocabulary, model.hidden)
+        self.decoder = Layers(model, ranks, separate)
+        self.norm = nn.RMSNorm(model.hidden)
+        self.head = nn.Linear(model.hidden, model.vocabulary, bias=False)
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        return self.decoder.layers
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``tokens`` [batch, tokens] of integers; logits of all of them."""
+        logits: Tensor = self.head(self.norm(self.decoder(self.embedding(tokens))))
+        return logits
+
+
+def decoder_plan(separate: bool, sequence_parallel: bool) -> Mapping[str, ParallelStyle]:
+    layout = Shard(1) if sequence_parallel else Replicate()
+    made = plan(separate, sequence_parallel, "decoder.layers.*.")
+    made["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=layout)
+    made["head"] = ColwiseParallel(input_layouts=layout, output_layouts=Replicate())
+    if sequence_parallel:
+        made["norm"] = SequenceParallel()
+    return made
 
 
 def pytorch(sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Context | None, way: str = "") -> nn.Module:

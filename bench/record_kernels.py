@@ -38,7 +38,8 @@ from autotune.db import Provenance
 from autotune.kernels.launching.plan import compile_offline_for
 from autotune.machine import H100, Machine, machine, versions
 from autotune.outcome import Evaluation, Latency, Outcome
-from autotune.recordings import Recording, write
+from autotune.recordings.file import write
+from autotune.recordings.recording import Recording
 from autotune.task import Task
 
 WARMUP, ITERATIONS = 2, 10

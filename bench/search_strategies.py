@@ -30,8 +30,10 @@ from autotune.kernels.gemm.tile import GemmTile
 from autotune.machine import Machine
 from autotune.outcome import Evaluation
 from autotune.ranks.evaluation import MeasurePlan
-from autotune.recordings import Recording, Replay, read
-from autotune.search_spaces import Space
+from autotune.recordings.file import read
+from autotune.recordings.recording import Recording
+from autotune.recordings.replay import Replay
+from autotune.search_spaces import Constraint, Dimension, Space
 from autotune.search_spaces.joint import dimensions_of
 from autotune.task import Task
 from autotune.tuning import Given, JointSampler
@@ -55,6 +57,20 @@ PLAN = MeasurePlan()
 PRUNED = TrialState.PRUNED
 
 
+def own_space(recording: Recording) -> Space:
+    """The space of a kernel that is not a workload here: every recorded config is valid. Numbers count as ordered."""
+    recorded = {tuple(config[name] for name in recording.dimensions) for config in recording.evaluations}
+    dimensions = [
+        Dimension(name, tuple(values), ordinal=all(type(value) is int for value in values))
+        for name, values in recording.dimensions.items()
+    ]
+    valid = Constraint(
+        "recorded", tuple(recording.dimensions), lambda setting, **values: tuple(values.values()) in recorded,
+        "not in the recording",
+    )  # fmt: skip
+    return Space(*dimensions, constraints=(valid,))
+
+
 @dataclass(frozen=True)
 class Table:
     """A recording, opened for searching."""
@@ -71,7 +87,7 @@ class Table:
         """Read and check a recording; raises InputError."""
         recording, name = read(file), file.name.removesuffix(".json.gz")
         if recording.workload not in names():
-            return cls(name, recording, None, None, recording.own_space())
+            return cls(name, recording, None, None, own_space(recording))
         found = workload(recording.workload)
         return cls(name, recording, found, recording.problem_of(found), recording.space_of(found))
 

@@ -54,16 +54,16 @@ class Run:
 
 def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
     """Tune the recording's problem, or the same with another m."""
-    from autotune import recordings
     from autotune.cli import session
     from autotune.db import Store
     from autotune.machine import machine
+    from autotune.recordings.file import read
     from autotune.task import Task
     from autotune.tuning import EFFORTS, Budget, tune
     from autotune.tuning.progress import Progress
     from autotune.workloads import workload
 
-    recorded = recordings.read(recording)
+    recorded = read(recording)
     found = workload(recorded.workload)
     fields = {**recorded.problem, **({"m": m} if m is not None else {})}
     task, effort = Task(found.problem_type.from_dict(fields), machine()), EFFORTS["standard"]
@@ -114,12 +114,12 @@ def main() -> None:
     if options.database is not None:
         print(json.dumps(asdict(tuned(options.recordings[0], options.m, options.database, options.budget))))
         return
-    from autotune import recordings
     from autotune.errors import InputError
     from autotune.machine import machine
+    from autotune.recordings.file import read
 
     try:
-        recorded = [recordings.read(recording) for recording in options.recordings]
+        recorded = [read(recording) for recording in options.recordings]
         halves = [int(each.problem["m"]) // 2 for each in recorded]
     except InputError as error:
         parser.error(str(error))

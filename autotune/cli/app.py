@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shlex
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,9 +31,10 @@ from autotune.cli.commands import (
     taxes,
     tune,
 )
+from autotune.cli.entry_filter import EntryFilter
 from autotune.cli.interrupts import exit_code, interruptible, requested
-from autotune.cli.options import with_problem_options
-from autotune.errors import AutotuneError, UnknownWorkload
+from autotune.cli.options import in_context, parameters, with_options_of, with_problem_options
+from autotune.errors import AutotuneError, InputError, UnknownWorkload
 from autotune.results.figures import dashed
 from autotune.text import did_you_mean
 from autotune.workloads import is_reference, names
@@ -43,16 +44,63 @@ DEFAULTS = "Dimensions left out are those of the workload's default problem on t
 
 WORKLOADS = "Workloads"
 
-EXAMPLES: dict[Callable[..., None], str] = {
-    tune.tune_workload: "tune {name} --{size} 1024 --budget 60s",
-    grid.tune_grid: "tune grid {name} --{size} 256..4096 --budget 60s",
-    record.record_workload: "tune record {name} --{size} 1024 --out table.json.gz",
-    entry.show_entry: "tune show {name} --{size} 1024",
-    entry.look_up: "tune lookup {name} --{size} 1024",
-    report.report_workload: "tune report {name} --open",
-    taxes.measure_taxes: "tune taxes {name} --{size} 64 --trace trace.json",
-    sharing.export_workload: "tune export {name} -o configs.json",
-}
+
+@dataclass(frozen=True)
+class Verb:
+    """What is done with each workload: ``tune grid WORKLOAD``."""
+
+    function: Callable[..., None]
+    title: str
+    """The help of one workload's command, around its name."""
+    example: str
+    help: str = ""
+    """The help of the group."""
+    several: bool = False
+    """True if sizes are lists and ranges."""
+    filters: bool = False
+    """True if it takes an ``EntryFilter``, of all workloads if none is named, not a request."""
+    of_stored: Callable[..., None] | None = None
+    """Takes the filter of names in the database that are no workloads here."""
+
+
+TUNE = Verb(tune.tune_workload, "Tune {}.", "tune {name} --{size} 1024 --budget 60s")
+
+VERBS = {
+    "run": Verb(
+        tune.tune_workload, "Tune {}.", "tune run {name} --{size} 1024 --budget 60s",
+        "Tune a workload of your own: tune run FILE:CLASS, CLASS derived from autotune.workloads.Workload.",
+    ),
+    "grid": Verb(
+        grid.tune_grid, "Tune {} for many sizes.", "tune grid {name} --{size} 256..4096 --budget 60s",
+        "Tune a workload for many sizes: a list (16,64,256) or a range that doubles (1..1024).", several=True,
+    ),
+    "record": Verb(
+        record.record_workload, "Record a search space of {}.", "tune record {name} --{size} 1024 --out table.json.gz",
+        "Measure every config of a reduced space into a table that bench/search_quality.py replays without a GPU.",
+    ),
+    "show": Verb(
+        entry.show_entry, "Show the cache entry of one problem of {}.", "tune show {name} --{size} 1024",
+        "Show one cache entry in full; on a miss, the fields in which the nearest entry differs.",
+        of_stored=stored.show,
+    ),
+    "lookup": Verb(
+        entry.look_up, "Print the config a program would get for {}.", "tune lookup {name} --{size} 1024",
+        "Print the config a program would get: exact, of a range, nearest or default.",
+    ),
+    "report": Verb(
+        report.report, "Report on {}.", "tune report {name} --open",
+        "Report on finished studies; on all workloads if none is named.", filters=True, of_stored=report.report,
+    ),
+    "taxes": Verb(
+        taxes.measure_taxes, "Measure the taxes of {}.", "tune taxes {name} --{size} 64 --trace trace.json",
+        "Measure the taxes of bulk-synchronous programs: kernel launch, bulk synchrony, locality.",
+    ),
+    "export": Verb(
+        sharing.export, "Export the tuned configs of {}.", "tune export {name} -o configs.json",
+        "Export tuned configs to a file for tune import; of all workloads if none is named.", filters=True,
+        of_stored=sharing.export,
+    ),
+}  # fmt: skip
 
 PANELS = {
     "Start here": ("demo",),
@@ -140,7 +188,7 @@ def build() -> typer.Typer:
     panel_of = {command: panel for panel, commands in PANELS.items() for command in commands}
     for name, command in (
         ("demo", demo.demo),
-        ("model", model.model),
+        ("model", with_options_of(model.ModelPlan, model.model)),
         ("fleet", fleet.fleet),
         ("list", listing.list_entries),
         ("compare", compare.compare),
@@ -149,22 +197,12 @@ def build() -> typer.Typer:
     ):
         settings = {"ignore_unknown_options": True} if name == "list" else {}  # a field's name is an option
         app.command(name, rich_help_panel=panel_of[name], context_settings=settings)(command)
-    _add_workloads(app, tune.tune_workload, "Tune {}.")
-    alone = ("report", "export")  # without a workload: of all
-    of_stored: dict[str, Callable[..., None]] = {"show": stored.show, "report": stored.report, "export": stored.export}
-    for name, function, title, callback in (
-        ("run", tune.tune_workload, "Tune {}.", tune.run),
-        ("grid", grid.tune_grid, "Tune {} for many sizes.", grid.grid),
-        ("record", record.record_workload, "Record a search space of {}.", record.record),
-        ("show", entry.show_entry, "Show the cache entry of one problem of {}.", entry.show),
-        ("lookup", entry.look_up, "Print the config a program would get for {}.", entry.lookup),
-        ("report", report.report_workload, "Report on {}.", report.report),
-        ("taxes", taxes.measure_taxes, "Measure the taxes of {}.", taxes.taxes),
-        ("export", sharing.export_workload, "Export the tuned configs of {}.", sharing.export),
-    ):
-        group = _group(_commands_of(function, title, of_stored.get(name)), subcommand_metavar="WORKLOAD [ARGS]...")
-        group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
-        _add_workloads(group, function, title)
+    _add_workloads(app, TUNE)
+    for name, verb in VERBS.items():
+        group = _group(_commands_of(verb), subcommand_metavar="WORKLOAD [ARGS]...", help=verb.help)
+        if verb.filters:
+            group.callback(invoke_without_command=True, no_args_is_help=False)(_of_all(name, verb))
+        _add_workloads(group, verb)
         app.add_typer(group, name=name, rich_help_panel=panel_of[name])
     app.callback()(_main)
     return app
@@ -190,46 +228,56 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _group(kind: type[TyperGroup], subcommand_metavar: str | None = None) -> typer.Typer:
-    return typer.Typer(
-        cls=kind, no_args_is_help=True, pretty_exceptions_enable=False, subcommand_metavar=subcommand_metavar
-    )
+def _group(kind: type[TyperGroup], **settings: Any) -> typer.Typer:
+    return typer.Typer(cls=kind, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
 
 
-def _add_workloads(group: typer.Typer, function: Callable[..., None], title: str) -> None:
+def _of_all(name: str, verb: Verb) -> Callable[..., None]:
+    """The command of a group without a workload: of all of them."""
+    defaults = {each.name: each.default for each in parameters(verb.function)}
+
+    def command(context: typer.Context, **values: Any) -> None:
+        if context.invoked_subcommand is None:
+            verb.function(EntryFilter(), **values)
+        elif values != defaults:
+            raise InputError(f"options of tune {name} go after the workload's name")
+
+    return in_context(command, verb.function, verb.help)
+
+
+def _add_workloads(group: typer.Typer, verb: Verb) -> None:
     """Add a command per workload; it loads the workload, which its options come from, when it is called."""
     for name in names():
-        help = title.format(dashed(name))
-        group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel=WORKLOADS)(_lazily)
+        help = verb.title.format(dashed(name))
+        group.command(dashed(name), cls=_lazy(name, verb), help=help, rich_help_panel=WORKLOADS)(_lazily)
 
 
 def _lazily() -> None:
     """Stands for a lazy command, which takes all from the real one: Typer looks at its parameters."""
 
 
-def _commands_of(function: Callable[..., None], title: str, of_stored: Callable[..., None] | None) -> type[Commands]:
+def _commands_of(verb: Verb) -> type[Commands]:
     class CommandsOf(Commands):
         """Also takes FILE:CLASS, a workload in a user's own file, and with ``of_stored`` names in the database."""
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            name = args[0]
+            name, of_stored = args[0], verb.of_stored
             if of_stored is not None and not (dashed(name) in self.commands or is_reference(name) or name[:1] == "-"):
-                return name, stored.command(name, of_stored, title), args[1:]
+                return name, stored.command(name, of_stored, verb.title), args[1:]
             if not is_reference(name) or ctx.resilient_parsing:
                 return super().resolve_command(ctx, args)
-            found = descriptor_of(args[0])
-            return args[0], _command(found, function, title.format(dashed(found.name))), args[1:]
+            return name, _command(descriptor_of(name), verb), args[1:]
 
     return CommandsOf
 
 
-def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperCommand]:
+def _lazy(name: str, verb: Verb) -> type[TyperCommand]:
     class Lazy(TyperCommand):
         """Stands in for a command until it is called or asked for its help."""
 
         def make_context(self, *args: Any, **extra: Any) -> Any:
             """Look the problem up and let the real command take over."""
-            return _command(descriptor_of(name), function, help).make_context(*args, **extra)
+            return _command(descriptor_of(name), verb).make_context(*args, **extra)
 
     return Lazy
 
@@ -240,22 +288,17 @@ def _first_size(found: Descriptor) -> str:
     return next(name for name in (*found.problem_type.free, *sizes) if name != "world_size" or len(sizes) == 1)
 
 
-def _command(found: Descriptor, function: Callable[..., None], help: str) -> Any:
+def _command(found: Descriptor, verb: Verb) -> Any:
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     written = found.problem_type.__doc__ or ""
     generated = written.startswith(f"{found.problem_type.__name__}(")  # by dataclass, where there is none
     about = "" if generated else " ".join(written.split("\n\n")[0].split())
-    filters = function in (report.report_workload, sharing.export_workload)
-    details = " ".join((function.__doc__ or "").split())
-    of_file = is_reference(found.reference)
-    named = shlex.quote(found.reference) if of_file else dashed(found.name)
-    example = EXAMPLES[function].format(name=named, size=dashed(_first_size(found)))
-    if of_file and function is tune.tune_workload:
-        example = example.replace("tune ", "tune run ", 1)
-    text = " ".join([help, details, *([] if filters else [DEFAULTS])])
+    details = " ".join((verb.function.__doc__ or "").split())
+    named = shlex.quote(found.reference) if is_reference(found.reference) else dashed(found.name)
+    example = verb.example.format(name=named, size=dashed(_first_size(found)))
+    text = " ".join([verb.title.format(dashed(found.name)), details, *([] if verb.filters else [DEFAULTS])])
     text += "".join(f"\n\n{escape(part)}" for part in (about, f"Example: {example}") if part)
-    several = function is grid.tune_grid
-    single.command(dashed(found.name), help=text)(
-        with_problem_options(found, function, several=several, filters=filters)
-    )
+    filter = EntryFilter.of if verb.filters else None
+    command = with_problem_options(found, verb.function, several=verb.several, filter=filter)
+    single.command(dashed(found.name), help=text)(command)
     return get_command(single)

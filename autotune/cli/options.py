@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -141,17 +141,50 @@ def refuse(ignored: Mapping[str, object], why: str) -> None:
         raise InputError(f"{', '.join(given)}: {why}: choose one")
 
 
-def with_problem_options(
-    descriptor: Descriptor, function: Callable[..., None], *, several: bool = False, filters: bool = False
+def parameters(function: Callable[..., Any], after: int = 1) -> list[inspect.Parameter]:
+    """The options of a command's function, or of a dataclass: its parameters ``after`` the first ones, by keyword."""
+    found = list(inspect.signature(function, eval_str=True).parameters.values())[after:]
+    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in found]
+
+
+def signed(command: Callable[..., None], options: Sequence[inspect.Parameter], doc: str | None) -> Callable[..., None]:
+    """A command with these options, which Typer reads off its signature."""
+    command.__doc__ = doc
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in options}
+    return command
+
+
+def with_options_of(kind: type[Any], function: Callable[..., None]) -> Callable[..., None]:
+    """Turn ``function(made, …)`` into a command whose first options are the fields of ``kind``, a dataclass."""
+    fields, own = parameters(kind, after=0), parameters(function)
+
+    def command(**values: Any) -> None:
+        made = kind(**{each.name: values.pop(each.name) for each in fields})
+        function(made, **values)
+
+    return signed(command, [*fields, *own], function.__doc__)
+
+
+def in_context(
+    command: Callable[..., None], function: Callable[..., None], doc: str | None = None
 ) -> Callable[..., None]:
+    """``command(context, …)`` with Typer's context, and with the options that ``function`` has after its first one."""
+    first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    return signed(command, [first, *parameters(function)], doc)
+
+
+def with_problem_options(
+    descriptor: Descriptor, function: Callable[..., None], *, several: bool = False,
+    filter: Callable[[Request], object] | None = None,
+) -> Callable[..., None]:  # fmt: skip
     """Turn ``function(request, …)`` into a command whose options are the problem's fields and its own other parameters.
     The workload itself is loaded when the command runs, not for its help.
 
-    With ``several``, dimensions are text (lists and ranges), and the function makes the problems. With ``filters``,
-    fields that are not given mean any value, not their default.
+    With ``several``, dimensions are text (lists and ranges), and the function makes the problems. With ``filter``, it
+    gets what that makes of the request, and fields that are not given mean any value, not their default.
     """
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    fields = descriptor.problem_type.in_order()
+    own, fields = parameters(function), descriptor.problem_type.in_order()
     names = [field.name for field in fields]
     taken = sorted({parameter.name for parameter in own} & set(names))
     if taken:
@@ -159,7 +192,7 @@ def with_problem_options(
             f"workload {descriptor.name}: field {taken[0]} clashes with an option of the command line; rename it"
         )
     with output.prints_apart():
-        defaults = {} if filters else descriptor.defaults(session.machine, _ranks)
+        defaults = {} if filter is not None else descriptor.defaults(session.machine, _ranks)
     options = [
         inspect.Parameter(
             f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(f, several, defaults)
@@ -172,17 +205,11 @@ def with_problem_options(
         with output.waiting("loading kernels"):  # and torch
             loaded = descriptor.load()
         with output.prints_apart():
-            function(Request(loaded, given), **values)
+            request = Request(loaded, given)
+            function(request if filter is None else filter(request), **values)
 
-    keyword = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_in_panel(parameter.annotation))
-        for parameter in own
-    ]
-    signature = inspect.Signature([*options, *keyword])
-    command.__doc__ = function.__doc__
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    return command
+    further = [each.replace(annotation=_in_panel(each.annotation)) for each in own]
+    return signed(command, [*options, *further], function.__doc__)
 
 
 def _in_panel(annotation: Any) -> Any:

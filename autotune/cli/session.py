@@ -82,10 +82,6 @@ def measured_rows(measurement: Measurement, machine: Machine) -> Iterator[Any]:
     return rows_of(measurement, machine)
 
 
-def devices_text(task: Task[Problem]) -> str:
-    return f"{task.problem.world_size} × {task.machine.device}"
-
-
 def check_ranks(world_size: int, machine: Machine) -> None:
     """Raise MachineTooSmall for more ranks than the machine has."""
     if machine.is_interpreter and world_size > MOST_INTERPRETED_RANKS:

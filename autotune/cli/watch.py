@@ -26,9 +26,11 @@ from autotune.results.figures import (
     outcomes_text,
     title,
 )
+from autotune.task import Task
 from autotune.text import counted as plural
 from autotune.text import visible
 from autotune.tuning import Progress
+from autotune.tuning.search.proposer import WORTH_A_TRIAL
 
 EVERY_TRIALS = 10
 AT_MOST_EVERY = 1.0
@@ -42,13 +44,15 @@ BAR_WIDTH = 24
 
 @contextmanager
 def watching(
-    problem: Problem, where: str, above: Callable[[], RenderableType] | None = None, *, ratios: bool = True
+    task: Task[Problem], above: Callable[[], RenderableType] | None = None, where: str = ""
 ) -> Iterator[Callable[[Progress], None]]:
-    """Yields the function that the loop calls with its progress, while it runs; ``where`` names the devices.
+    """Yields the function that the loop calls with its progress, while it runs; ``where`` names the devices, by default
+    those of the task.
 
-    A live view has ``above`` it what that returns. Without ``ratios``, as for interpreted times, latencies stand alone.
+    A live view has ``above`` it what that returns. Interpreted latencies stand without ratios.
     """
-    console = _console()
+    console, problem, ratios = _console(), task.problem, not task.machine.is_interpreter
+    where = where or f"{problem.world_size} × {task.machine.device}"
     if not is_live(console):
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True), ratios=ratios)
         return
@@ -139,6 +143,8 @@ def counted(progress: Progress) -> str:
     done, planned = progress.finals
     if planned:
         return f"{done} of {planned} measurements"
+    if progress.settled:
+        return f"{plural(progress.trials, 'trial')}, no more than {WORTH_A_TRIAL:.1%} to be gained"
     if progress.exhausted:
         return f"all {plural(progress.trials, 'config')} tried"
     if progress.trials_planned is not None:

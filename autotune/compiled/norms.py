@@ -12,7 +12,6 @@ from torch.fx import Node
 from autotune.compiled.graphs import ATEN, CASTS, NoMatch, alike, keeps_columns, named, rounds, shape_of, value_of
 
 ADDS = {ATEN.add.Tensor, ATEN.add.Scalar, ATEN.add_.Scalar}
-SQUARES = {ATEN.pow.Tensor_Scalar, ATEN.mul.Tensor}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from autotune.outcome import DEFAULT_REGIME, LONGEST, Evaluation, Latency, Part,
 from autotune.problem import Problem
 from autotune.schema import Within
 from autotune.task import Task
-from autotune.text import html_table, shortened
+from autotune.text import shortened
 
 Differences = dict[str, tuple[str, str]]
 """Differing fields by name, with both sides' values."""
@@ -236,12 +236,6 @@ class Entry:
     """UTC; None if it was tuned into this database."""
     origin: str = ""
     """``FILE:NAME`` of the kernel or workload, for people; empty for a built-in workload, or if it is not known."""
-
-    def _repr_html_(self) -> str:
-        """For notebooks."""
-        told = [("workload", self.key.workload), ("problem", fields_text(self.key.fields)), ("device", self.key.device)]
-        config = [(name, str(value)) for name, value in self.winner.config.items()]
-        return html_table("Cache entry", [*told, *config])
 
 
 class Unread:

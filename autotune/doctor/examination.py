@@ -1,18 +1,43 @@
-"""Runs every check in turn; a check that raises becomes a finding."""
+"""All checks, and their run in turn; a check that raises becomes a finding."""
 
 from __future__ import annotations
 
+import functools
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from autotune.doctor.checks import Check, checks
+from autotune.doctor.checks import gpus, software, storage
 from autotune.doctor.finding import Finding, broken
 from autotune.doctor.host import Host
 from autotune.errors import AutotuneError
 
+Check = Callable[[Host], Finding]
+
 EXPECTED = (AutotuneError, ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, ValueError,
             subprocess.SubprocessError)  # fmt: skip
 """Errors that a check may raise on a machine nobody has foreseen."""
+
+
+def checks(url: str) -> Mapping[str, Check]:
+    """By name, in the order in which they run, for the database at a URL."""
+    return {
+        "settings": software.settings,
+        "torch": software.torch,
+        "GPUs": gpus.gpus,
+        "links": gpus.links,
+        "peer access": gpus.peer_access,
+        "clocks": gpus.clocks,
+        "GPU memory": gpus.memory_in_use,
+        "shared memory": gpus.shared_memory,
+        "Iris": software.iris,
+        "compiler": software.compiler,
+        "interpreter": software.interpreter,
+        "launcher": software.launcher,
+        "kernel cache": storage.kernel_cache,
+        "/dev/shm": storage.shm,
+        "database": functools.partial(storage.database, url=url),
+        "database disk": functools.partial(storage.database_disk, url=url),
+    }
 
 
 def examine(host: Host, url: str) -> Iterator[tuple[str, Finding]]:

@@ -8,19 +8,22 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from autotune import schema
 from autotune.errors import AutotuneError, InputError, InvalidProblem
 from autotune.files import text_of
 from autotune.machine import INTERPRETED
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
+from autotune.schema import Within
 from autotune.sizes import parse_sizes, spread
 from autotune.tuning import limits_of
 from autotune.workloads import Workload, is_reference, workload
+
+T = TypeVar("T")
 
 MOST_PROBLEMS = 100_000
 
@@ -58,10 +61,9 @@ def _asked(name: str, problem: str, *values: Any) -> Asked:
     return Asked(found, found.problem_type.from_dict(json.loads(problem)), *values)
 
 
-class Entry(BaseModel):
-    """An entry as written; what is not named here is a field of the workload's problem."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
+@dataclass(frozen=True)
+class Entry:
+    """What an entry has beside the fields of its workload's problem."""
 
     workload: str
     device: str | None = None
@@ -70,16 +72,18 @@ class Entry(BaseModel):
     trials: int | None = None
     effort: str | None = None
     seed: int = 0
-    calls: Annotated[int, Field(ge=1)] = 1
+    calls: Annotated[int, Within(1)] = 1
     search: bool = True
 
 
-class File(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+OWN = {each.name for each in dataclasses.fields(Entry)}
 
-    defaults: dict[str, Any] = {}
-    """Fields of every entry that does not have them itself."""
+
+@dataclass(frozen=True)
+class File:
     problems: list[dict[str, Any]]
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Fields of every entry that does not have them itself."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -119,7 +123,7 @@ def parse_list(text: str) -> list[Asked]:
         raise InputError(f"not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(written, dict):
         raise InputError("needs problems: and a list of entries, each with its workload and dimensions")
-    file = _checked(File, written, "")
+    file = _checked(File, written)
     if not file.problems:
         raise InputError(
             "problems: the list is empty. autotune.collect() writes such a one where no operator ran and no graph was "
@@ -129,7 +133,9 @@ def parse_list(text: str) -> list[Asked]:
     for number, entry in enumerate(file.problems, 1):
         name = f"problem {number}"
         try:
-            for asked in _problems(_checked(Entry, {**file.defaults, **entry}, f"{name}: ")):
+            values = {str(each): value for each, value in {**file.defaults, **entry}.items()}
+            own = _checked(Entry, {each: value for each, value in values.items() if each in OWN})
+            for asked in _problems(own, {each: value for each, value in values.items() if each not in OWN}):
                 found[asked] = None
                 if len(found) > MOST_PROBLEMS:
                     raise InputError(f"more than {MOST_PROBLEMS} problems; split the file")
@@ -139,18 +145,16 @@ def parse_list(text: str) -> list[Asked]:
     return [each for each in found if each.search or replace(each, options=(), search=True) not in searched]
 
 
-def _checked(kind: type[Any], values: Mapping[str, Any], place: str) -> Any:
+def _checked(kind: type[T], values: Mapping[str, Any]) -> T:
     try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(f"{place}{where}: {first['msg'][:1].lower()}{first['msg'][1:]}") from error
+        return schema.read(kind, values)
+    except schema.Mistakes as error:
+        raise InputError(str(error.found[0])) from error
 
 
-def _problems(entry: Entry) -> Iterator[Asked]:
-    """Every combination of the entry's sizes, the last one varying fastest; of a doubling range few are searched, and
-    the others verified as in ``tune grid``.
+def _problems(entry: Entry, fields: dict[str, Any]) -> Iterator[Asked]:
+    """Every combination of the sizes in the problem's ``fields``, the last one varying fastest; of a doubling range few
+    are searched, and the others verified as in ``tune grid``.
     """
     if is_reference(entry.workload):
         raise InputError(
@@ -160,7 +164,6 @@ def _problems(entry: Entry) -> Iterator[Asked]:
     found = workload(entry.workload)
     regime = regime_of(entry.regime)
     options = _options(entry)
-    fields = dict(entry.model_extra or {})
     kinds = {each.name: each.metadata["kind"] for each in dataclasses.fields(found.problem_type)}
     for each in dataclasses.fields(found.problem_type):
         if kinds[each.name] == "written" and isinstance(fields.get(each.name), str):

@@ -104,7 +104,7 @@ class SymmetricHeap(ABC):
             raise HeapError("a peer's view needs a contiguous tensor: take the view of the whole tensor, then slice it")
         key = self.offset(tensor), tensor.dtype, tensor.shape, rank
         if key not in self._peers:  # made once: a capture of a CUDA graph is no time to ask the driver about addresses
-            self._peers[key] = self._view(self._addresses[rank] + self.offset(tensor), rank, tensor)
+            self._peers[key] = self.view(self._addresses[rank] + self.offset(tensor), tensor)
         return self._peers[key]
 
     def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -112,21 +112,15 @@ class SymmetricHeap(ABC):
         if tensor.numel() == 0:  # an empty KV cache, say: there is no memory, and an address means nothing
             return torch.empty_like(tensor)
         if tensor.is_contiguous():
-            return self._borrow(tensor)
+            return self.view(tensor.data_ptr(), tensor)
         flat = tensor.as_strided((extent(tensor),), (1,))
-        return self._borrow(flat).as_strided(tensor.shape, tensor.stride())
-
-    @abstractmethod
-    def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``borrow`` for a contiguous tensor with elements."""
+        return self.view(flat.data_ptr(), flat).as_strided(tensor.shape, tensor.stride())
 
     @abstractmethod
     def view(self, address: int, like: torch.Tensor) -> torch.Tensor:
-        """A tensor like ``like`` on the heap's device, over memory at an address that the device reaches."""
-
-    @abstractmethod
-    def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
-        """A tensor like ``like`` at an address in ``rank``'s heap."""
+        """A tensor like ``like`` on the heap's device, over memory at an address that the device reaches, such as one
+        in a peer's heap.
+        """
 
     def barrier(self) -> None:
         """Wait on the host until every rank is here and its device has finished what was enqueued."""

@@ -45,12 +45,6 @@ class IrisHeap(SymmetricHeap):
         members = dist.get_process_group_ranks(group) if group is not None else range(len(bases))
         super().__init__(arena, [bases[rank] for rank in members], group)
 
-    def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.view(tensor.data_ptr(), tensor)
-
-    def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
-        return self.view(address, like)
-
     def view(self, address: int, like: torch.Tensor) -> torch.Tensor:
         size = like.numel() * like.element_size()
         flat: torch.Tensor = self._view_of(address, size, torch.uint8, self.device)

@@ -45,17 +45,11 @@ class SharedMemoryHeap(SymmetricHeap):
         self._let_go = weakref.finalize(self, PEERS.watch(_others(agreement)))
         super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
 
-    def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.view(tensor.data_ptr(), tensor)
-
     def view(self, address: int, like: torch.Tensor) -> torch.Tensor:
+        if not like.numel():  # of which torch makes no view
+            return torch.empty_like(like)
         memory = (ctypes.c_byte * (like.numel() * like.element_size())).from_address(address)
         return torch.frombuffer(memory, dtype=like.dtype).view(like.shape)
-
-    def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
-        begin = address - self._addresses[rank]
-        part = self._maps[rank][begin : begin + like.numel() * like.element_size()]
-        return part.view(like.dtype).view(like.shape)
 
     def close(self) -> None:
         self._let_go()

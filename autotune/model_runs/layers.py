@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -98,24 +97,6 @@ class Layers(nn.Module):
         return x
 
 
-class Decoder(nn.Module):
-    def __init__(self, model: Architecture, ranks: int, separate: bool) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(model.vocabulary, model.hidden)
-        self.decoder = Layers(model, ranks, separate)
-        self.norm = nn.RMSNorm(model.hidden)
-        self.head = nn.Linear(model.hidden, model.vocabulary, bias=False)
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        return self.decoder.layers
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """``tokens`` [batch, tokens] of integers; logits of all of them."""
-        logits: Tensor = self.head(self.norm(self.decoder(self.embedding(tokens))))
-        return logits
-
-
 def plan(separate: bool, sequence_parallel: bool, prefix: str = "layers.*.") -> dict[str, ParallelStyle]:
     """Styles of ``Layers``, as in PyTorch's tutorial on tensor parallelism; ``prefix`` leads to a layer."""
     columns = ["attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up"]
@@ -131,14 +112,4 @@ def plan(separate: bool, sequence_parallel: bool, prefix: str = "layers.*.") -> 
             made[prefix + name] = gathered
         for name in ("attention_norm", "mlp_norm"):
             made[prefix + name] = SequenceParallel()
-    return made
-
-
-def decoder_plan(separate: bool, sequence_parallel: bool) -> Mapping[str, ParallelStyle]:
-    layout = Shard(1) if sequence_parallel else Replicate()
-    made = plan(separate, sequence_parallel, "decoder.layers.*.")
-    made["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=layout)
-    made["head"] = ColwiseParallel(input_layouts=layout, output_layouts=Replicate())
-    if sequence_parallel:
-        made["norm"] = SequenceParallel()
     return made

@@ -34,11 +34,6 @@ class Estimate:
         return self.before - self.limit
 
 
-def known_rates(machine: Machine) -> Rates | None:
-    """None for a device whose rates nobody has measured, as the interpreter's."""
-    return rates_of(machine)
-
-
 def estimate(task: Task[Problem]) -> Estimate:
     rates = rates_of(task.machine) or RATES[GUESSED]
     flops, read, moved = (float(getattr(task.problem, name, 0)) for name in ("flops", "bytes_read", "bytes_moved"))

@@ -55,46 +55,50 @@ def write_list(
     return text
 
 
-def forward_of(path: Path, regime: Regime, machine: Machine) -> Forward:
-    """All problems of a list as one forward. Raises InputError, also where it asks for another regime or device."""
-    asked = read_list(path)
-    other = next((each.regime for each in asked if each.regime not in (DEFAULT_REGIME, regime)), None)
-    if other is not None:
-        raise InputError(
-            f"{path}: problems of the regime {other.value}, and --regime is {regime.value}: give --regime "
-            f"{other.value}; a list may have one regime here"
-        )
-    device = next((each.device for each in asked if each.device not in (None, machine.device)), None)
-    if device is not None:
-        raise InputError(
-            f"{path}: problems for the device {device!r}, and this machine has {machine.device!r}: leave them out, or "
-            "give the list to tune fleet"
-        )
-    return Forward(path.name, tuple(Call("", each.problem, each.calls) for each in asked))
+class ProblemList:
+    """The problems of a file as one forward; raises InputError for a bad file."""
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._asked = read_list(path)
 
-def options_of(path: Path) -> dict[Problem, dict[str, Any]]:
-    """Budget, trials, effort and seed of each problem of a list, where its entry names them. Raises InputError."""
-    return {each.problem: dict(each.options) for each in read_list(path)}
+    def forward(self, regime: Regime, machine: Machine) -> Forward:
+        """Raises InputError where the list asks for another regime or device."""
+        other = next((each.regime for each in self._asked if each.regime not in (DEFAULT_REGIME, regime)), None)
+        if other is not None:
+            raise InputError(
+                f"{self._path}: problems of the regime {other.value}, and --regime is {regime.value}: give --regime "
+                f"{other.value}; a list may have one regime here"
+            )
+        device = next((each.device for each in self._asked if each.device not in (None, machine.device)), None)
+        if device is not None:
+            raise InputError(
+                f"{self._path}: problems for the device {device!r}, and this machine has {machine.device!r}: leave "
+                "them out, or give the list to tune fleet"
+            )
+        return Forward(self._path.name, tuple(Call("", each.problem, each.calls) for each in self._asked))
 
+    @property
+    def options(self) -> dict[Problem, dict[str, Any]]:
+        """Budget, trials, effort and seed of each problem, where its entry names them."""
+        return {each.problem: dict(each.options) for each in self._asked}
 
-def searched_of(path: Path) -> set[Problem]:
-    """The problems of a list that are not only to be verified. Raises InputError."""
-    return {each.problem for each in read_list(path) if each.search}
+    @property
+    def searched(self) -> set[Problem]:
+        """The problems that are not only to be verified."""
+        return {each.problem for each in self._asked if each.search}
 
-
-def check_plain(path: Path, budget: bool) -> None:
-    """Raise InputError where an entry says what a list made from this one would not; with ``budget`` it has budgets."""
-    lost = {
-        name
-        for each in read_list(path)
-        for name in (*dict(each.options), *(["device"] if each.device is not None else []))
-        if not (budget and name == "budget")
-    }
-    if lost:
-        raise InputError(
-            f"{path}: --list would leave out {', '.join(sorted(lost))}; tune fleet takes the list as it is"
-        )
+    def check_plain(self, budget: bool) -> None:
+        """Raise InputError where an entry says what a list made from this one would not; with ``budget`` it has
+        budgets.
+        """
+        lost = {name for each in self._asked for name in dict(each.options)} - ({"budget"} if budget else set())
+        if any(each.device is not None for each in self._asked):
+            lost.add("device")
+        if lost:
+            raise InputError(
+                f"{self._path}: --list would leave out {', '.join(sorted(lost))}; tune fleet takes the list as it is"
+            )
 
 
 def _counted(calls: Iterable[Call]) -> dict[Problem, int]:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
-from autotune.processes.forked import fork_python, server_with
+from autotune.processes.forked import Forked, fork_python, server_with
 
 PACKAGE_ROOT = Path(__file__).parents[2]
 
@@ -21,17 +21,8 @@ DYING = 20.0
 """Seconds for killed processes to end; unmapping a large heap on a busy host takes time."""
 
 
-class Process(Protocol):
-    """A started process, with the interface of ``subprocess.Popen``."""
-
-    pid: int
-    returncode: int | None
-
-    def poll(self) -> int | None:
-        """The exit code; None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+Process = subprocess.Popen[bytes] | Forked
+"""A started process."""
 
 
 def start_python(

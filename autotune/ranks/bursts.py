@@ -70,7 +70,7 @@ class Bursts:
             results = self._results(burst, numbers)
             self._heap.barrier()
             for number, outputs in zip(numbers, results, strict=True):
-                yield self._sets.error(number, outputs)
+                yield self._sets.error_of(outputs, number)
 
     def _results(self, burst: int, numbers: list[int]) -> list[list[torch.Tensor]]:
         """The outputs of the calls of a burst."""

@@ -1,11 +1,12 @@
-"""One config's evaluation: its phases in order on all ranks, and their one outcome."""
+"""One config's evaluation: its phases in order on all ranks, and their one outcome; what else all ranks measure."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.config import Config
@@ -57,10 +58,6 @@ PROOF_BURST = {"gpu": 8, "interpreter": 2}
 
 RESTART = "restart"
 """A further phase: the time that a failure costs after its deadline."""
-
-Everyone = Callable[[Request, str], list[Done] | Failed]
-"""Sends one request to all ranks in a named phase: their replies, or the one failure that stands for all."""
-
 
 QUICK_CALLS = 2
 """Calls of the quick measurement that turns a plan's microseconds into calls."""
@@ -137,43 +134,79 @@ def kind_of(machine: Machine) -> str:
     return "interpreter" if machine.is_interpreter else "gpu"
 
 
-def evaluate(
-    everyone: Everyone, workload: Workload, task: Task[Problem], config: Config, seed: int,
-    plan: MeasurePlan,
-) -> Evaluation:  # fmt: skip
-    """Compile, check, measure, check again; each phase only if the one before went well on every rank."""
-    course = _Course(everyone, workload, task, config)
-    try:
-        error = course.prepare(seed)
-        found, complete = course.measure(plan)
-        latency, times = found.latency(), found.in_regime(plan.regime)
-        # What was dropped is not compared again: should it reach the finals, it will be there.
-        if complete:
-            bursts = BURSTS[kind_of(task.machine)]
-            error = max(error, course.recheck(seed + 1, latency.median, bursts, CALLS))
-    except _Ended as ended:
-        return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
-    seconds = {**course.seconds, "total": time.perf_counter() - course.begin}
-    return Evaluation(Outcome.MEASURED, latency=latency, error=error, seconds=seconds, times=times)
+class AllRanks(ABC):
+    """The ranks of a problem, asked together: how they evaluate a config, and what a report compares it with."""
 
+    workload: Workload
+    problem: Problem
+    machine: Machine
+    warm_call: str
+    """See ``MeasureOverhead``."""
 
-def prove(
-    everyone: Everyone, workload: Workload, task: Task[Problem], config: Config, seed: int,
-    latency: float,
-) -> Evaluation | None:  # fmt: skip
-    """Check a config once more, for far longer than in an evaluation; None if every result is right.
+    @abstractmethod
+    def everyone(self, request: Request, phase: str) -> list[Done] | Failed:
+        """Send one request to all ranks in a named phase: their replies, or the one failure that stands for all."""
 
-    ``latency``: of a call, in microseconds.
-    """
-    course, kind = _Course(everyone, workload, task, config), kind_of(task.machine)
-    bursts, calls = BURSTS[kind], PROOF_BURST[kind]
-    try:
-        course.prepare(seed)
-        for number in range(-(-PROOF_CALLS[kind] // (bursts * calls))):
-            course.recheck(seed + 1 + number, latency, bursts, calls)
-    except _Ended as ended:
-        return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
-    return None
+    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
+        """Compile, check, measure, check again; each phase only if the one before went well on every rank."""
+        course = _Course(self, config)
+        try:
+            error = course.prepare(seed)
+            found, complete = course.measure(plan)
+            latency, times = found.latency(), found.in_regime(plan.regime)
+            # What was dropped is not compared again: should it reach the finals, it will be there.
+            if complete:
+                error = max(error, course.recheck(seed + 1, latency.median, BURSTS[kind_of(self.machine)], CALLS))
+        except _Ended as ended:
+            return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
+        seconds = {**course.seconds, "total": time.perf_counter() - course.begin}
+        return Evaluation(Outcome.MEASURED, latency=latency, error=error, seconds=seconds, times=times)
+
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        """Check a winner of ``latency`` microseconds once more, for far longer; None if every result is right."""
+        course, kind = _Course(self, config), kind_of(self.machine)
+        bursts, calls = BURSTS[kind], PROOF_BURST[kind]
+        try:
+            course.prepare(seed)
+            for number in range(-(-PROOF_CALLS[kind] // (bursts * calls))):
+                course.recheck(seed + 1 + number, latency, bursts, calls)
+        except _Ended as ended:
+            return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
+        return None
+
+    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
+        """Latencies of the operation's parts alone, each measured by the plan; empty on a failure."""
+        quick = self.everyone(MeasureParts(1, QUICK_CALLS), "measure")
+        if isinstance(quick, Failed):
+            return {}
+        found = {}
+        for name in quick[0].parts:
+            own = plan.for_calls_of(statistics.median(slowest([answer.parts[name] for answer in quick])))
+            answers = self.everyone(MeasureParts(own.warmup, own.iterations, name), "measure")
+            if isinstance(answers, Failed):
+                return {}
+            found[name] = _combine([answer.parts[name] for answer in answers])
+        return found
+
+    def measure_overhead(self) -> HostOverhead | None:
+        """An operator's host overhead on the slowest rank, see ``MeasureOverhead``; None where there is none."""
+        if not self.warm_call:
+            return None
+        answers = self.everyone(MeasureOverhead(self.warm_call, OVERHEAD_CALLS), "measure")
+        if isinstance(answers, Failed) or not answers[0].times:
+            return None
+        host, isolated = (
+            max(0.0, *(statistics.median(times) for times in by_rank))
+            for by_rank in ([answer.host for answer in answers], [answer.times for answer in answers])
+        )
+        return HostOverhead(host, isolated)
+
+    def measure_rates(self, dtype: str) -> dict[str, float]:
+        """Rates of the slowest rank's device and links per microsecond, by resource; empty on a failure."""
+        answers = self.everyone(MeasureRates(dtype), "measure")
+        if isinstance(answers, Failed):
+            return {}
+        return {name: min(answer.rates[name] for answer in answers) for name in answers[0].rates}
 
 
 class _Ended(Exception):
@@ -185,17 +218,17 @@ class _Ended(Exception):
 class _Course:
     """One evaluation's requests, and the time per phase so far."""
 
-    def __init__(self, everyone: Everyone, workload: Workload, task: Task[Problem], config: Config) -> None:
-        self._everyone, self._config, self._world_size = everyone, config, task.problem.world_size
-        self._tolerance = workload.tolerance_of(task, config)
-        self._kind = kind_of(task.machine)
+    def __init__(self, ranks: AllRanks, config: Config) -> None:
+        self._ranks, self._config, self._world_size = ranks, config, ranks.problem.world_size
+        self._tolerance = ranks.workload.tolerance_of(Task(ranks.problem, ranks.machine), config)
+        self._kind = kind_of(ranks.machine)
         self.begin = time.perf_counter()
         self.seconds: dict[str, float] = {}
 
     def ask(self, request: Request, phase: str) -> list[Done]:
         """Send a request; the ranks' replies. Raises _Ended."""
         asked = time.perf_counter()
-        result = self._everyone(request, phase)
+        result = self._ranks.everyone(request, phase)
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - asked
         if isinstance(result, Failed):
             if result.restart:
@@ -266,41 +299,6 @@ class _Measured:
             host = max(statistics.median(mine) for mine in self.host)
             return tuple(max(time, host) for time in times)
         return times
-
-
-def measure_parts(everyone: Everyone, plan: MeasurePlan) -> dict[str, Latency]:
-    """Latencies of the operation's parts alone, each measured by the plan; empty on a failure."""
-    quick = everyone(MeasureParts(1, QUICK_CALLS), "measure")
-    if isinstance(quick, Failed):
-        return {}
-    found = {}
-    for name in quick[0].parts:
-        own = plan.for_calls_of(statistics.median(slowest([answer.parts[name] for answer in quick])))
-        answers = everyone(MeasureParts(own.warmup, own.iterations, name), "measure")
-        if isinstance(answers, Failed):
-            return {}
-        found[name] = _combine([answer.parts[name] for answer in answers])
-    return found
-
-
-def measure_overhead(everyone: Everyone, warm_call: str) -> HostOverhead | None:
-    """An operator's host overhead on the slowest rank, see ``MeasureOverhead``; None where there is none."""
-    answers = everyone(MeasureOverhead(warm_call, OVERHEAD_CALLS), "measure") if warm_call else []
-    if isinstance(answers, Failed) or not answers or not answers[0].times:
-        return None
-    host, isolated = (
-        max(0.0, *(statistics.median(times) for times in by_rank))
-        for by_rank in ([answer.host for answer in answers], [answer.times for answer in answers])
-    )
-    return HostOverhead(host, isolated)
-
-
-def measure_rates(everyone: Everyone, dtype: str) -> dict[str, float]:
-    """Rates of the slowest rank's device and links per microsecond, by resource; empty on a failure."""
-    answers = everyone(MeasureRates(dtype), "measure")
-    if isinstance(answers, Failed):
-        return {}
-    return {name: min(answer.rates[name] for answer in answers) for name in answers[0].rates}
 
 
 def check_same_work(answers: Sequence[Done]) -> None:

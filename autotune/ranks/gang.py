@@ -15,22 +15,12 @@ from types import TracebackType
 from autotune.config import Config
 from autotune.errors import GangError, WorkloadError
 from autotune.machine import check_interpreter
-from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome
+from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
 from autotune.processes.memory import advice, shortage
 from autotune.processes.python import DYING, Process, import_ahead, kill_all, start_python
-from autotune.ranks.evaluation import (
-    SPIN_LIMITS,
-    MeasurePlan,
-    check_same_work,
-    evaluate,
-    kind_of,
-    measure_overhead,
-    measure_parts,
-    measure_rates,
-    prove,
-)
+from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, MeasurePlan, check_same_work, kind_of
 from autotune.ranks.protocol import Bug, Done, Failed, MeasureBarrier, Open, Reply, Request, SetUp, Trace, Turn
 from autotune.settings import HEAP_BYTES
 from autotune.task import Task
@@ -66,7 +56,7 @@ class _Phase:
         return [reply for reply in self.replies if isinstance(reply, Done)]
 
 
-class Gang:
+class Gang(AllRanks):
     """The rank processes and their problem, as a context manager; ``evaluate`` never hangs and never raises for a
     config.
     """
@@ -84,7 +74,7 @@ class Gang:
         self.start_seconds: dict[str, float] = {}
         """Seconds of the last start: until the slowest rank had its imports, had joined, had its heap; the set-up."""
         self._in_vain = 0
-        self._warm_call = warm_call
+        self.warm_call = warm_call
         self._rates: dict[str, dict[str, float]] = {}
         self._heap_bytes = max(heap_bytes, workload.heap_bytes(task.problem))
         self._heap_setting = HEAP_BYTES.value()
@@ -179,39 +169,26 @@ class Gang:
             self._folder = None
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
-        """Compile, check, measure, check again; each phase only if the one before went well on every rank."""
-        if not self._alive():
-            self._restart()  # whatever killed an idle rank, it was not this config
-        found = evaluate(self._everyone, self.workload, Task(self.problem, self.machine), config, seed, plan)
+        self._revive()  # whatever killed an idle rank, it was not this config
+        found = super().evaluate(config, seed, plan)
         if found.outcome is Outcome.MEASURED:
             self._in_vain = 0
         return found
 
     def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
-        """Check a winner once more, for far longer; None if every result is right. ``latency`` in microseconds."""
-        if not self._alive():
-            self._restart()
-        return prove(self._everyone, self.workload, Task(self.problem, self.machine), config, seed, latency)
-
-    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
-        """Latencies of the operation's parts alone; empty on a failure."""
-        return measure_parts(self._everyone, plan)
-
-    def measure_overhead(self) -> HostOverhead | None:
-        """The price of an operator's call beside the bound call; None where the workload has no operator."""
-        return measure_overhead(self._everyone, self._warm_call)
+        self._revive()
+        return super().prove(config, seed, latency)
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
-        """Rates of a device and its links per microsecond, by resource; measured once per element type."""
+        """Measured once per element type."""
         if not self._rates.get(dtype):
-            self._rates[dtype] = measure_rates(self._everyone, dtype)
+            self._rates[dtype] = super().measure_rates(dtype)
         return self._rates[dtype]
 
     def turn(self, request: Turn | MeasureBarrier | Trace) -> list[Done] | Failed:
         """A turn of ``tune taxes`` on all ranks, whose config has been evaluated before."""
-        if not self._alive():
-            self._restart()
-        return self._everyone(request, "measure")
+        self._revive()
+        return self.everyone(request, "measure")
 
     def last_words(self) -> str:
         """The last lines of every running rank's log."""
@@ -221,7 +198,7 @@ class Gang:
             words += [f"\nrank {rank}: {line[:300]}" for line in lines[-3:]]
         return "".join(words)
 
-    def _everyone(self, request: Request, phase: str) -> list[Done] | Failed:
+    def everyone(self, request: Request, phase: str) -> list[Done] | Failed:
         """Send one request to all ranks. If one breaks or is silent, the gang is restarted."""
         if not self._processes:
             self._restart()
@@ -310,6 +287,10 @@ class Gang:
         self._kill()
         self.start()
         return time.monotonic() - begun
+
+    def _revive(self) -> None:
+        if not self._alive():
+            self._restart()
 
     def _alive(self) -> bool:
         return bool(self._processes) and all(process.poll() is None for process in self._processes)

@@ -82,14 +82,6 @@ class Timed:
     """Time to enqueue, for some of the calls; none under the interpreter, which does not enqueue."""
 
 
-@dataclass(frozen=True)
-class TimedOverhead:
-    """Microseconds of the host in an operator's host overhead, per call; none under the interpreter."""
-
-    isolated: list[float]
-    host: list[float]
-
-
 class Stopwatch:
     """Times calls on one rank. All ranks make the same calls in the same order with the same numbers.
 
@@ -151,9 +143,9 @@ class Stopwatch:
             return []
         return [self._isolated_time(call) for _ in range(calls)]
 
-    def time_overhead(self, call: Callable[[], object], calls: int) -> TimedOverhead:
-        """Time a ``call`` that enqueues nothing, as calls that do are timed: isolated, and back to back. Each less the
-        same of no call at all. Collective.
+    def time_overhead(self, call: Callable[[], object], calls: int) -> tuple[list[float], list[float]]:
+        """Microseconds of a ``call`` that enqueues nothing, timed as calls that do: isolated, and back to back. Each
+        less the same of no call at all; none under the interpreter. Collective.
         """
 
         def overhead() -> None:
@@ -165,9 +157,9 @@ class Stopwatch:
         for _ in range(WARM_CALLS):
             overhead()
         if self._machine.is_interpreter:
-            return TimedOverhead([], [])
+            return [], []
         isolated = [self._isolated_time(overhead) - self._isolated_time(nothing) for _ in range(calls)]
-        return TimedOverhead(isolated, [self._enqueueing(overhead, HOST_CALLS) - self._enqueueing(nothing, HOST_CALLS)])
+        return isolated, [self._enqueueing(overhead, HOST_CALLS) - self._enqueueing(nothing, HOST_CALLS)]
 
     def time_barrier(self, warmup: int, calls: int) -> dict[str, tuple[float, ...]]:
         """Times of a launch that is nothing but the barrier of all ranks, and of an empty one. Collective."""

@@ -11,23 +11,11 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from autotune.agreement import Agreement, Released
-from autotune.config import Config
 from autotune.errors import GangError
 from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
-from autotune.outcome import Evaluation, HostOverhead, Latency
 from autotune.problem import Problem
-from autotune.ranks.evaluation import (
-    SPIN_LIMITS,
-    MeasurePlan,
-    check_same_work,
-    evaluate,
-    kind_of,
-    measure_overhead,
-    measure_parts,
-    measure_rates,
-    prove,
-)
+from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, check_same_work, kind_of
 from autotune.ranks.protocol import Done, Failed, Reply, Request, SetUp
 from autotune.ranks.rank import Rank
 from autotune.settings import HEAP_BYTES
@@ -49,7 +37,7 @@ class _StillHere:
     """Rank 0 has no request yet; the others keep waiting without a time-out."""
 
 
-class ProgramRanks:
+class ProgramRanks(AllRanks):
     """Rank 0 calls ``lead`` and the others ``follow``; all ranks carry out rank 0's requests.
 
     No process can be killed here. A rank that fails in an expected way reports at the next barrier, which releases the
@@ -60,19 +48,14 @@ class ProgramRanks:
     restarts = 0
 
     def __init__(
-        self,
-        workload: Workload,
-        task: Task[Problem],
-        agreement: Agreement,
-        group: Any,
-        warm_call: str = "",
+        self, workload: Workload, task: Task[Problem], agreement: Agreement, group: Any, warm_call: str = ""
     ) -> None:
         """``group``, a gloo group over all ranks, serves the heap alone; ``warm_call``: see ``MeasureOverhead``.
 
         Nothing is allocated before a request.
         """
-        self._workload, self._problem, self._machine = workload, task.problem, task.machine
-        self._agreement, self._group, self._warm_call = agreement, group, warm_call
+        self.workload, self.problem, self.machine = workload, task.problem, task.machine
+        self._agreement, self._group, self.warm_call = agreement, group, warm_call
         self._heap: SymmetricHeap | None = None
         self._rank: Rank | None = None
         self._over = False
@@ -115,38 +98,19 @@ class ProgramRanks:
             self._heap = None
 
     def start(self) -> None:
-        failed = self._everyone(SetUp(reference_of(self._workload), self._problem.as_dict()), "start")
+        failed = self.everyone(SetUp(reference_of(self.workload), self.problem.as_dict()), "start")
         if isinstance(failed, Failed):
             raise GangError(f"the problem could not be set up: {failed.reason}")
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
         """Switch to another problem, whose heap is no larger; ``start`` has the ranks set it up."""
-        self._workload, self._problem = workload, problem
+        self.workload, self.problem = workload, problem
 
     def close(self) -> None:
         """Send no more requests: the loop was interrupted, perhaps within a request."""
         self._over = True
 
-    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
-        return evaluate(self._everyone, self._workload, Task(self._problem, self._machine), config, seed, plan)
-
-    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
-        """Check a winner once more, for far longer; None if every result is right. ``latency`` in microseconds."""
-        return prove(self._everyone, self._workload, Task(self._problem, self._machine), config, seed, latency)
-
-    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
-        """Latencies of the operation's parts alone; empty on a failure."""
-        return measure_parts(self._everyone, plan)
-
-    def measure_overhead(self) -> HostOverhead | None:
-        """The price of an operator's call beside the bound call; None where the workload has no operator."""
-        return measure_overhead(self._everyone, self._warm_call)
-
-    def measure_rates(self, dtype: str) -> dict[str, float]:
-        """Rates of a device and its links per microsecond, by resource; empty on a failure."""
-        return measure_rates(self._everyone, dtype)
-
-    def _everyone(self, request: Request, phase: str) -> list[Done] | Failed:
+    def everyone(self, request: Request, phase: str) -> list[Done] | Failed:
         try:
             self._agreement.broadcast(lambda: request)
         except GangError:
@@ -179,10 +143,10 @@ class ProgramRanks:
 
     def _opened(self) -> Rank:
         if self._rank is None:
-            wanted = HEAP_BYTES.value() or self._workload.heap_bytes(self._problem)
+            wanted = HEAP_BYTES.value() or self.workload.heap_bytes(self.problem)
             self._heap = open_heap(wanted, self._group)
             self._heap.host_barrier = self._agreement.barrier
-            self._rank = Rank(self._heap, self._machine, SPIN_LIMITS[kind_of(self._machine)])
+            self._rank = Rank(self._heap, self.machine, SPIN_LIMITS[kind_of(self.machine)])
         return self._rank
 
 

@@ -168,10 +168,10 @@ class Rank:
             call = opened(self._workload, self._task, self._operation, self._heap)
             if call is None:
                 return Done(self.fingerprint)
-            timed = self._stopwatch.time_overhead(call, request.calls)
+            isolated, host = self._stopwatch.time_overhead(call, request.calls)
         except (InputError, NotImplementedError):  # a user's workload, whose operator takes no such call
             return Done(self.fingerprint)
-        return Done(self.fingerprint, times=tuple(timed.isolated), host=tuple(timed.host))
+        return Done(self.fingerprint, times=tuple(isolated), host=tuple(host))
 
     def _turn(self, request: Turn) -> Reply:
         """Time a config, prepared anew unless it was the last one's, with the inputs that are there."""

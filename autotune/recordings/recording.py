@@ -14,7 +14,7 @@ from autotune.errors import InputError
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
-from autotune.search_spaces import Constraint, Dimension, Space
+from autotune.search_spaces import Space
 from autotune.workloads import Workload
 from autotune.workloads.guard import WHOLE
 
@@ -73,22 +73,6 @@ class Recording:
                 f"a recording of {self.workload} does not fit the space of {workload.name}: {why}; record it again"
             )
         return space.restricted(self.dimensions, self.lifted)
-
-    def own_space(self) -> Space:
-        """The space from the recording alone, for a kernel that is not a workload here: every recorded config is valid.
-
-        Numeric dimensions count as ordered.
-        """
-        recorded = {tuple(config[name] for name in self.dimensions) for config in self.evaluations}
-        dimensions = [
-            Dimension(name, tuple(values), ordinal=all(type(value) is int for value in values))
-            for name, values in self.dimensions.items()
-        ]
-        valid = Constraint(
-            "recorded", tuple(self.dimensions), lambda setting, **values: tuple(values.values()) in recorded,
-            "not in the recording",
-        )  # fmt: skip
-        return Space(*dimensions, constraints=(valid,))
 
     def reduced(self, workload: Workload) -> Workload:
         """The workload with the reduced space instead of its own, for the tuning loop over a ``Replay``."""

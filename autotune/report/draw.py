@@ -127,14 +127,14 @@ def nice(span: float) -> float:
     return float(f"{next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.999 * span):.10g}")
 
 
-def line_at(value: float, text: str, *, vertical: bool = False, colour: str = GREY) -> Option:
+def line_at(value: float, text: str, *, vertical: bool = False) -> Option:
     """A dashed line across a chart with a word at its end."""
     place = "insideEndBottom" if vertical else "insideEndTop"
     return {
         "xAxis" if vertical else "yAxis": value,
         "name": f"{shown(text)}: {microseconds(value)}",
-        "lineStyle": {"color": colour, "type": "dashed", "width": 1.5},
-        "label": {"formatter": cut(shown(text)), "position": place, "color": colour, "fontSize": 11},
+        "lineStyle": {"color": GREY, "type": "dashed", "width": 1.5},
+        "label": {"formatter": cut(shown(text)), "position": place, "color": GREY, "fontSize": 11},
     }
 
 

@@ -1,4 +1,4 @@
-"""A result as named lines, for a terminal or a notebook."""
+"""A result as named lines, for a terminal."""
 
 from __future__ import annotations
 

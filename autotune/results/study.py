@@ -19,15 +19,13 @@ from autotune.db.values import key_values
 from autotune.errors import InputError
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
-from autotune.results.figures import INTERPRETER_NOTE, dashed, drift_text, evaluated, problem_text
+from autotune.results.figures import INTERPRETER_NOTE, dashed, drift_text, evaluated
 from autotune.results.knobs import Knob, knobs_of
-from autotune.results.lines import entry_lines
 from autotune.results.order import config_in_order, fields_in_order
 from autotune.results.repeat import command_of, copies, repeat_of
 from autotune.results.result import Result
 from autotune.search_spaces import Space
 from autotune.taxes.result import Taxes, summary
-from autotune.text import html_table
 from autotune.tuning.finals import FINAL, disqualified, drift, in_finals, of_search
 from autotune.workloads import Workload
 
@@ -283,12 +281,6 @@ class Study:
                 for name in ("best", "disqualified", "endings", "knobs", "knob_notes")
             },
         }
-
-    def _repr_html_(self) -> str:
-        """Summary for notebooks; the page has the rest."""
-        lines = entry_lines(self.result) if self.result is not None else []
-        notes = [("note", note) for note in self.notes]
-        return html_table(f"{self.title} {problem_text(self.problem)}", [*lines, *notes, ("again", self.repeat)])
 
 
 def mode_of(config: Config) -> str:

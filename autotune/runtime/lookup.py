@@ -19,7 +19,6 @@ from autotune.problem import Problem
 from autotune.runtime.entries import LOCK, Entries, Measured, Served, forget_entries, read_entries, serve
 from autotune.settings import default_database_url
 from autotune.task import Task
-from autotune.text import html_table
 from autotune.workloads import Workload, provenance_of, workload
 
 versions()  # read from the packages' metadata now, not in the first look-up of a program that is at work
@@ -44,15 +43,6 @@ class Found:
         default: ``dtype=bf16 … routing=zipf exponent=1.0``.
         """
         return "" if self.entry is None else fields_text(self.entry.key.fields)
-
-    def _repr_html_(self) -> str:
-        rows = [("source", self.source), ("reason", self.reason)]
-        if self.entry is not None:
-            from autotune.results.lines import entry_lines
-            from autotune.results.result import Result
-
-            rows += [("tuned for", self.tuned_for), *entry_lines(Result.of(self.entry))]
-        return html_table("Found", [*rows, *((name, str(value)) for name, value in self.config.items())])
 
     @classmethod
     def of(cls, served: Served) -> Found | None:

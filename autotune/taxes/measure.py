@@ -6,15 +6,16 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from autotune.config import Config
 from autotune.errors import AutotuneError
 from autotune.machine import Machine
-from autotune.outcome import Evaluation, Latency
+from autotune.outcome import Evaluation
 from autotune.problem import Problem
 from autotune.ranks.early_stop import slowest
 from autotune.ranks.evaluation import MeasurePlan, kind_of, warm_from
+from autotune.ranks.gang import Gang
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Trace, Turn
 from autotune.task import Task
 from autotune.taxes.result import Doses, Taxes
@@ -44,19 +45,6 @@ DELAYED = ("E1", "B", "D", "F")
 FEWEST_ROUNDS = 2
 
 T = TypeVar("T")
-
-
-class Ranks(Protocol):
-    """The interface of a gang for this protocol; tests use one without ranks."""
-
-    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
-        pass
-
-    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
-        pass
-
-    def turn(self, request: Turn | MeasureBarrier | Trace) -> list[Done] | Failed:
-        pass
 
 
 @dataclass(frozen=True)
@@ -143,7 +131,7 @@ def _invalid(workload: Workload, task: Task[Problem], rung: Config) -> str | Non
 class Course:
     """The measurement as it goes: turns of rungs that are left, and their times so far."""
 
-    ranks: Ranks
+    ranks: Gang
     machine: Machine
     amount: Amount
     watch: Callable[[str, int, int], None]
@@ -251,7 +239,7 @@ Dose = Callable[[str, float], list[Done]]
 
 
 def measure(
-    workload: Workload, task: Task[Problem], ranks: Ranks, winner: Config, base: Base, amount: Amount,
+    workload: Workload, task: Task[Problem], ranks: Gang, winner: Config, base: Base, amount: Amount,
     watch: Callable[[str, int, int], None] = lambda phase, done, of: None, trace: bool = False,
 ) -> Taxes:  # fmt: skip
     """Measure the ladder of a problem, and both doses; with ``trace`` also one traced call. ``ranks`` are running.

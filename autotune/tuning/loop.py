@@ -160,6 +160,7 @@ class _Run:
             ahead.fill(self._ask)
             if not ahead:
                 self.progress.exhausted = True
+                self.progress.settled = self._search.is_settled
                 break
             asked = time.monotonic()
             candidate, refused = ahead.take()

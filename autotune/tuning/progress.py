@@ -50,7 +50,9 @@ class Progress:
     restarts: int = 0
     spent: Spent = field(default_factory=Spent)
     exhausted: bool = False
-    """True once the search has found no config that it has not tried."""
+    """True once the search has found no config that it has not tried; …"""
+    settled: bool = False
+    """… and true where there are others, but none that promises to gain anything."""
     resumed: int = 0
     """Trials found in the store when the run began."""
     regime: Regime = DEFAULT_REGIME

@@ -55,16 +55,15 @@ class Descriptor:
 def descriptor_of(name: str) -> Descriptor:
     """The descriptor of a workload named as for ``workload``, which it loads only if it is not a built-in one."""
     built_in = name.replace("-", "_")
-    kind = _problem_type(built_in) if _is_light(built_in) else None
-    if kind is None:
-        found = workload(name)
-        return Descriptor(found.name, found.problem_type, name)
-    return Descriptor(built_in, kind, built_in)
+    if built_in in BUILT_IN:
+        return Descriptor(built_in, _problem_type(built_in), built_in)
+    found = workload(name)
+    return Descriptor(found.name, found.problem_type, name)
 
 
 def installed_descriptor(name: str) -> Descriptor:
     """The descriptor of a workload of a stored name, which never loads a file. Raises UnknownWorkload."""
-    if not _is_light(name):
+    if name not in BUILT_IN:
         installed_workload(name)
     return descriptor_of(name)
 
@@ -72,33 +71,21 @@ def installed_descriptor(name: str) -> Descriptor:
 @functools.cache
 def installed_provenance(name: str) -> Provenance:
     """``provenance_of`` the workload of a stored name. Raises UnknownWorkload."""
-    if not _is_light(name):
+    if name not in BUILT_IN:
         return provenance_of(installed_workload(name))
     file = PACKAGE / "workloads" / "built_in" / f"{name}.py"
     return Provenance(source_hash=source_hash(file, ()), space=space_of(name).fingerprint(), **versions())
 
 
 @functools.cache
-def _is_light(name: str) -> bool:
-    """True for a built-in workload whose problem and space lie in modules of their own."""
-    return name in BUILT_IN and (PACKAGE / "kernels" / name / "problem.py").is_file() and _declares(name) is not None
-
-
-def _declares(name: str) -> str | None:
-    """The module in which the modes of a built-in workload are declared, or its space."""
-    files = (PACKAGE / "kernels" / name / f"{module}.py" for module in ("modes", "space"))
-    return next((file.stem for file in files if file.is_file()), None)
-
-
-@functools.cache
 def space_of(name: str) -> Space:
-    """The space of a built-in workload."""
-    space: Space = importlib.import_module(f"autotune.kernels.{name}.{_declares(name)}").SPACE
+    """The space of a built-in workload, from where its modes are declared, or from its own module."""
+    declared = (PACKAGE / "kernels" / name / "modes.py").is_file()
+    space: Space = importlib.import_module(f"autotune.kernels.{name}.{'modes' if declared else 'space'}").SPACE
     return space
 
 
 @functools.cache
-def _problem_type(name: str) -> type[Problem] | None:
+def _problem_type(name: str) -> type[Problem]:
     found = vars(importlib.import_module(f"autotune.kernels.{name}.problem")).values()
-    kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Problem)]
-    return next((kind for kind in kinds if getattr(kind, "workload", None) == name), None)
+    return next(kind for kind in found if isinstance(kind, type) and getattr(kind, "workload", None) == name)

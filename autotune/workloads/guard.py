@@ -17,18 +17,20 @@ from autotune.errors import AutotuneError, InvalidConfig, WorkloadError
 from autotune.task import Task
 from autotune.workloads.tolerance import Error, Tolerance
 
+Fits = Callable[[Any], bool]
+
 WHOLE = "whole_space"
 """Attribute of a workload whose ``space`` a recording has reduced: its methods answer for all of it, as they do for
 built-in ones, and the tuner leaves out what the reduced one lacks."""
 
 
 def guard(kind: type[Any]) -> None:
-    """Put a guard before the methods of ``CHECKS`` and of ``RESULTS`` that a class of workloads has or inherits, and
+    """Put a guard before the methods of ``ANSWERS`` and of ``RESULTS`` that a class of workloads has or inherits, and
     those of ``RESULTS`` before its kernels' methods.
     """
-    for name, check in CHECKS.items():
+    for name in ANSWERS:
         if (method := _unguarded(kind, name)) is not None:
-            setattr(kind, name, _guarded(method, check))
+            setattr(kind, name, _guarded(method, name))
     guard_results(kind)
     kernels = type(inspect.getattr_static(kind, "kernels", None))
     if is_users(kernels):
@@ -52,7 +54,7 @@ def _unguarded(kind: type[Any], name: str) -> Callable[..., Any] | None:
     return method if wanted and not getattr(method, "__isabstractmethod__", False) else None
 
 
-def _checked(method: Callable[..., Any], fits: Callable[[Any], bool], words: str) -> Callable[..., Any]:
+def _checked(method: Callable[..., Any], fits: Fits, words: str) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
         found = method(self, *arguments, **named)
@@ -64,7 +66,9 @@ def _checked(method: Callable[..., Any], fits: Callable[[Any], bool], words: str
     return call
 
 
-def _guarded(method: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    fits, words = ANSWERS[name]
+
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
         try:
@@ -72,10 +76,14 @@ def _guarded(method: Callable[..., Any], check: Callable[..., Any]) -> Callable[
         except AutotuneError:
             raise
         except (Exception, SystemExit) as error:  # a user's method may raise anything
-            raise WorkloadError(f"workload {self.name}: {method.__name__} raised {_told(error)}") from error
-        if named:
-            arguments = tuple(inspect.signature(method).bind(self, *arguments, **named).arguments.values())[1:]
-        return check(self, found, *arguments)
+            raise WorkloadError(f"workload {self.name}: {name} raised {_told(error)}") from error
+        if name == "predict":
+            return found if fits(found) else None  # a model without an answer orders nothing, and ends no run
+        if not fits(found) or (name == "default_problem" and not isinstance(found, self.problem_type)):
+            raise WorkloadError(f"workload {self.name}: {name} gave {found!r}; it must return {words}")
+        for where, config in CONFIGS.get(name, lambda found: {})(found).items():
+            _check_config(self, where, config, *arguments, *named.values())
+        return index(found) if name == "heap_bytes" else found
 
     call.guarded = True  # type: ignore[attr-defined]
     return call
@@ -88,108 +96,62 @@ def _told(error: BaseException) -> str:
     return f"{text} ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name})"
 
 
-def _problem(workload: Any, found: Any, *_: Any) -> Any:
-    kind = workload.problem_type
-    if not isinstance(found, kind):
-        raise WorkloadError(
-            f"workload {workload.name}: default_problem gave {found!r}; it must return a {kind.__name__}"
-        )
-    return found
-
-
-def _default(workload: Any, found: Any, task: Task[Any]) -> Any:
-    return _config(workload, "default_config", found, task)
-
-
-def _first(workload: Any, found: Any, task: Task[Any]) -> Any:
-    if not isinstance(found, list | tuple):
-        raise WorkloadError(f"workload {workload.name}: first_configs gave {found!r}; it must return a list of Config")
-    return [_config(workload, "first_configs", each, task) for each in found]
-
-
-def _baselines(workload: Any, found: Any, task: Task[Any]) -> Any:
-    if not isinstance(found, dict):
-        raise WorkloadError(
-            f"workload {workload.name}: baselines gave {found!r}; it must return a dictionary of Config"
-        )
-    return {name: _config(workload, f"baselines[{name!r}]", each, task) for name, each in found.items()}
-
-
-def _config(workload: Any, where: str, found: Any, task: Task[Any]) -> Config:
-    """Raises where it is none of the space: it would be served, or measured, unseen by anybody."""
-    if not isinstance(found, Config):
-        raise WorkloadError(f"workload {workload.name}: {where} gave {found!r}; expected an autotune.config.Config")
-    space = vars(workload).get(WHOLE, workload.space)
-    violation = space.violation(found, task)
+def _check_config(workload: Any, where: str, found: Config, task: Task[Any]) -> None:
+    """Raises InvalidConfig where it is none of the space: it would be served, or measured, unseen by anybody."""
+    violation = vars(workload).get(WHOLE, workload.space).violation(found, task)
     if violation is not None:
         raise InvalidConfig(f"workload {workload.name}: {where} is not valid for {task.problem}: {violation}")
-    return found
 
 
-def _prediction(workload: Any, found: Any, *_: Any) -> float | None:
-    """None unless it is a time: a model without an answer orders nothing, and ends no run."""
-    fits = isinstance(found, int | float) and math.isfinite(found) and found > 0
-    return float(found) if fits else None
+def _a(kind: type[Any]) -> Fits:
+    return lambda found: isinstance(found, kind)
 
 
-def _tolerance(workload: Any, found: Any, problem: Any, *of_config: Any) -> Tolerance:
-    if not isinstance(found, Tolerance):
-        method = "tolerance_of" if of_config else "tolerance"
-        raise WorkloadError(f"workload {workload.name}: {method} gave {found!r}; it must return a Tolerance")
-    return found
-
-
-def _reason(workload: Any, found: Any, *_: Any) -> str | None:
-    if found is not None and not (isinstance(found, str) and found):
-        raise WorkloadError(
-            f"workload {workload.name}: unlike_measured gave {found!r}; it must return a reason in words, or None"
-        )
-    return found
-
-
-def _hash(workload: Any, found: Any, *_: Any) -> str:
-    if not isinstance(found, str) or not found:
-        raise WorkloadError(f"workload {workload.name}: source_hash gave {found!r}; it must return a text")
-    return found
-
-
-def _bytes(workload: Any, found: Any, *_: Any) -> int:
-    if not isinstance(found, SupportsIndex) or index(found) < 0:
-        raise WorkloadError(f"workload {workload.name}: heap_bytes gave {found!r}; it must return a number of bytes")
-    return index(found)
-
-
-CHECKS: dict[str, Callable[..., Any]] = {
-    "default_problem": _problem,
-    "default_config": _default,
-    "first_configs": _first,
-    "baselines": _baselines,
-    "tolerance": _tolerance,
-    "tolerance_of": _tolerance,
-    "unlike_measured": _reason,
-    "source_hash": _hash,
-    "heap_bytes": _bytes,
-    "predict": _prediction,
-}
-"""Checks of a method's result, by its name; called with the result and the method's own arguments, in their order."""
-
-
-def _listed(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _listed(fits: Fits) -> Fits:
     return lambda found: isinstance(found, list | tuple) and all(map(fits, found))
 
 
-def _has(*names: str) -> Callable[[Any], bool]:
+def _named(fits: Fits) -> Fits:
+    return lambda found: isinstance(found, dict) and all(map(fits, found.values()))
+
+
+def _has(*names: str) -> Fits:
     return lambda found: all(hasattr(found, name) for name in names)
 
 
-RESULTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+def _is_text(found: Any) -> bool:
+    return isinstance(found, str) and bool(found)
+
+
+ANSWERS: dict[str, tuple[Fits, str]] = {
+    "default_problem": (_has("world_size"), "a problem of its problem_type"),
+    "default_config": (_a(Config), "an autotune.config.Config"),
+    "first_configs": (_listed(_a(Config)), "a list of Config"),
+    "baselines": (_named(_a(Config)), "a dictionary of Config"),
+    "tolerance": (_a(Tolerance), "a Tolerance"),
+    "tolerance_of": (_a(Tolerance), "a Tolerance"),
+    "unlike_measured": (lambda found: found is None or _is_text(found), "a reason in words, or None"),
+    "source_hash": (_is_text, "a text"),
+    "heap_bytes": (lambda found: isinstance(found, SupportsIndex) and index(found) >= 0, "a number of bytes"),
+    "predict": (lambda found: isinstance(found, int | float) and math.isfinite(found) and found > 0, "microseconds"),
+}
+"""Checks of what a user's workload answers to the driver, and the words for it."""
+
+CONFIGS: dict[str, Callable[[Any], dict[str, Config]]] = {
+    "default_config": lambda found: {"default_config": found},
+    "first_configs": lambda found: {f"first_configs[{place}]": each for place, each in enumerate(found)},
+    "baselines": lambda found: {f"baselines[{name!r}]": each for name, each in found.items()},
+}
+"""Answers whose configs have to be of the space, each by its place."""
+
+RESULTS: dict[str, tuple[Fits, str]] = {
     "operation": (_has("refresh", "prepare", "error"), "an Operation"),
     "prepare": (callable, "a function that enqueues one call"),
     "inputs": (_listed(_has("data_ptr")), "a list of tensors"),
     "outputs": (_listed(_has("data_ptr")), "a list of tensors"),
-    "error": (lambda found: isinstance(found, Error), "an Error"),
-    "error_of": (lambda found: isinstance(found, Error), "an Error"),
-    "parts": (lambda found: isinstance(found, dict) and all(map(callable, found.values())), "functions by name"),
+    "error": (_a(Error), "an Error"),
+    "error_of": (_a(Error), "an Error"),
+    "parts": (_named(callable), "functions by name"),
     "tensors": (dataclasses.is_dataclass, "its tensors_type, a dataclass of tensors"),
     "scratch": (lambda found: found is None or _has("poison")(found), "poison and tensors, or None"),
     "plan": (_listed(_has("kernel", "arguments")), "a list of Launch"),

@@ -17,7 +17,7 @@ from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.search_spaces import Space
 from autotune.task import Task
-from autotune.workloads.input_sets import DrawnSets, InputSets
+from autotune.workloads.input_sets import InputSets
 from autotune.workloads.interface import Operation, Run, Workload
 from autotune.workloads.tolerance import Error
 
@@ -175,7 +175,7 @@ class DrawnOperation(LaunchedOperation[P, T, S]):
 
     def input_sets(self, seed: int) -> InputSets:
         self.refresh(seed)
-        return DrawnSets(self, self.count)
+        return self
 
     def error(self) -> Error:
         return self.error_of(self.outputs(), self._number)

@@ -15,7 +15,8 @@ from autotune.db import Provenance
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
-from autotune.recordings import Recording, write
+from autotune.recordings.file import write
+from autotune.recordings.recording import Recording
 from autotune.task import Task
 from autotune.workloads import workload
 

@@ -17,7 +17,7 @@ from search_strategies import Table, ours, randomly, sequential, tpe
 from autotune.config import Config
 from autotune.outcome import Evaluation
 from autotune.ranks.evaluation import MeasurePlan
-from autotune.recordings import Replay
+from autotune.recordings.replay import Replay
 
 BENCH = Path(__file__).parents[2] / "bench" / "search_quality.py"
 MEASURED = BENCH.parent / "recordings" / "rs-2048.json.gz"

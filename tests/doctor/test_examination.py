@@ -8,7 +8,7 @@ import pytest
 from fake_host import FakeHost
 
 from autotune.doctor import Verdict, examine
-from autotune.doctor.checks import checks
+from autotune.doctor.examination import checks
 
 URL = "sqlite:////data/cache.db"
 NAMES = list(checks(URL))

@@ -32,7 +32,7 @@ class Told:
     def put(self, number: int) -> None:
         self.events.append(f"put {number}")
 
-    def error(self, number: int, outputs: list[torch.Tensor]) -> Error:
+    def error_of(self, outputs: list[torch.Tensor], number: int) -> Error:
         self.events.append(f"compare {number}")
         return Error(float(outputs[0][0]), 0.0)
 

@@ -12,7 +12,7 @@ import pytest
 from every_mode import whole
 
 from autotune.ranks.early_stop import ERROR_RATE, LEAST_INTERESTING, clearly_slower, in_parts
-from autotune.recordings import read
+from autotune.recordings.file import read
 from autotune.tuning import EFFORTS
 
 RECORDINGS = Path(__file__).parents[2] / "bench" / "recordings"

@@ -11,7 +11,7 @@ from fakes import LAPTOP
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome, Regime
 from autotune.ranks import evaluation
-from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.evaluation import AllRanks, MeasurePlan
 from autotune.ranks.measure import combine
 from autotune.ranks.protocol import (
     Check,
@@ -34,8 +34,10 @@ PROBLEM = FOUND.problem_type(m=32, n=64, k=64, world_size=2)
 CONFIG = Config({"mode": "bsp", "launch": "eager"})
 
 
-class Ranks:
+class Ranks(AllRanks):
     """Two ranks that note requests and reply ever slower times, without an error."""
+
+    workload, problem, machine, warm_call = FOUND, PROBLEM, LAPTOP, ""
 
     def __init__(self, scale: float = 1.0, host: float = 0.0) -> None:
         self.asked: list[Request] = []
@@ -49,17 +51,17 @@ class Ranks:
             return Done("", times=tuple(900.0 + 10 * i + rank for i in range(request.calls)))
         return Done("")
 
-    def __call__(self, request: Request, phase: str) -> list[Done] | Failed:
+    def everyone(self, request: Request, phase: str) -> list[Done] | Failed:
         self.asked.append(request)
         replies = [self.reply(request, rank) for rank in range(2)]
         failed = [reply for reply in replies if isinstance(reply, Failed)]
         return failed[0] if failed else [reply for reply in replies if isinstance(reply, Done)]
 
-    def evaluate(self, plan: MeasurePlan, config: Config = CONFIG) -> Evaluation:
-        return evaluation.evaluate(self, FOUND, Task(PROBLEM, LAPTOP), config, 7, plan)
+    def evaluated(self, plan: MeasurePlan, config: Config = CONFIG) -> Evaluation:
+        return self.evaluate(config, 7, plan)
 
-    def prove(self) -> Evaluation | None:
-        return evaluation.prove(self, FOUND, Task(PROBLEM, LAPTOP), CONFIG, 7, 100.0)
+    def proved(self) -> Evaluation | None:
+        return self.prove(CONFIG, 7, 100.0)
 
     @property
     def kinds(self) -> list[str]:
@@ -72,7 +74,7 @@ class Ranks:
 
 def test_the_phases_of_an_evaluation() -> None:
     ranks = Ranks()
-    found = ranks.evaluate(MeasurePlan(warmup=2, screen=5, iterations=15))
+    found = ranks.evaluated(MeasurePlan(warmup=2, screen=5, iterations=15))
     assert ranks.kinds == ["Compile", "Check", "Measure", "Measure", "Measure", "Recheck"]
     _, check, *parts, recheck = ranks.asked
     assert parts == [Measure(2, 5), Measure(0, 5), Measure(0, 5)]
@@ -97,18 +99,18 @@ def test_only_what_is_clearly_slower_in_the_regime_is_dropped(
 ) -> None:
     ranks = Ranks(host=host)
     times = (incumbent,) * 40 if incumbent is not None else ()
-    found = ranks.evaluate(MeasurePlan(0, 5, 15, times, isolated=15 if host else 0, regime=regime))
+    found = ranks.evaluated(MeasurePlan(0, 5, 15, times, isolated=15 if host else 0, regime=regime))
     assert found.latency is not None and found.latency.iterations == iterations
     assert (ranks.kinds[-1] == "Recheck") == (iterations == 15), "what is dropped is not compared again"
 
 
 def test_what_the_host_needs_is_the_slowest_ranks_and_an_isolated_call_is_measured_where_asked_for() -> None:
     ranks = Ranks(host=700.0)
-    found = ranks.evaluate(MeasurePlan(2, 5, 5, isolated=3))
+    found = ranks.evaluated(MeasurePlan(2, 5, 5, isolated=3))
     assert ranks.kinds == ["Compile", "Check", "Measure", "MeasureIsolated", "Recheck"]
     assert found.latency is not None and (found.latency.host, found.latency.isolated) == (701.0, 911.0)
     assert found.latency.median == 301.0 and found.times == (701.0,) * 5, "pipelined, the host is the slower one"
-    device = ranks.evaluate(MeasurePlan(2, 5, 5, regime=Regime.GRAPH))
+    device = ranks.evaluated(MeasurePlan(2, 5, 5, regime=Regime.GRAPH))
     assert device.times == (101.0, 201.0, 301.0, 401.0, 501.0)
     assert device.latency is not None and device.latency.isolated is None
 
@@ -126,7 +128,7 @@ def test_long_calls_run_at_the_clocks_that_last_and_very_long_ones_a_few_times(
     scale: float, plan: MeasurePlan, measured: list[tuple[int, int]]
 ) -> None:
     ranks = Ranks(scale)
-    ranks.evaluate(plan)
+    ranks.evaluated(plan)
     assert ranks.measured == [Measure(*each) for each in measured]
 
 
@@ -137,7 +139,7 @@ def test_a_wrong_result_is_not_measured(wrong: Done) -> None:
             return wrong if isinstance(request, Check) and rank == 1 else super().reply(request, rank)
 
     ranks = Wrong()
-    found = ranks.evaluate(MeasurePlan())
+    found = ranks.evaluated(MeasurePlan())
     assert found.outcome is Outcome.WRONG_RESULT and found.reason.startswith("rank 1: ")
     assert ("perhaps not all was written" in found.reason) is math.isnan(wrong.overall)
     assert ranks.kinds == ["Compile", "Check"]
@@ -151,7 +153,7 @@ def test_ranks_are_apart_by_a_call_but_never_so_far_that_a_wait_times_out(
 ) -> None:
     """The last of two ranks is at most five seconds late, under the interpreter."""
     ranks = Ranks(scale)
-    ranks.evaluate(MeasurePlan())
+    ranks.evaluated(MeasurePlan())
     recheck = ranks.asked[-1]
     assert isinstance(recheck, Recheck)
     assert (recheck.stagger, recheck.pause) == pytest.approx((stagger, pause))
@@ -165,7 +167,7 @@ def test_the_error_kept_is_the_largest_of_both_checks_and_of_all_ranks(larger: t
                 return Done("", overall=1e-4 * (2 - rank))
             return Done("", overall=5e-5) if isinstance(request, Check | Recheck) else super().reply(request, rank)
 
-    assert Inexact().evaluate(MeasurePlan()).error == 2e-4
+    assert Inexact().evaluated(MeasurePlan()).error == 2e-4
 
 
 def test_each_config_is_held_to_its_own_tolerance() -> None:
@@ -177,8 +179,8 @@ def test_each_config_is_held_to_its_own_tolerance() -> None:
             return Done("", overall=allowed.overall) if isinstance(request, Check) else super().reply(request, rank)
 
     fused = FOUND.default_config(Task(PROBLEM, LAPTOP))
-    assert Coarse().evaluate(MeasurePlan()).outcome is Outcome.MEASURED
-    assert Coarse().evaluate(MeasurePlan(), fused).outcome is Outcome.WRONG_RESULT
+    assert Coarse().evaluated(MeasurePlan()).outcome is Outcome.MEASURED
+    assert Coarse().evaluated(MeasurePlan(), fused).outcome is Outcome.WRONG_RESULT
 
 
 def test_a_proof_draws_other_inputs_for_all_of_its_calls_and_ends_at_the_first_that_is_wrong(
@@ -192,7 +194,7 @@ def test_a_proof_draws_other_inputs_for_all_of_its_calls_and_ends_at_the_first_t
 
     monkeypatch.setitem(evaluation.PROOF_CALLS, "interpreter", 13)
     ranks = WrongAtLast()
-    assert ranks.prove() is None
+    assert ranks.proved() is None
     _, check, *rechecks = ranks.asked
     assert isinstance(check, Check)
     calls = [(each.seed, each.bursts * each.calls) for each in rechecks if isinstance(each, Recheck)]
@@ -200,28 +202,29 @@ def test_a_proof_draws_other_inputs_for_all_of_its_calls_and_ends_at_the_first_t
     assert len({check.seed, *(seed for seed, _ in calls)}) == 4
     ranks = WrongAtLast()
     ranks.wrong_at = 4
-    found = ranks.prove()
+    found = ranks.proved()
     assert found is not None and found.outcome is Outcome.WRONG_RESULT and len(ranks.asked) == 4
 
 
 @pytest.mark.parametrize(("wanted", "calls"), [(3, [3, 3, 3]), (8, [5, 5, 5])])
 def test_there_are_no_more_isolated_calls_than_others_before_each_look(wanted: int, calls: list[int]) -> None:
     ranks = Ranks()
-    ranks.evaluate(MeasurePlan(isolated=wanted))
+    ranks.evaluated(MeasurePlan(isolated=wanted))
     assert [each.calls for each in ranks.asked if isinstance(each, MeasureIsolated)] == calls
 
 
 def test_the_time_of_a_restart_is_not_the_phase_s(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 
-    def everyone(request: Request, phase: str) -> list[Done] | Failed:
-        nonlocal now
-        now += 12.0
-        crashed = Failed(Outcome.CRASHED, "rank 1 died", broken=True, restart=10.0)
-        return crashed if phase == "check" else [Done(""), Done("")]
+    class Crashing(Ranks):
+        def everyone(self, request: Request, phase: str) -> list[Done] | Failed:
+            nonlocal now
+            now += 12.0
+            crashed = Failed(Outcome.CRASHED, "rank 1 died", broken=True, restart=10.0)
+            return crashed if phase == "check" else [Done(""), Done("")]
 
     monkeypatch.setattr(evaluation, "time", SimpleNamespace(perf_counter=lambda: now))
-    found = evaluation.evaluate(everyone, FOUND, Task(PROBLEM, LAPTOP), CONFIG, 7, MeasurePlan())
+    found = Crashing().evaluated(MeasurePlan())
     assert found.seconds == {"compile": 12.0, "check": 2.0, evaluation.RESTART: 10.0}
 
 
@@ -239,10 +242,10 @@ def test_of_parts_and_rates_the_slowest_rank_counts_and_a_failure_leaves_all_out
             wanted = {name: time for name, time in times.items() if request.only in (None, name)}
             return Done("", parts={name: (time,) * request.iterations for name, time in wanted.items()})
 
-    parts = evaluation.measure_parts(Parts(), MeasurePlan(2, 5, 5))
+    parts = Parts().measure_parts(MeasurePlan(2, 5, 5))
     medians = {name: each.median for name, each in parts.items()}
     assert medians == ({} if fails == "gemm" else {"gather": 101.0, "gemm": 200.0})
-    assert evaluation.measure_rates(Parts(), "bf16") == ({} if fails else {"links": 99.0, "flops": 50.0})
+    assert Parts().measure_rates("bf16") == ({} if fails else {"links": 99.0, "flops": 50.0})
 
 
 def test_the_slowest_rank_of_each_iteration_counts() -> None:

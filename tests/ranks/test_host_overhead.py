@@ -8,7 +8,7 @@ import pytest
 
 from autotune.machine import machine
 from autotune.outcome import HostOverhead, Outcome
-from autotune.ranks.evaluation import measure_overhead
+from autotune.ranks.evaluation import AllRanks
 from autotune.ranks.gang import Gang
 from autotune.ranks.measure import WARM_CALLS
 from autotune.ranks.protocol import Done, Failed, MeasureOverhead, Request
@@ -27,7 +27,8 @@ def test_ranks_call_the_door_that_they_are_told(tmp_path: Path, monkeypatch: pyt
         assert {file.name: len(file.read_text()) for file in tmp_path.iterdir()} == {
             "rank 0": WARM_CALLS, "rank 1": WARM_CALLS,
         }  # fmt: skip
-        assert measure_overhead(gang._everyone, WARM_CALL) is None and measure_overhead(gang._everyone, "") is None
+        for gang.warm_call in (WARM_CALL, ""):
+            assert gang.measure_overhead() is None
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,12 @@ def test_ranks_call_the_door_that_they_are_told(tmp_path: Path, monkeypatch: pyt
 def test_the_slowest_rank_s_door_counts(answers: list[Done] | Failed, price: HostOverhead | None) -> None:
     asked: list[Request] = []
 
-    def everyone(request: Request, phase: str) -> list[Done] | Failed:
-        asked.append(request)
-        return answers
+    class Ranks(AllRanks):
+        warm_call = WARM_CALL
 
-    assert measure_overhead(everyone, WARM_CALL) == price
+        def everyone(self, request: Request, phase: str) -> list[Done] | Failed:
+            asked.append(request)
+            return answers
+
+    assert Ranks().measure_overhead() == price
     assert [each.warm_call for each in asked if isinstance(each, MeasureOverhead)] == [WARM_CALL]

@@ -11,7 +11,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 if TYPE_CHECKING:
-    from autotune.recordings import Recording
+    from autotune.recordings.recording import Recording
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,8 @@ from fakes import EIGHT_GPUS, FakeGang, FakeScreen
 
 from autotune.config import Value
 from autotune.db import Store
-from autotune.recordings import Recording, record
+from autotune.recordings.recorder import record
+from autotune.recordings.recording import Recording
 from autotune.task import Task
 from autotune.workloads import workload
 

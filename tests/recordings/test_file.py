@@ -13,7 +13,8 @@ from fakes import EIGHT_GPUS
 from reduced_space import FOUND
 
 from autotune.errors import InputError
-from autotune.recordings import Recording, read, write
+from autotune.recordings.file import read, write
+from autotune.recordings.recording import Recording
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from autotune.ranks.evaluation import MeasurePlan
-from autotune.recordings import Replay
-from autotune.recordings import read as read_file
+from autotune.recordings.file import read as read_file
+from autotune.recordings.replay import Replay
 from autotune.task import Task
 from autotune.workloads import workload
 

@@ -12,7 +12,8 @@ from reduced_space import ALLOWED, FOUND, PROBLEM, recorded
 from autotune.db import Store
 from autotune.errors import InputError
 from autotune.outcome import Outcome
-from autotune.recordings import Recording, read, write
+from autotune.recordings.file import read, write
+from autotune.recordings.recording import Recording
 from autotune.task import Task
 
 

@@ -14,7 +14,8 @@ from autotune.db import Store
 from autotune.errors import InputError
 from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
-from autotune.recordings import Recording, Replay
+from autotune.recordings.recording import Recording
+from autotune.recordings.replay import Replay
 from autotune.task import Task
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.workloads import workload

@@ -1,4 +1,4 @@
-"""Many problems: the map, speedups and shares by size, and what is stale or missing."""
+"""Many problems: the map, and what is stale or missing."""
 
 from __future__ import annotations
 

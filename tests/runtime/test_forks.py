@@ -92,7 +92,7 @@ def test_a_fork_does_not_wait_for_a_lookup_that_hangs(url: str, monkeypatch: pyt
 
 FORKED_IN_FIRST_USES = """
 import importlib, os, threading, torch, triton
-import autotune, autotune.recordings, autotune.workloads
+import autotune, autotune.nn, autotune.workloads
 
 PROBLEM = autotune.AllGatherGemm(m=64, n=64, k=64, world_size=2)
 CONFIGS = [triton.Config({"BLOCK": block}) for block in (8, 16)]
@@ -106,7 +106,7 @@ def kernel(x, n, BLOCK: triton.language.constexpr):
 USES = {
     "a workload": lambda: autotune.workloads.workload("moe_dispatch"),
     "a lazy name": lambda: autotune.moe_dispatch,
-    "a lazy name of a package": lambda: autotune.recordings.read,
+    "a lazy name of a package": lambda: autotune.nn.ColumnParallelLinear,
     "a look-up": lambda: autotune.lookup("all_gather_gemm", PROBLEM),
     "a launch": lambda: kernel[(1,)](X, 8),
 }

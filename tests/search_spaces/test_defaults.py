@@ -16,7 +16,7 @@ from fakes import LAPTOP
 
 from autotune.errors import InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
-from autotune.recordings import read
+from autotune.recordings.file import read
 from autotune.task import Task
 from autotune.workloads import workload
 

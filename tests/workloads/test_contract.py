@@ -20,7 +20,6 @@ from fakes import LAPTOP, latency_of
 from ranks_of_functions import run_ranks
 
 import autotune
-from autotune import recordings
 from autotune.config import Config
 from autotune.errors import InvalidConfig
 from autotune.heap.arena import ALIGNMENT
@@ -28,6 +27,8 @@ from autotune.kernels.launching.tensors import Allocate, meta
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
+from autotune.recordings.file import read, write
+from autotune.recordings.recording import Recording
 from autotune.search_spaces import Space
 from autotune.task import Task
 from autotune.workloads import Workload, names, provenance_of, workload
@@ -70,14 +71,14 @@ def test_defaults_are_valid_everywhere(found: Workload, machine: Machine, world_
 def test_a_recording_of_its_problem_comes_back(found: Workload, tmp_path: Path) -> None:
     problem, file = found.default_problem(H100, 4), tmp_path / "table.json.gz"
     config = found.default_config(Task(problem, H100))
-    recording = recordings.Recording(
+    recording = Recording(
         workload=found.name, problem=problem.as_dict(), machine=H100, provenance=provenance_of(found),
         recorded_at=datetime.now(UTC), origin="synthetic", restriction={},
         dimensions={name: dimension.values for name, dimension in found.space.dimensions.items()},
         evaluations={config: Evaluation(Outcome.MEASURED, latency=latency_of(5.0))},
     )  # fmt: skip
-    recordings.write(recording, file)
-    again = recordings.read(file)
+    write(recording, file)
+    again = read(file)
     assert again.problem_of(found) == problem and list(again.evaluations) == [config]
 
 

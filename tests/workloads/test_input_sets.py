@@ -14,7 +14,7 @@ from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.workloads import experts, gemm
 from autotune.workloads.comparison import drawn
-from autotune.workloads.input_sets import SETS, DrawnSets, Refreshed, poison
+from autotune.workloads.input_sets import SETS, Refreshed, poison
 from autotune.workloads.tolerance import Error
 
 
@@ -78,20 +78,10 @@ def test_sets_that_an_operation_draws_one_by_one_are_put_back_and_judged_each_by
         sets.put(number)
         results.append((2 * operation.x).clone())
     assert len(set(operation.seeds)) == sets.count == SETS == 3
-    errors = [[sets.error(number, [result]).overall for result in results] for number in range(SETS)]
+    errors = [[sets.error_of([result], number).overall for result in results] for number in range(SETS)]
     assert all((errors[i][j] == 0) == (i == j) for i, j in itertools.product(range(SETS), repeat=2))
     following = Refreshed(Doubling(), 6)
     assert not set(following._seeds) & set(sets._seeds), "an evaluation's own seeds follow each other"
-
-
-def test_sets_that_an_operation_draws_together_go_by_their_numbers() -> None:
-    asked: list[Any] = []
-    operation: Any = SimpleNamespace(put=asked.append, error_of=lambda outputs, number: (outputs, number))
-    sets, outputs = DrawnSets(operation, 4), [torch.zeros(1)]
-    for number in range(sets.count):
-        sets.put(number)
-        assert sets.error(number, outputs) == (outputs, number)  # type: ignore[comparison-overlap]
-    assert asked == [0, 1, 2, 3]
 
 
 def test_poison_is_what_no_result_is() -> None:

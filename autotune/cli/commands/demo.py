@@ -21,7 +21,8 @@ from autotune.errors import InputError, UnknownWorkload
 from autotune.task import Task
 
 if TYPE_CHECKING:
-    from autotune.recordings import Recording, Replay
+    from autotune.recordings.recording import Recording
+    from autotune.recordings.replay import Replay
     from autotune.tuning import Result
 
 
@@ -52,7 +53,8 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
 
     The result goes into a database of its own, and no look-up serves it.
     """
-    from autotune.recordings import read, tables
+    from autotune.recordings import tables
+    from autotune.recordings.file import read
 
     recorded = read(tables.file_of(table))
     ranks = recorded.problem.get("world_size")
@@ -67,7 +69,7 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
         from autotune.cli.commands import report
         from autotune.cli.entry_filter import EntryFilter
 
-        report.write(EntryFilter(), None, None, str(place), open=True)
+        report.report(EntryFilter(), db=str(place), open=True)
 
 
 def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: int) -> tuple[Result, Path]:
@@ -77,7 +79,7 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
     from autotune.cli.watch import watching
     from autotune.db import Store
     from autotune.machine import INTERPRETED
-    from autotune.recordings import Replay
+    from autotune.recordings.replay import Replay
     from autotune.tuning import EFFORTS, limits_of, tune
     from autotune.tuning.screening import Screen
     from autotune.workloads import installed_workload
@@ -93,9 +95,10 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
     provenance = recorded.provenance.as_replay(recorded.recorded_at)
     with _emptied(table) as place, Store.open(place) as store:
         # Nothing is compiled, as under the interpreter; and one round: a table answers the same each time.
-        with Screen(reduced, Task(problem, INTERPRETED)) as screen, watching(problem, where) as watch:
+        task = Task(problem, recorded.machine)
+        with Screen(reduced, Task(problem, INTERPRETED)) as screen, watching(task, where=where) as watch:
             result = tune(
-                reduced, Task(problem, recorded.machine), store, replay, screen, budget=budget,
+                reduced, task, store, replay, screen, budget=budget,
                 effort=replace(EFFORTS[effort], rounds=1, routings=0), seed=seed, provenance=provenance,
                 watch=lambda progress: watch(progress) if progress.trials else None,
             )  # fmt: skip

@@ -29,14 +29,6 @@ from autotune.text import Table, counted
 from autotune.workloads import provenance_of
 
 
-def show() -> None:
-    """Show one cache entry in full; on a miss, the fields in which the nearest entry differs."""
-
-
-def lookup() -> None:
-    """Print the config a program would get: exact, of a range, nearest or default."""
-
-
 def show_entry(
     request: Request, regime: RegimeName = DEFAULT_REGIME.value, study: InStudy = None, db: Database = None,
     json: Json = False,

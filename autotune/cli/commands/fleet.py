@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, TimeoutExpired
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +20,7 @@ from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code, requested
 from autotune.cli.options import Database, Json, database_option, masked, one_of, refuse
 from autotune.errors import FleetError, InputError
-from autotune.processes.bound import start_bound
+from autotune.processes.python import with_search_path
 from autotune.settings import DATABASE, default_database_url
 from autotune.task import Task
 from autotune.text import Table, counted
@@ -187,13 +188,12 @@ def examine(name: str, url: str) -> None:
 
     ``tune doctor`` is a process of its own, which leaves no context on the GPUs behind.
     """
-    doctor = start_bound(
-        "autotune.cli", "doctor", "--json", environment={**os.environ, DATABASE.name: url}, stdout=PIPE, stderr=DEVNULL
-    )
+    command = [sys.executable, "-P", "-m", "autotune.cli", "doctor", "--json"]
+    environment = with_search_path({**os.environ, DATABASE.name: url})
     try:
-        findings = json.loads(doctor.communicate(timeout=EXAMINATION_SECONDS)[0])["findings"]
-    except (TimeoutExpired, ValueError) as error:
-        doctor.kill()
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=EXAMINATION_SECONDS)
+        findings = json.loads(done.stdout)["findings"]
+    except (subprocess.TimeoutExpired, ValueError) as error:
         raise FleetError(f"{name} cannot be examined; run tune doctor there") from error
     if broken := [f"{each['check']}: {each['found']}" for each in findings if each["verdict"] == "broken"]:
         raise FleetError(f"{name} is not used: {'; '.join(broken)}; run tune doctor there")
@@ -207,10 +207,9 @@ def _tune(machine: Machine, store: Store, ranks: Ranks, asked: Asked, begun: Wat
     workload, problem, options = asked.workload, asked.problem, dict(asked.options)
     seed = options.get("seed", 0)
     effort, limits = limits_of(machine, options.get("effort"), options.get("trials"), options.get("budget"), seed)
-    session.check_work(Task(problem, machine))
-    with watching(
-        problem, session.devices_text(Task(problem, machine)), ratios=not machine.is_interpreter
-    ) as view:  # fmt: skip
+    task = Task(problem, machine)
+    session.check_work(task)
+    with watching(task) as view:
 
         def watch(progress: Progress) -> None:
             begun(progress)
@@ -219,7 +218,7 @@ def _tune(machine: Machine, store: Store, ranks: Ranks, asked: Asked, begun: Wat
         try:
             gang, screen = ranks.of(asked)
             return tune(
-                workload, Task(problem, machine), store, gang, screen, budget=limits, seed=seed, watch=watch,
+                workload, task, store, gang, screen, budget=limits, seed=seed, watch=watch,
                 effort=EFFORTS[effort if asked.search else "quick"], regime=asked.regime, search=asked.search,
             )  # fmt: skip
         except Exception as error:  # whatever it is: the ranks may be in the midst of a request

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands.held_out import HeldOut, compared
 from autotune.cli.commands.sizes import Sizes
 from autotune.cli.commands.tune import Effort, Force, OptunaStorage, Seconds, Seed, Trials, say_where
 from autotune.cli.interrupts import exit_code
@@ -21,7 +20,7 @@ from autotune.db import Entry
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.results.figures import Ratio, microseconds, options_text
+from autotune.results.figures import Ratio, microseconds, options_text, ratio
 from autotune.results.result import Result
 from autotune.task import Task
 from autotune.text import Table
@@ -31,22 +30,11 @@ if TYPE_CHECKING:
     from autotune import tuning
     from autotune.cli.commands.grid_progress import GridProgress
     from autotune.db import Store
-    from autotune.runtime.lookup import Found
     from autotune.tuning import Budget, Evaluator
     from autotune.tuning.live import LiveStorage
     from autotune.tuning.screening import Screen
 
 HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with the config before")
-
-Apart = Annotated[
-    str | None,
-    typer.Option(
-        "--held-out",
-        metavar="N,N|N..N",
-        help="Sizes to tune last, to measure what they would lose with a neighbour's config.",
-    ),
-]
-
 
 Verify = Annotated[
     bool,
@@ -55,10 +43,6 @@ Verify = Annotated[
         help="Measure sizes between those searched, with the configs of both: look-ups then serve the whole range.",
     ),
 ]
-
-
-def grid() -> None:
-    """Tune a workload for many sizes: a list (16,64,256) or a range that doubles (1..1024)."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +55,6 @@ class Row:
     """The latency here of the previous size's winner over this winner's, in the same finals; None if it was not in
     them.
     """
-    held_out: HeldOut | None = None
     verified: bool = False
     """True if nothing was searched at this size."""
 
@@ -81,9 +64,8 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         found = self.result.to_dict() if self.result is not None else {"latency": None}
-        apart = {"held_out": self.held_out.as_dict()} if self.held_out is not None else {}
         before = self.before and self.before.value
-        return {"sizes": self.sizes, "verified": self.verified, "with_neighbour": before, **found, **apart}
+        return {"sizes": self.sizes, "verified": self.verified, "with_neighbour": before, **found}
 
     def cells(self) -> list[str]:
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items()) + " verified" * self.verified
@@ -133,21 +115,19 @@ class Bench:
 
         self.gang.turn_to(self.workload, problem)
         self.screen.turn_to(self.workload, problem)
-        valid = [
-            config for config in lent if self.workload.space.violation(config, Task(problem, self.machine)) is None
-        ]
-        ratios, where = not self.machine.is_interpreter, session.devices_text(Task(problem, self.machine))
-        with watching(problem, where, progress.render, ratios=ratios) as watch:
+        task = Task(problem, self.machine)
+        valid = [config for config in lent if self.workload.space.violation(config, task) is None]
+        with watching(task, progress.render) as watch:
             return tune(
-                self.workload, Task(problem, self.machine), self.store, self.gang, self.screen, budget=self.limits,
+                self.workload, task, self.store, self.gang, self.screen, budget=self.limits,
                 effort=EFFORTS[self.effort if search else "quick"], seed=self.seed, force=self.force, watch=watch,
                 extra_finalists=valid, regime=self.regime, live=self.live, search=search,
             )  # fmt: skip
 
 
 def tune_grid(
-    request: Request, held_out: Apart = None, verify: Verify = True, budget: Seconds = None, trials: Trials = None,
-    effort: Effort = None, seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
+    request: Request, verify: Verify = True, budget: Seconds = None, trials: Trials = None, effort: Effort = None,
+    seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
     optuna_storage: OptunaStorage = None, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Sizes are lists (16,64,256), of which every combination is tuned, or ranges (1..8192), of which a few sizes are
@@ -162,10 +142,9 @@ def tune_grid(
     machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)
-    sizes = Sizes.of(request, held_out, machine, verify)
-    every = [*sizes.every, *sizes.apart, *sizes.verified]
-    problems = [Request(workload, {**request.given, **each}).problem(machine) for each in every]
-    searched = len(every) - len(sizes.verified)
+    sizes = Sizes.of(request, machine, verify)
+    problems = [Request(workload, {**request.given, **each}).problem(machine) for each in sizes.every]
+    searched = len(sizes.searched)
     for problem in problems:
         session.check_work(Task(problem, machine))
     say_where(Task(problems[0], machine))
@@ -185,8 +164,8 @@ def tune_grid(
             progress = GridProgress(HEADER, to_tune, limits.seconds)
             for place, problem in enumerate(problems):
                 progress.next_size()
-                measure = _row if place < searched else _verified
-                rows.append(measure(bench, problem, sizes, rows, progress))
+                before = rows[-1].entry if rows else None
+                rows.append(_row(bench, problem, sizes.varied, before, progress, search=place < searched))
                 progress.done(rows[-1].cells())
     except KeyboardInterrupt:
         interrupted = True
@@ -195,9 +174,6 @@ def tune_grid(
     elif rows:
         by_size = sorted(rows, key=lambda row: [row.sizes[name] for name in sizes.varied])
         output.data(output.columns(Table(HEADER, [row.cells() for row in by_size])))
-        for row in rows:
-            if row.held_out is not None:
-                output.data(row.held_out.line())
         for line in range_lines(rows, sizes):
             output.data(line)
     if interrupted:
@@ -209,28 +185,33 @@ def tune_grid(
         raise typer.Exit(1)
 
 
-def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progress: GridProgress) -> Row:
-    """Tune one size; raises KeyboardInterrupt if the user interrupts it."""
+def _row(
+    bench: Bench, problem: Problem, varied: Sequence[str], before: Entry | None, progress: GridProgress, *, search: bool
+) -> Row:
+    """Tune one size, with the winner of the one before in its finals, or verify it; raises KeyboardInterrupt if the
+    user interrupts it.
+    """
     from autotune.cli.watch import is_live
 
-    here = {name: getattr(problem, name) for name in sizes.varied}
+    here = {name: getattr(problem, name) for name in varied}
     if not is_live():  # else it stands above the view
-        output.say(f"{progress.line()}{': ' if here else ''}{options_text(here)}")
-    lent = _lent(bench, problem, before) if len(before) >= len(sizes.every) else None
-    last = before[-1].entry if before else None
-    tried = [lent.config] if lent is not None else []
-    if last is not None:
-        tried.append(last.winner.config)
-    result = bench.tune(problem, tried, progress)
+        output.say(f"{progress.line()}{': ' if here else ''}{options_text(here)}{'' if search else ', verified'}")
+    tried = [before.winner.config] if before is not None and search else []
+    result = bench.tune(problem, tried, progress, search)
     if result.interrupted:
         raise KeyboardInterrupt
-    entry = result.entry
-    quotient = compared(entry, last.winner.config, bench.store) if entry is not None and last is not None else None
-    apart = None
-    if lent is not None:
-        times = compared(entry, lent.config, bench.store) if entry is not None else None
-        apart = HeldOut(sizes.dimension, getattr(problem, sizes.dimension), lent, times)
-    return Row(here, entry, quotient, apart)
+    ratios = [compared(result.entry, config, bench.store) for config in tried] if result.entry is not None else []
+    return Row(here, result.entry, next(iter(ratios), None), verified=not search)
+
+
+def compared(entry: Entry, config: Config, store: Store) -> Ratio | None:
+    """Latency of a config over an entry's winner, by the rounds of its finals; None if it was not in them or failed
+    there.
+    """
+    from autotune.tuning.finals import in_finals
+
+    latency = in_finals(store.trials(entry.study_id)).get(config)
+    return None if latency is None else ratio(latency, entry.winner.latency.bound, Regime(entry.key.regime))
 
 
 def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
@@ -240,7 +221,7 @@ def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
     told = [
         (row, row.result.speedup.ratio.value)
         for row in rows
-        if row.held_out is None and row.result and row.result.speedup and row.result.speedup.ratio
+        if row.result and row.result.speedup and row.result.speedup.ratio
     ]
     verified = [ratio for row, ratio in told if row.verified]
     if not verified:
@@ -248,28 +229,3 @@ def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
     spans = [(name, [row.sizes[name] for row, _ in told]) for name in sizes.along]
     where = ", ".join(f"{name}={min(values)} to {max(values)}" for name, values in spans)
     return [claim(where, [ratio for row, ratio in told if not row.verified], verified)]
-
-
-def _verified(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progress: GridProgress) -> Row:
-    """Measure one size with the winners of its neighbours; raises KeyboardInterrupt if the user interrupts it."""
-    from autotune.cli.watch import is_live
-
-    here = {name: getattr(problem, name) for name in sizes.varied}
-    if not is_live():
-        output.say(f"{progress.line()}: {options_text(here)}, verified")
-    result = bench.tune(problem, [], progress, search=False)
-    if result.interrupted:
-        raise KeyboardInterrupt
-    return Row(here, result.entry, None, verified=True)
-
-
-def _lent(bench: Bench, problem: Problem, others: list[Row]) -> Found:
-    """The config that a look-up would serve if only the sizes that are not held out were tuned."""
-    from autotune.runtime.entries import Entries, Measured, fastest_of_modes
-    from autotune.runtime.lookup import choose
-
-    def measured(entry: Entry) -> Measured:
-        return fastest_of_modes(bench.store.trials(entry.study_id), bench.regime)
-
-    entries = [row.entry for row in others if row.entry is not None and row.held_out is None]
-    return choose(bench.workload, Task(problem, bench.machine), Entries(entries, measured), bench.regime)

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from autotune.model_runs.dense import DenseLayers
     from autotune.models.architecture import Architecture
     from autotune.models.forward import Forward, Plan
+    from autotune.models.problem_lists import ProblemList
     from autotune.problem import Problem
 
 NEVER = "never"
@@ -92,16 +94,16 @@ Listed = Annotated[bool, typer.Option("--list", help="Write the list of problems
 class ModelPlan:
     """The model and the ranks' shares of it, or a list of problems: the options by their names."""
 
-    config: Path
-    tp: int | None = None
-    tokens: str = TOKENS
-    dtype: str | None = None
-    scales: str | None = None
-    separate: bool = False
-    sequence_parallel_from: str = SHARDED_FROM
-    context: str | None = None
-    zipf: float = 0.0
-    experts_by_width: bool = False
+    config: Config
+    tp: Ranks = None
+    tokens: Tokens = TOKENS
+    dtype: Dtype = None
+    scales: Scales = None
+    separate: Separate = False
+    sequence_parallel_from: Sharded = SHARDED_FROM
+    context: Contexts = None
+    zipf: Zipf = 0.0
+    experts_by_width: ByWidth = False
 
     @property
     def given(self) -> dict[str, bool]:
@@ -109,32 +111,24 @@ class ModelPlan:
         options = [field for field in dataclasses.fields(self) if field.name != "config"]
         return {f"--{dashed(each.name)}": getattr(self, each.name) != each.default for each in options}
 
-    @property
-    def is_list(self) -> bool:
-        from autotune.models.problem_lists import LISTS
+    @cached_property
+    def listed(self) -> ProblemList | None:
+        """The list of problems, if that is what was given."""
+        from autotune.models.problem_lists import LISTS, ProblemList
 
-        return self.config.suffix in LISTS
-
-    @property
-    def options(self) -> dict[Problem, dict[str, Any]]:
-        """The options that the entries of a list of problems have themselves."""
-        from autotune.models.problem_lists import options_of
-
-        return options_of(self.config) if self.is_list else {}
+        return ProblemList(self.config) if self.config.suffix in LISTS else None
 
     def searched(self, problems: Sequence[Problem]) -> set[Problem]:
         """The problems to search; the others are verified between them."""
-        from autotune.models.problem_lists import searched_of
         from autotune.models.spans import to_search
 
-        return searched_of(self.config) if self.is_list else to_search(problems)
+        return to_search(problems) if self.listed is None else self.listed.searched
 
     def forwards(self, machine: Machine, regime: Regime) -> list[Forward]:
         from autotune.models.forward import forwards
-        from autotune.models.problem_lists import forward_of
 
-        if self.is_list:
-            return [forward_of(self.config, regime, machine)]
+        if self.listed is not None:
+            return [self.listed.forward(regime, machine)]
         found, plan = self.read(machine)
         _tell_left_out(found, plan, self.dtype)
         return forwards(found, plan, parse_sizes(self.tokens, "--tokens"))
@@ -169,10 +163,7 @@ class ModelPlan:
 
 
 def model(
-    config: Config, tp: Ranks = None, tokens: Tokens = TOKENS, dtype: Dtype = None, scales: Scales = None,
-    separate: Separate = False, sequence_parallel_from: Sharded = SHARDED_FROM, context: Contexts = None,
-    zipf: Zipf = 0.0, experts_by_width: ByWidth = False,
-    measure: Measured = False, layers: Layers = None, list_only: Listed = False, file: Output = None,
+    plan: ModelPlan, measure: Measured = False, layers: Layers = None, list_only: Listed = False, file: Output = None,
     budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: OwnSeed = None, force: Force = False,
     regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
@@ -187,9 +178,6 @@ def model(
     Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
     """
     chosen = regime_of(regime)
-    plan = ModelPlan(
-        config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width
-    )
     _check_together(plan, measure, layers, list_only, json)
     if list_only:
         tuning = {"--trials": trials, "--effort": effort, "--seed": seed, "--force": force}
@@ -206,7 +194,8 @@ def model(
     found = plan.forwards(machine, chosen)
     run = plan.layers(machine, layers, db, chosen) if measure else None
     problems = _checked(found, machine)
-    searches = _searches(problems, plan.options, machine, budget, trials, effort, seed)
+    own = plan.listed.options if plan.listed is not None else {}
+    searches = _searches(problems, own, machine, budget, trials, effort, seed)
     say_where(Task(problems[0], machine))
     with session.open_store(db) as store:
         result = ModelResult(found, machine, chosen)
@@ -243,7 +232,7 @@ def _check_together(plan: ModelPlan, measure: bool, layers: int | None, list_onl
         raise InputError("--measure tunes first, and --list tunes nothing: choose one")
     if json and list_only:
         raise InputError("--json prints results, and --list, which is YAML, has none: choose one")
-    if plan.is_list:
+    if plan.listed is not None:
         if measure:
             raise InputError(f"--measure builds a model by its config.json; {plan.config.name} is a list of problems")
         refuse(plan.given, f"for a model's config.json, and {plan.config.name} is a list of problems")
@@ -251,11 +240,11 @@ def _check_together(plan: ModelPlan, measure: bool, layers: int | None, list_onl
 
 def _write_list(plan: ModelPlan, regime: Regime, budget: str | None, file: Path | None) -> None:
     from autotune.models.gains import expected_gains, shares
-    from autotune.models.problem_lists import LISTS, check_plain, write_list
+    from autotune.models.problem_lists import LISTS, write_list
     from autotune.tuning.effort import parse_duration
 
-    if plan.is_list:
-        check_plain(plan.config, budget is not None)
+    if plan.listed is not None:
+        plan.listed.check_plain(budget is not None)
     output.check_ending(file, LISTS)
     machine = session.machine()
     found = plan.forwards(machine, regime)

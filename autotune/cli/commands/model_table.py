@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from autotune.device_rates import Rates, rates_of
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
@@ -18,7 +19,6 @@ from autotune.text import shortened
 
 if TYPE_CHECKING:
     from autotune.db import Entry
-    from autotune.device_rates import Rates
     from autotune.models.forward import Call, Forward
 
 HEADER = ("forward", "layer", "operator", "sizes", "calls", "before", "after", "times as fast", "mode", "share")
@@ -90,9 +90,7 @@ class ModelResult:
     @property
     def rates(self) -> Rates | None:
         """Rates of this device, for operations that do not communicate."""
-        from autotune.models.gains import known_rates
-
-        return known_rates(self.machine)
+        return rates_of(self.machine)
 
     def predicted(self, forward: Forward) -> tuple[float, float, float]:
         """Microseconds of a forward before and after, and of what communicates nothing, which is part of both.

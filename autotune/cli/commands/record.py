@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands.tune import Effort, say_where
+from autotune.cli.commands.tune import Effort, say_where, task_here
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, Request
 from autotune.config import Value
 from autotune.errors import InputError, NotTuned
 from autotune.results.figures import config_text, device_text, latency_text, plain
-from autotune.task import Task
 
 if TYPE_CHECKING:
     from autotune.search_spaces import Space
@@ -42,41 +41,35 @@ Lift = Annotated[
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Refuse a space of more than N configs.")]
 
 
-def record() -> None:
-    """Measure every config of a reduced space into a table that bench/search_quality.py replays without a GPU."""
-
-
 def record_workload(
     request: Request, out: Out, values: Values = "", lift: Lift = None, limit: Limit = MOST_CONFIGS,
     effort: Effort = None, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Failed configs are recorded too. The same command continues an interrupted recording."""
-    from autotune import recordings
     from autotune.cli.watch import bar
     from autotune.db import CacheKey
+    from autotune.recordings import file, recorder
     from autotune.recordings.tables import ENDING
     from autotune.tuning import EFFORTS, limits_of
 
     machine, workload = session.machine_to_measure_on(), request.workload
     chosen, _ = limits_of(machine, effort, None, None)
-    session.check_ranks(request.world_size(machine), machine)
-    problem = request.problem(machine)
-    session.check_work(Task(problem, machine))
+    task = task_here(request, machine)
     allowed = parse_values(values, workload.space)
     output.check_ending(out, (ENDING,))
     output.check_file(out)
-    say_where(Task(problem, machine))
-    default = workload.default_config(Task(problem, machine))
-    if workload.space.restricted(allowed, lift or ()).violation(default, Task(problem, machine)) is not None:
+    say_where(task)
+    default = workload.default_config(task)
+    if workload.space.restricted(allowed, lift or ()).violation(default, task) is not None:
         output.say(f"note: the reduced space does not hold the default config: {config_text(default)}")
     try:
         with (
             session.open_store(db) as store,
-            session.make_screen(workload, Task(problem, machine)) as screen, bar(_line, PLAIN_STEPS) as watch,
-            closing(session.make_gang(workload, Task(problem, machine))) as gang,
+            session.make_screen(workload, task) as screen, bar(_line, PLAIN_STEPS) as watch,
+            closing(session.make_gang(workload, task)) as gang,
         ):  # fmt: skip
-            found = recordings.record(
-                workload, Task(problem, machine), store, gang, screen,
+            found = recorder.record(
+                workload, task, store, gang, screen,
                 allowed=allowed, lifted=lift or (), limit=limit, iterations=EFFORTS[chosen].iterations,
                 watch=lambda done, size: watch("recording", done, size),
             )  # fmt: skip
@@ -91,14 +84,14 @@ def record_workload(
             f"no config could be measured ({_counted(outcomes)}), so there is no table to write; the first: {reason}. "
             "Choose other --values; with another --db the same configs run again"
         )
-    recordings.write(found, out)
+    file.write(found, out)
     fastest = min(measured, key=lambda config: measured[config].median)
     if json:
         best = {"config": dict(fastest), "median": measured[fastest].median}
         output.data_json({"file": str(out), "configs": outcomes.total(), "outcomes": outcomes, "best": best})
         return
     lines = [
-        ("device", device_text(CacheKey.of(Task(problem, machine)))),
+        ("device", device_text(CacheKey.of(task))),
         ("configs", f"{outcomes.total()}: {_counted(outcomes)}"),
         ("best", latency_text(measured[fastest])),
         ("config", config_text(fastest)),

@@ -13,7 +13,7 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.entry_filter import EntryFilter
-from autotune.cli.options import Database, Output, Request, one_of
+from autotune.cli.options import Database, Output, one_of
 from autotune.db import CacheKey, StudyRecord
 from autotune.errors import AutotuneError, InputError, UnknownWorkload
 from autotune.files import write_whole
@@ -44,27 +44,11 @@ All = Annotated[
 Open = Annotated[bool, typer.Option("--open", help="Show the web page in a browser; implies --format html.")]
 
 
-def report(context: typer.Context, format: Format = None, output: Output = None, all: All = False, open: Open = False,
-           db: Database = None) -> None:  # fmt: skip
-    """Report on finished studies; on all workloads if none is named."""
-    if context.invoked_subcommand is None:
-        write(EntryFilter(), format, output, db, open, all)
-    elif (format, output, all, open, db) != (None, None, False, False, None):
-        raise InputError("options of tune report go after the workload's name")
-
-
-def report_workload(
-    request: Request, format: Format = None, output: Output = None, all: All = False, open: Open = False,
+def report(
+    wanted: EntryFilter, format: Format = None, file: Output = None, all: All = False, open: Open = False,
     db: Database = None,
 ) -> None:  # fmt: skip
     """Reports on every finished study that has the given dimensions; without any, on all of them."""
-    write(EntryFilter.of(request), format, output, db, open, all)
-
-
-def write(
-    wanted: EntryFilter, format: str | None, file: Path | None, db: str | None, open: bool, all: bool = False
-) -> None:
-    """Build the reports and write them, the newest first."""
     if not all:  # those pages take a folder, whose name may have a dot
         output.check_ending(file, ENDINGS)
     if format is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.entry_filter import EntryFilter
-from autotune.cli.options import Database, Json, Output, Request, one_of
+from autotune.cli.options import Database, Json, Output, one_of
 from autotune.db import CacheKey, Entry, Provenance
 from autotune.errors import InputError, NoDatabase
 from autotune.files import text_of
@@ -43,25 +44,6 @@ By = Annotated[
 ]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Only results of this device.")]
 InRegime = Annotated[str | None, typer.Option("--regime", **one_of(Regime), help="Only results of this regime.")]
-
-
-def export(
-    context: typer.Context, format: Format = "json", output: Output = None, device: Device = None,
-    regime: InRegime = None, by: By = None, db: Database = None,
-) -> None:  # fmt: skip
-    """Export tuned configs to a file for tune import; of all workloads if none is named."""
-    if context.invoked_subcommand is None:
-        write(EntryFilter(device=device, regime=known(regime)), format, output, by, db)
-    elif (format, output, device, regime, by, db) != ("json", None, None, None, None, None):
-        raise InputError("options of tune export go after the workload's name")
-
-
-def export_workload(
-    request: Request, format: Format = "json", output: Output = None, device: Device = None,
-    regime: InRegime = None, by: By = None, db: Database = None,
-) -> None:  # fmt: skip
-    """Exports every tuned problem that has the given dimensions; without any, all of them."""
-    write(EntryFilter.of(request, device, known(regime)), format, output, by, db)
 
 
 def import_configs(
@@ -97,8 +79,12 @@ def import_configs(
         raise typer.Exit(1)
 
 
-def write(wanted: EntryFilter, format: str, file: Path | None, by: str | None, db: str | None) -> None:
-    """Write the wanted entries in a format, to a file or to stdout."""
+def export(
+    wanted: EntryFilter, format: Format = "json", file: Output = None, device: Device = None, regime: InRegime = None,
+    by: By = None, db: Database = None,
+) -> None:  # fmt: skip
+    """Exports every tuned problem that has the given dimensions; without any, all of them."""
+    wanted = dataclasses.replace(wanted, device=device, regime=None if regime is None else regime_of(regime).value)
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
     output.check_ending(file, DATABASES if format == "optuna" else (".json",))
@@ -120,11 +106,6 @@ def write(wanted: EntryFilter, format: str, file: Path | None, by: str | None, d
         text, left_out = sharing.to_sizes(entries, by)
         output.write(text, file, "configs by size")
         _say_left_out(left_out)
-
-
-def known(regime: str | None) -> str | None:
-    """The regime, if one is named. Raises InputError."""
-    return None if regime is None else regime_of(regime).value
 
 
 def _current(entries: Sequence[Entry]) -> list[Entry]:

@@ -9,10 +9,9 @@ import typer
 from typer.main import get_command
 
 from autotune.cli import output, session
-from autotune.cli.commands import listing, sharing
-from autotune.cli.commands import report as reports
+from autotune.cli.commands import listing
 from autotune.cli.entry_filter import EntryFilter, fields
-from autotune.cli.options import Database, Json, Output, database_option
+from autotune.cli.options import Database, Json, database_option, in_context
 from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
 from autotune.results.figures import dashed
@@ -35,20 +34,18 @@ HELP = (
 
 def command(name: str, function: Callable[..., None], title: str) -> Any:
     """The command for a stored name; the fields of its problem are the words that no option takes."""
+
+    def run(context: typer.Context, **values: Any) -> None:
+        function(_wanted(str(context.info_name), context.args, values.get("db")), **values)
+
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     text = f"{title.format(dashed(name))} {HELP}"
-    single.command(dashed(name), help=text, context_settings=SETTINGS)(function)
+    single.command(dashed(name), help=text, context_settings=SETTINGS)(in_context(run, function))
     return get_command(single)
 
 
-def show(
-    context: typer.Context,
-    study: InStudy = None,
-    db: Database = None,
-    json: Json = False,
-) -> None:
+def show(wanted: EntryFilter, study: InStudy = None, db: Database = None, json: Json = False) -> None:
     """One entry in full, several as a list."""
-    wanted = _wanted(context, db)
     with session.open_store(db, create=False) as store:
         entries = of_study(wanted.entries(store), study)
     if json:
@@ -78,28 +75,9 @@ def present(entries: Sequence[Entry], name: str, db: str | None, workload: Workl
     output.say(f"next: one of them in full: {one}")
 
 
-def report(
-    context: typer.Context, format: reports.Format = None, output: Output = None, all: reports.All = False,
-    open: reports.Open = False, db: Database = None,
-) -> None:  # fmt: skip
-    """Report the results that are stored under this name."""
-    reports.write(_wanted(context, db), format, output, db, open, all)
-
-
-def export(
-    context: typer.Context, format: sharing.Format = "json", output: Output = None, device: sharing.Device = None,
-    regime: sharing.InRegime = None, by: sharing.By = None, db: Database = None,
-) -> None:  # fmt: skip
-    """Write the results that are stored under this name to a file."""
-    sharing.write(_wanted(context, db, device, sharing.known(regime)), format, output, by, db)
-
-
-def _wanted(
-    context: typer.Context, db: str | None, device: str | None = None, regime: str | None = None
-) -> EntryFilter:
+def _wanted(name: str, words: Sequence[str], db: str | None) -> EntryFilter:
     """Raises UnknownWorkload for a name that nothing is stored under, InputError for words that are no fields."""
-    name = str(context.info_name)
-    wanted = EntryFilter(name, fields(context.args), device, regime)
+    wanted = EntryFilter(name, fields(words))
     try:
         with session.open_store(db, create=False) as store:
             known = store.names()

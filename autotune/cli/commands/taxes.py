@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands.tune import say_where
+from autotune.cli.commands.tune import say_where, task_here
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request, masked
 from autotune.db import CacheKey, Entry
@@ -36,10 +36,6 @@ TraceFile = Annotated[
 ]
 
 
-def taxes() -> None:
-    """Measure the taxes of bulk-synchronous programs: kernel launch, bulk synchrony, locality."""
-
-
 def measure_taxes(
     request: Request, rounds: Rounds = None, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None,
     trace: TraceFile = None, json: Json = False,
@@ -54,29 +50,27 @@ def measure_taxes(
     if trace is not None:
         output.check_file(trace)
     machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
-    session.check_ranks(request.world_size(machine), machine)
-    problem = request.problem(machine)
-    session.check_work(Task(problem, machine))
+    task = task_here(request, machine)
     try:
         with session.open_store(db, create=False) as store:
-            entry = _entry(request, Task(problem, machine), wanted, store, db)
+            entry = _entry(request, task, wanted, store, db)
             trials = [
                 (trial.config, trial.evaluation.latency.median)
                 for trial in store.trials(entry.study_id)
                 if trial.evaluation.latency is not None
             ]
     except NoDatabase as error:
-        told = _untuned(request, problem, wanted, db, "has not been tuned here")
+        told = _untuned(request, task.problem, wanted, db, "has not been tuned here")
         raise NoDatabase(f"no database at {masked(db or default_database_url())} yet: {told}") from error
-    say_where(Task(problem, machine))
+    say_where(task)
     winner = entry.winner.config
-    base = choose_base(workload, Task(problem, machine), winner, trials)
+    base = choose_base(workload, task, winner, trials)
     try:
-        with closing(session.make_gang(workload, Task(problem, machine))) as gang, bar(_line) as watch:
+        with closing(session.make_gang(workload, task)) as gang, bar(_line) as watch:
             output.say("starting the ranks")
             gang.start()
             amount, tracing = Amount.on(machine, rounds), trace is not None
-            found = measure(workload, Task(problem, machine), gang, winner, base, amount, watch, tracing)  # type: ignore[arg-type]
+            found = measure(workload, task, gang, winner, base, amount, watch, tracing)  # type: ignore[arg-type]
     except KeyboardInterrupt:
         output.say("interrupted; nothing was stored")
         raise typer.Exit(exit_code()) from None
@@ -89,7 +83,7 @@ def measure_taxes(
         if json:
             output.data_json({**summary(found), "measured": jsonlib.loads(found.to_json())})
         else:
-            output.data(_text(request, Task(problem, machine), entry, found))
+            output.data(_text(request, task, entry, found))
     output.say(f"stored with study {entry.study_id}; next: {request.command('report', db)}")
 
 

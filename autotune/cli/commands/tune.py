@@ -13,6 +13,7 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request, one_of, refuse
+from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 from autotune.task import Task
@@ -46,10 +47,6 @@ OptunaStorage = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Tune again even if the cache has a result.")]
 
 
-def run() -> None:
-    """Tune a workload of your own: tune run FILE:CLASS, CLASS derived from autotune.workloads.Workload."""
-
-
 def tune_workload(
     request: Request, budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0,
     force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
@@ -72,33 +69,36 @@ def tune_workload(
             "--regime": regime != DEFAULT_REGIME,
         }  # fmt: skip
         refuse(searching, "for a search, and --config measures one config as all regimes call it")
-    machine, wanted = session.machine_to_measure_on(), regime_of(regime)
+    machine, wanted, workload = session.machine_to_measure_on(), regime_of(regime), request.workload
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
-    session.check_ranks(request.world_size(machine), machine)
-    problem = request.problem(machine)
-    session.check_work(Task(problem, machine))
-    say_where(Task(problem, machine))
-    workload = request.workload
+    task = task_here(request, machine)
+    say_where(task)
     if config is not None:
-        evaluate(workload, Task(problem, machine), config, effort=EFFORTS[chosen], seed=seed, json=json)
+        evaluate(workload, task, config, effort=EFFORTS[chosen], seed=seed, json=json)
         return
     with session.open_store(db) as store:
         with (
             live_storage(optuna_storage) as live,
-            session.make_screen(workload, Task(problem, machine)) as screen,
-            watching(problem, session.devices_text(Task(problem, machine)), ratios=not machine.is_interpreter) as watch,
-            closing(session.make_gang(workload, Task(problem, machine))) as gang,
-        ):
+            session.make_screen(workload, task) as screen, watching(task) as watch,
+            closing(session.make_gang(workload, task)) as gang,
+        ):  # fmt: skip
             result = tune(
-                workload, Task(problem, machine), store, gang, screen,
-                budget=limits, effort=EFFORTS[chosen], seed=seed, force=force, watch=watch,
-                regime=wanted, live=live,
+                workload, task, store, gang, screen, budget=limits, effort=EFFORTS[chosen], seed=seed, force=force,
+                watch=watch, regime=wanted, live=live,
             )  # fmt: skip
-        summary.present(result, request, problem, store, db=db, json=json)
+        summary.present(result, request, task.problem, store, db=db, json=json)
     if result.interrupted:
         raise typer.Exit(exit_code())
     if result.entry is None:
         raise typer.Exit(1)
+
+
+def task_here(request: Request, machine: Machine) -> Task[Problem]:
+    """The problem on this machine. Raises MachineTooSmall where that cannot run it."""
+    session.check_ranks(request.world_size(machine), machine)
+    task = Task(request.problem(machine), machine)
+    session.check_work(task)
+    return task
 
 
 def say_where(task: Task[Problem]) -> None:

@@ -1,4 +1,4 @@
-"""Many problems of one workload: a map of the modes that win, speedups and shares by size."""
+"""Many problems of one workload: a map of the modes that win."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.report import draw
-from autotune.report.draw import GREY, cut, shown
+from autotune.report.draw import cut, shown
 from autotune.report.view import Chart, Option, Table, View
 from autotune.report.views.crossover import colours_of, margin_text
 from autotune.results.crossover import Point, point, sizes_of, speedup_of
@@ -53,11 +53,8 @@ class Field:
 
 
 def views(studies: Iterable[Study]) -> list[View]:
-    """Two for each workload that has several problems on one machine: the map, and speedups by size."""
-    found = []
-    for field in fields_of(studies):
-        found += [map_view(field), by_size_view(field)]
-    return found
+    """The map of each workload that has several problems on one machine."""
+    return [map_view(field) for field in fields_of(studies)]
 
 
 def fields_of(studies: Iterable[Study]) -> list[Field]:
@@ -139,63 +136,10 @@ def map_options(field: Field) -> Option:
     )  # fmt: skip
 
 
-def by_size_view(field: Field) -> View:
-    """Speedups over the fastest baseline, and shares of the limit."""
-    charts = [
-        Chart(f"{name}-{field.place}", f"{title} by {shown(field.size)}.", by_size_options(field, name, title), 300)
-        for name, title in (("speedup", "times as fast as the fastest baseline"), ("share", "share of the limit"))
-        if any(_value(name, each) is not None for each in field.points)
-    ]
-    header = [field.size, *(line.name for line in field.lines)]
-    rows = [
-        [str(size), *(_both(line.points[size]) if size in line.points else "" for line in field.lines)]
-        for size in field.sizes
-    ]
-    text = f"{_where(field)} The limit is the slower part of the operation alone; in the table, speedup and share."
-    title = f"{field.first.title}: speedups and shares by {shown(field.size)}"
-    return View(f"by-size-{field.place}", title, text, charts, [Table(header, rows, "r" + "l" * len(field.lines))])
-
-
-def by_size_options(field: Field, name: str, title: str) -> Option:
-    """A line for each family of problems."""
-    series: list[Option] = []
-    for line in field.lines:
-        points = [line.points.get(size) for size in field.sizes]
-        data: list[Option] = []
-        for size, each in zip(field.sizes, points, strict=True):
-            value = _value(name, each) if each is not None else None
-            told = f"{shown(field.size)} {size}, {line.name}\n{_both(each)}" if each is not None else ""
-            data.append({"value": None if value is None else round(value, 4), "name": told})
-        series.append({"type": "line", "name": line.name, "data": data, "symbol": "circle", "symbolSize": 7,
-                       "connectNulls": True, "lineStyle": {"width": 2}})  # fmt: skip
-    even = {"yAxis": 1, "lineStyle": {"color": GREY, "type": "dashed"}, "label": {"show": False}}
-    series[0]["markLine"] = draw.mark_lines([even])
-    return draw.base(
-        grid={"left": 8, "right": 20, "top": 56, "bottom": 44},
-        legend=draw.legend(data=[line.name for line in field.lines], selectedMode=False),
-        xAxis={"type": "category", "data": [str(size) for size in field.sizes], "name": cut(shown(field.size), 30),
-               "nameLocation": "middle", "nameGap": 26, "axisLabel": {"hideOverlap": True}},
-        yAxis={"type": "value", "name": title, "nameTextStyle": {"align": "left"}, "scale": True, "splitNumber": 4},
-        series=series,
-    )  # fmt: skip
-
-
 def _where(field: Field) -> str:
     common = problem_text(field.common)
     regime = title_of(field.first.key, field.first.regime)
     return f"{common + ' ' if common else ''}on {device_text(field.first.key)}, {regime}."
-
-
-def _value(name: str, of: Point) -> float | None:
-    if name == "share":
-        return of.result.limit.share if of.result.limit is not None else None
-    found = speedup_of(of)
-    return found.value if found is not None else None
-
-
-def _both(of: Point) -> str:
-    share = _value("share", of)
-    return ", ".join(filter(None, [_speedup(of), f"{share:.2f} of the limit" if share is not None else ""]))
 
 
 def _speedup(of: Point) -> str:

@@ -21,6 +21,11 @@ from autotune.tuning.search.proposer import GUIDED_FROM, Given, Proposal, Propos
 REFUSED = "valid"
 """A trial that violates the constraint of this name was refused unrun: it says nothing about those beside it."""
 
+FEWEST_MEASURED, ENOUGH_IN_VAIN = 40, 12
+"""Configs after which a search may end, and proposals in a row that are not worth a trial, after which it does: with 64
+trials in the median, 0.1 % from what 150 find, 1.0 % at most (six recorded spaces, three seeds each, 2026-11-27).
+"""
+
 LEARNT = (TrialState.COMPLETE, TrialState.PRUNED)
 """States of trials that samplers learn from; by Optuna's convention a failed one counts as deleted."""
 
@@ -119,6 +124,13 @@ class JointSampler(BaseSampler):
                 # Optuna asks no sampler where each parameter has one value.
                 self._claims[number], self._next = self._next, None
             return self._claims[number].source
+
+    @property
+    def is_settled(self) -> bool:
+        """True once the surrogate expects to gain next to nothing, proposal after proposal."""
+        if self._shape is None or self._proposer.measured < FEWEST_MEASURED:
+            return False
+        return self._proposer.in_vain >= ENOUGH_IN_VAIN
 
     def best(self, count: int | None = None) -> list[Config]:
         """The best configs known, the best first."""

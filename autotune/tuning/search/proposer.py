@@ -43,6 +43,9 @@ search rank modes that draw much power too well, by 3 % in all-gather + GEMM at 
 NEAR_SHARE = 0.3
 """Share of the surrogate's proposals that stay in a mode that is near, not the fastest's, to gain on its best."""
 
+WORTH_A_TRIAL = 0.005
+"""Improvement, of a logarithm, that the surrogate expects of a config that is worth a trial."""
+
 PREDICTED = 4
 """Configs that the cost model adds to the first ones, …"""
 
@@ -107,6 +110,8 @@ class Proposer:
         self._random, self._logarithmic = draw, logarithmic
         self._second_opinion = Tpe(given.space, seed)
         self._surrogate = Surrogate(given.space, given.predict)
+        self.in_vain = 0
+        """Favourites of the surrogate in a row of which less than WORTH_A_TRIAL was expected."""
         self._broken = given.space.memoized(given.task)
         self._steps = {
             mode: [
@@ -164,6 +169,11 @@ class Proposer:
         self._second_opinion.forget(config)
         if again:
             self._known.discard(config)
+
+    @property
+    def measured(self) -> int:
+        """Configs with a value."""
+        return len(self._measured)
 
     def value(self, config: Config) -> float:
         """A config's measured value, infinite where there is none."""
@@ -239,7 +249,9 @@ class Proposer:
             pool = self._pool(measured)
             if pool:
                 targets = measured if self._logarithmic else _by_their_spread(measured)
-                return Proposal(self._surrogate.most_promising(pool, targets, self._failed, pending), "surrogate")
+                favourite = self._surrogate.most_promising(pool, targets, self._failed, pending)
+                self.in_vain = self.in_vain + 1 if self._surrogate.expected < WORTH_A_TRIAL else 0
+                return Proposal(favourite, "surrogate")
         return None
 
     def _near_mode(self) -> dict[Config, float]:

@@ -44,9 +44,16 @@ class Search:
         self._sampler = JointSampler(seed, given, logarithmic=True)
         self._study = optuna.create_study(sampler=self._sampler)
 
+    @property
+    def is_settled(self) -> bool:
+        """True once no more than WORTH_A_TRIAL is to be gained, as far as can be told."""
+        return self._sampler.is_settled
+
     def ask(self) -> Candidate | None:
-        """The next config, never one that was asked for before; None where nothing new could be found."""
-        if not self._sampler.ready(self._study):
+        """The next config, never one that was asked for before; None where nothing new could be found, or no config
+        promises to gain anything.
+        """
+        if self.is_settled or not self._sampler.ready(self._study):
             return None
         trial = self._study.ask()
         config = self._space.suggest(trial)

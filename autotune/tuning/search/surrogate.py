@@ -56,6 +56,8 @@ class Surrogate:
         self._dimension = np.array([i for i, d in enumerate(space.dimensions.values()) for _ in range(_width(d))])
         """Dimension of each coordinate."""
         self._relevance = np.ones(len(space.dimensions))
+        self.expected = math.inf
+        """The improvement expected of the last favourite."""
 
     def most_promising(
         self, candidates: Sequence[Config], measured: Mapping[Config, float], failed: Sequence[Config],
@@ -75,7 +77,10 @@ class Surrogate:
         slope = _slope(predicted[: len(values)], targets[: len(values)])
         rest, deviation = self._expected(known, targets - slope * predicted, candidates)
         mean = rest + slope * others
-        return candidates[int(np.argmax(_improvement(values[0] - mean, deviation)))]
+        improvement = _improvement(values[0] - mean, deviation)
+        favourite = int(np.argmax(improvement))
+        self.expected = float(improvement[favourite])
+        return candidates[favourite]
 
     def _expected(self, known: Sequence[Config], targets: Array, candidates: Sequence[Config]) -> tuple[Array, Array]:
         """Mean and standard deviation of the Gaussian process at the candidates."""

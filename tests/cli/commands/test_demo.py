@@ -15,7 +15,9 @@ from typer.testing import Result
 
 from autotune.db import CacheKey, Store
 from autotune.outcome import Evaluation, Outcome
-from autotune.recordings import Replay, read, tables
+from autotune.recordings import tables
+from autotune.recordings.file import read
+from autotune.recordings.replay import Replay
 from autotune.runtime.lookup import lookup
 from autotune.task import Task
 from autotune.workloads import provenance_of, workload
@@ -108,5 +110,7 @@ def test_where_no_trial_could_be_measured_it_fails_and_was_not_interrupted(
     laptop: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashed = {config: Evaluation(Outcome.CRASHED, "made to") for config in RECORDED.evaluations}
-    monkeypatch.setattr("autotune.recordings.read", lambda file: dataclasses.replace(RECORDED, evaluations=crashed))
+    monkeypatch.setattr(
+        "autotune.recordings.file.read", lambda file: dataclasses.replace(RECORDED, evaluations=crashed)
+    )
     assert laptop.tune("demo", "ar-64", "--trials", "3").exit_code == 1

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes import EIGHT_GPUS, Bench, FakeGang
@@ -129,16 +128,13 @@ def test_a_host_with_something_broken_tunes_nothing(listed: Bench, monkeypatch: 
     found = [{"check": "links", "verdict": "broken", "found": "NVLink is down"}, {"check": "torch", "verdict": "fine"}]
     doctor = f"print({json.dumps(json.dumps({'findings': found}))})"
     monkeypatch.undo()
-    monkeypatch.setattr(command, "start_bound", lambda *_, environment, **streams: popen(doctor, **streams))
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda _, **given: run([sys.executable, "-S", "-c", doctor], **given))
     with pytest.raises(FleetError, match="NVLink is down"):
         command.examine("gpu-01", "x.db")
     doctor = "raise SystemExit('no torch')"
     with pytest.raises(FleetError):
         command.examine("gpu-01", "x.db")
-
-
-def popen(script: str, **streams: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-S", "-c", script], text=True, **streams)
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:geheim@db/x", "postgresql://me@db/x?password=geheim"])

@@ -1,4 +1,4 @@
-"""``tune grid``: every size, one after the other, and what a held-out size loses with a neighbour's config."""
+"""``tune grid``: every size, one after the other, and what is verified between them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ def test_json_has_the_whole_entries(bench: Bench) -> None:
     rows = bench.json(*GRID, "--width", "128,256,512")
     assert [row["sizes"] for row in rows] == [{"width": 128}, {"width": 256}, {"width": 512}]
     assert [row["config"]["block_m"] for row in rows] == [16, 32, 64]
-    assert "held_out" not in rows[0]
     assert [row["with_neighbour"] for row in rows] == [None, pytest.approx(1.1), pytest.approx(1.1)], "the one before"
 
 
@@ -165,27 +164,6 @@ def test_a_config_that_the_next_size_forbids_is_not_lent(gpus: Bench) -> None:
     words = ("--trials", "8", "--effort", "quick", "--n", "4096", "--k", "4096")
     assert gpus.tune("grid", "all-gather-gemm", "--m", "8192,64", *words).exit_code == 0
     assert violations and not any(violations)
-
-
-def test_held_out_sizes_learn_nothing_from_each_other(bench: Bench) -> None:
-    rows = bench.json(*GRID, "--width", "128", "--held-out", "256,512")
-    assert [row.get("held_out", {}).get("source") for row in rows] == [None, "nearest", "default"]
-    assert [row["held_out"]["neighbour"] for row in rows[1:]] == [128, None]
-    assert rows[1]["held_out"]["config"] == {"mode": "push", "block_m": 16}
-    assert rows[1]["held_out"]["times_as_long"]["value"] == pytest.approx(1.1)
-    assert rows[2]["held_out"]["times_as_long"]["value"] == pytest.approx(1.2), "the default, two steps away"
-
-
-def test_what_a_lookup_finds_in_the_cache_already_is_not_taken_for_a_neighbour(bench: Bench) -> None:
-    bench.tune(*GRID, "--width", "384")
-    (_, row) = bench.json(*GRID, "--width", "512", "--held-out", "384", "--force")
-    assert row["held_out"]["neighbour"] == 512
-
-
-def test_answered_from_the_cache_the_comparison_is_that_of_its_finals(bench: Bench) -> None:
-    first = bench.json(*GRID, "--width", "128,256", "--held-out", "512")
-    again = bench.json(*GRID, "--width", "128,256", "--held-out", "512")
-    assert again == first and not bench.gangs[1].calls and not bench.gangs[1].started
 
 
 def test_the_ranks_start_before_the_clock_of_the_first_size(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

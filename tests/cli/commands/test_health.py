@@ -7,7 +7,7 @@ import pytest
 from fakes import Bench
 
 from autotune.doctor import Host
-from autotune.doctor.checks import checks
+from autotune.doctor.examination import checks
 
 
 def test_doctor_on_this_machine(laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from fakes import Bench, FakeGang, evaluation_of
 
 from autotune.config import Config
 from autotune.outcome import Evaluation
-from autotune.recordings import read
+from autotune.recordings.file import read
 
 WORDS = ("record", "all-gather-gemm", "--m", "4096", "--n", "28672", "--k", "8192", "--world-size", "8")
 VALUES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import pytest
@@ -9,6 +10,8 @@ from fakes import EIGHT_GPUS, latency_of
 
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome
+from autotune.recordings import tables
+from autotune.recordings.file import read
 from autotune.task import Task
 from autotune.tuning.search import Search, proposer
 from autotune.workloads import workload
@@ -48,3 +51,21 @@ def test_a_mode_that_comes_near_is_searched_beside_the_fastest(monkeypatch: pyte
     monkeypatch.setattr(proposer, "NEAR_SHARE", 0.0)
     assert far == modes_tried(1.1), "what is farther off gets no share"
     assert near["push"] > near["pull_staged"] >= modes_tried(1.03)["pull_staged"] + 5
+
+
+@pytest.mark.parametrize("table", ["ag-rows-256", "ar-16", "rs-2048"])
+def test_a_search_ends_by_itself_near_the_optimum(table: str) -> None:
+    recorded = read(tables.file_of(table))
+    found = workload(recorded.workload)
+    task, space = Task(recorded.problem_of(found), recorded.machine), recorded.space_of(found)
+    first = [config for config in found.first_configs(task) if space.violation(config, task) is None]
+    ignore, predict = lambda config, evaluation: None, functools.partial(found.predict, task)
+    search = Search(space, task, 0, first, (), ignore, predict)
+    latencies = []
+    while (candidate := search.ask()) is not None:
+        evaluation = recorded.evaluations.get(candidate.config, Evaluation(Outcome.INVALID, "not recorded"))
+        search.tell(candidate, evaluation)
+        latencies += [evaluation.latency.median] if evaluation.latency is not None else []
+    assert search.is_settled
+    assert len(latencies) < len(recorded.evaluations) / 4, "it ends long before it has tried everything"
+    assert min(latencies) < 1.02 * recorded.optimum

@@ -1,16 +1,24 @@
-"""The cost model of flash decode: reading the KV cache, then exchanging partial results."""
+"""Rooflines: a problem's lowest possible latency at the device's measured rates, and flash decode's predicted latency
+per config, which orders the first trials and excludes nothing.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from autotune.db.records import Roofline
 from autotune.device_rates import rates_of
 from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.problem import Problem
 from autotune.task import Task
 
 if TYPE_CHECKING:  # else whoever tunes would load the kernels
     from autotune.kernels.flash_decode.launch import FlashDecodeKnobs
+
+WORK = {"flops": "flops", "memory": "bytes_read", "links": "bytes_moved"}
+"""The problem's field with the work per resource; users' problems may lack it."""
 
 RESIDENT = 2
 """Programs per compute unit at a time."""
@@ -22,6 +30,13 @@ REDUCTION = 0.02
 """Microseconds to merge one program's part of a sequence."""
 
 KERNELS = {"bsp": 4, "iris_all_gather": 3, "fine_grained_wait": 2, "fused": 1}
+
+
+def roofline(problem: Problem, rates: Mapping[str, float]) -> Roofline | None:
+    """The roofline from one device's rates per microsecond; None if rates or work are unknown."""
+    work = {resource: getattr(problem, field, 0) for resource, field in WORK.items()}
+    times = {resource: work[resource] / rate for resource, rate in rates.items() if work.get(resource)}
+    return Roofline(dict(rates), times) if times else None
 
 
 def flash_decode_latency(task: Task[FlashDecode], knobs: FlashDecodeKnobs) -> float | None:
