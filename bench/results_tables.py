@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,24 +105,26 @@ SCALED = (
 
 
 class Scaling(Table):
-    """One problem on 1, 2, 4, … GPUs."""
+    """The same total problems on 1, 2, 4, … GPUs."""
 
-    def __init__(self, scaled: Scaled) -> None:
-        self.name, self._scaled = scaled.name, scaled
+    name = "scaling"
 
     def steps(self, setting: Setting) -> list[Step]:
-        scaled, toy = self._scaled, setting.toy
+        return [step for scaled in SCALED for step in self._steps(scaled, setting)]
+
+    def _steps(self, scaled: Scaled, setting: Setting) -> Iterator[Step]:
+        toy = setting.toy
         words = ["bench/scaling.py", scaled.workload, *options(scaled.toy_fixed if toy else scaled.fixed)]
         words += [f"--divide={name}={32 if toy else total}" for name, total in scaled.divided.items()]
-        worlds = [2**i for i in range(setting.world_size.bit_length())]
-        return [
-            Step(f"{self.name}.{world}", (*words, f"--world-sizes={world}", *setting.effort(10), "--json", JSON), 120)
-            for world in worlds
-        ]
+        words += [*setting.effort(10), "--json", JSON]
+        for world in (2**i for i in range(setting.world_size.bit_length())):
+            yield Step(f"{scaled.name}.{world}", (*words, f"--world-sizes={world}"), 120)
 
     def render(self, results: Results) -> str:
         stored = results(self.name)
-        return block(stored, scaling.table(rows_of(stored)))
+        worlds = len(stored) // len(SCALED)
+        parts = {scaled.workload: rows_of(stored[worlds * i : worlds * (i + 1)]) for i, scaled in enumerate(SCALED)}
+        return block(stored, scaling.table(parts))
 
 
 class Block(Table):
@@ -291,7 +293,7 @@ def problems_text(rows: Sequence[dict[str, Any]]) -> str:
 TABLES: tuple[Table, ...] = (
     *(Winners(sizes) for sizes in LIST if sizes.name != "fd"),
     Decode(),
-    *map(Scaling, SCALED),
+    Scaling(),
     EightGpus(),
     Block(),
     Picture(),
