@@ -70,6 +70,28 @@ COMPILE_WORKERS = Setting(
     "processes that compile ahead of the ranks; default: the cores less one per rank, from 1 to 64",
     _whole_number(1024),
 )
+
+
+def _by_name(text: str) -> dict[str, str]:
+    """``NAME: TEXT; NAME: TEXT``, names as Python writes them."""
+    named = [part.partition(":") for part in text.split(";") if part.strip()]
+    if not all(name.strip() and colon and config.strip() for name, colon, config in named):
+        raise ValueError
+    return {name.strip().replace("-", "_"): config.strip() for name, _, config in named}
+
+
+PIN = Setting(
+    "AUTOTUNE_PIN",
+    "NAME: VALUES, as in all-gather-gemm: mode=push block_m=128, several separated by ';'",
+    "configs of operators and decorated kernels, in place of tuned ones; values that are left out are those untuned",
+    _by_name,
+)
+DEFAULTS = Setting(
+    "AUTOTUNE_DEFAULTS",
+    "1 or 0",
+    "1: operators and decorated kernels run untuned, whatever the database has",
+    _yes_or_no,
+)
 OFFLINE = Setting(
     "AUTOTUNE_OFFLINE",
     "1 or 0",
@@ -88,12 +110,24 @@ WAIT_SECONDS = Setting(
     "seconds for which the ranks of a program wait for each other, in a kernel or on the host; default: 600, as NCCL's",
     _whole_number(10**6),
 )
-SETTINGS: Sequence[Setting[Any]] = (DATABASE, WORKLOADS, COMPILE_WORKERS, OFFLINE, HEAP_BYTES, WAIT_SECONDS)
+SETTINGS: Sequence[Setting[Any]] = (
+    DATABASE, WORKLOADS, COMPILE_WORKERS, PIN, DEFAULTS, OFFLINE, HEAP_BYTES, WAIT_SECONDS
+)  # fmt: skip
 
 
 def offline() -> bool:
     """True if AUTOTUNE_OFFLINE forbids tuning at a kernel's launch."""
     return OFFLINE.value() or False
+
+
+def pinned(name: str) -> str | None:
+    """The config that AUTOTUNE_PIN has for an operator or a kernel, as it is written there."""
+    return (PIN.value() or {}).get(name)
+
+
+def defaults_only() -> bool:
+    """True if AUTOTUNE_DEFAULTS has everything run untuned."""
+    return DEFAULTS.value() or False
 
 
 def wait_seconds() -> int:

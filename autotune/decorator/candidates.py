@@ -13,6 +13,7 @@ from autotune.decorator.key import Call
 from autotune.errors import InvalidArguments, InvalidConfig
 from autotune.machine import Machine
 from autotune.search_spaces import COMPILER_OPTIONS, Constraint, Dimension, Space, choices
+from autotune.search_spaces.written import completed, is_written, values_of
 from autotune.task import Task
 
 NO_MODES = choices("mode", "kernel")
@@ -66,6 +67,14 @@ class Listed:
         """The reason why the config cannot be used: it is neither in the list nor made by pruning. None if it can."""
         return None if config in self._forms else "it is not in the list of configs"
 
+    def written(self, text: str, task: Task[Call], untuned: Config) -> Config:
+        """The first config of the list with the values of a text. Raises InvalidConfig."""
+        values = values_of(text)
+        for config in self._forms:
+            if all(name in config and is_written(config[name], value) for name, value in values.items()):
+                return config
+        raise InvalidConfig(f"{task.problem.workload}: no config of the list has {text}")
+
 
 class Spaced:
     def __init__(
@@ -93,6 +102,10 @@ class Spaced:
         """The reason why the config cannot be used for the call, in one line; None if it can."""
         problem: Any = task
         return self.space.violation(config, problem)
+
+    def written(self, text: str, task: Task[Call], untuned: Config) -> Config:
+        """The config of a text; what it leaves out is as it is ``untuned``. Raises InvalidConfig."""
+        return completed(values_of(text, self.space), self.space, task, [untuned])
 
     def default(self, call: Call, machine: Machine, survives: Callable[[Config], bool] = lambda config: True) -> Config:
         """The user's config for this call, else the space's first valid one that ``survives`` pruning; raises

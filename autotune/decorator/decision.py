@@ -27,8 +27,8 @@ from autotune.kernels.launching.streams import capturing
 from autotune.machine import INTERPRETED, Machine, check_interpreter
 from autotune.machine import machine as this_machine
 from autotune.runtime.entries import Entries, forget_entries, read_entries, serve
-from autotune.runtime.lookup import Found
-from autotune.settings import default_database_url, offline
+from autotune.runtime.lookup import BY_DEFAULTS, Found
+from autotune.settings import DEFAULTS, PIN, default_database_url, defaults_only, offline, pinned
 from autotune.task import Task
 
 LOG = logging.getLogger("autotune")
@@ -151,7 +151,8 @@ class Decider:
         agreement = agreement_of(self._options.ranks)
         with agreement.in_step():
             question = self._ask_together(agreement, launch)
-            return self._logged(question, question.exact or self._missed(key, question, launch, may_tune))
+            found = self._by_environment(question, launch) or question.exact
+            return self._logged(question, found or self._missed(key, question, launch, may_tune))
 
     def tune(self, key: TuningKey, launch: Arguments) -> Found:
         """Tune now in any case. Raises NotTuned when offline."""
@@ -179,7 +180,8 @@ class Decider:
             key = cache_key(call, world_size, self.machine)
             served = serve(self._entries(), key, provenance, self._options.free, self._refusal(call, launch))
         bench = "our bench" if self._tuner.given_bench is None else "a do_bench of its own"  # they meet unequally often
-        identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}, {bench}"
+        chosen = f"{PIN.name}: {pinned(name)}, {DEFAULTS.name}: {defaults_only()}"
+        identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}, {bench}, {chosen}"
         reason = keeping.failure(self._url) or served.reason
         return Asked(identity, call, key, Found.of(served), reason, offline(), _is_captured(self.machine))
 
@@ -228,6 +230,17 @@ class Decider:
             return question.offers[0]
         default = question.agreement.same(lambda: self._default(question.call, launch))
         return Found(default, "default", None, question.reason)
+
+    def _by_environment(self, question: Question, launch: Arguments) -> Found | None:
+        """What AUTOTUNE_PIN or AUTOTUNE_DEFAULTS says. Raises InvalidConfig for a pinned config that cannot be used."""
+        text = pinned(self._tuner.kernel_name)
+        if text is None and not defaults_only():
+            return None
+        untuned = question.agreement.same(lambda: self._default(question.call, launch))
+        if text is None:
+            return Found(untuned, "default", None, BY_DEFAULTS)
+        config = self._candidates.written(text, Task(question.call, self.machine), untuned)
+        return Found(config, "pinned", None, f"{PIN.name} says {text}")
 
     def _default(self, call: Call, launch: Arguments) -> Config:
         candidates = self._candidates

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from triton import knobs
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import AutotunerError
 from triton.runtime.jit import JITFunction
+
+LOG = logging.getLogger("autotune")
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
     configs_timings: dict[Any, Any]
     _signatures: dict[Any, Any]
     """The configs of calls that were made before."""
+    _said_to_be_captured = False
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -45,7 +50,14 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
 
     @property
     def configs(self) -> Sequence[Any]:
-        """The list, which a program may replace later, as in Triton."""
+        """The list, which a program may replace later, as in Triton. torch.compile tunes it by itself."""
+        if not self._said_to_be_captured and _is_compiling():
+            self._said_to_be_captured = True
+            LOG.warning(
+                "%s: torch.compile has captured this kernel, chooses from its list by itself and asks no database; for "
+                "the tuned config launch it in a torch.library.custom_op or under torch.compiler.disable",
+                self.kernel_name,
+            )
         return self._configs
 
     @configs.setter
@@ -155,3 +167,9 @@ def _count(top_k: Any, left: int) -> int:
     if isinstance(top_k, int):
         return top_k
     raise TypeError(f"top_k={top_k!r}: must be a share up to 1.0, or a number of configs")
+
+
+def _is_compiling() -> bool:
+    """True while torch.compile traces or generates code."""
+    guards = sys.modules.get("torch._guards")
+    return guards is not None and guards.TracingContext.try_get() is not None

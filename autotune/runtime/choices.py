@@ -33,6 +33,8 @@ class Choices:
         self._machine, self._url, self._regime = machine, url, regime
         self._known: dict[tuple[Workload, Problem], Found] = {}
         self._told = False
+        self._told_of: set[str] = set()
+        """Workloads of which was said that they do not run what is tuned."""
 
     def known(self, workload: Workload, problem: Problem) -> Found | None:
         """The config that was looked up for a problem."""
@@ -60,6 +62,7 @@ class Choices:
         assert found is not None
         if config is None:
             self._compare(problem, steps)
+            self._tell(workload.name, found)
             self._known[workload, problem] = found
         return found
 
@@ -105,6 +108,12 @@ class Choices:
                 "them one database, by AUTOTUNE_DB or a context's url, with the same content",
                 problem.workload, problem, "; ".join(f"rank {rank}: {step.source}" for rank, step in enumerate(steps)),
             )  # fmt: skip
+
+    def _tell(self, name: str, found: Found) -> None:
+        """Say once of a workload that the environment chose its config."""
+        if found.by_environment and self._agreement.rank == 0 and name not in self._told_of:
+            self._told_of.add(name)
+            LOG.warning("%s: %s, and no tuned config is served: %s", name, found.reason, found.config)
 
     @property
     def _database(self) -> str:

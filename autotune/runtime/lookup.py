@@ -17,14 +17,19 @@ from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime, regime_of
 from autotune.problem import Problem
 from autotune.runtime.entries import LOCK, Entries, Measured, Served, forget_entries, read_entries, serve
-from autotune.settings import default_database_url
+from autotune.settings import DEFAULTS, PIN, default_database_url, defaults_only, pinned
 from autotune.task import Task
 from autotune.workloads import Workload, provenance_of, workload
 
 versions()  # read from the packages' metadata now, not in the first look-up of a program that is at work
 
-Source = Literal["exact", "range", "nearest", "default", "given", "tuned"]
-"""``range``: between two measured sizes; ``given`` by the caller, ``tuned`` just now at a decorated kernel's launch."""
+Source = Literal["exact", "range", "nearest", "default", "given", "pinned", "tuned"]
+"""``range``: between two measured sizes; ``given`` by the caller, ``pinned`` by AUTOTUNE_PIN, ``tuned`` just now at a
+decorated kernel's launch.
+"""
+
+
+BY_DEFAULTS = f"{DEFAULTS.name} is set"
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,11 @@ class Found:
         default: ``dtype=bf16 … routing=zipf exponent=1.0``.
         """
         return "" if self.entry is None else fields_text(self.entry.key.fields)
+
+    @property
+    def by_environment(self) -> bool:
+        """True if AUTOTUNE_PIN or AUTOTUNE_DEFAULTS chose the config."""
+        return self.source == "pinned" or self.reason == BY_DEFAULTS
 
     @classmethod
     def of(cls, served: Served) -> Found | None:
@@ -73,8 +83,9 @@ def lookup(
     their log ratios, smaller sizes first; its config is checked against the space for the actual problem. Where it
     would waste more of its work than where it was tuned (``Workload.waste``), the fastest other one of that study
     stands in, if it was faster than the library there; else the library's way. No database is no error; an unreadable
-    one raises StoreError. Raises InvalidProblem where this machine cannot run the problem: not every one multiplies
-    fp8.
+    one raises StoreError. AUTOTUNE_PIN and AUTOTUNE_DEFAULTS come before all of it; a pinned config that is not valid
+    for the problem raises InvalidConfig. Raises InvalidProblem where this machine cannot run the problem: not every one
+    multiplies fp8.
     """
     with FORKS_WAIT:  # a workload's modules, torch and SQLAlchemy's are imported by a first one
         url = url or default_database_url()
@@ -119,12 +130,25 @@ class _Answers:
         answer = self._answers.get(asked)
         if answer is None:
             with LOCK.held, FORKS_WAIT:
-                answer = choose(found, task, read_entries(url, found.name, task.machine.device), regime)
+                answer = by_environment(found, task) or choose(
+                    found, task, read_entries(url, found.name, task.machine.device), regime
+                )
                 self._answers[asked] = answer
         return answer
 
 
 _ANSWERS = _Answers()
+
+
+def by_environment(found: Workload, task: Task[Problem]) -> Found | None:
+    """What AUTOTUNE_PIN or AUTOTUNE_DEFAULTS says of a problem, so that two runs differ in one thing."""
+    text = pinned(found.name)
+    if text is not None:
+        return Found(found.written(text, task), "pinned", None, f"{PIN.name} says {text}")
+    if defaults_only():
+        return Found(found.default_config(task), "default", None, BY_DEFAULTS)
+    return None
+
 
 MOST_WASTE = 1.12
 """Work that a config may waste where it is served, over what it wastes where it was tuned. Of 48 sizes between tuned

@@ -121,6 +121,13 @@ class Workload(ABC):
         """Configs to try before the sampler takes over, one of each mode at least; all valid."""
         return [self.default_config(task)]
 
+    def written(self, text: str, task: Task[Any]) -> Config:
+        """The config of a text; what it leaves out is as it is untuned. Raises InvalidConfig."""
+        from autotune.search_spaces.written import completed, values_of
+
+        untuned = [self.default_config(task), *self.first_configs(task), *self.baselines(task).values()]
+        return completed(values_of(text, self.space), self.space, task, untuned)
+
     def baselines(self, task: Task[Any]) -> dict[str, Config]:
         """The bulk-synchronous ways, by name: configs of the space, so that the winner is never slower than those of
         them that a caller gets as measured.

@@ -83,3 +83,27 @@ def test_a_listener_hears_of_a_tuning(monkeypatch: pytest.MonkeyPatch, decorate:
     assert told["fn"] is kernel.fn.fn and told["best_config"] is SIZES[1] and told["key"][0] == 8
     assert list(told["configs_timings"].values()) == [[3] * 3, [1] * 3, [2] * 3]
     assert told["duration"] > 0 and told["cache_hit"] is False
+
+
+def test_torch_compile_says_once_that_it_asks_no_database(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+    kernel, graphs = autotune.autotune(SIZES, key=["n"], do_bench=Clock())(copy()), []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        graphs.append(graph.code)
+        return lambda *arguments: (arguments[-1],)
+
+    @torch.compile(backend=backend, fullgraph=True, dynamic=False)
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        kernel[(1,)](out, x, x.numel())
+        return out
+
+    assert list(kernel.configs) == SIZES and not caplog.messages
+    copied(torch.zeros(8))
+    copied(torch.zeros(9))
+    assert len(graphs) == 2 and all("triton_kernel_wrapper" in code for code in graphs)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "autotune"]
+    assert said.startswith("copy: torch.compile") and "torch.library.custom_op" in said

@@ -7,29 +7,12 @@ import dataclasses
 import typer
 
 from autotune.cli import output, session
-from autotune.config import Config, Value
-from autotune.errors import InvalidConfig
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.results.figures import config_text, latency_text, microseconds, plain
-from autotune.search_spaces import Space
+from autotune.results.figures import config_text, latency_text, microseconds
 from autotune.task import Task
 from autotune.tuning import Effort
 from autotune.workloads import Workload
-
-
-def config_of(text: str, space: Space) -> Config:
-    """A config written as JSON, or as ``mode=push block_m=128`` as reports show it. Raises InvalidConfig."""
-    if text.lstrip().startswith("{"):
-        return Config.from_json(text)
-    values: dict[str, Value] = {}
-    for word in text.replace(",", " ").split():
-        name, equals, value = word.partition("=")
-        if not equals or name in values:
-            raise InvalidConfig(f"{word!r}: write a config once as NAME=VALUE words, mode=push block_m=128, or as JSON")
-        known = space.dimensions[name].values if name in space.dimensions else ()
-        values[name] = next((each for each in known if plain(each) == value), value)
-    return space.ordered(Config(values))
 
 
 def evaluate(workload: Workload, task: Task[Problem], text: str, *, effort: Effort, seed: int, json: bool) -> None:
@@ -37,8 +20,7 @@ def evaluate(workload: Workload, task: Task[Problem], text: str, *, effort: Effo
     from autotune.ranks.evaluation import MeasurePlan, warm_from
     from autotune.tuning.finals import ISOLATED_CALLS
 
-    config = config_of(text, workload.space)
-    workload.space.check(config, task)
+    config = workload.written(text, task)
     gang = session.make_gang(workload, task)
     output.say("starting the ranks")
     try:
