@@ -48,7 +48,7 @@ class Outcome(StrEnum):
 @dataclass(frozen=True)
 class HostOverhead:
     """Microseconds of the host that an operator's call takes beside the bound call that the tuner times: its checks,
-    its look-up, its result's memory (decision 12).
+    its look-up, its result's memory (docs/decisions.md).
     """
 
     host: float

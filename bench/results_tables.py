@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import flash_decode
 import scaling
 import tables
 import winners
-from latencies import microseconds
 from listed import LIST, REPEATED, Sizes, entry
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
@@ -106,24 +105,26 @@ SCALED = (
 
 
 class Scaling(Table):
-    """One problem on 1, 2, 4, … GPUs."""
+    """The same total problems on 1, 2, 4, … GPUs."""
 
-    def __init__(self, scaled: Scaled) -> None:
-        self.name, self._scaled = scaled.name, scaled
+    name = "scaling"
 
     def steps(self, setting: Setting) -> list[Step]:
-        scaled, toy = self._scaled, setting.toy
+        return [step for scaled in SCALED for step in self._steps(scaled, setting)]
+
+    def _steps(self, scaled: Scaled, setting: Setting) -> Iterator[Step]:
+        toy = setting.toy
         words = ["bench/scaling.py", scaled.workload, *options(scaled.toy_fixed if toy else scaled.fixed)]
         words += [f"--divide={name}={32 if toy else total}" for name, total in scaled.divided.items()]
-        worlds = [2**i for i in range(setting.world_size.bit_length())]
-        return [
-            Step(f"{self.name}.{world}", (*words, f"--world-sizes={world}", *setting.effort(10), "--json", JSON), 120)
-            for world in worlds
-        ]
+        words += [*setting.effort(10), "--json", JSON]
+        for world in (2**i for i in range(setting.world_size.bit_length())):
+            yield Step(f"{scaled.name}.{world}", (*words, f"--world-sizes={world}"), 120)
 
     def render(self, results: Results) -> str:
         stored = results(self.name)
-        return block(stored, scaling.table(rows_of(stored)))
+        worlds = len(stored) // len(SCALED)
+        parts = {scaled.workload: rows_of(stored[worlds * i : worlds * (i + 1)]) for i, scaled in enumerate(SCALED)}
+        return block(stored, scaling.table(parts))
 
 
 class Block(Table):
@@ -200,32 +201,6 @@ class Printed(Table):
     def render(self, results: Results) -> str:
         stored = results(self.name)
         return block(stored, stored[0]["found"].strip())
-
-
-class Alone(Table):
-    """One rank's GEMM alone beside the fused kernel: what of the all-gather shows."""
-
-    name = "alone"
-    needs = ("ag-rows",)
-    sizes = (16, 64, 256, 4096)
-
-    def steps(self, setting: Setting) -> list[Step]:
-        whole = entry("ag-rows")
-        shared = whole.shared(setting.toy)
-        sizes = whole.toy_varied["m"] if setting.toy else self.sizes
-        shared["n"] //= setting.world_size
-        words = ["bench/winners.py", "all-gather-gemm", f"--m={listed(sizes)}", *options(shared), "--world-size=1"]
-        return [Step(f"{self.name}.1", (*words, *setting.effort(7), "--no-rivals", "--json", JSON), 240)]
-
-    def render(self, results: Results) -> str:
-        fused = {row["problem"]["m"]: row for row in rows_of(results("ag-rows")) if row["latency"]}
-        lines = []
-        for row in rows_of(results(self.name)):
-            m, (ours, *baselines) = row["problem"]["m"], microseconds(row).values()
-            whole, gather = microseconds(fused[m])["winner"], fused[m]["limits"]["all_gather"]["median"]
-            lines.append([str(m), *(f"{time:.1f}" for time in (ours, min(baselines), whole, whole - ours, gather))])
-        heading = ["m", "our GEMM alone, µs", "the library's, µs", "fused, µs", "shows, µs", "all-gather alone, µs"]
-        return block(results(self.name), tables.table(heading, lines))
 
 
 class EightGpus(Table):
@@ -318,8 +293,7 @@ def problems_text(rows: Sequence[dict[str, Any]]) -> str:
 TABLES: tuple[Table, ...] = (
     *(Winners(sizes) for sizes in LIST if sizes.name != "fd"),
     Decode(),
-    *map(Scaling, SCALED),
-    Alone(),
+    Scaling(),
     EightGpus(),
     Block(),
     Picture(),

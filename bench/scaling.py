@@ -11,6 +11,7 @@ over the same.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import tables
@@ -18,7 +19,7 @@ from arguments import new_parser, output_file, share, wholes
 from latencies import microseconds
 from winners import tune
 
-HEADING = ["GPUs", "winner, µs", "speedup", "efficiency", "bsp, µs", "its speedup", "over bsp", "mode"]
+HEADING = ["workload", "GPUs", "winner, µs", "speedup", "efficiency", "bsp, µs", "its speedup", "over bsp", "mode"]
 
 
 def rows(workload: str, world_sizes: list[int], divided: dict[str, int], rest: list[str]) -> list[dict[str, Any]]:
@@ -30,18 +31,20 @@ def rows(workload: str, world_sizes: list[int], divided: dict[str, int], rest: l
     return [row for row in found if row["latency"] is not None]
 
 
-def table(found: list[dict[str, Any]]) -> str:
-    """Markdown; the first row is what the others are compared with."""
+def table(found: Mapping[str, list[dict[str, Any]]]) -> str:
+    """Markdown, several rows for each workload; the first of them is what its others are compared with."""
     lines = []
-    alone, fewest = microseconds(found[0])["winner"], found[0]["problem"]["world_size"]
-    for row in found:
-        latency, *baselines = microseconds(row).values()
-        world_size, bsp = row["problem"]["world_size"], min(baselines)
-        lines.append([
-            world_size, f"{latency:.1f}", f"{alone / latency:.2f}", f"{alone / latency * fewest / world_size:.2f}",
-            f"{bsp:.1f}", f"{alone / bsp:.2f}", f"{bsp / latency:.2f}", row["config"]["mode"],
-        ])  # fmt: skip
-    return tables.table(HEADING, lines, " " * 7 + "l")
+    for workload, parts in found.items():
+        alone, fewest = microseconds(parts[0])["winner"], parts[0]["problem"]["world_size"]
+        for part in parts:
+            latency, *baselines = microseconds(part).values()
+            world_size, bsp = part["problem"]["world_size"], min(baselines)
+            lines.append([
+                f"`{workload}`", world_size, f"{latency:.1f}", f"{alone / latency:.2f}",
+                f"{alone / latency * fewest / world_size:.2f}", f"{bsp:.1f}", f"{alone / bsp:.2f}",
+                f"{bsp / latency:.2f}", part["config"]["mode"],
+            ])  # fmt: skip
+    return tables.table(HEADING, lines, "l" + " " * 7 + "l")
 
 
 def main() -> None:
@@ -58,7 +61,7 @@ def main() -> None:
     found = rows(options.workload, options.world_sizes, divided, rest)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
-    print(table(found))
+    print(table({options.workload: found}))
 
 
 if __name__ == "__main__":

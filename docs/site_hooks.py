@@ -9,7 +9,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 TOP = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
-FOLDERS = ("kernels", "decisions")
+FOLDERS = ("kernels",)
 """Of which the navigation has all pages."""
 
 
@@ -34,7 +34,6 @@ def on_files(files: Files, config: Any) -> Files:
     root = Path(config.docs_dir).parent
     for source, page in TOP.items():
         text = re.sub(r"\]\(docs/", "](", (root / source).read_text(encoding="utf-8"))
-        text = text.replace("](decisions)", f"](decisions/{_first(root / 'docs' / 'decisions')})")
         files.append(File.generated(config, page, content=text))
     return files
 
@@ -42,7 +41,3 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """A link to the README is one to the first page."""
     return markdown.replace("](../README.md", "](index.md")
-
-
-def _first(folder: Path) -> str:
-    return min(page.name for page in folder.glob("*.md"))

@@ -1,4 +1,4 @@
-"""Host overhead: what an operator's callers pay beside the bound call that the tuner times (decision 12)."""
+"""Host overhead: what an operator's callers pay beside the bound call that the tuner times (docs/decisions.md)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Dimension:
             return f"{self.name} {value}"
 
     def suggest(self, trial: optuna.trial.BaseTrial) -> Value:
-        """Let Optuna choose. Ordinal values go by index: measured better than categories (see docs/decisions)."""
+        """Let Optuna choose. Ordinal values go by index: measured better than categories (see docs/decisions.md)."""
         if self.ordinal and len(self.values) > 1:
             return self.values[trial.suggest_int(self.name, 0, len(self.values) - 1)]
         return self.values[trial.suggest_categorical(self.name, tuple(range(len(self.values))))]

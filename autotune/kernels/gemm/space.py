@@ -188,7 +188,7 @@ def _promotes(task: Task[GemmProblem]) -> bool:
 
 def _promoted_tile() -> dict[str, int]:
     """The tile with which fp8 GEMMs whose sums are promoted, or scaled step by step, were fastest on H200, see
-    docs/decisions/0010: two programs fit on a compute unit, see ``Tile.in_two_parts``.
+    docs/decisions.md, fp8: two programs fit on a compute unit, see ``Tile.in_two_parts``.
     """
     return {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
 
