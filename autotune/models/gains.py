@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.device_rates import RATES, Rates, rates_of
+from autotune.device_rates import Rates, rates_of, usual_rates
 from autotune.dtypes import FP8
 from autotune.machine import Machine
 from autotune.models.forward import Forward, Work
@@ -15,9 +15,6 @@ from autotune.tuning.effort import LONGEST, SHORTEST
 
 LEAST_SECONDS = 20.0
 """A shorter search finds little: baselines and finals take most of it."""
-
-GUESSED = "sm_90"
-"""The architecture whose rates weigh problems where this device's are unknown."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ def known_rates(machine: Machine) -> Rates | None:
 
 
 def estimate(task: Task[Problem]) -> Estimate:
-    rates = rates_of(task.machine) or RATES[GUESSED]
+    rates = usual_rates(task.machine)
     flops, read, moved = (float(getattr(task.problem, name, 0)) for name in ("flops", "bytes_read", "bytes_moved"))
     computing = _alone(Work(flops, read, task.problem.dtype), rates) + rates.launch
     moving = moved / rates.links + rates.signal + rates.launch
@@ -59,7 +56,7 @@ def _alone(work: Work, rates: Rates) -> float:
 def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Problem, float]:
     """Share of a forward's time that overlap could save per problem, summed over the forwards."""
     found: dict[Problem, float] = {}
-    rates = rates_of(machine) or RATES[GUESSED]
+    rates = usual_rates(machine)
     for forward in forwards:
         whole = rest(forward, rates) + sum(
             call.count * estimate(Task(call.problem, machine)).before for call in forward.calls

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from autotune.config import Config
+from autotune.kernels.gemm.untuned import two_shots_pay
 from autotune.machine import H100, MI300X, Machine
 from autotune.task import Task
 from autotune.workloads import workload
@@ -81,12 +83,26 @@ def test_a_constraint_ends_where_it_says(
     assert (broken.name if broken else None) == told
 
 
-@pytest.mark.parametrize(("m", "shots", "rows"), [(32, "one_shot", 32), (33, "two_shot", 64), (8192, "two_shot", 8192)])
-def test_few_rows_take_one_shot_untuned_and_a_collective_takes_them_all(m: int, shots: str, rows: int) -> None:
-    problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=8)
-    assert FOUND.default_config(Task(problem, H100))["mode"] == shots
-    first = next(config for config in FOUND.first_configs(Task(problem, H100)) if config["mode"] == "custom_collective")
-    assert (first["exchange"], first["transfer_rows"], first["sum_block"]) == (shots, rows, 1024)
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+@pytest.mark.parametrize("links", ["nvlink", "pcie-peer"])
+def test_once_two_shots_pay_they_pay_for_more_rows_and_the_earlier_the_more_ranks_there_are(
+    world_size: int, links: str
+) -> None:
+    def pays(m: int, ranks: int) -> bool:
+        problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=ranks)
+        return two_shots_pay(Task(problem, dataclasses.replace(H100, interconnect=links)))
+
+    found = [pays(m, world_size) for m in range(1, 2048, 7)]
+    assert found == sorted(found) and not found[0] and found[-1]
+    assert all(pays(m, 8) for m in range(1, 2048, 7) if pays(m, world_size))
+
+
+def test_a_collective_takes_all_rows_at_once_untuned() -> None:
+    for m, rows in ((32, 32), (33, 64), (8192, 8192)):
+        problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=8)
+        first = FOUND.first_configs(Task(problem, H100))
+        tried = next(config for config in first if config["mode"] == "custom_collective")
+        assert (tried["transfer_rows"], tried["sum_block"]) == (rows, 1024)
 
 
 def test_words_of_tiles_are_tried_first_for_few_rows_alone_and_collectives_in_two_and_four_chunks() -> None:

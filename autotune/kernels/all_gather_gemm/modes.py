@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from autotune.device_rates import Rates
+from autotune.device_rates import Rates, usual_rates
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS
 from autotune.kernels.all_gather_gemm import space
-from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
-from autotune.kernels.gemm import two_ranks
+from autotune.kernels.gemm import untuned
 from autotune.kernels.gemm.cost import PULL_SHARE, library_gemm, links, overlapped, tiled_gemm
-from autotune.kernels.gemm.space import default_tile, tiles_beside_default, tma_aligned, with_fitting_tile
+from autotune.kernels.gemm.space import tma_aligned, with_fitting_tile
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.machine import Machine
@@ -23,12 +23,13 @@ from autotune.sizes import round_up
 
 UNITS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 PROGRAMS = (1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64)
+STEPS = (2, 4, 8, 16, 32)
 
 TRANSFER_ROWS: Any = number(*UNITS, help="transfer granularity: rows of a shard that one signal covers",
                             say="{transfer_rows:row} per signal")  # fmt: skip
 COMM_PROGRAMS: Any = number(*PROGRAMS, help="programs that move data",
                             say={1: "1 program moves data", ...: "{comm_programs} programs move data"})  # fmt: skip
-COPY_KIB: Any = number(2, 4, 8, 16, 32, help="KiB that a communicating program moves per step",
+COPY_KIB: Any = number(*STEPS, help="KiB that a communicating program moves per step",
                        say="{copy_kib} KiB per step")  # fmt: skip
 PEER_ORDER: Any = word("rotate", "fanout", help="one peer after the other, or all at each step",
                        say={"rotate": "one peer after the other", "fanout": "all peers at each step"})  # fmt: skip
@@ -86,13 +87,22 @@ class CustomCollective(Mode[AllGatherGemm]):
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        push, programs = Push.by_tiles(task), min(32, task.machine.compute_units // 4)
-        yield cls(comm_programs=programs, copy_kib=push.copy_kib, peer_order=push.peer_order, protocol="signal")
-        yield cls.of_words(programs, 2)
+        yield cls.in_words(task)
+        yield cls.by_signals(task)
 
     @classmethod
-    def of_words(cls, programs: int, copy_kib: int) -> Self:
-        return cls(comm_programs=programs, copy_kib=copy_kib, peer_order="fanout", protocol="sentinel")
+    def in_words(cls, task: GatherTask) -> Self:
+        """Each program sends two steps or more of its share of A."""
+        problem, half = task.problem, task.machine.compute_units // 2
+        kib = problem.m * problem.k * problem.element_size / 1024
+        programs = _at_most(PROGRAMS, max(1, min(half, round_up(int(kib / 8)))))
+        step = _at_most(STEPS, max(STEPS[0], min(16, int(kib / programs / 4))))
+        return cls(comm_programs=programs, copy_kib=step, peer_order="fanout", protocol="sentinel")
+
+    @classmethod
+    def by_signals(cls, task: GatherTask) -> Self:
+        programs = _at_most(PROGRAMS, min(32, task.machine.compute_units // 2))
+        return cls(comm_programs=programs, copy_kib=16, peer_order="rotate", protocol="signal")
 
 
 class Ours(GemmTile, Mode[AllGatherGemm]):
@@ -215,7 +225,7 @@ class Push(Staged):
         """A push in the GEMM's own launch with a tile to suit M."""
         problem, machine = task.problem, task.machine
         tma = tma_aligned(task, "tma") and machine.has_tma and not machine.is_interpreter
-        tile: dict[str, Any] = default_tile(task)
+        tile: dict[str, Any] = untuned.default_tile(task)
         if problem.quantised:
             tile |= {"block_n": 2 * SCALE_BLOCK, "num_stages": min(3, tile["num_stages"])}
             tile |= {"block_m": min(64, tile["block_m"])} if tile["num_warps"] == 4 else {}
@@ -244,7 +254,7 @@ class Push(Staged):
         """By tiles, with other tiles, for few rows, and with the transfer beside or around the GEMM."""
         machine, push = task.machine, cls.by_tiles(task)
         persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
-        tiles: list[dict[str, Any]] = [*tiles_beside_default(task)]
+        tiles: list[dict[str, Any]] = [*untuned.tiles_beside_default(task)]
         yield push
         for tile in tiles:
             yield push.replace(**tile)
@@ -300,13 +310,21 @@ class CopyEngine(Mode[AllGatherGemm]):
         return overlapped(computation, links(problem, rates), _pieces(problem, self.transfer_rows), rates)
 
     @classmethod
-    def pulled(cls, transfer_rows: int) -> Self:
-        return cls(transfer_rows=transfer_rows, gemm_streams=1, copies="pulled", chunk_sizes="even")
+    def by_shard(cls, task: GatherTask) -> Self:
+        """One chunk per shard, if none is larger than can be."""
+        rows = _at_most(UNITS, max(UNITS[0], task.problem.shard[0]))
+        return cls(transfer_rows=rows, gemm_streams=1, copies="pulled", chunk_sizes="even")
+
+    @classmethod
+    def filling(cls, task: GatherTask) -> Iterator[Self]:
+        """By shard, if the library's tiles of a chunk fill the GPU."""
+        copies, problem = cls.by_shard(task), task.problem
+        if untuned.library_fills(task.machine, problem.shard[0], problem.n_local, copies.transfer_rows):
+            yield copies
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """One chunk per shard."""
-        pulled = cls.pulled(_at_most(UNITS, max(UNITS[0], task.problem.shard[0])))
+        pulled = cls.by_shard(task)
         yield pulled
         yield pulled.replace(copies="pushed")
 
@@ -316,39 +334,50 @@ MOST_ROWS_BESIDE_TILES = 256
 
 
 def default(task: GatherTask) -> Mode[AllGatherGemm]:
-    """The config used without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push."""
-    chosen = _by_arithmetic(task)
-    if chosen is not None and MODES.space.violation(chosen.config(), task) is None:
-        return chosen
-    return Push.by_tiles(task)
+    """The config used without measuring: the first that is valid of those by arithmetic, else a push by tiles."""
+    return MODES.first_valid(_by_arithmetic(task), task) or Push.by_tiles(task)
 
 
-def _by_arithmetic(task: GatherTask) -> Mode[AllGatherGemm] | None:
-    """Overlap where the exchange takes longer than the GEMM or the GEMM is long; else our all-gather first."""
-    problem, half = task.problem, task.machine.compute_units // 2
-    parts = two_ranks.parts(task)
-    if parts is None or not problem.rows_layout or problem.gathered:
-        return None
-    if parts.gemm > parts.exchange and problem.m * problem.k * problem.element_size <= MOST_WORD_BYTES:
-        programs = _at_most(PROGRAMS, min(32 if problem.m <= 32 else 64, half))
-        return CustomCollective.of_words(programs, 2 if problem.m <= 32 else 4 if problem.m <= 64 else 8)
-    tile = two_ranks.filling_tile(task, problem.m)
-    if problem.m < MOST_ROWS_BESIDE_TILES or problem.tiled_by_shard(tile["block_m"]):
-        return _filled_push(task, tile)
-    programs = _at_most(PROGRAMS, min(32, half))
-    return CustomCollective(comm_programs=programs, copy_kib=16, peer_order="rotate", protocol="signal")
+def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
+    """Our all-gather, then the library's GEMM, where the links take less time than that; else, and where A is too long
+    for words, tiles that overlap. An activation behind the library's GEMM would be a launch of its own.
+    """
+    problem, machine = task.problem, task.machine
+    if machine.is_interpreter or problem.world_size == 1 or problem.gated:
+        return
+    parts, by_signals = untuned.parts(task), CustomCollective.by_signals(task)
+    if parts.gemm > parts.exchange:
+        yield CustomCollective.in_words(task)
+        if not problem.rows_layout:
+            yield by_signals  # every tile needs all shards
+        if not problem.rows_layout or problem.m <= untuned.FEW_ROWS:
+            return
+        if untuned.library_multiplies_faster(task) or not problem.scaled:
+            yield from CopyEngine.filling(task)
+    if untuned.library_multiplies_faster(task):
+        yield by_signals
+    if problem.rows_layout and not problem.scaled:
+        yield from _filled_push(task)
+        yield by_signals
 
 
-def _filled_push(task: GatherTask, tile: dict[str, int]) -> Push:
-    """A push whose tile has a program for nearly every compute unit; more programs than units are persistent."""
+def _filled_push(task: GatherTask) -> Iterator[Push]:
+    """A push whose tile has a program for nearly every compute unit; more programs than units are persistent. Half of K
+    goes ahead where tiles would wait for more than a signal takes.
+    """
     problem, units = task.problem, task.machine.compute_units
-    many = two_ranks.programs_of(tile, problem.m, problem.n_local) > units
+    tile = untuned.filling_tile(task, problem.m)
+    if problem.m >= MOST_ROWS_BESIDE_TILES and not problem.tiled_by_shard(tile["block_m"]):
+        return
+    programs = untuned.programs_of(tile, problem.m, problem.n_local)
     push = Push.by_tiles(task).replace(
-        **tile, schedule="persistent" if many else "tile", head_start=2 if many else 0, copy_kib=16,
-        comm_programs=_at_most(PROGRAMS, min(20, units // 2)),
+        **tile, schedule="persistent" if programs > units else "tile", head_start=2 if programs > units else 0,
+        copy_kib=16, comm_programs=_at_most(PROGRAMS, min(20, units // 2)),
         transfer_rows=min(512, max(16, round_up(problem.shard[0]))),
     )  # fmt: skip
-    return push.fitting(task)
+    if untuned.awaited(task, programs) / 2 > usual_rates(task.machine).signal:
+        yield push.replace(k_chunks=2)
+    yield push.fitting(task)
 
 
 def _at_most(values: Sequence[int], limit: int) -> int:
