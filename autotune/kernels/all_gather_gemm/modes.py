@@ -13,7 +13,7 @@ from autotune.kernels.all_gather_gemm import space
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.gemm import untuned
-from autotune.kernels.gemm.cost import PULL_SHARE, library_gemm, links, overlapped, tiled_gemm
+from autotune.kernels.gemm.cost import PULL_SHARE, awaited, library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import tma_aligned, with_fitting_tile
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
@@ -135,9 +135,9 @@ class Pull(Ours):
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
+        """By TMA, where no step would cross into the next shard."""
         pull = cls.like(Push.by_tiles(task))
-        yield pull
-        yield pull.replace(loads="pointer")
+        yield from filter(None, [MODES.first_valid([pull, pull.replace(loads="pointer")], task)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,10 @@ class Staged(Ours):
         computation = tiled_gemm(task, self, rates, units)
         share = min(1.0, self.comm_programs / self.saturating) * self.links_share
         communication = _moved(problem, rates, self.copy_kib, share)
-        return overlapped(computation, communication, _pieces(problem, self.transfer_rows) * self.k_chunks, rates)
+        programs = self.tiles(problem.m, problem.n_local)
+        pieces = _pieces(problem, self.transfer_rows) * self.k_chunks
+        visible = awaited(problem, programs, units) / self.k_chunks
+        return overlapped(computation, communication, pieces, rates, visible)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,21 +253,42 @@ class Push(Staged):
         return self.of(with_fitting_tile(MODES.space, self.config(), task))
 
     @classmethod
+    def filling(cls, task: GatherTask) -> Iterator[Self]:
+        """With a tile that has a program for nearly every compute unit; more programs than units are persistent. Half
+        of K goes ahead where tiles would wait for more than a signal takes.
+        """
+        problem, units = task.problem, task.machine.compute_units
+        tile = untuned.filling_tile(task, problem.m)
+        if problem.m >= MOST_ROWS_BESIDE_TILES and not problem.tiled_by_shard(tile["block_m"]):
+            return
+        programs = untuned.programs_of(tile, problem.m, problem.n_local)
+        push = cls.by_tiles(task).replace(
+            **tile, schedule="persistent" if programs > units else "tile", head_start=2 if programs > units else 0,
+            copy_kib=16, comm_programs=_at_most(PROGRAMS, min(20, units // 2)),
+            transfer_rows=min(512, max(16, round_up(problem.shard[0]))),
+        )  # fmt: skip
+        visible = untuned.parts(task).exchange * awaited(problem, programs, units)
+        if visible / 2 > usual_rates(task.machine).signal:
+            yield push.replace(k_chunks=2)
+        yield push.fitting(task)
+
+    @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """By tiles, with other tiles, for few rows, and with the transfer beside or around the GEMM."""
-        machine, push = task.machine, cls.by_tiles(task)
-        persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
-        tiles: list[dict[str, Any]] = [*untuned.tiles_beside_default(task)]
-        yield push
-        for tile in tiles:
-            yield push.replace(**tile)
-        for tile in tiles:
-            yield push.replace(**{**tile, **persistent, "schedule": "flattened"})
-        yield from push.streaming(machine)
-        yield push.replace(k_chunks=4)
-        yield push.replace(k_chunks=8)
-        yield push.replace(**persistent)
-        yield push.replace(schedule="persistent", push_site="side_stream")
+        """The filling tile and the soonest, with one loop over all tiles, and for few rows."""
+        push = cls.by_tiles(task)
+        if task.machine.is_interpreter:
+            yield push
+            yield push.replace(schedule="persistent", comm_programs=1, head_start=2)
+            yield push.replace(k_chunks=4)
+        else:
+            yield from cls.filling(task)
+            yield push
+            tiles = untuned.tiles_beside_default(task)
+            for tile in tiles:
+                yield push.replace(**tile)
+            for tile in tiles[:1]:
+                yield push.replace(**{**tile, "schedule": "flattened", "comm_programs": 12, "head_start": 2})
+        yield from push.streaming(task.machine)
         yield push.replace(loads="pointer")
 
     def streaming(self, machine: Machine) -> Sequence[Self]:
@@ -274,14 +298,8 @@ class Push(Staged):
             comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
         )  # fmt: skip
         # A preload may take a stage more, see _preload_fits: of 48 KiB a fifth one does not fit.
-        rows = self.block_m
-        return [
-            deep,
-            deep.replace(block_k=256, comm_programs=4),
-            deep.replace(block_k=128, split_k=8, num_stages=4 if rows < 128 else 3, num_warps=4),
-            deep.replace(block_n=32, num_warps=4),
-            deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4 if rows < WGMMA_ROWS else 3),
-        ]
+        stages = 4 if self.block_m < WGMMA_ROWS else 3
+        return [deep, deep.replace(block_n=128, block_k=128, split_k=4, num_stages=stages)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,32 +370,12 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
             yield by_signals  # every tile needs all shards
         if not problem.rows_layout or problem.m <= untuned.FEW_ROWS:
             return
-        if untuned.library_multiplies_faster(task) or not problem.scaled:
-            yield from CopyEngine.filling(task)
-    if untuned.library_multiplies_faster(task):
+        yield from CopyEngine.filling(task)
+        if untuned.library_multiplies_faster(task):
+            yield by_signals
+    if problem.rows_layout:
+        yield from Push.filling(task)
         yield by_signals
-    if problem.rows_layout and not problem.scaled:
-        yield from _filled_push(task)
-        yield by_signals
-
-
-def _filled_push(task: GatherTask) -> Iterator[Push]:
-    """A push whose tile has a program for nearly every compute unit; more programs than units are persistent. Half of K
-    goes ahead where tiles would wait for more than a signal takes.
-    """
-    problem, units = task.problem, task.machine.compute_units
-    tile = untuned.filling_tile(task, problem.m)
-    if problem.m >= MOST_ROWS_BESIDE_TILES and not problem.tiled_by_shard(tile["block_m"]):
-        return
-    programs = untuned.programs_of(tile, problem.m, problem.n_local)
-    push = Push.by_tiles(task).replace(
-        **tile, schedule="persistent" if programs > units else "tile", head_start=2 if programs > units else 0,
-        copy_kib=16, comm_programs=_at_most(PROGRAMS, min(20, units // 2)),
-        transfer_rows=min(512, max(16, round_up(problem.shard[0]))),
-    )  # fmt: skip
-    if untuned.awaited(task, programs) / 2 > usual_rates(task.machine).signal:
-        yield push.replace(k_chunks=2)
-    yield push.fitting(task)
 
 
 def _at_most(values: Sequence[int], limit: int) -> int:

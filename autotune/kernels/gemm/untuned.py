@@ -25,6 +25,11 @@ FILLED = 0.9
 NARROW = {"block_n": 64, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": 6}
 """The tile for few rows, whose ``block_m`` follows from them."""
 
+DEEP = {**NARROW, "block_k": 256, "num_stages": 3}
+"""The same with longer steps: 1.01 and 1.00 of the best where the narrow one takes 1.03 and 1.02 (16 and 64 rows on 4
+H200, 2026-11-21).
+"""
+
 FLAT = {"block_m": 64, "block_n": 128, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": 4}
 SQUARE = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 4}
 WIDE = {"block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4}
@@ -42,6 +47,11 @@ FILLING = (
     {**FLAT, "block_n": 32, "block_k": 256},
 )
 """Tiles from the largest on."""
+
+PROMOTING = 0.2
+"""Our fp8 GEMM takes longer than the library's by this share where sums are promoted: 1024 x 14336 x 8192 took 224.6,
+and 186.9 µs (H100, 2026-11-24). With 16 rows, which wait for B, ours is the faster one.
+"""
 
 LIBRARY_TILE = {"block_m": 128, "block_n": 256}
 """The library's usual tile. Chunks whose rounds it does not fill took 1.05 times as long as NCCL and cuBLAS at m=1026
@@ -76,25 +86,14 @@ def two_shots_pay(task: Task[Any]) -> bool:
 
 
 def library_multiplies_faster(task: Task[Any]) -> bool:
-    """True for fp8 whose sums our GEMM promotes, unless it waits for B: with 1024 x 14336 x 8192 ours takes 224.6 µs,
-    the library's 186.9 (H100, 2026-11-24); with 16 rows 40 and 50 (H200, 2026-11-23).
-    """
-    problem, rates = task.problem, usual_rates(task.machine)
-    computes = library_gemm(problem, rates) * rates.memory > problem.bytes_read
-    return bool(problem.scaled and _promotes(task) and computes)
+    """True for fp8 whose sums our GEMM promotes, unless it waits for B or hides more than it loses."""
+    problem, both = task.problem, parts(task)
+    computes = both.gemm * usual_rates(task.machine).memory > problem.bytes_read
+    return bool(problem.scaled and _promotes(task) and computes and PROMOTING * both.gemm > both.exchange)
 
 
 def programs_of(tile: Mapping[str, int], rows: int, columns: int) -> int:
     return -(-rows // tile["block_m"]) * -(-columns // tile["block_n"])
-
-
-def awaited(task: Task[Any], programs: int) -> float:
-    """Microseconds of an all-gather that the first round's tiles wait for: own rows come first and need not; all of it
-    where there is no other round.
-    """
-    ranks: int = task.problem.world_size
-    own, at_once = programs / ranks, min(programs, task.machine.compute_units)
-    return parts(task).exchange * max(0.0, at_once - own) / (programs - own)
 
 
 def done_by_library(machine: Machine, rows: int, columns: int) -> int:
@@ -126,10 +125,6 @@ def default_tile(task: Task[Any], exchange: float = 0.0) -> dict[str, int]:
         tile = SQUARE
     else:
         tile = _soonest_tiles(task, exchange)[0]
-    if task.problem.scaled and not machine.is_interpreter:
-        tile = {**tile, "block_k": 128}  # as many bytes
-        if rows > FEW_ROWS and _promotes(task):
-            tile |= PROMOTED_TILE
     return suited(tile, task)
 
 
@@ -157,11 +152,19 @@ def one_round_tile(task: Task[Any], rows: int) -> dict[str, int] | None:
 
 
 def suited(tile: Mapping[str, int], task: Task[Any]) -> dict[str, int]:
-    """A tile no wider and no deeper than the problem, but for rounding up to a power of two; on AMD of two stages."""
-    _, columns, depth = task.problem.gemm
-    block_n, block_k = min(tile["block_n"], max(32, round_up(columns))), min(tile["block_k"], max(32, round_up(depth)))
-    stages = 2 if task.machine.kind == "hip" else tile["num_stages"]
-    return {**tile, "block_n": block_n, "block_k": block_k, "num_stages": stages}
+    """A tile no wider and no deeper than the problem, but for rounding up to a power of two; of fp8 with as many bytes
+    in a step; on AMD of two stages.
+    """
+    problem, machine = task.problem, task.machine
+    rows, columns, depth = problem.gemm
+    tile = dict(tile)
+    if problem.scaled and not machine.is_interpreter:
+        tile |= PROMOTED_TILE if rows > FEW_ROWS and _promotes(task) else {"block_k": 128}
+    if machine.kind == "hip":
+        tile["num_stages"] = 2
+    tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
+    tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
+    return tile
 
 
 def tiles_beside_default(task: Task[Any]) -> list[dict[str, int]]:
@@ -196,7 +199,7 @@ def _promotes(task: Task[GemmProblem]) -> bool:
 
 
 def _tiles_for_few_rows(task: Task[Any]) -> list[dict[str, int]]:
-    """A narrow tile; on CUDA also a flat one, first where the GPU does not hold a program for each narrow tile at once.
+    """A narrow tile; on CUDA a deep one, and a flat one, first where the GPU does not hold all narrow tiles at once.
 
     With 64 rows of bf16 a narrow tile's stages leave no room for a second program on a unit. All-gather + GEMM with
     M=64 N=28672 K=8192 on 2 H100: 224 narrow tiles take 97.7 µs, 112 flat ones 93.5, all else equal (2026-11-25).
@@ -204,12 +207,12 @@ def _tiles_for_few_rows(task: Task[Any]) -> list[dict[str, int]]:
     machine = task.machine
     rows, columns, _ = task.problem.gemm
     block_m = max(16, round_up(rows))
-    narrow, flat = ({**tile, "block_m": block_m} for tile in (NARROW, FLAT))
+    narrow, deep, flat = ({**tile, "block_m": block_m} for tile in (NARROW, DEEP, FLAT))
     if machine.kind == "hip":
         return [narrow]
     held = pipeline_bytes(task, block_m, narrow["block_n"], narrow["block_k"], narrow["num_stages"])
     at_once = machine.compute_units * max(1, machine.shared_memory // held)
-    return [narrow, flat] if programs_of(narrow, rows, columns) <= at_once else [flat, narrow]
+    return [narrow, deep, flat] if programs_of(narrow, rows, columns) <= at_once else [flat, narrow, deep]
 
 
 def _soonest_tiles(task: Task[Any], exchange: float = 0.0) -> list[dict[str, int]]:

@@ -167,10 +167,9 @@ class CustomCollective(Mode[GemmAllReduce]):
         base = cls.untuned(task)
         if base is not None:
             yield base
-            for shots, protocol in itertools.product(("one_shot", "two_shot"), ("signal", "sentinel")):
+            for shots, protocol in itertools.product(("one_shot", "two_shot"), ("sentinel", "signal")):
                 yield base.replace(exchange=shots, protocol=protocol)
-            for chunks in (2, 4):
-                yield base.replace(transfer_rows=task.problem.m // chunks)
+            yield base.replace(transfer_rows=task.problem.m // 2)
 
 
 def _inbox_fits(s: ReduceTask, mode: str, block_m: int, block_n: int, protocol: str) -> bool:
@@ -249,7 +248,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
 
     @classmethod
     def first(cls, task: ReduceTask) -> Iterator[Self]:
-        """With other tiles, and with other words and splits."""
+        """With another tile, with splits, with words for few rows."""
         base = cls.untuned(task)
         if base is not None:
             yield base
@@ -258,12 +257,9 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
             yield from base.changed(task.problem.m <= MOST_ROWS_IN_WORDS)
 
     def changed(self, in_words: bool) -> Iterator[Self]:
-        yield self.replace(combine="separate")
-        yield self.replace(split_k=2)
-        yield self.replace(split_k=4)
         for protocol in ("sentinel", "ll") if in_words else ():
             yield self.replace(protocol=protocol)
-            yield self.replace(protocol=protocol, split_k=2)
+        yield self.replace(split_k=2)
 
 
 @dataclass(frozen=True, kw_only=True)

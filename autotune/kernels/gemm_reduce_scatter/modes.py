@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -35,9 +36,6 @@ MOST_CHUNKS = 8
 """Chunks into which ``copy_engine`` may cut an owner's rows."""
 
 UNITS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-
-PIECES = 4.0
-"""Parts in which data of our kernel arrives, by the cost model."""
 
 
 class Library(LibraryMode[GemmReduceScatter]):
@@ -177,8 +175,11 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
     links_share: ClassVar[float] = 1.0
 
     def latency(self, task: ScatterTask, rates: Rates) -> float:
-        computation = tiled_gemm(task, self, rates, task.machine.compute_units)
-        return overlapped(computation, links(task.problem, rates, self.links_share), PIECES, rates)
+        """What the last round of tiles sends, maybe the only one, travels beside no other."""
+        (rows, columns, _), units = task.problem.gemm, task.machine.compute_units
+        communication = links(task.problem, rates, self.links_share)
+        visible = communication / math.ceil(self.tiles(rows, columns) / units)
+        return max(tiled_gemm(task, self, rates, units) + visible, communication) + rates.signal + rates.launch
 
     def rungs(self, task: ScatterTask) -> Mapping[str, Self]:
         """B: parts stay where they are made, and after the GEMM owners pull them. D: an owner's part of its own tiles
@@ -230,18 +231,19 @@ class Push(Fused):
 
     @classmethod
     def first(cls, task: ScatterTask) -> Iterator[Self]:
-        """By tiles, with other tiles, and with one thing changed at a time."""
+        """In one round, in several, by tiles, with one loop over all tiles, with two programs for a tile."""
         push = cls.by_tiles(task)
+        if not task.machine.is_interpreter:
+            yield from filter(None, [cls.in_one_round(task)])
+            yield cls.in_rounds(task)
         yield push
         for tile in untuned.tiles_beside_default(task):
             yield push.replace(**tile)
         yield push.replace(schedule="persistent", signals="next_turn")
+        yield push.replace(split_k=2)
         # Where the loop is flattened, tiles on their way out take memory of their own: 262 KB in all for 128 x 256 and
         # four stages, of 232 on H100 (Triton 3.6); three fit.
         yield push.replace(schedule="flattened", transfer_tiles=2, num_stages=min(3, push.num_stages))
-        yield push.replace(peer_order="interleaved")
-        yield push.replace(transfer_tiles=4)
-        yield push.replace(split_k=2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,14 +280,13 @@ def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
         yield CopyEngine(transfer_rows=unit, gemm_streams=1, sum_block=4096, sum_warps=4)
     if library and (untuned.library_multiplies_faster(task) or parts.loading_b > parts.gemm):
         yield CustomCollective.untuned()
-    if not problem.scaled:
-        yield from filter(None, [Push.in_one_round(task)])
-        if library:
-            yield CustomCollective.untuned()
+    yield from filter(None, [Push.in_one_round(task)])
+    if library:
+        yield CustomCollective.untuned()
 
 
 MODES = Modes(
     Library, CustomCollective, Push, Pull, CopyEngine, default=default,
-    tried=(Push, Pull, CustomCollective, CopyEngine), shared=(operands_constraint(), wire_constraint()),
+    tried=(Push, CustomCollective, CopyEngine, Pull), shared=(operands_constraint(), wire_constraint()),
 )  # fmt: skip
 SPACE = MODES.space

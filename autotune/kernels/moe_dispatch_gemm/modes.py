@@ -214,7 +214,5 @@ def default(task: DispatchGemmTask) -> Mode[MoeDispatchGemm]:
     return next(filter(None, found), Library(launch="eager", exchange="all_gather"))
 
 
-MODES = Modes(
-    Library, CustomCollective, Unfused, Push, Pull, default=default, shared=(operands_constraint(),), turns=True
-)
+MODES = Modes(Library, CustomCollective, Unfused, Push, Pull, default=default, shared=(operands_constraint(),))
 SPACE = MODES.space

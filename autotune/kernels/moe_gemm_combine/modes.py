@@ -246,6 +246,5 @@ MODES = Modes(
     OneShot,
     default=default,
     shared=(operands_constraint(),),
-    turns=True,
 )
 SPACE = MODES.space
