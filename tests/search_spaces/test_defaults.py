@@ -18,7 +18,7 @@ from autotune.errors import InputError
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.recordings import read
 from autotune.task import Task
-from autotune.workloads import workload
+from autotune.workloads import names, workload
 
 H200 = dataclasses.replace(H100, device="NVIDIA H200")
 MACHINES = {"h100": H100, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
@@ -103,6 +103,9 @@ def drawn(name: str, rng: random.Random, **fields: Any) -> Task[Any]:
     if rng.random() < 0.3:
         options |= {"dtype": "fp8", "b_order": "nk", "scales": rng.choice(["row", "block"]), "gathered": False}
     sizes = {"m": ranks * size(8192), "n": ranks * 16 * size(2000), "k": ranks * 128 * size(128), "world_size": ranks}
+    sizes |= {"tokens": size(4096), "hidden": 16 * size(1024), "width": 16 * size(512), "experts": ranks * size(32)}
+    sizes |= {"top_k": rng.randint(1, 8), "batch": size(128), "kv_len": 16 * size(4096), "q_heads": 8 * size(16)}
+    sizes |= {"kv_heads": rng.choice([1, 2, 8]), "head_dim": rng.choice([64, 128, 256])}
     known = {each.name for each in dataclasses.fields(kind)}
     given = {key: value for key, value in {**sizes, **options, **fields}.items() if key in known}
     return Task(kind(**given), rng.choice(ANY_MACHINE))
@@ -121,10 +124,10 @@ def tasks(name: str, count: int, **fields: Any) -> Iterator[Task[Any]]:
         yield task
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", names())
 def test_what_the_arithmetic_chooses_is_valid_of_any_size_on_any_machine_and_the_same_again(name: str) -> None:
     found = workload(name)
-    for task in tasks(name, 300):
+    for task in tasks(name, 200):
         default, first = found.default_config(task), found.first_configs(task)
         for config in (default, *first):
             found.space.check(config, task)

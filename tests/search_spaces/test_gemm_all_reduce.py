@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.kernels.gemm.untuned import two_shots_pay
+from autotune.kernels.untuned import two_shots_pay
 from autotune.machine import H100, MI300X, Machine
 from autotune.task import Task
 from autotune.workloads import workload

@@ -74,7 +74,7 @@ def test_what_saves_launches_bytes_or_trips_is_predicted_to_take_less_time() -> 
         (decode, step, in_turn["bsp graph"], in_turn["bsp eager"]),
         (decode, step, fused, fused.replace(programs_per_head=1)),
         (decode, step, fused.replace(protocol="sentinel"), fused.replace(protocol="ll")),
-        (decode, step, fused.replace(protocol="sentinel"), fused),
+        (decode, step, fused.replace(protocol="sentinel"), fused.replace(protocol="signal")),
     ]  # fmt: skip
     for number, (found, problem, less, more) in enumerate(pairs):
         one, other = found.predict(Task(problem, H100), less), found.predict(Task(problem, H100), more)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 
 from autotune.device_rates import Rates, usual_rates
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS
+from autotune.kernels import untuned
 from autotune.kernels.all_gather_gemm import space
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
-from autotune.kernels.gemm import untuned
 from autotune.kernels.gemm.cost import PULL_SHARE, awaited, library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import tma_aligned, with_fitting_tile
 from autotune.kernels.gemm.tile import GemmTile

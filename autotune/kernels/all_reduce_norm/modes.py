@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Self
 
 from autotune.device_rates import Rates
 from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES, AllReduceNorm
-from autotune.kernels.gemm.untuned import two_shots_pay
 from autotune.kernels.gemm_all_reduce import modes as reducing
 from autotune.kernels.gemm_all_reduce.modes import PROTOCOL, WORDS_ARRIVE, polled_words_fit
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.mode import GRAPHS, LibraryMode, Mode, Modes
+from autotune.kernels.untuned import two_shots_pay
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import number
 from autotune.sizes import round_up

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.device_rates import Rates
-from autotune.kernels.gemm import untuned
+from autotune.kernels import untuned
 from autotune.kernels.gemm.cost import PULL_SHARE, library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import (
     FLATTENING,

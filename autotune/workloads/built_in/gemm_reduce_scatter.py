@@ -9,13 +9,13 @@ import torch
 
 from autotune.config import Config
 from autotune.kernels.gemm.library import multiply
-from autotune.kernels.gemm.untuned import done_by_library
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks
 from autotune.kernels.gemm_reduce_scatter.fused import FusedWay
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.modes import CopyEngine
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.collectives import reduce_scatter_single
+from autotune.kernels.untuned import done_by_library
 from autotune.machine import Machine
 from autotune.task import Task
 from autotune.workloads.comparison import rounded_product

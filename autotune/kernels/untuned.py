@@ -1,5 +1,5 @@
-"""Untuned configs of GEMMs with an exchange, by arithmetic: rounds of tiles over compute units, the GEMM's time against
-the links', and what reading B takes, by the rates of this kind of machine.
+"""Arithmetic for untuned configs: rounds of tiles over compute units, the time of the GEMM against the links', what
+reading B takes, and what a trip to a peer does; by the rates of the kind of machine.
 """
 
 from __future__ import annotations
@@ -83,6 +83,14 @@ def two_shots_pay(task: Task[Any]) -> bool:
     peers, result = problem.world_size - 1, problem.m * problem.n * problem.result_size
     moved = peers * result * (1 - 2 / problem.world_size)
     return bool(moved / rates.links + peers * result / rates.memory > rates.signal)
+
+
+def within_a_trip(task: Task[Any], moved: float, stored: float = 0.0) -> bool:
+    """True if a signal takes at least as long as moving so many bytes over the links, and storing so many: then trips
+    count, not bytes.
+    """
+    rates = usual_rates(task.machine)
+    return max(moved / rates.links, stored / rates.memory) <= rates.signal
 
 
 def library_multiplies_faster(task: Task[Any]) -> bool:
