@@ -5,6 +5,7 @@ A problem describes one rank's GEMM by its property ``gemm``: rows, columns and 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from autotune.config import Config
@@ -75,14 +76,18 @@ def split_constraints() -> tuple[Constraint, ...]:
 
 
 def with_fitting_tile(space: Space, config: Config, task: Task[GemmProblem]) -> Config:
-    """A config with the first smaller tile that fits where its own does not: fp32, odd shapes; else the smallest."""
-    smallest = {"block_n": 32, "block_k": min(64, config.integer("block_k")), "num_stages": 2}
-    while space.violation(config, task) is not None and any(
-        config.integer(name) > least for name, least in smallest.items()
-    ):
-        block_n = max(smallest["block_n"], config.integer("block_n") // 2)
-        stages = max(smallest["num_stages"], config.integer("num_stages") - 1)
-        config = config.replace(block_n=block_n, block_k=smallest["block_k"], num_stages=stages)
+    """A config with fewer stages, then shorter steps, then fewer columns, where its tile does not fit (fp32, odd sizes,
+    less shared memory); the smallest if none does.
+    """
+    columns, depth, stages = (config.integer(name) for name in ("block_n", "block_k", "num_stages"))
+    shapes = itertools.product(
+        [columns // parts for parts in (1, 2, 4, 8) if columns // parts >= 32], dict.fromkeys((depth, min(64, depth))),
+        range(stages, 1, -1),
+    )  # fmt: skip
+    for block_n, block_k, number in shapes:
+        config = config.replace(block_n=block_n, block_k=block_k, num_stages=number)
+        if space.violation(config, task) is None:
+            break
     return config
 
 
