@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 
 from autotune.config import Config
-from autotune.kernels.untuned import two_shots_pay
 from autotune.machine import H100, MI300X, Machine
 from autotune.task import Task
 from autotune.workloads import workload
@@ -81,20 +79,6 @@ def test_a_constraint_ends_where_it_says(
     problem = FOUND.problem_type(**{"m": 16, "n": 8192, "k": 28672, "world_size": 8, **fields})
     broken = SPACE.broken(config, Task(problem, machine))
     assert (broken.name if broken else None) == told
-
-
-@pytest.mark.parametrize("world_size", [2, 4, 8])
-@pytest.mark.parametrize("links", ["nvlink", "pcie-peer"])
-def test_once_two_shots_pay_they_pay_for_more_rows_and_the_earlier_the_more_ranks_there_are(
-    world_size: int, links: str
-) -> None:
-    def pays(m: int, ranks: int) -> bool:
-        problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=ranks)
-        return two_shots_pay(Task(problem, dataclasses.replace(H100, interconnect=links)))
-
-    found = [pays(m, world_size) for m in range(1, 2048, 7)]
-    assert found == sorted(found) and not found[0] and found[-1]
-    assert all(pays(m, 8) for m in range(1, 2048, 7) if pays(m, world_size))
 
 
 def test_a_collective_takes_all_rows_at_once_untuned() -> None:

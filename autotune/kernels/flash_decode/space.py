@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from autotune.config import Config
+from autotune.config import Config, in_turns
 from autotune.dtypes import multiplies
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.untuned import within_a_trip
@@ -304,16 +304,16 @@ def _filling_programs(task: Task[FlashDecode], heads: int) -> int:
 def first_configs(task: Task[FlashDecode]) -> list[Config]:
     """The default's local kernels in every mode, and the other ways to fuse."""
     default = default_config(task)
-    found = [
-        default,
+    fused = [
         *(default.replace(protocol=protocol) for protocol in ("signal", "ll", "sentinel")),
         default.replace(reducer="last", program_order="tokens"),
         default.replace(reducer="kernel", combine_site="next_launch"),
         default.replace(exchange="two_shot", wire="rounded", protocol="signal"),
     ]
+    others = []
     for mode in SEVERAL_KERNELS:
         launched = "eager" if task.machine.is_interpreter else "graph"
         values = {**default, "mode": mode, "launch": launched}
         names = {d.name for d in SPACE.dimensions_of(mode)}
-        found.append(Config({name: value for name, value in values.items() if name in names}))
-    return list(SPACE.valid(found, task))
+        others.append(Config({name: value for name, value in values.items() if name in names}))
+    return list(SPACE.valid([default, *in_turns([fused, others])], task))

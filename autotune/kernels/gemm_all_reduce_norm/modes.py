@@ -90,9 +90,10 @@ class CustomCollective(Norming, Mode[GemmAllReduceNorm]):
         base = cls.untuned(task)
         if base is not None:
             yield base
-            words = itertools.product(("one_shot", "two_shot"), ("signal", "sentinel", "ll"), (0, 4))
-            for shots, protocol, senders in words:
-                yield base.replace(exchange=shots, protocol=protocol, senders=senders)
+            for shots, protocol in itertools.product(("one_shot", "two_shot"), ("sentinel", "signal")):
+                yield base.replace(exchange=shots, protocol=protocol)
+            yield base.replace(senders=4)
+            yield base.replace(protocol="ll")
 
 
 class Fused(Norming, reducing.Fused):

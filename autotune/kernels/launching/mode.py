@@ -79,6 +79,10 @@ class LibraryMode(LadderKnobs, Mode[P_contra]):
     constraints: ClassVar[tuple[Constraint, ...]] = (GRAPHS,)
 
 
+MOST_FIRST = 16
+"""First configs of a search: later ones it proposes better."""
+
+
 class Modes(Generic[P]):
     """The modes of an operation: their joint space, and configs read as instances of modes."""
 
@@ -117,8 +121,8 @@ class Modes(Generic[P]):
         return self._default(task).config()
 
     def first_configs(self, task: Task[P]) -> list[Config]:
-        """The default, then a config of each mode in turn; all valid, each once."""
+        """The default, then a config of each mode in turn; all valid, each once, not many."""
         default = self.default_config(task)
         ways = [list(self.space.valid((each.config() for each in mode.first(task)), task)) for mode in self._tried]
         others = [[config for config in way if config != default] for way in ways]
-        return [default, *in_turns(others)]
+        return [default, *in_turns(others)][:MOST_FIRST]
