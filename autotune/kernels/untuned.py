@@ -147,6 +147,14 @@ def filling_tile(task: Task[Any], rows: int) -> dict[str, int]:
     return suited({**tile, "block_m": min(tile["block_m"], max(16, round_up(rows)))}, task)
 
 
+def persists(task: Task[Any], tile: Mapping[str, int]) -> bool:
+    """True if there are more programs than units, each with a unit to itself: of fp8 two share one, and persistent ones
+    take 1.14 to 1.16 times as long (one H100, 2026-11-24).
+    """
+    rows, columns, _ = task.problem.gemm
+    return not task.problem.scaled and programs_of(tile, rows, columns) > task.machine.compute_units
+
+
 def one_round_tile(task: Task[Any], rows: int) -> dict[str, int] | None:
     """The narrowest tile of an owner's rows whose programs all run at once; None if there is none."""
     problem = task.problem

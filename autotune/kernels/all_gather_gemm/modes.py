@@ -254,19 +254,20 @@ class Push(Staged):
 
     @classmethod
     def filling(cls, task: GatherTask) -> Iterator[Self]:
-        """With a tile that has a program for nearly every compute unit; more programs than units are persistent. Half
-        of K goes ahead where tiles would wait for more than a signal takes.
+        """With a tile that has a program for nearly every compute unit. Half of K goes ahead where tiles would wait for
+        more than a signal takes.
         """
         problem, units = task.problem, task.machine.compute_units
         tile = untuned.filling_tile(task, problem.m)
-        if problem.m >= MOST_ROWS_BESIDE_TILES and not problem.tiled_by_shard(tile["block_m"]):
+        two_owners = problem.m >= MOST_ROWS_BESIDE_TILES and not problem.tiled_by_shard(tile["block_m"])
+        if two_owners or problem.quantised:
             return
-        programs = untuned.programs_of(tile, problem.m, problem.n_local)
+        persistent = {"schedule": "persistent", "head_start": 2} if untuned.persists(task, tile) else {}
         push = cls.by_tiles(task).replace(
-            **tile, schedule="persistent" if programs > units else "tile", head_start=2 if programs > units else 0,
-            copy_kib=16, comm_programs=_at_most(PROGRAMS, min(20, units // 2)),
+            **tile, **persistent, copy_kib=16, comm_programs=_at_most(PROGRAMS, min(20, units // 2)),
             transfer_rows=min(512, max(16, round_up(problem.shard[0]))),
         )  # fmt: skip
+        programs = untuned.programs_of(tile, problem.m, problem.n_local)
         visible = untuned.parts(task).exchange * awaited(problem, programs, units)
         if visible / 2 > usual_rates(task.machine).signal:
             yield push.replace(k_chunks=2)
@@ -360,15 +361,19 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
     """Our all-gather, then the library's GEMM, where the links take less time than that; else, and where A is too long
     for words, tiles that overlap. An activation behind the library's GEMM would be a launch of its own.
     """
-    problem, machine = task.problem, task.machine
-    if machine.is_interpreter or problem.world_size == 1 or problem.gated:
+    problem, machine, few = task.problem, task.machine, task.problem.m <= untuned.FEW_ROWS
+    if machine.is_interpreter or problem.world_size == 1:
+        return
+    if problem.gated:
+        if problem.rows_layout and not few and untuned.persists(task, untuned.default_tile(task)):
+            yield from Push.filling(task)
         return
     parts, by_signals = untuned.parts(task), CustomCollective.by_signals(task)
     if parts.gemm > parts.exchange:
         yield CustomCollective.in_words(task)
         if not problem.rows_layout:
             yield by_signals  # every tile needs all shards
-        if not problem.rows_layout or problem.m <= untuned.FEW_ROWS:
+        if not problem.rows_layout or few:
             return
         yield from CopyEngine.filling(task)
         if untuned.library_multiplies_faster(task):

@@ -212,10 +212,8 @@ class Push(Fused):
     @classmethod
     def in_rounds(cls, task: ScatterTask) -> Self:
         """As many tiles as fill the GPU, or more: all but the last travel beside the GEMM."""
-        problem = task.problem
-        tile = untuned.filling_tile(task, problem.rows)
-        many = untuned.programs_of(tile, problem.m, problem.n) > task.machine.compute_units
-        turns = {"schedule": "persistent", "signals": "next_turn"} if many else {}
+        tile = untuned.filling_tile(task, task.problem.rows)
+        turns = {"schedule": "persistent", "signals": "next_turn"} if untuned.persists(task, tile) else {}
         return cls.by_tiles(task).replace(**tile, **turns).fitting(task)
 
     @classmethod
