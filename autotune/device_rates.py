@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.machine import Machine
 
@@ -25,13 +25,27 @@ class Rates:
 
 
 RATES: Mapping[str, Rates] = {
+    "sm_80": Rates(flops=250e6, memory=1.6e6, links=235e3, signal=2.0, launch=4.0),
+    "sm_89": Rates(flops=290e6, memory=0.68e6, links=25e3, signal=3.0, launch=4.0),
     "sm_90": Rates(flops=800e6, memory=3.8e6, links=350e3, signal=2.0, launch=4.0),
+    "sm_100": Rates(flops=1800e6, memory=6.3e6, links=700e3, signal=2.0, launch=4.0),
+    "sm_120": Rates(flops=400e6, memory=1.4e6, links=50e3, signal=3.0, launch=4.0),
     "gfx942": Rates(flops=600e6, memory=4.0e6, links=280e3, signal=3.0, launch=6.0),
     "gfx950": Rates(flops=1200e6, memory=6.0e6, links=330e3, signal=3.0, launch=6.0),
 }
 """Rates by architecture: sm_90 measured on H200, the others from data sheets at the same share of the peak."""
 
+PCIE_LINKS = 50e3
+"""Bytes per microsecond over PCIe 5."""
+
 
 def rates_of(machine: Machine) -> Rates | None:
     """The rates of a machine's GPUs; None for unknown architectures."""
     return RATES.get(machine.arch)
+
+
+def usual_rates(machine: Machine) -> Rates:
+    """The rates of a machine's GPUs as they are linked; of unknown ones those of sm_90: only ratios matter."""
+    rates = rates_of(machine) or RATES["sm_90"]
+    joined = machine.interconnect in ("pcie", "pcie-peer")
+    return replace(rates, links=min(rates.links, PCIE_LINKS)) if joined else rates

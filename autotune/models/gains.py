@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.device_rates import RATES, Rates, rates_of
+from autotune.device_rates import Rates, usual_rates
 from autotune.dtypes import FP8
 from autotune.machine import Machine
 from autotune.models.forward import Forward, Work
 from autotune.problem import Problem
 from autotune.task import Task
 from autotune.tuning.effort import LONGEST, SHORTEST
-
-GUESSED = "sm_90"
-"""The architecture whose rates weigh problems where this device's are unknown."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Estimate:
 
 
 def estimate(task: Task[Problem]) -> Estimate:
-    rates = rates_of(task.machine) or RATES[GUESSED]
+    rates = usual_rates(task.machine)
     flops, read, moved = (float(getattr(task.problem, name, 0)) for name in ("flops", "bytes_read", "bytes_moved"))
     computing = _alone(Work(flops, read, task.problem.dtype), rates) + rates.launch
     moving = moved / rates.links + rates.signal + rates.launch
@@ -51,7 +48,7 @@ def _alone(work: Work, rates: Rates) -> float:
 def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Problem, float]:
     """Share of a forward's time that overlap could save per problem, summed over the forwards."""
     found: dict[Problem, float] = {}
-    rates = rates_of(machine) or RATES[GUESSED]
+    rates = usual_rates(machine)
     for forward in forwards:
         whole = rest(forward, rates) + sum(
             call.count * estimate(Task(call.problem, machine)).before for call in forward.calls

@@ -22,7 +22,7 @@ DECIDES_NOTHING = {
     "device_rates": "for cost models and untuned configs",
     "errors": "words",
     "kernels.gemm.cost": "orders the first trials; every one is measured",
-    "kernels.gemm.two_ranks": "chooses untuned configs",
+    "kernels.untuned": "chooses untuned configs",
     "machine": "the machine and the versions are part of the key and of the provenance",
     "outcome": "dataclasses",
     "problem": "its fields are the key",

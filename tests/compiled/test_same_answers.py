@@ -88,7 +88,7 @@ def test_every_door_gives_the_same_answer_at_sizes_that_nobody_measured(bench: B
     problems = [autotune.AllGatherGemm(m=m, n=RANKS * N, k=K, dtype="fp32", world_size=RANKS) for m in drawn]
     answers = [autotune.lookup(FOUND, each) for each in problems]
     modes = [str(each.config["mode"]) for each in answers]
-    assert {each.source for each in answers} >= {"range", "nearest"} and len({*modes}) > 2
+    assert {each.source for each in answers} >= {"range", "nearest"} and len({*modes}) > 1
     entries = {each.study_id: each for each in read_entries(default_database_url(), FOUND.name, LAPTOP.device).all}
     won = [str(entries[each.entry.study_id].winner.config["mode"]) for each in answers if each.entry is not None]
     replaced = [mode != other for mode, other in zip(modes, won, strict=True)]

@@ -105,7 +105,8 @@ def test_three_roundings_of_a_large_element_pass_under_the_interpreter() -> None
 def test_results_are_right_before_and_after_the_counters_wrap_around() -> None:
     here, aged = on_cpu(), workload(f"{Path(__file__).parent}/aged.py:Decode")
     problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=20, world_size=2)
-    default = aged.default_config(Task(problem, here)).replace(block_n=16, programs_per_head=2, num_warps=2)
+    shape = {"block_n": 16, "programs_per_head": 2, "num_warps": 2}
+    default = aged.default_config(Task(problem, here)).replace(**shape, protocol="signal")
     last = default.replace(reducer="last", program_order="tokens")
     fused = [last, default.replace(protocol="ll"), default.replace(exchange="two_shot")]
     fused.append(default.replace(protocol="sentinel", wire="rounded"))
@@ -117,7 +118,7 @@ def test_results_are_right_before_and_after_the_counters_wrap_around() -> None:
 def test_a_rank_that_calls_alone_times_out_and_says_so(tmp_path: Path) -> None:
     here = on_cpu()
     problem = WORKLOAD.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
-    default = WORKLOAD.default_config(Task(problem, here))
+    default = WORKLOAD.default_config(Task(problem, here)).replace(protocol="signal")
     changes = ({}, {"protocol": "ll"}, {"protocol": "sentinel"}, {"exchange": "two_shot"})
     calls = [dict(default.replace(**change)) for change in changes]
     file = Path(__file__).parent / "flash_decode_on_ranks.py"
@@ -147,7 +148,7 @@ def test_lengths_differ_from_launch_to_launch_on_one_scratch(
     """Of any number and kind, none at all among them, and others on each rank."""
     problem = WORKLOAD.problem_type(world_size=world_size, **sizes)
     task = Task(problem, on_cpu())
-    default = WORKLOAD.default_config(task).replace(block_n=16, num_warps=2)
+    default = WORKLOAD.default_config(task).replace(block_n=16, num_warps=2, protocol="signal")
     changes: list[dict[str, Any]] = [
         {"programs_per_head": 5}, {"programs_per_head": 8, "reducer": "last", "program_order": "tokens"},
         {"programs_per_head": 1, "reducer": "last", "program_order": "tokens", "protocol": "ll"},

@@ -32,6 +32,12 @@ def rungs(name: str, problem: Any, config: Config) -> dict[str, Config]:
     return {letter: found[letter] for letter in "BDF" if letter in found}
 
 
+def overlapping(name: str, task: Task[Any]) -> Config:
+    """The first config of a mode that has rungs of its own."""
+    found = workload(name)
+    return next(config for config in found.first_configs(task) if config["mode"] in found.overlapping)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_every_rung_is_right_under_the_interpreter(name: str) -> None:
     here, found = on_cpu(), workload(name)
@@ -94,8 +100,8 @@ def test_every_rung_is_right_on_gpus(name: str) -> None:
     here, found = machine(), workload(name)
     for fields in LARGE[name]:
         problem = found.problem_type.from_dict({**fields, "world_size": here.gpus})
-        default = found.default_config(Task(problem, here))
-        check_all(found, problem, list(rungs(name, problem, default).values()), {str(default["mode"])})
+        config = overlapping(name, Task(problem, here))
+        check_all(found, problem, list(rungs(name, problem, config).values()), {str(config["mode"])})
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -103,10 +109,9 @@ def test_a_rung_that_does_not_exist_is_named_with_its_reason(name: str) -> None:
     found = workload(name)
     few_rows = {"m": 16} if name == "all_gather_gemm" else {}
     problem = found.problem_type.from_dict({**found.default_problem(H100, 4).as_dict(), **few_rows})
-    configs = [found.default_config(Task(problem, H100)), *found.first_configs(Task(problem, H100))]
-    splitting = (config for config in configs if config.get("split_k", 2) != 1 and config["mode"] in found.overlapping)
-    config = next(splitting, configs[0])
+    configs = [c for c in found.first_configs(Task(problem, H100)) if c["mode"] in found.overlapping]
+    config = next((config for config in configs if config.get("split_k", 2) != 1), configs[0])
     there, missing = ladder_of(found, Task(problem, H100), config, config)
-    assert set(there) | set(missing) - {"W"} == {"E0", "E1", "G", "B", "D", "F"}
+    assert (set(there) | set(missing)) - {"W"} == {"E0", "E1", "G", "B", "D", "F"}
     reasons = {"all_gather_gemm": "does not split K", "gemm_all_reduce": "all ranks add in one order"}
     assert ("F" in missing) == (name in reasons) and reasons.get(name, "") in missing.get("F", "")

@@ -11,6 +11,7 @@ import pytest
 from fakes import EIGHT_GPUS, FakeGang, FakeScreen
 
 from autotune.db import Store
+from autotune.kernels.gemm_reduce_scatter.modes import Push
 from autotune.report.markdown import to_markdown
 from autotune.report.page import to_html
 from autotune.report.views import taxes as view_of
@@ -30,7 +31,7 @@ EFFORT = Effort(trials=9, screen=3, iterations=3, finalists=2, rounds=2)
 @pytest.fixture(scope="module")
 def measured() -> Taxes:
     problem = FOUND.default_problem(EIGHT_GPUS, 8)
-    config = FOUND.default_config(Task(problem, EIGHT_GPUS)).replace(num_stages=3)
+    config = Push.by_tiles(Task(problem, EIGHT_GPUS)).replace(num_stages=3).config()
     gang: Any = FakeGang(problem)
     return measure(FOUND, Task(problem, EIGHT_GPUS), gang, config, Base(config, "the winner"), AMOUNT, trace=True)
 

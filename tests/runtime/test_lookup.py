@@ -17,6 +17,7 @@ import autotune
 from autotune.config import Config
 from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.errors import InputError, InvalidProblem, StoreError, UnknownWorkload
+from autotune.kernels.all_gather_gemm.modes import Push
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
 from autotune.runtime.lookup import MOST_WASTE, Found, forget_lookups, lookup
@@ -31,11 +32,11 @@ def problem(**fields: Any) -> Any:
     return FOUND.problem_type(**{"m": 4096, "n": 28672, "k": 8192, "world_size": 8, **fields})
 
 
-DEFAULT = FOUND.default_config(Task(problem(), EIGHT_GPUS))
+PUSH = Push.by_tiles(Task(problem(), EIGHT_GPUS)).config()
 
 
 def tuned(group_m: int) -> Config:
-    return DEFAULT.replace(group_m=group_m)
+    return PUSH.replace(group_m=group_m)
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_between_tuned_sizes_nothing_is_served_that_takes_another_way_there_or_w
 ) -> None:
     """The library took 130 µs at the tuned size, and 90 in a graph, which no operator makes of it."""
     sizes = {"world_size": ranks, "m": 1024 * ranks}
-    push = DEFAULT.replace(block_m=128, transfer_rows=256)
+    push = PUSH.replace(block_m=128, transfer_rows=256)
     study = keep(database, push, **sizes)
     trials = {push: 100.0, push.replace(group_m=4): 101.0, COLLECTIVE: collective, COPIES: copies}
     measure(database, study, {**trials, LIBRARY: 130.0, CAPTURED: 90.0})
@@ -152,7 +153,7 @@ def test_between_two_sizes_what_either_side_measured_stands_in_for_a_winner_that
     database: Path, below: float, above: float, stands_in: str
 ) -> None:
     """Our collective on one side and copies on the other: the one with more over the library, whoever's side it is."""
-    push, sides = DEFAULT.replace(block_m=128, transfer_rows=256), {"below": (512, COLLECTIVE), "above": (1024, COPIES)}
+    push, sides = PUSH.replace(block_m=128, transfer_rows=256), {"below": (512, COLLECTIVE), "above": (1024, COPIES)}
     for (rows, beside), time in zip(sides.values(), (below, above), strict=True):
         study = keep(database, push, m=8 * rows)
         measure(database, study, {push: 60.0, beside: time, LIBRARY: 100.0})
@@ -163,13 +164,13 @@ def test_between_two_sizes_what_either_side_measured_stands_in_for_a_winner_that
 
 
 def test_what_was_tuned_with_the_detour_is_served_with_it(database: Path) -> None:
-    push = DEFAULT.replace(block_m=128)
+    push = PUSH.replace(block_m=128)
     keep(database, push, m=8 * 136)
     assert look(database, m=8 * 144).config == look(database, m=8 * 256).config == push
 
 
 def test_a_study_without_trials_such_as_an_imported_one_lends_the_librarys_way(database: Path) -> None:
-    keep(database, DEFAULT.replace(block_m=128), m=8 * 256)
+    keep(database, PUSH.replace(block_m=128), m=8 * 256)
     found = look(database, m=8 * 140)
     assert (found.config, found.source) == (LIBRARY, "nearest")
 
@@ -275,7 +276,7 @@ def test_a_variant_of_a_workload_gets_an_answer_of_its_own(database: Path) -> No
         def default_config(self, task: Task[Any]) -> Config:
             return tuned(2)
 
-    assert look(database).config == DEFAULT
+    assert look(database).config == FOUND.default_config(Task(problem(), EIGHT_GPUS))
     assert lookup(Variant(), problem(), machine=EIGHT_GPUS, url=str(database)).config == tuned(2)
 
 

@@ -103,20 +103,6 @@ def test_a_constraint_ends_where_it_says(
     assert (broken.name if broken else None) == told
 
 
-@pytest.mark.parametrize(
-    ("rows", "transfer"),
-    [
-        (64, (16, 4, "fanout")), (68, (32, 8, "fanout")), (512, (128, 8, "fanout")), (516, (256, 16, "rotate")),
-        (16384, (256, 16, "rotate")),
-    ],
-)  # fmt: skip
-def test_how_a_travels_unmeasured_follows_from_its_rows(rows: int, transfer: tuple[object, ...]) -> None:
-    problem = FOUND.problem_type(m=rows, n=4 * 7168, k=8192, world_size=4)
-    default = FOUND.default_config(Task(problem, H100))
-    assert tuple(default[name] for name in ("transfer_rows", "copy_kib", "peer_order")) == transfer
-    assert (default["comm_programs"], FOUND.default_config(Task(problem, INTERPRETED))["comm_programs"]) == (16, 2)
-
-
 def test_copies_are_tried_first_in_one_piece_a_shard() -> None:
     """The largest transfer that is no larger than a shard."""
     for rows, transfer in ((4 * 16, 16), (4 * 48, 32), (4 * 1024, 1024), (4 * 8192, 2048)):

@@ -134,7 +134,8 @@ FAST = {**ROWS, "fast_accum": True}
 def test_the_tile_that_is_written_down_unmeasured(
     machine: Machine, fields: dict[str, Any], tile: tuple[int, ...]
 ) -> None:
-    config = REDUCE.default_config(Task(reduce_problem(**fields), machine))
+    tried = REDUCE.first_configs(Task(reduce_problem(**fields), machine))
+    config = next(each for each in tried if "block_m" in each)
     names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
     assert tuple(config[name] for name in names) == tile
 

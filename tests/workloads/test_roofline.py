@@ -69,11 +69,12 @@ def test_what_saves_launches_bytes_or_trips_is_predicted_to_take_less_time() -> 
         (gather, large, graph, eager), (gather, large, copies, copies.replace(transfer_rows=16)),
         (gather, large, of_mode["pull_staged"], of_mode["pull"]), (gather, large, default, default.replace(copy_kib=2)),
         (gather, large, default, default.replace(num_stages=2)), (gather, large, default, default.replace(split_k=8)),
-        (gather, large, default.replace(k_chunks=2), default), (decode, step, fused, fused.replace(reducer="kernel")),
+        (gather, large, default.replace(k_chunks=2), default.replace(k_chunks=1)),
+        (decode, step, fused, fused.replace(reducer="kernel")),
         (decode, step, in_turn["bsp graph"], in_turn["bsp eager"]),
         (decode, step, fused, fused.replace(programs_per_head=1)),
         (decode, step, fused.replace(protocol="sentinel"), fused.replace(protocol="ll")),
-        (decode, step, fused.replace(protocol="sentinel"), fused),
+        (decode, step, fused.replace(protocol="sentinel"), fused.replace(protocol="signal")),
     ]  # fmt: skip
     for number, (found, problem, less, more) in enumerate(pairs):
         one, other = found.predict(Task(problem, H100), less), found.predict(Task(problem, H100), more)

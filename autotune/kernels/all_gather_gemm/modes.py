@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from autotune.device_rates import Rates
+from autotune.device_rates import Rates, usual_rates
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS
+from autotune.kernels import untuned
 from autotune.kernels.all_gather_gemm import space
-from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
-from autotune.kernels.gemm import two_ranks
-from autotune.kernels.gemm.cost import PULL_SHARE, library_gemm, links, overlapped, tiled_gemm
-from autotune.kernels.gemm.space import default_tile, tiles_beside_default, tma_aligned, with_fitting_tile
+from autotune.kernels.gemm.cost import PULL_SHARE, awaited, library_gemm, links, overlapped, tiled_gemm
+from autotune.kernels.gemm.space import tma_aligned, with_fitting_tile
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.machine import Machine
@@ -23,12 +23,13 @@ from autotune.sizes import round_up
 
 UNITS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 PROGRAMS = (1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64)
+STEPS = (2, 4, 8, 16, 32)
 
 TRANSFER_ROWS: Any = number(*UNITS, help="transfer granularity: rows of a shard that one signal covers",
                             say="{transfer_rows:row} per signal")  # fmt: skip
 COMM_PROGRAMS: Any = number(*PROGRAMS, help="programs that move data",
                             say={1: "1 program moves data", ...: "{comm_programs} programs move data"})  # fmt: skip
-COPY_KIB: Any = number(2, 4, 8, 16, 32, help="KiB that a communicating program moves per step",
+COPY_KIB: Any = number(*STEPS, help="KiB that a communicating program moves per step",
                        say="{copy_kib} KiB per step")  # fmt: skip
 PEER_ORDER: Any = word("rotate", "fanout", help="one peer after the other, or all at each step",
                        say={"rotate": "one peer after the other", "fanout": "all peers at each step"})  # fmt: skip
@@ -86,13 +87,22 @@ class CustomCollective(Mode[AllGatherGemm]):
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        push, programs = Push.by_tiles(task), min(32, task.machine.compute_units // 4)
-        yield cls(comm_programs=programs, copy_kib=push.copy_kib, peer_order=push.peer_order, protocol="signal")
-        yield cls.of_words(programs, 2)
+        yield cls.in_words(task)
+        yield cls.by_signals(task)
 
     @classmethod
-    def of_words(cls, programs: int, copy_kib: int) -> Self:
-        return cls(comm_programs=programs, copy_kib=copy_kib, peer_order="fanout", protocol="sentinel")
+    def in_words(cls, task: GatherTask) -> Self:
+        """Each program sends two steps or more of its share of A."""
+        problem, half = task.problem, task.machine.compute_units // 2
+        kib = problem.m * problem.k * problem.element_size / 1024
+        programs = _at_most(PROGRAMS, max(8, min(half, round_up(int(kib / 8)))))
+        step = _at_most(STEPS, max(STEPS[0], min(16, int(kib / programs / 4))))
+        return cls(comm_programs=programs, copy_kib=step, peer_order="fanout", protocol="sentinel")
+
+    @classmethod
+    def by_signals(cls, task: GatherTask) -> Self:
+        programs = _at_most(PROGRAMS, min(32, task.machine.compute_units // 2))
+        return cls(comm_programs=programs, copy_kib=16, peer_order="rotate", protocol="signal")
 
 
 class Ours(GemmTile, Mode[AllGatherGemm]):
@@ -125,9 +135,9 @@ class Pull(Ours):
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
+        """By TMA, where no step would cross into the next shard."""
         pull = cls.like(Push.by_tiles(task))
-        yield pull
-        yield pull.replace(loads="pointer")
+        yield from filter(None, [MODES.first_valid([pull, pull.replace(loads="pointer")], task)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +169,10 @@ class Staged(Ours):
         computation = tiled_gemm(task, self, rates, units)
         share = min(1.0, self.comm_programs / self.saturating) * self.links_share
         communication = _moved(problem, rates, self.copy_kib, share)
-        return overlapped(computation, communication, _pieces(problem, self.transfer_rows) * self.k_chunks, rates)
+        programs = self.tiles(problem.m, problem.n_local)
+        pieces = _pieces(problem, self.transfer_rows) * self.k_chunks
+        visible = awaited(problem, programs, units) / self.k_chunks
+        return overlapped(computation, communication, pieces, rates, visible)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +228,7 @@ class Push(Staged):
         """A push in the GEMM's own launch with a tile to suit M."""
         problem, machine = task.problem, task.machine
         tma = tma_aligned(task, "tma") and machine.has_tma and not machine.is_interpreter
-        tile: dict[str, Any] = default_tile(task)
+        tile: dict[str, Any] = untuned.default_tile(task)
         if problem.quantised:
             tile |= {"block_n": 2 * SCALE_BLOCK, "num_stages": min(3, tile["num_stages"])}
             tile |= {"block_m": min(64, tile["block_m"])} if tile["num_warps"] == 4 else {}
@@ -240,21 +253,43 @@ class Push(Staged):
         return self.of(with_fitting_tile(MODES.space, self.config(), task))
 
     @classmethod
+    def filling(cls, task: GatherTask) -> Iterator[Self]:
+        """With a tile that has a program for nearly every compute unit. Half of K goes ahead where tiles would wait for
+        more than a signal takes.
+        """
+        problem, units = task.problem, task.machine.compute_units
+        tile = untuned.filling_tile(task, problem.m)
+        two_owners = problem.m >= MOST_ROWS_BESIDE_TILES and not problem.tiled_by_shard(tile["block_m"])
+        if two_owners or problem.quantised:
+            return
+        persistent = {"schedule": "persistent", "head_start": 2} if untuned.persists(task, tile) else {}
+        push = cls.by_tiles(task).replace(
+            **tile, **persistent, copy_kib=16, comm_programs=_at_most(PROGRAMS, min(20, units // 2)),
+            transfer_rows=min(512, max(16, round_up(problem.shard[0]))),
+        )  # fmt: skip
+        programs = untuned.programs_of(tile, problem.m, problem.n_local)
+        visible = untuned.parts(task).exchange * awaited(problem, programs, units)
+        if visible / 2 > usual_rates(task.machine).signal:
+            yield push.replace(k_chunks=2)
+        yield push.fitting(task)
+
+    @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """By tiles, with other tiles, for few rows, and with the transfer beside or around the GEMM."""
-        machine, push = task.machine, cls.by_tiles(task)
-        persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
-        tiles: list[dict[str, Any]] = [*tiles_beside_default(task)]
-        yield push
-        for tile in tiles:
-            yield push.replace(**tile)
-        for tile in tiles:
-            yield push.replace(**{**tile, **persistent, "schedule": "flattened"})
-        yield from push.streaming(machine)
-        yield push.replace(k_chunks=4)
-        yield push.replace(k_chunks=8)
-        yield push.replace(**persistent)
-        yield push.replace(schedule="persistent", push_site="side_stream")
+        """The filling tile and the soonest, with one loop over all tiles, and for few rows."""
+        push = cls.by_tiles(task)
+        if task.machine.is_interpreter:
+            yield push
+            yield push.replace(schedule="persistent", comm_programs=1, head_start=2)
+            yield push.replace(k_chunks=4)
+        else:
+            yield from cls.filling(task)
+            yield push
+            tiles = untuned.tiles_beside_default(task)
+            for tile in tiles:
+                yield push.replace(**tile)
+            for tile in tiles[:1]:
+                yield push.replace(**{**tile, "schedule": "flattened", "comm_programs": 12, "head_start": 2})
+        yield from push.streaming(task.machine)
         yield push.replace(loads="pointer")
 
     def streaming(self, machine: Machine) -> Sequence[Self]:
@@ -264,14 +299,8 @@ class Push(Staged):
             comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
         )  # fmt: skip
         # A preload may take a stage more, see _preload_fits: of 48 KiB a fifth one does not fit.
-        rows = self.block_m
-        return [
-            deep,
-            deep.replace(block_k=256, comm_programs=4),
-            deep.replace(block_k=128, split_k=8, num_stages=4 if rows < 128 else 3, num_warps=4),
-            deep.replace(block_n=32, num_warps=4),
-            deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4 if rows < WGMMA_ROWS else 3),
-        ]
+        stages = 4 if self.block_m < WGMMA_ROWS else 3
+        return [deep, deep.replace(block_n=128, block_k=128, split_k=4, num_stages=stages)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,13 +329,21 @@ class CopyEngine(Mode[AllGatherGemm]):
         return overlapped(computation, links(problem, rates), _pieces(problem, self.transfer_rows), rates)
 
     @classmethod
-    def pulled(cls, transfer_rows: int) -> Self:
-        return cls(transfer_rows=transfer_rows, gemm_streams=1, copies="pulled", chunk_sizes="even")
+    def by_shard(cls, task: GatherTask) -> Self:
+        """One chunk per shard, if none is larger than can be."""
+        rows = _at_most(UNITS, max(UNITS[0], task.problem.shard[0]))
+        return cls(transfer_rows=rows, gemm_streams=1, copies="pulled", chunk_sizes="even")
+
+    @classmethod
+    def filling(cls, task: GatherTask) -> Iterator[Self]:
+        """By shard, if the library's tiles of a chunk fill the GPU."""
+        copies, problem = cls.by_shard(task), task.problem
+        if untuned.library_fills(task.machine, problem.shard[0], problem.n_local, copies.transfer_rows):
+            yield copies
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """One chunk per shard."""
-        pulled = cls.pulled(_at_most(UNITS, max(UNITS[0], task.problem.shard[0])))
+        pulled = cls.by_shard(task)
         yield pulled
         yield pulled.replace(copies="pushed")
 
@@ -316,39 +353,34 @@ MOST_ROWS_BESIDE_TILES = 256
 
 
 def default(task: GatherTask) -> Mode[AllGatherGemm]:
-    """The config used without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push."""
-    chosen = _by_arithmetic(task)
-    if chosen is not None and MODES.space.violation(chosen.config(), task) is None:
-        return chosen
-    return Push.by_tiles(task)
+    """The config used without measuring: the first that is valid of those by arithmetic, else a push by tiles."""
+    return MODES.first_valid(_by_arithmetic(task), task) or Push.by_tiles(task)
 
 
-def _by_arithmetic(task: GatherTask) -> Mode[AllGatherGemm] | None:
-    """Overlap where the exchange takes longer than the GEMM or the GEMM is long; else our all-gather first."""
-    problem, half = task.problem, task.machine.compute_units // 2
-    parts = two_ranks.parts(task)
-    if parts is None or not problem.rows_layout or problem.gathered:
-        return None
-    if parts.gemm > parts.exchange and problem.m * problem.k * problem.element_size <= MOST_WORD_BYTES:
-        programs = _at_most(PROGRAMS, min(32 if problem.m <= 32 else 64, half))
-        return CustomCollective.of_words(programs, 2 if problem.m <= 32 else 4 if problem.m <= 64 else 8)
-    tile = two_ranks.filling_tile(task, problem.m)
-    if problem.m < MOST_ROWS_BESIDE_TILES or problem.tiled_by_shard(tile["block_m"]):
-        return _filled_push(task, tile)
-    programs = _at_most(PROGRAMS, min(32, half))
-    return CustomCollective(comm_programs=programs, copy_kib=16, peer_order="rotate", protocol="signal")
-
-
-def _filled_push(task: GatherTask, tile: dict[str, int]) -> Push:
-    """A push whose tile has a program for nearly every compute unit; more programs than units are persistent."""
-    problem, units = task.problem, task.machine.compute_units
-    many = two_ranks.programs_of(tile, problem.m, problem.n_local) > units
-    push = Push.by_tiles(task).replace(
-        **tile, schedule="persistent" if many else "tile", head_start=2 if many else 0, copy_kib=16,
-        comm_programs=_at_most(PROGRAMS, min(20, units // 2)),
-        transfer_rows=min(512, max(16, round_up(problem.shard[0]))),
-    )  # fmt: skip
-    return push.fitting(task)
+def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
+    """Our all-gather, then the library's GEMM, where the links take less time than that; else, and where A is too long
+    for words, tiles that overlap. An activation behind the library's GEMM would be a launch of its own.
+    """
+    problem, machine, few = task.problem, task.machine, task.problem.m <= untuned.FEW_ROWS
+    if machine.is_interpreter or problem.world_size == 1:
+        return
+    if problem.gated:
+        if problem.rows_layout and not few and untuned.persists(task, untuned.default_tile(task)):
+            yield from Push.filling(task)
+        return
+    parts, by_signals = untuned.parts(task), CustomCollective.by_signals(task)
+    if parts.gemm > parts.exchange:
+        yield CustomCollective.in_words(task)
+        if not problem.rows_layout:
+            yield by_signals  # every tile needs all shards
+        if not problem.rows_layout or few:
+            return
+        yield from CopyEngine.filling(task)
+        if untuned.library_multiplies_faster(task):
+            yield by_signals
+    if problem.rows_layout:
+        yield from Push.filling(task)
+        yield by_signals
 
 
 def _at_most(values: Sequence[int], limit: int) -> int:

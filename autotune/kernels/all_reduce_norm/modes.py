@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Self
 from autotune.device_rates import Rates
 from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES, AllReduceNorm
 from autotune.kernels.gemm_all_reduce import modes as reducing
-from autotune.kernels.gemm_all_reduce.modes import MOST_ROWS_ONE_SHOT, PROTOCOL, WORDS_ARRIVE, polled_words_fit
+from autotune.kernels.gemm_all_reduce.modes import PROTOCOL, WORDS_ARRIVE, polled_words_fit
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.mode import GRAPHS, LibraryMode, Mode, Modes
+from autotune.kernels.untuned import two_shots_pay
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import number
 from autotune.sizes import round_up
@@ -160,8 +161,12 @@ class Exchanging(Norming, Mode[AllReduceNorm]):
     @classmethod
     def untuned(cls, task: NormTask) -> Self | None:
         """As one would write it down without measuring; None if no block fits."""
-        shapes = norm_shapes(task.problem.n)
-        return MODES.first_valid((cls(**shape, senders=0, protocol="signal") for shape in shapes), task)
+        shapes = (
+            cls(**shape, senders=0, protocol=protocol)
+            for protocol in ("sentinel", "signal")
+            for shape in norm_shapes(task.problem.n)
+        )
+        return MODES.first_valid(shapes, task)
 
     @classmethod
     def first(cls, task: NormTask) -> Iterator[Self]:
@@ -195,9 +200,8 @@ class TwoShot(Exchanging):
 
 
 def default(task: NormTask) -> Mode[AllReduceNorm]:
-    """One shot for few rows, two for many; the library's all-reduce where neither's inbox fits."""
-    few = task.problem.m <= MOST_ROWS_ONE_SHOT
-    order = (OneShot, TwoShot) if few else (TwoShot, OneShot)
+    """Two shots where they pay; the library's all-reduce where no inbox fits."""
+    order = (TwoShot, OneShot) if two_shots_pay(task) else (OneShot, TwoShot)
     found = (mode.untuned(task) for mode in (*order, LibraryCollective))
     return next(filter(None, found), Library(launch="eager"))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from autotune.config import Config
+import itertools
+
+from autotune.config import Config, in_turns
 from autotune.dtypes import multiplies
 from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.kernels.untuned import within_a_trip
 from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.sizes import round_up
 from autotune.task import Task
@@ -240,7 +243,7 @@ SPACE = Space(
 
 
 def default_config(task: Task[FlashDecode]) -> Config:
-    """One launch that does it all, by programs that fill the machine: what one would write unmeasured."""
+    """One launch that does it all, by programs that fill the machine; parts that arrive within a trip go as words."""
     heads = min(16, round_up(task.problem.group))
     transfer_heads = _few_transfers(task, heads)
     config = Config(
@@ -262,12 +265,11 @@ def default_config(task: Task[FlashDecode]) -> Config:
             "protocol": "signal",
         }
     )
-    for block_n, num_warps in ((64, 4), (32, 4), (16, 2)):
-        # Wide heads, a small LDS, short sequences: a smaller step fits where the usual one does not.
-        config = config.replace(block_n=block_n, num_warps=num_warps)
-        if SPACE.violation(config, task) is None:
-            break
-    return config
+    protocols = ("sentinel", "signal") if within_a_trip(task, task.problem.bytes_moved) else ("signal",)
+    # Wide heads, a small LDS, short sequences: a smaller step fits where the usual one does not.
+    shapes = itertools.product(((64, 4), (32, 4), (16, 2)), protocols)
+    tried = [config.replace(block_n=n, num_warps=warps, protocol=protocol) for (n, warps), protocol in shapes]
+    return SPACE.first_valid(tried, task) or tried[-1]
 
 
 def _head_blocks(problem: FlashDecode, heads: int) -> int:
@@ -302,17 +304,16 @@ def _filling_programs(task: Task[FlashDecode], heads: int) -> int:
 def first_configs(task: Task[FlashDecode]) -> list[Config]:
     """The default's local kernels in every mode, and the other ways to fuse."""
     default = default_config(task)
-    found = [
-        default,
-        default.replace(protocol="ll"),
-        default.replace(protocol="sentinel"),
+    fused = [
+        *(default.replace(protocol=protocol) for protocol in ("signal", "ll", "sentinel")),
         default.replace(reducer="last", program_order="tokens"),
         default.replace(reducer="kernel", combine_site="next_launch"),
-        default.replace(exchange="two_shot", wire="rounded"),
+        default.replace(exchange="two_shot", wire="rounded", protocol="signal"),
     ]
+    others = []
     for mode in SEVERAL_KERNELS:
         launched = "eager" if task.machine.is_interpreter else "graph"
         values = {**default, "mode": mode, "launch": launched}
         names = {d.name for d in SPACE.dimensions_of(mode)}
-        found.append(Config({name: value for name, value in values.items() if name in names}))
-    return list(SPACE.valid(found, task))
+        others.append(Config({name: value for name, value in values.items() if name in names}))
+    return list(SPACE.valid([default, *in_turns([fused, others])], task))

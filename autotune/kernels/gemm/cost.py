@@ -63,8 +63,16 @@ def links(problem: Any, rates: Rates, share: float = 1.0) -> float:
     return int(problem.bytes_moved) / (rates.links * share)
 
 
-def overlapped(computation: float, communication: float, pieces: float, rates: Rates) -> float:
-    """Both at once, where data arrives in so many pieces, of which only the first must be waited for."""
+def overlapped(computation: float, communication: float, pieces: float, rates: Rates, first: float = 0.0) -> float:
+    """Both at once, where data arrives in so many pieces, of which only the first, or that share, is awaited."""
     longer, shorter = max(computation, communication), min(computation, communication)
-    exposed = communication / pieces + OVERLAP_LEFT * shorter
+    exposed = communication * max(1 / pieces, first) + OVERLAP_LEFT * shorter
     return longer + exposed + rates.signal * (1 + math.log2(pieces)) + rates.launch
+
+
+def awaited(problem: Any, programs: int, units: int) -> float:
+    """Share of an all-gather that the first round's tiles wait for: own rows come first and need not; all of it where
+    there is no other round.
+    """
+    own, first = programs / int(problem.world_size), min(programs, units)
+    return max(0.0, first - own) / (programs - own) if programs > own else 0.0

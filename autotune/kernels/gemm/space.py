@@ -5,6 +5,7 @@ A problem describes one rank's GEMM by its property ``gemm``: rows, columns and 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from autotune.config import Config
@@ -74,123 +75,20 @@ def split_constraints() -> tuple[Constraint, ...]:
     )  # fmt: skip
 
 
-def default_tile(task: Task[GemmProblem]) -> dict[str, int]:
-    """Tile and pipeline that one would write down without measuring: few rows read B as fast as they can, many compute.
-
-    Without ``loads``; the caller makes it smaller where it does not fit (fp32, odd shapes).
-    """
-    machine = task.machine
-    rows, columns, depth = task.problem.gemm
-    if machine.is_interpreter:
-        tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
-    elif rows <= FEW_ROWS:
-        tile = _tiles_for_few_rows(task)[0]
-    elif machine.kind == "hip":
-        tile = {**SQUARE, "num_stages": 2}
-    else:
-        tile = dict(_soonest_tiles(rows, columns, machine.compute_units)[0])
-    if task.problem.scaled and not machine.is_interpreter:
-        tile["block_k"] = 128  # as many bytes
-        if rows > FEW_ROWS and _promotes(task):
-            tile |= _promoted_tile()
-    tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
-    tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
-    return tile
-
-
 def with_fitting_tile(space: Space, config: Config, task: Task[GemmProblem]) -> Config:
-    """A config with the first smaller tile that fits where its own does not: fp32, odd shapes; else the smallest."""
-    smallest = {"block_n": 32, "block_k": min(64, config.integer("block_k")), "num_stages": 2}
-    while space.violation(config, task) is not None and any(
-        config.integer(name) > least for name, least in smallest.items()
-    ):
-        block_n = max(smallest["block_n"], config.integer("block_n") // 2)
-        stages = max(smallest["num_stages"], config.integer("num_stages") - 1)
-        config = config.replace(block_n=block_n, block_k=smallest["block_k"], num_stages=stages)
+    """A config with fewer stages, then shorter steps, then fewer columns, where its tile does not fit (fp32, odd sizes,
+    less shared memory); the smallest if none does.
+    """
+    columns, depth, stages = (config.integer(name) for name in ("block_n", "block_k", "num_stages"))
+    shapes = itertools.product(
+        [columns // parts for parts in (1, 2, 4, 8) if columns // parts >= 32], dict.fromkeys((depth, min(64, depth))),
+        range(stages, 1, -1),
+    )  # fmt: skip
+    for block_n, block_k, number in shapes:
+        config = config.replace(block_n=block_n, block_k=block_k, num_stages=number)
+        if space.violation(config, task) is None:
+            break
     return config
-
-
-FEW_ROWS = 64
-"""Up to so many rows a GEMM reads B as fast as it can."""
-
-FLAT = {"block_m": 64, "block_n": 128, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": 4}
-SQUARE = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 4}
-WIDE = {"block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4}
-
-NARROW = {"block_n": 64, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": 6}
-"""The tile for few rows, whose ``block_m`` follows from them; on AMD with two stages."""
-
-TURNS = ((FLAT, 0.65), (SQUARE, 1.0), (WIDE, 1.7))
-"""Tiles for many rows on CUDA, and the time that a program of each takes, in that of the square one: on H200 and H100
-0.6 to 0.73, and 1.6 to 2.
-"""
-
-
-def _tiles_for_few_rows(task: Task[GemmProblem]) -> list[dict[str, int]]:
-    """A narrow tile; on CUDA also a flat one, first where the GPU does not hold a program for each narrow tile at once.
-
-    With 64 rows of bf16 a narrow tile's stages leave no room for a second program on a unit. All-gather + GEMM with
-    M=64 N=28672 K=8192 on 2 H100: 224 narrow tiles take 97.7 µs, 112 flat ones 93.5, all else equal (2026-11-25).
-    """
-    machine = task.machine
-    rows, columns, _ = task.problem.gemm
-    block_m = max(16, round_up(rows))
-    if machine.kind == "hip":
-        return [{**NARROW, "block_m": block_m, "num_stages": 2}]
-    narrow, flat = ({**tile, "block_m": block_m} for tile in (NARROW, FLAT))
-    held = _pipeline_bytes(task, block_m, narrow["block_n"], narrow["block_k"], narrow["num_stages"])
-    at_once = machine.compute_units * max(1, machine.shared_memory // held)
-    return [narrow, flat] if -(-columns // narrow["block_n"]) <= at_once else [flat, narrow]
-
-
-def _soonest_tiles(rows: int, columns: int, units: int) -> list[dict[str, int]]:
-    """The tiles of ``TURNS``, that one first whose programs, so many for each compute unit, end first.
-
-    GEMM + reduce-scatter with M=512 N=8192 K=28672 on 2 H100: the square tile makes two programs for nearly each unit,
-    and takes 217 µs, the wide one 128 programs and 174 (2026-11-24). All-gather by K + GEMM with M=256 N=14336 K=8192
-    on 4 H200: square 56 programs, 64.8 µs; flat 112 and 47.1 (the recording ag-k-256).
-    """
-
-    def time(turn: tuple[dict[str, int], float]) -> float:
-        tile, each = turn
-        programs = -(-rows // tile["block_m"]) * -(-columns // tile["block_n"])
-        return each * -(-programs // units)
-
-    return [tile for tile, _ in sorted(TURNS, key=time)]
-
-
-def tiles_beside_default(task: Task[GemmProblem]) -> list[dict[str, int]]:
-    """Tiles to try first beside the default's: on CUDA the next one; on AMD a wider one of Triton's tutorial on matrix
-    multiplication, which we have only compiled.
-
-    Those of fp8 read as many bytes in a step as bf16 at 64; where sums are promoted, see ``_promoted_tile``.
-    """
-    problem, machine = task.problem, task.machine
-    rows, columns, _ = problem.gemm
-    if machine.is_interpreter:
-        return []
-    if rows <= FEW_ROWS:
-        return _tiles_for_few_rows(task)[1:]
-    if machine.kind == "hip":
-        return [{**WIDE, "num_warps": 4, "num_stages": 2}]
-    if not problem.scaled:
-        return [_soonest_tiles(rows, columns, machine.compute_units)[1]]
-    wide = {"block_m": 128, "block_n": 256, "block_k": 128, "num_warps": 8}
-    if problem.fast_accum:
-        return [{**wide, "num_stages": 3}, {**wide, "num_stages": 4}, {**wide, "block_k": 64, "num_stages": 6}]
-    square = _promoted_tile()
-    return [square, {**wide, "num_stages": 4}, {**square, "block_m": 64, "num_stages": 4}]
-
-
-def _promotes(task: Task[GemmProblem]) -> bool:
-    return task.machine.kind == "cuda" and not task.problem.fast_accum
-
-
-def _promoted_tile() -> dict[str, int]:
-    """The tile with which fp8 GEMMs whose sums are promoted, or scaled step by step, were fastest on H200, see
-    docs/decisions.md, fp8: two programs fit on a compute unit, see ``Tile.in_two_parts``.
-    """
-    return {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
 
 
 def scales_of_chunks() -> Constraint:
@@ -252,12 +150,12 @@ def fits_shared_memory(
     s: Task[GemmProblem], block_m: int, block_n: int, block_k: int, num_stages: int, loads: str
 ) -> bool:
     """True if the stages of a pipeline and the tile of C that TMA stores fit into a program's shared memory."""
-    held = _pipeline_bytes(s, block_m, block_n, block_k, num_stages)
+    held = pipeline_bytes(s, block_m, block_n, block_k, num_stages)
     output = block_m * min(block_n, max(32, block_n // 2)) * s.problem.result_size if loads == "tma" else 0
     return bool(held + output <= s.machine.shared_memory)
 
 
-def _pipeline_bytes(task: Task[GemmProblem], block_m: int, block_n: int, block_k: int, num_stages: int) -> int:
+def pipeline_bytes(task: Task[GemmProblem], block_m: int, block_n: int, block_k: int, num_stages: int) -> int:
     """Bytes of shared memory that the stages of A and B take."""
     machine = task.machine
     # One stage less where the oldest is in registers: on gfx942 on its way in; below 64 rows, too few for sm_90's

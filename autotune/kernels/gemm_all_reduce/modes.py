@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.device_rates import Rates
-from autotune.kernels.gemm import two_ranks
+from autotune.kernels import untuned
 from autotune.kernels.gemm.cost import library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import (
-    default_tile,
     operands_constraint,
     split_constraints,
     tile_constraints,
-    tiles_beside_default,
     tma_aligned,
     wire_constraint,
     with_fitting_tile,
@@ -29,9 +27,6 @@ from autotune.sizes import round_up
 from autotune.task import Task
 
 ReduceTask = Task[GemmAllReduce]
-
-MOST_ROWS_ONE_SHOT = 32
-"""Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
 
 MOST_ROWS_IN_WORDS = 256
 """Beyond, searches do not begin with tiles that travel as words: with 512 rows they take 202.5 µs at best, those by
@@ -158,10 +153,11 @@ class CustomCollective(Mode[GemmAllReduce]):
     @classmethod
     def untuned(cls, task: ReduceTask) -> Self | None:
         """As one would write it down without measuring; None if no block fits."""
-        exchange = "one_shot" if task.problem.m <= MOST_ROWS_ONE_SHOT else "two_shot"
+        exchange = "two_shot" if untuned.two_shots_pay(task) else "one_shot"
         rows = next((rows for rows in TRANSFER_ROWS if rows >= task.problem.m), TRANSFER_ROWS[-1])
         shapes = (
-            cls(exchange=exchange, protocol="signal", transfer_rows=rows, sum_block=block, sum_warps=4)
+            cls(exchange=exchange, protocol=protocol, transfer_rows=rows, sum_block=block, sum_warps=4)
+            for protocol in ("sentinel", "signal")
             for block in (1024, *SUM_BLOCKS)
         )
         return MODES.first_valid(shapes, task)
@@ -171,10 +167,9 @@ class CustomCollective(Mode[GemmAllReduce]):
         base = cls.untuned(task)
         if base is not None:
             yield base
-            for shots, protocol in itertools.product(("one_shot", "two_shot"), ("signal", "sentinel")):
+            for shots, protocol in itertools.product(("one_shot", "two_shot"), ("sentinel", "signal")):
                 yield base.replace(exchange=shots, protocol=protocol)
-            for chunks in (2, 4):
-                yield base.replace(transfer_rows=task.problem.m // chunks)
+            yield base.replace(transfer_rows=task.problem.m // 2)
 
 
 def _inbox_fits(s: ReduceTask, mode: str, block_m: int, block_n: int, protocol: str) -> bool:
@@ -228,6 +223,8 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
                    "a program that combines split tiles could take the place of the program that it waits for"),
     )  # fmt: skip
     overlaps: ClassVar[bool] = True
+    combined_by: ClassVar[str]
+    """``combine`` of an untuned config."""
 
     def latency(self, task: ReduceTask, rates: Rates) -> float:
         computation = tiled_gemm(task, self, rates, task.machine.compute_units)
@@ -245,27 +242,24 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         """As one would write it down without measuring; None if no tile fits."""
         machine = task.machine
         tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
-        tile: dict[str, Any] = {**default_tile(task), "loads": "tma" if tma else "pointer", "split_k": 1}
-        base = cls(**tile, schedule="tile", programs_per_unit=1, combine="sender", protocol="signal")
+        tile: dict[str, Any] = {**_tile(task), "loads": "tma" if tma else "pointer", "split_k": 1}
+        base = cls(**tile, schedule="tile", programs_per_unit=1, combine=cls.combined_by, protocol="signal")
         return MODES.first_valid([cls.of(with_fitting_tile(MODES.space, base.config(), task))], task)
 
     @classmethod
     def first(cls, task: ReduceTask) -> Iterator[Self]:
-        """With other tiles, and with other words and splits."""
+        """With another tile, with splits, with words for few rows."""
         base = cls.untuned(task)
         if base is not None:
             yield base
-            for tile in tiles_beside_default(task):
+            for tile in untuned.tiles_beside_default(task):
                 yield base.replace(**tile)
             yield from base.changed(task.problem.m <= MOST_ROWS_IN_WORDS)
 
     def changed(self, in_words: bool) -> Iterator[Self]:
-        yield self.replace(combine="separate")
-        yield self.replace(split_k=2)
-        yield self.replace(split_k=4)
         for protocol in ("sentinel", "ll") if in_words else ():
             yield self.replace(protocol=protocol)
-            yield self.replace(protocol=protocol, split_k=2)
+        yield self.replace(split_k=2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +267,7 @@ class OneShot(Fused):
     mode: str = "one_shot"
 
     title: ClassVar[str] = "one shot: each rank gets all parts and sums them"
+    combined_by: ClassVar[str] = "sender"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,38 +275,35 @@ class TwoShot(Fused):
     mode: str = "two_shot"
 
     title: ClassVar[str] = "two shots: the owner sums, then sends to all"
+    combined_by: ClassVar[str] = "separate"
 
-
-MOST_ROWS_AT_ONCE = 256
-"""On two ranks, where one shot moves as much as two: beyond, two shots with a separate combine are the fastest."""
 
 LONG_GEMM = 5.0
-"""A GEMM that takes as many times as long as its exchange hides one shot; a shorter one goes first, the sum follows."""
+"""A GEMM in one round that takes as many times as long as its exchange hides it; a shorter one is left to the library,
+and the sum follows: with M=128 N=5120 on 2 H100 that takes 1.04 times as long as one shot at K=25600, and 0.97 at
+K=8192 (2026-11-25).
+"""
 
 
-def by_arithmetic(task: ReduceTask) -> type[OneShot | TwoShot | CustomCollective] | None:
-    """The mode of an untuned config on two ranks of sm_90 with more than a few rows; None elsewhere."""
-    parts = two_ranks.parts(task)
-    if parts is None or task.problem.m <= MOST_ROWS_ONE_SHOT:
-        return None
-    if task.problem.m > MOST_ROWS_AT_ONCE:
-        return TwoShot
-    return OneShot if parts.gemm > LONG_GEMM * parts.exchange else CustomCollective
+def _tile(task: ReduceTask) -> dict[str, int]:
+    return untuned.default_tile(task, untuned.parts(task).exchange)
 
 
-CHOSEN: Mapping[Any, Mapping[str, str]] = {CustomCollective: {"protocol": "sentinel"}, TwoShot: {"combine": "separate"}}
-"""What the mode by arithmetic has otherwise than untuned."""
+def by_arithmetic(task: ReduceTask) -> type[OneShot | TwoShot | CustomCollective]:
+    """The mode of an untuned config: tiles that travel as they end, in one shot or two, or the library's GEMM first."""
+    problem, machine, parts = task.problem, task.machine, untuned.parts(task)
+    shots = TwoShot if untuned.two_shots_pay(task) else OneShot
+    if machine.is_interpreter or problem.world_size == 1 or problem.wire != "auto":
+        return shots
+    rows, columns, _ = problem.gemm
+    one_round = untuned.programs_of(_tile(task), rows, columns) <= machine.compute_units
+    hidden = not one_round or parts.gemm > LONG_GEMM * parts.exchange
+    return shots if hidden and not untuned.library_multiplies_faster(task) else CustomCollective
 
 
 def default(task: ReduceTask) -> Mode[GemmAllReduce]:
-    """The config used without measuring: on two ranks of sm_90 by arithmetic. Elsewhere one shot for few rows, two for
-    many; the library's way where neither's inbox fits.
-    """
-    chosen = by_arithmetic(task)
-    base = None if chosen is None else chosen.untuned(task)
-    if base is not None:
-        return MODES.first_valid([base.replace(**CHOSEN.get(chosen, {})), base], task) or base
-    order = (OneShot, TwoShot) if task.problem.m <= MOST_ROWS_ONE_SHOT else (TwoShot, OneShot)
+    """The config used without measuring, by arithmetic; the library's way where no mode's inbox fits."""
+    order = dict.fromkeys((by_arithmetic(task), TwoShot, OneShot))
     return next(filter(None, (mode.untuned(task) for mode in order)), Library(launch="eager"))
 
 

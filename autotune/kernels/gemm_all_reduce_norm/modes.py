@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.device_rates import Rates
+from autotune.kernels import untuned
 from autotune.kernels.all_reduce_norm import modes as norming
 from autotune.kernels.all_reduce_norm.modes import NORM_ROWS, NORM_WARPS, SENDERS, Norming, norm_shapes
 from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES
@@ -76,20 +77,23 @@ class CustomCollective(Norming, Mode[GemmAllReduceNorm]):
     @classmethod
     def untuned(cls, task: NormedTask) -> Self | None:
         """As one would write it down without measuring; None if no block fits."""
-        exchange = "one_shot" if task.problem.m <= reducing.MOST_ROWS_ONE_SHOT else "two_shot"
-        shapes = norm_shapes(task.problem.n)
-        return MODES.first_valid(
-            (cls(exchange=exchange, protocol="signal", senders=0, **shape) for shape in shapes), task
+        exchange = "two_shot" if untuned.two_shots_pay(task) else "one_shot"
+        shapes = (
+            cls(exchange=exchange, protocol=protocol, senders=0, **shape)
+            for protocol in ("sentinel", "signal")
+            for shape in norm_shapes(task.problem.n)
         )
+        return MODES.first_valid(shapes, task)
 
     @classmethod
     def first(cls, task: NormedTask) -> Iterator[Self]:
         base = cls.untuned(task)
         if base is not None:
             yield base
-            words = itertools.product(("one_shot", "two_shot"), ("signal", "sentinel", "ll"), (0, 4))
-            for shots, protocol, senders in words:
-                yield base.replace(exchange=shots, protocol=protocol, senders=senders)
+            for shots, protocol in itertools.product(("one_shot", "two_shot"), ("sentinel", "signal")):
+                yield base.replace(exchange=shots, protocol=protocol)
+            yield base.replace(senders=4)
+            yield base.replace(protocol="ll")
 
 
 class Fused(Norming, reducing.Fused):
@@ -133,14 +137,12 @@ class TwoShot(Fused, reducing.TwoShot):
 
 
 def default(task: NormedTask) -> Mode[GemmAllReduceNorm]:
-    """The library's GEMM, then our all-reduce with the norm: nobody's tile has to fit. On two ranks of sm_90 that sum
-    travels as words, or a GEMM that is long enough does it in one shot, as in GEMM + all-reduce.
+    """The library's GEMM, then our all-reduce with the norm: nobody's tile has to fit. A GEMM that is long enough does
+    it in one shot, as in GEMM + all-reduce.
     """
-    by_arithmetic, own = reducing.by_arithmetic(task), CustomCollective.untuned(task)
-    if by_arithmetic is reducing.OneShot and (fused := OneShot.untuned(task)) is not None:
-        return fused
-    words = [own.replace(protocol="sentinel")] if own and by_arithmetic is reducing.CustomCollective else []
-    chosen = MODES.first_valid(words, task) or own or LibraryCollective.untuned(task)
+    fused = reducing.by_arithmetic(task) is reducing.OneShot and not task.machine.is_interpreter
+    found = OneShot.untuned(task) if fused else None
+    chosen = found or CustomCollective.untuned(task) or LibraryCollective.untuned(task)
     return chosen or reducing.Library(launch="eager")
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.device_rates import Rates
-from autotune.kernels.gemm import two_ranks
+from autotune.kernels import untuned
 from autotune.kernels.gemm.cost import PULL_SHARE, library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import (
     FLATTENING,
     STREAMS,
-    default_tile,
     operands_constraint,
     scales_of_chunks,
     split_constraints,
     tile_constraints,
-    tiles_beside_default,
     tma_aligned,
     wire_constraint,
     with_fitting_tile,
@@ -37,9 +36,6 @@ MOST_CHUNKS = 8
 """Chunks into which ``copy_engine`` may cut an owner's rows."""
 
 UNITS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-
-PIECES = 4.0
-"""Parts in which data of our kernel arrives, by the cost model."""
 
 
 class Library(LibraryMode[GemmReduceScatter]):
@@ -78,8 +74,12 @@ class CustomCollective(Summing):
         return library_gemm(task.problem, rates) + links(task.problem, rates) + 2 * rates.signal + rates.launch
 
     @classmethod
+    def untuned(cls) -> Self:
+        return cls(sum_block=2048, sum_warps=8)
+
+    @classmethod
     def first(cls, task: ScatterTask) -> Iterator[Self]:
-        yield cls(sum_block=2048, sum_warps=8)
+        yield cls.untuned()
 
 
 def _chunk_of_sensible_size(s: ScatterTask, transfer_rows: int) -> bool:
@@ -175,8 +175,11 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
     links_share: ClassVar[float] = 1.0
 
     def latency(self, task: ScatterTask, rates: Rates) -> float:
-        computation = tiled_gemm(task, self, rates, task.machine.compute_units)
-        return overlapped(computation, links(task.problem, rates, self.links_share), PIECES, rates)
+        """What the last round of tiles sends, maybe the only one, travels beside no other."""
+        (rows, columns, _), units = task.problem.gemm, task.machine.compute_units
+        communication = links(task.problem, rates, self.links_share)
+        visible = communication / math.ceil(self.tiles(rows, columns) / units)
+        return max(tiled_gemm(task, self, rates, units) + visible, communication) + rates.signal + rates.launch
 
     def rungs(self, task: ScatterTask) -> Mapping[str, Self]:
         """B: parts stay where they are made, and after the GEMM owners pull them. D: an owner's part of its own tiles
@@ -189,7 +192,7 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
         """Each tile its own program, of a size to suit an owner's rows."""
         problem, machine = task.problem, task.machine
         tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
-        tile: dict[str, Any] = {**default_tile(task), "loads": "tma" if tma else "pointer"}
+        tile: dict[str, Any] = {**untuned.default_tile(task), "loads": "tma" if tma else "pointer"}
         tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.rows)))
         if tile["block_m"] * tile["block_n"] < 128 * tile["num_warps"]:
             tile["num_warps"] = 4
@@ -207,19 +210,38 @@ class Push(Fused):
     title: ClassVar[str] = "push: each rank sends, the receivers' tiles wait for what they need"
 
     @classmethod
+    def in_rounds(cls, task: ScatterTask) -> Self:
+        """As many tiles as fill the GPU, or more: all but the last travel beside the GEMM."""
+        tile = untuned.filling_tile(task, task.problem.rows)
+        turns = {"schedule": "persistent", "signals": "next_turn"} if untuned.persists(task, tile) else {}
+        return cls.by_tiles(task).replace(**tile, **turns).fitting(task)
+
+    @classmethod
+    def in_one_round(cls, task: ScatterTask) -> Self | None:
+        tile = untuned.one_round_tile(task, task.problem.rows)
+        if tile is None:
+            return None
+        # Pointers are level with TMA or up to 6 % faster where they need no masks; with 16 rows they take 1.07 times
+        # as long, in tiles of 256 columns 2 % more (2 H100, 2026-11-25).
+        unmasked = task.problem.b_order == "nk" and task.problem.k_local % tile["block_k"] == 0
+        pointers = {"loads": "pointer"} if unmasked and tile["block_m"] > 16 and tile["block_n"] < 256 else {}
+        return cls.by_tiles(task).replace(**tile, **pointers).fitting(task)
+
+    @classmethod
     def first(cls, task: ScatterTask) -> Iterator[Self]:
-        """By tiles, with other tiles, and with one thing changed at a time."""
+        """In one round, in several, by tiles, with one loop over all tiles, with two programs for a tile."""
         push = cls.by_tiles(task)
+        if not task.machine.is_interpreter:
+            yield from filter(None, [cls.in_one_round(task)])
+            yield cls.in_rounds(task)
         yield push
-        for tile in tiles_beside_default(task):
+        for tile in untuned.tiles_beside_default(task):
             yield push.replace(**tile)
         yield push.replace(schedule="persistent", signals="next_turn")
+        yield push.replace(split_k=2)
         # Where the loop is flattened, tiles on their way out take memory of their own: 262 KB in all for 128 x 256 and
         # four stages, of 232 on H100 (Triton 3.6); three fit.
         yield push.replace(schedule="flattened", transfer_tiles=2, num_stages=min(3, push.num_stages))
-        yield push.replace(peer_order="interleaved")
-        yield push.replace(transfer_tiles=4)
-        yield push.replace(split_k=2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,51 +256,35 @@ class Pull(Fused):
         yield cls.by_tiles(task)
 
 
-FEWEST_ROWS_OF_COPIES = 700
-"""Beyond so many rows the copy engines carry the parts: 1.00 to 1.04 of the best from m=2048 on, the push 1.06 to 1.24;
-up to m=512 they take 1.5 to 1.9 (2 H100, 2026-11-25).
-"""
-
-LINKS_SLOWER = 0.6
-"""Links count as the limit where the GEMM takes less than this share of the exchange's time."""
-
-FEW_ROWS_OF_AN_OWNER = 16
-"""Up to so many, two narrow programs fit on a compute unit: 1.02 of the best as they are, 1.09 in one round."""
-
-
 def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
-    """The config used without measuring: on two ranks of sm_90 by arithmetic, elsewhere a push by tiles."""
-    chosen = _by_arithmetic(task)
-    if chosen is not None and MODES.space.violation(chosen.config(), task) is None:
-        return chosen
-    return Push.by_tiles(task)
+    """The config used without measuring: the first that is valid of those by arithmetic, else a push by tiles."""
+    return MODES.first_valid(_by_arithmetic(task), task) or Push.by_tiles(task)
 
 
-def _by_arithmetic(task: ScatterTask) -> Mode[GemmReduceScatter] | None:
-    """A persistent push if the links are the bottleneck; else copies for many rows, and for few one round of tiles."""
+def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
+    """Many rounds of tiles if the links are the bottleneck; copies beside the library's GEMM where an owner's rows fill
+    the GPU; else one round of tiles. Where there is no such tile, or its programs would wait for B, the library's GEMM
+    first: each owner's tiles load B anew.
+    """
     problem, machine, rows = task.problem, task.machine, task.problem.rows
-    parts = two_ranks.parts(task)
-    if parts is None:
-        return None
-    push = Push.by_tiles(task)
-    if parts.gemm <= LINKS_SLOWER * parts.exchange:
-        tile = two_ranks.filling_tile(task, rows)
-        many = two_ranks.programs_of(tile, problem.m, problem.n) > machine.compute_units
-        turns = {"schedule": "persistent", "signals": "next_turn"} if many else {}
-        return push.replace(**tile, **turns).fitting(task)
-    if problem.m > FEWEST_ROWS_OF_COPIES:
-        unit = next((each for each in UNITS if each >= min(2048, rows) and each * MOST_CHUNKS >= rows), UNITS[-1])
-        return CopyEngine(transfer_rows=unit, gemm_streams=1, sum_block=4096, sum_warps=4)
-    one_round = two_ranks.one_round_tile(task, rows) if rows > FEW_ROWS_OF_AN_OWNER else None
-    if one_round is None:
-        return push
-    # Pointers are level with TMA or up to 6 % faster where they need no masks, in tiles of at most 128 columns.
-    even = problem.b_order == "nk" and problem.k_local % one_round["block_k"] == 0 and one_round["block_n"] <= 128
-    return push.replace(**one_round, loads="pointer" if even else push.loads).fitting(task)
+    if machine.is_interpreter or problem.world_size == 1:
+        return
+    parts, library = untuned.parts(task), problem.wire == "auto"
+    if parts.gemm < parts.exchange:
+        yield Push.in_rounds(task)
+        return
+    unit = next((each for each in UNITS if each >= min(2048, rows) and each * MOST_CHUNKS >= rows), UNITS[-1])
+    if library and untuned.library_fills(machine, rows, problem.n, unit):
+        yield CopyEngine(transfer_rows=unit, gemm_streams=1, sum_block=4096, sum_warps=4)
+    if library and (untuned.library_multiplies_faster(task) or parts.loading_b > parts.gemm):
+        yield CustomCollective.untuned()
+    yield from filter(None, [Push.in_one_round(task)])
+    if library:
+        yield CustomCollective.untuned()
 
 
 MODES = Modes(
     Library, CustomCollective, Push, Pull, CopyEngine, default=default,
-    tried=(Push, Pull, CustomCollective, CopyEngine), shared=(operands_constraint(), wire_constraint()),
+    tried=(Push, CustomCollective, CopyEngine, Pull), shared=(operands_constraint(), wire_constraint()),
 )  # fmt: skip
 SPACE = MODES.space

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,21 +79,25 @@ class LibraryMode(LadderKnobs, Mode[P_contra]):
     constraints: ClassVar[tuple[Constraint, ...]] = (GRAPHS,)
 
 
+MOST_FIRST = 16
+"""First configs of a search: later ones it proposes better."""
+
+
 class Modes(Generic[P]):
     """The modes of an operation: their joint space, and configs read as instances of modes."""
 
     def __init__(
         self, *modes: type[Mode[P]], default: Callable[[Task[P]], Mode[P]], tried: Sequence[type[Mode[P]]] = (),
-        laid_out: Sequence[type[Mode[P]]] = (), shared: Sequence[Constraint] = (), turns: bool = False,
+        laid_out: Sequence[type[Mode[P]]] = (), shared: Sequence[Constraint] = (),
     ) -> None:  # fmt: skip
-        """``default`` is what a sensible engineer would use untuned, ``tried`` the order of first configs (which take
-        ``turns`` or not) and ``laid_out`` that of dimensions, if it is not that of the modes; ``shared``: constraints
+        """``default`` is what a sensible engineer would use untuned, ``tried`` the order in which modes take turns in
+        the first configs and ``laid_out`` that of dimensions, if it is not that of the modes; ``shared``: constraints
         of all modes.
         """
         self.by_name = {mode.mode: mode for mode in modes}
         order = [mode.mode for mode in laid_out]
         self.space = joint_space(self.by_name, help="communication strategy", shared=shared, order=order)
-        self._default, self._tried, self._turns = default, tried or modes, turns
+        self._default, self._tried = default, tried or modes
         left_out = [
             m.__name__ for m in modes if m not in self._tried and m.first.__qualname__ != Mode.first.__qualname__
         ]
@@ -118,7 +121,8 @@ class Modes(Generic[P]):
         return self._default(task).config()
 
     def first_configs(self, task: Task[P]) -> list[Config]:
-        """The default, then the first of each mode; all valid, each once."""
-        ways = [[each.config() for each in mode.first(task)] for mode in self._tried]
-        found = in_turns(ways) if self._turns else itertools.chain(*ways)
-        return list(self.space.valid([self.default_config(task), *found], task))
+        """The default, then a config of each mode in turn; all valid, each once, not many."""
+        default = self.default_config(task)
+        ways = [list(self.space.valid((each.config() for each in mode.first(task)), task)) for mode in self._tried]
+        others = [[config for config in way if config != default] for way in ways]
+        return [default, *in_turns(others)][:MOST_FIRST]

@@ -9,9 +9,23 @@ from typing import Any, ClassVar, Self
 from autotune.device_rates import Rates
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.mode import LibraryMode, Mode, P
+from autotune.kernels.untuned import within_a_trip
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import word
 from autotune.task import Task
+
+
+def few_tokens(task: Task[Any]) -> bool:
+    """True if a rank's tokens are sent within a trip: then they travel by LL words, in one launch with what follows."""
+    problem = task.problem
+    return within_a_trip(task, problem.bytes_moved, problem.tokens * problem.top_k * problem.token_bytes)
+
+
+def few_rows(task: Task[Any]) -> bool:
+    """True if the rows of a rank's tokens are sent within a trip: then they travel as they are, not summed before."""
+    problem = task.problem
+    rows = problem.tokens * problem.top_k * problem.token_bytes
+    return within_a_trip(task, rows * (problem.world_size - 1) / problem.world_size, rows)
 
 
 class ExpertsMode(Mode[P]):

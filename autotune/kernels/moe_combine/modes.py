@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.mode import Mode, Modes
-from autotune.kernels.moe.mode import LL_ARRIVE, ExpertsLibrary, ExpertsMode, Protocol
+from autotune.kernels.moe.mode import LL_ARRIVE, ExpertsLibrary, ExpertsMode, Protocol, few_rows
 from autotune.kernels.moe_combine.problem import MOST_INBOX_BYTES, CombinedProblem, MoeCombine
 from autotune.kernels.moe_combine.steps import PeerOrder, Sums, columns_of
 from autotune.search_spaces import Constraint
@@ -33,8 +33,6 @@ MOST_ROW_BYTES = 256
 """Bytes of all the rows of a step's tokens that one thread may hold."""
 MOST_LL_WORDS = 64
 """LL words that one thread may hold: 128 registers."""
-FEW_TOKENS = 16
-"""Untuned, rows of up to so many tokens per rank travel as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +120,10 @@ class Senders(Knobs):
     )  # fmt: skip
 
 
-def _shapes(problem: MoeCombine) -> Iterator[dict[str, Any]]:
+def _shapes(task: CombineTask) -> Iterator[dict[str, Any]]:
     """Blocks of tokens that one would write down without measuring, the best first."""
-    few = problem.tokens <= FEW_TOKENS
     of_few, of_many = ((1, 4, 2), (1, 2, 1), (1, 1, 4)), ((2, 1, 8), (2, 1, 4), (1, 1, 4), (1, 1, 2))
-    for transfer, split, kib in of_few if few else of_many:
+    for transfer, split, kib in of_few if few_rows(task) else of_many:
         for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
             yield {"transfer_tokens": transfer, "split": split, "copy_kib": kib, "comm_programs": programs}
 
@@ -147,7 +144,7 @@ class Own(Sums, ExpertsMode[MoeCombine]):
     @classmethod
     def untuned(cls, task: CombineTask) -> Self | None:
         words = cls.words(task)
-        return MODES.first_valid((cls(**words, **shape, num_warps=8) for shape in _shapes(task.problem)), task)
+        return MODES.first_valid((cls(**words, **shape, num_warps=8) for shape in _shapes(task)), task)
 
     def changes(self) -> list[dict[str, Any]]:
         return [{"split": 2}, {"transfer_tokens": 1}, {"copy_kib": 4}]
@@ -217,8 +214,8 @@ class OneShot(Own, Senders, Protocol):
 
 
 def default(task: CombineTask) -> Mode[MoeCombine]:
-    """Rows as they are for few tokens, sums for many; the library's way where no inbox fits."""
-    order: tuple[type[Own], ...] = (OneShot, Push) if task.problem.tokens <= FEW_TOKENS else (Push, OneShot)
+    """Few rows as they are, sums of many; the library's way where no inbox fits."""
+    order: tuple[type[Own], ...] = (OneShot, Push) if few_rows(task) else (Push, OneShot)
     found = (mode.untuned(task) for mode in order)
     return next(filter(None, found), Library(launch="eager", exchange="reduce_scatter"))
 

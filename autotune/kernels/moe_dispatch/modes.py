@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from autotune.dtypes import multiplies
 from autotune.kernels.launching.mode import Mode, Modes
-from autotune.kernels.moe.mode import LL_ARRIVE, ExpertsLibrary, ExpertsMode, Protocol
+from autotune.kernels.moe.mode import LL_ARRIVE, ExpertsLibrary, ExpertsMode, Protocol, few_tokens
 from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES, DispatchedProblem, MoeDispatch
 from autotune.kernels.moe_dispatch.steps import Moves, columns_of
 from autotune.search_spaces import Constraint
@@ -26,9 +26,6 @@ DispatchTask = Task[MoeDispatch]
 
 NARROWEST = 64
 """Elements of a row that a step moves at least, unless a row has fewer."""
-
-FEW_TOKENS = 64
-"""Untuned, up to so many tokens per rank travel by LL words, where these arrive."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +137,7 @@ class Own(Moves, ExpertsMode[MoeDispatch]):
 
     @classmethod
     def untuned(cls, task: DispatchTask) -> Self | None:
-        few = task.problem.tokens <= FEW_TOKENS
+        few = few_tokens(task)
         sizes = {"split": 1, "copy_kib": 8, "layout_rows": 1 if few else 2, "num_warps": 8, **cls.words(task)}
         shapes = (
             cls(**sizes, comm_programs=programs, transfer_tokens=transfer)
@@ -162,7 +159,7 @@ class Push(Own, Protocol):
 
     @classmethod
     def words(cls, task: DispatchTask) -> dict[str, Any]:
-        few = task.problem.tokens <= FEW_TOKENS and task.machine.kind == "cuda" and not task.problem.scaled
+        few = few_tokens(task) and task.machine.kind == "cuda" and not task.problem.scaled
         return {"protocol": "ll" if few else "signal"}
 
     def changes(self) -> list[dict[str, Any]]:

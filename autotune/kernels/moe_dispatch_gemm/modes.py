@@ -22,7 +22,7 @@ from autotune.kernels.moe.grouped_space import (
     other_tiles,
     tiles_apart,
 )
-from autotune.kernels.moe.mode import LL_ARRIVE, ExpertsMode
+from autotune.kernels.moe.mode import LL_ARRIVE, ExpertsMode, few_tokens
 from autotune.kernels.moe_dispatch.modes import (
     LL_TOKENS,
     MOVES,
@@ -39,9 +39,6 @@ from autotune.sizes import round_up
 from autotune.task import Task
 
 DispatchGemmTask = Task[MoeDispatchGemm]
-
-FEW_TOKENS = 64
-"""Untuned, the routing of up to so many tokens per rank travels by LL words, where these arrive."""
 
 
 def _groups_without_counts(s: DispatchGemmTask, launch: str) -> bool:
@@ -87,7 +84,7 @@ class LaidOut(Moves, Protocol, ExpertsMode[MoeDispatchGemm]):
 
     @classmethod
     def untuned(cls, task: DispatchGemmTask) -> Self | None:
-        words = task.problem.tokens <= FEW_TOKENS and task.machine.kind == "cuda" and not task.problem.scaled
+        words = few_tokens(task) and task.machine.kind == "cuda" and not task.problem.scaled
         tiles = tiles_apart(cls, task)
         sizes: dict[str, Any] = {"split": 1, "copy_kib": 8, "layout_rows": 1, "layout_warps": 8}
         shapes = (
@@ -157,7 +154,7 @@ class Fused(GroupedTile, TileOrder, ExpertsMode[MoeDispatchGemm]):
 
     @classmethod
     def untuned(cls, task: DispatchGemmTask) -> Self | None:
-        problem, few, words = task.problem, task.problem.tokens <= FEW_TOKENS, cls.words(task)
+        problem, few, words = task.problem, few_tokens(task), cls.words(task)
         whole = grouped_tile(task, gathered=True)
         own_tiles = problem.rows_per_expert // problem.world_size >= whole["block_m"]
         order = "own_first" if own_tiles and problem.world_size > 1 else "experts"
@@ -190,7 +187,7 @@ class Push(Fused, Protocol):
 
     @classmethod
     def words(cls, task: DispatchGemmTask) -> dict[str, Any]:
-        few = task.problem.tokens <= FEW_TOKENS
+        few = few_tokens(task)
         return {"protocol": "ll" if few and task.machine.kind == "cuda" else "signal"}
 
     def other_words(self) -> list[dict[str, Any]]:
@@ -210,11 +207,9 @@ def default(task: DispatchGemmTask) -> Mode[MoeDispatchGemm]:
     time than one that gathers them; the library's way where no tile or no inbox fits.
     """
     order: tuple[type[Push | Unfused], ...] = (Push, Unfused)
-    found = (mode.untuned(task) for mode in (order if task.problem.tokens <= FEW_TOKENS else reversed(order)))
+    found = (mode.untuned(task) for mode in (order if few_tokens(task) else reversed(order)))
     return next(filter(None, found), Library(launch="eager", exchange="all_gather"))
 
 
-MODES = Modes(
-    Library, CustomCollective, Unfused, Push, Pull, default=default, shared=(operands_constraint(),), turns=True
-)
+MODES = Modes(Library, CustomCollective, Unfused, Push, Pull, default=default, shared=(operands_constraint(),))
 SPACE = MODES.space

@@ -23,9 +23,8 @@ from autotune.kernels.moe.grouped_space import (
     other_tiles,
     tiles_apart,
 )
-from autotune.kernels.moe.mode import ExpertsMode, Protocol
+from autotune.kernels.moe.mode import ExpertsMode, Protocol, few_rows
 from autotune.kernels.moe_combine.modes import (
-    FEW_TOKENS,
     LL_WORDS,
     STEP_FITS,
     SUMS,
@@ -127,7 +126,7 @@ class Fused(GroupedTile, Sums, ExpertsMode[MoeGemmCombine]):
 
     @classmethod
     def untuned(cls, task: GemmCombineTask) -> Self | None:
-        few, tiles = task.problem.tokens <= FEW_TOKENS, narrower(grouped_tile(task, gathered=False))
+        few, tiles = few_rows(task), narrower(grouped_tile(task, gathered=False))
         shapes = (
             cls(**words, transfer_tokens=transfer, split=1, copy_kib=kib, **tile)
             for words in cls.words(task)
@@ -180,7 +179,7 @@ class Summed(Fused, PeerOrder, ColumnGroups):
     @classmethod
     def words(cls, task: GemmCombineTask) -> Iterator[dict[str, Any]]:
         # 16 programs and 4 groups took 1.9 times as long with 1024 tokens, 2.2 times with 4096 (2 H100, 2026-11-24).
-        for programs in (16, 8, 4, 2, 1) if task.problem.tokens <= FEW_TOKENS else (64, 32, 16, 8, 4, 2, 1):
+        for programs in (16, 8, 4, 2, 1) if few_rows(task) else (64, 32, 16, 8, 4, 2, 1):
             yield {"peer_order": "rotate", "comm_programs": programs, "column_groups": 1}
 
     def other_words(self) -> list[dict[str, Any]]:
@@ -229,11 +228,11 @@ class OneShot(Fused, Protocol):
 
 
 def default(task: GemmCombineTask) -> Mode[MoeGemmCombine]:
-    """Rows as they are for few tokens; for many GEMM and sums apart, which was the fastest from 16 tokens on (2 H100,
-    2026-11-24); the library's way where no tile or no inbox fits.
+    """Few rows as they are; for many GEMM and sums apart, which was the fastest from 16 tokens on (2 H100, 2026-11-24);
+    the library's way where no tile or no inbox fits.
     """
     order: tuple[type[OneShot | Unfused], ...] = (OneShot, Unfused)
-    found = (mode.untuned(task) for mode in (order if task.problem.tokens <= FEW_TOKENS else reversed(order)))
+    found = (mode.untuned(task) for mode in (order if few_rows(task) else reversed(order)))
     return next(filter(None, found), Library(launch="eager", exchange="reduce_scatter"))
 
 
@@ -246,6 +245,5 @@ MODES = Modes(
     OneShot,
     default=default,
     shared=(operands_constraint(),),
-    turns=True,
 )
 SPACE = MODES.space

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.modes import CopyEngine
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.collectives import reduce_scatter_single
+from autotune.kernels.untuned import done_by_library
 from autotune.machine import Machine
 from autotune.task import Task
 from autotune.workloads.comparison import rounded_product
@@ -24,11 +24,6 @@ from autotune.workloads.launched import Operands
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.summed import SummedOperation, SummedWorkload
 from autotune.workloads.tolerance import Tolerance
-
-LIBRARY_TILE = (128, 256)
-"""Rows and columns of the library's tiles. Chunks whose rounds they do not fill took 1.05 times as long as NCCL and
-cuBLAS at m=1026 (two of 513 rows), and the more they were filled, the less (12 sizes, 2 H100, 2026-11-26).
-"""
 
 
 class GemmReduceScatterOperation(SummedOperation[GemmReduceScatter, Any]):
@@ -76,11 +71,9 @@ class GemmReduceScatterWorkload(ModedWorkload, SummedWorkload):
         mode = KERNELS.modes.of(config)
         if not isinstance(mode, CopyEngine) or task.machine.is_interpreter:
             return super().waste(config, task)
-        block_m, block_n = LIBRARY_TILE
-        columns, units = math.ceil(problem.n / block_n), task.machine.compute_units
         parts = chunks(0, problem.rows, problem.world_size, mode.transfer_rows)
-        rounds = sum(math.ceil(math.ceil((end - begin) / block_m) * columns / units) for begin, end in parts)
-        return rounds * units * block_m * block_n / (problem.m * problem.n)
+        done = sum(done_by_library(task.machine, end - begin, problem.n) for begin, end in parts)
+        return done / (problem.m * problem.n)
 
     def tolerance_of(self, task: Task[GemmReduceScatter], config: Config) -> Tolerance:
         problem = task.problem

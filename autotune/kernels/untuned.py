@@ -1,0 +1,261 @@
+"""Arithmetic for untuned configs: rounds of tiles over compute units, the time of the GEMM against the links', what
+reading B takes, and what a trip to a peer does; by the rates of the kind of machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.device_rates import usual_rates
+from autotune.kernels.gemm.cost import CACHE_FACTOR, library_gemm, links
+from autotune.kernels.gemm.problem import GemmProblem
+from autotune.kernels.gemm.space import pipeline_bytes
+from autotune.machine import Machine
+from autotune.sizes import round_up
+from autotune.task import Task
+
+FEW_ROWS = 64
+"""Up to so many rows a GEMM reads B as fast as it can."""
+
+FILLED = 0.9
+"""Share of the compute units, or of their time, that counts as all of it."""
+
+NARROW = {"block_n": 64, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": 6}
+"""The tile for few rows, whose ``block_m`` follows from them."""
+
+DEEP = {**NARROW, "block_k": 256, "num_stages": 3}
+"""The same with longer steps: 1.01 and 1.00 of the best where the narrow one takes 1.03 and 1.02 (16 and 64 rows on 4
+H200, 2026-11-21).
+"""
+
+FLAT = {"block_m": 64, "block_n": 128, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": 4}
+SQUARE = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 4}
+WIDE = {"block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4}
+
+ROUNDS = ((FLAT, 0.65 / 1.7), (SQUARE, 1 / 1.7), (WIDE, 1.0))
+"""Tiles for many rows, and the time of a round of each in that of the widest, which reaches the full rate: on H200 and
+H100 a flat tile takes 0.6 to 0.73 times as long as a square one, a wide one 1.6 to 2 times.
+"""
+
+FILLING = (
+    WIDE,
+    {**SQUARE, "num_warps": 4},
+    FLAT,
+    {**FLAT, "block_n": 64},
+    {**FLAT, "block_n": 32, "block_k": 256},
+)
+"""Tiles from the largest on."""
+
+PROMOTING = 0.2
+"""Our fp8 GEMM takes longer than the library's by this share where sums are promoted: 1024 x 14336 x 8192 took 224.6,
+and 186.9 µs (H100, 2026-11-24). With 16 rows, which wait for B, ours is the faster one.
+"""
+
+LIBRARY_TILE = {"block_m": 128, "block_n": 256}
+"""The library's usual tile. Chunks whose rounds it does not fill took 1.05 times as long as NCCL and cuBLAS at m=1026
+(two of 513 rows), and the more they were filled, the less (GEMM + reduce-scatter, 12 sizes, 2 H100, 2026-11-26).
+"""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Microseconds of a rank's GEMM and of its exchange, each alone, and of loading B once for each owner of rows."""
+
+    gemm: float
+    exchange: float
+    loading_b: float
+
+
+def parts(task: Task[Any]) -> Parts:
+    problem, rates = task.problem, usual_rates(task.machine)
+    _, columns, depth = problem.gemm
+    loaded = problem.world_size * columns * depth * problem.element_size
+    return Parts(library_gemm(problem, rates), links(problem, rates), loaded / (CACHE_FACTOR * rates.memory))
+
+
+def two_shots_pay(task: Task[Any]) -> bool:
+    """True if what one shot of a sum moves and adds beyond two takes longer than the second trip: it moves world-size
+    / 2 times as much over the links, and every rank adds up all of it.
+    """
+    problem, rates = task.problem, usual_rates(task.machine)
+    peers, result = problem.world_size - 1, problem.m * problem.n * problem.result_size
+    moved = peers * result * (1 - 2 / problem.world_size)
+    return bool(moved / rates.links + peers * result / rates.memory > rates.signal)
+
+
+def within_a_trip(task: Task[Any], moved: float, stored: float = 0.0) -> bool:
+    """True if a signal takes at least as long as moving so many bytes over the links, and storing so many: then trips
+    count, not bytes.
+    """
+    rates = usual_rates(task.machine)
+    return max(moved / rates.links, stored / rates.memory) <= rates.signal
+
+
+def library_multiplies_faster(task: Task[Any]) -> bool:
+    """True for fp8 whose sums our GEMM promotes, unless it waits for B or hides more than it loses."""
+    problem, both = task.problem, parts(task)
+    computes = both.gemm * usual_rates(task.machine).memory > problem.bytes_read
+    return bool(problem.scaled and _promotes(task) and computes and PROMOTING * both.gemm > both.exchange)
+
+
+def programs_of(tile: Mapping[str, int], rows: int, columns: int) -> int:
+    return -(-rows // tile["block_m"]) * -(-columns // tile["block_n"])
+
+
+def done_by_library(machine: Machine, rows: int, columns: int) -> int:
+    """Elements of a product that the library's tiles compute, where the last round takes as long as a full one."""
+    units = machine.compute_units
+    taken = -(-programs_of(LIBRARY_TILE, rows, columns) // units) * units
+    return taken * LIBRARY_TILE["block_m"] * LIBRARY_TILE["block_n"]
+
+
+def library_fills(machine: Machine, rows: int, columns: int, chunk: int) -> bool:
+    """True if the library's tiles fill the compute units in every round of the GEMMs of so many rows each."""
+    whole, rest = divmod(rows, chunk)
+    done = whole * done_by_library(machine, chunk, columns) + done_by_library(machine, rest, columns)
+    return rows * columns >= FILLED * done
+
+
+def default_tile(task: Task[Any], exchange: float = 0.0) -> dict[str, int]:
+    """Tile and pipeline: few rows read B as fast as they can, many compute. See ``_soonest_tiles`` for ``exchange``.
+
+    Without ``loads``; the caller makes it smaller where it does not fit (fp32, odd shapes).
+    """
+    machine = task.machine
+    rows, _, _ = task.problem.gemm
+    if machine.is_interpreter:
+        tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
+    elif rows <= FEW_ROWS:
+        tile = _tiles_for_few_rows(task)[0]
+    elif machine.kind == "hip":
+        tile = SQUARE
+    else:
+        tile = _soonest_tiles(task, exchange)[0]
+    return suited(tile, task)
+
+
+def filling_tile(task: Task[Any], rows: int) -> dict[str, int]:
+    """The largest tile whose programs fill the GPU, else the smallest. ``rows``: those that one owner has.
+
+    A few wide tiles that all run at once overlap little: those of a peer's rows wait, then all compute together.
+    """
+    m, columns, _ = task.problem.gemm
+    enough = FILLED * task.machine.compute_units
+    tile = next((each for each in FILLING if programs_of(each, m, columns) >= enough), FILLING[-1])
+    return suited({**tile, "block_m": min(tile["block_m"], max(16, round_up(rows)))}, task)
+
+
+def persists(task: Task[Any], tile: Mapping[str, int]) -> bool:
+    """True if there are more programs than units, each with a unit to itself: of fp8 two share one, and persistent ones
+    take 1.14 to 1.16 times as long (one H100, 2026-11-24).
+    """
+    rows, columns, _ = task.problem.gemm
+    return not task.problem.scaled and programs_of(tile, rows, columns) > task.machine.compute_units
+
+
+def one_round_tile(task: Task[Any], rows: int) -> dict[str, int] | None:
+    """The narrowest tile of an owner's rows whose programs all run at once; None if there is none."""
+    problem = task.problem
+    _, columns, _ = problem.gemm
+    block_m = min(128, max(16, round_up(rows)))
+    for block_n in (64, 128, 256):
+        tile = {"block_m": block_m, "block_n": block_n}
+        if problem.world_size * programs_of(tile, rows, columns) <= task.machine.compute_units:
+            return suited({**_pipeline(block_m, block_n), **tile}, task)
+    return None
+
+
+def suited(tile: Mapping[str, int], task: Task[Any]) -> dict[str, int]:
+    """A tile no wider and no deeper than the problem, but for rounding up to a power of two; of fp8 with as many bytes
+    in a step; on AMD of two stages.
+    """
+    problem, machine = task.problem, task.machine
+    rows, columns, depth = problem.gemm
+    tile = dict(tile)
+    if problem.scaled and not machine.is_interpreter:
+        tile |= PROMOTED_TILE if rows > FEW_ROWS and _promotes(task) else {"block_k": 128}
+    if machine.kind == "hip":
+        tile["num_stages"] = 2
+    tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
+    tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
+    return tile
+
+
+def tiles_beside_default(task: Task[Any]) -> list[dict[str, int]]:
+    """Tiles to try first beside the default's: on CUDA the next one; on AMD a wider one of Triton's tutorial on matrix
+    multiplication, which we have only compiled.
+
+    Those of fp8 read as many bytes in a step as bf16 at 64; where sums are promoted, see ``PROMOTED_TILE``.
+    """
+    problem, machine = task.problem, task.machine
+    if machine.is_interpreter:
+        return []
+    if problem.gemm[0] <= FEW_ROWS:
+        return _tiles_for_few_rows(task)[1:]
+    if machine.kind == "hip":
+        return [{**WIDE, "num_warps": 4, "num_stages": 2}]
+    if not problem.scaled:
+        return [_soonest_tiles(task)[1]]
+    wide = {**WIDE, "block_k": 128}
+    if problem.fast_accum:
+        return [{**wide, "num_stages": 3}, wide, {**wide, "block_k": 64, "num_stages": 6}]
+    return [PROMOTED_TILE, wide, {**PROMOTED_TILE, "block_m": 64, "num_stages": 4}]
+
+
+PROMOTED_TILE = {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
+"""The tile with which fp8 GEMMs whose sums are promoted, or scaled step by step, were fastest on H200, see
+docs/decisions.md, fp8: two programs fit on a compute unit, see ``Tile.in_two_parts``.
+"""
+
+
+def _promotes(task: Task[GemmProblem]) -> bool:
+    return task.machine.kind == "cuda" and not task.problem.fast_accum
+
+
+def _tiles_for_few_rows(task: Task[Any]) -> list[dict[str, int]]:
+    """A narrow tile; on CUDA a deep one, and a flat one, first where the GPU does not hold all narrow tiles at once.
+
+    With 64 rows of bf16 a narrow tile's stages leave no room for a second program on a unit. All-gather + GEMM with
+    M=64 N=28672 K=8192 on 2 H100: 224 narrow tiles take 97.7 µs, 112 flat ones 93.5, all else equal (2026-11-25).
+    """
+    machine = task.machine
+    rows, columns, _ = task.problem.gemm
+    block_m = max(16, round_up(rows))
+    narrow, deep, flat = ({**tile, "block_m": block_m} for tile in (NARROW, DEEP, FLAT))
+    if machine.kind == "hip":
+        return [narrow]
+    held = pipeline_bytes(task, block_m, narrow["block_n"], narrow["block_k"], narrow["num_stages"])
+    at_once = machine.compute_units * max(1, machine.shared_memory // held)
+    return [narrow, deep, flat] if programs_of(narrow, rows, columns) <= at_once else [flat, narrow, deep]
+
+
+def _soonest_tiles(task: Task[Any], exchange: float = 0.0) -> list[dict[str, int]]:
+    """The tiles of ``ROUNDS``, that one first whose programs, so many for each compute unit, end first.
+
+    An ``exchange`` of so many microseconds goes on during all rounds but one.
+
+    GEMM + reduce-scatter with M=512 N=8192 K=28672 on 2 H100: the square tile makes two programs for nearly each unit,
+    and takes 217 µs, the wide one 128 programs and 174 (2026-11-24). All-gather by K + GEMM with M=256 N=14336 K=8192
+    on 4 H200: square 56 programs, 64.8 µs; flat 112 and 47.1 (the recording ag-k-256).
+    """
+    rows, columns, depth = map(int, task.problem.gemm)
+    units = task.machine.compute_units
+    widest = 2 * WIDE["block_m"] * WIDE["block_n"] * depth * units / usual_rates(task.machine).flops
+
+    def time(turn: tuple[dict[str, int], float]) -> float:
+        tile, share = turn
+        rounds = -(-programs_of(tile, rows, columns) // units)
+        return rounds * share * widest + exchange / rounds
+
+    return [tile for tile, _ in sorted(ROUNDS, key=time)]
+
+
+def _pipeline(block_m: int, block_n: int) -> dict[str, int]:
+    """Steps as deep and as many as fit into shared memory."""
+    if block_m < 64:
+        return {"block_k": 128 if block_n == 64 else 64, "group_m": 4, "num_warps": 4, "num_stages": 6}
+    if block_m * block_n < 128 * 128:
+        return {"block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": 4}
+    return {**SQUARE, "num_stages": 5} if block_n == 128 else WIDE
