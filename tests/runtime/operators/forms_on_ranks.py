@@ -25,7 +25,7 @@ SAMPLE = {
 
 def every(context: autotune.Context, sample: bool) -> dict[str, Any]:
     """By form, operands that need a gradient, and way: the largest error, or a word. A sample compiles less, and has of
-    each form all operands, each alone, and some.
+    each form all operands, some, and one alone, the next form another one.
     """
     found: dict[str, Any] = {}
     torch.use_deterministic_algorithms(True, warn_only=True)  # new memory holds no numbers
@@ -33,8 +33,8 @@ def every(context: autotune.Context, sample: bool) -> dict[str, Any]:
         everyone = [[x.to(context.heap.device) for x in operands] for operands in form.drawn(seed)]
         sets = [needs for needs in itertools.product((True, False), repeat=len(form.shapes)) if any(needs)]
         if sample:
-            some = random.Random(seed).choice(sets)
-            sets = [needs for needs in sets if sum(needs) in (1, len(needs)) or needs == some]
+            alone = [needs for needs in sets if sum(needs) == 1]
+            sets = list(dict.fromkeys([sets[0], alone[seed % len(alone)], random.Random(seed).choice(sets)]))
         eager = functools.partial(form.call, context)
         torch._dynamo.reset()  # forms share code objects
         compiled = torch.compile(eager, backend="aot_eager", fullgraph=form.truth is not None)

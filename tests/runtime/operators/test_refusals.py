@@ -19,7 +19,6 @@ SECONDS = 200
 @pytest.mark.parametrize(
     ("ranks", "gpu", "whole"),
     [
-        pytest.param(2, "", False, id="interpreter"),
         pytest.param(3, "", False, id="three ranks"),
         pytest.param(2, "", True, id="interpreter, all", marks=pytest.mark.slow),
         pytest.param(2, "each", True, id="2 GPUs", marks=pytest.mark.gpu(2)),
