@@ -51,14 +51,18 @@ def _contracted(sizes: Mapping[str, int], tables: Sequence[Factor], kept: tuple[
     axes = tuple(tuple(axis[name] for name in uses) for uses, _ in tables)
     result = tuple(axis[name] for name in kept)
     path = _path(axes, tuple(allowed.shape for _, allowed in tables), result)
-    operands = [each for (_, allowed), uses in zip(tables, axes, strict=True) for each in (allowed.astype(dtype), uses)]
-    found: NDArray[np.object_] = np.einsum(*operands, result, optimize=path)  # type: ignore[call-overload]
+    operands: list[Any] = []
+    for (_, allowed), uses in zip(tables, axes, strict=True):
+        operands += [allowed.astype(dtype), uses]
+    found: NDArray[np.object_] = np.einsum(*operands, result, optimize=path)
     return found
 
 
 @functools.lru_cache(1 << 10)  # the same for all problems of a space
 def _path(axes: tuple[tuple[int, ...], ...], shapes: tuple[tuple[int, ...], ...], result: tuple[int, ...]) -> list[Any]:
     """The order in which NumPy multiplies tables of these axes and shapes: it takes longer to find than to go."""
-    tables = [each for uses, shape in zip(axes, shapes, strict=True) for each in (np.empty(shape, dtype=bool), uses)]
+    tables: list[Any] = []
+    for uses, shape in zip(axes, shapes, strict=True):
+        tables += [np.empty(shape, dtype=bool), uses]
     found: list[Any] = np.einsum_path(*tables, result, optimize="greedy")[0]
     return found
