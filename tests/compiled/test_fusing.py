@@ -157,7 +157,7 @@ def test_what_several_symbolic_sizes_leave_is_compiled_and_right(answers: list[d
 def test_a_model_is_explained_as_often_as_asked_compiled_or_not(tmp_path: Path) -> None:
     """And none of its graphs count among those that the program may compile."""
     for found in run_ranks(ON_RANKS, "explained", 2, tmp_path, argument=f"sqlite:///{tmp_path / 'none.db'}"):
-        assert found == [1] * 3 + [0] + [1] * 6
+        assert found == [1] * 2 + [0] + [1] * 4
 
 
 def test_what_is_tuned_later_counts_from_the_next_fusing_on(url: str, tmp_path: Path) -> None:
