@@ -78,8 +78,8 @@ def every_mode(arguments: tuple[str, bool]) -> dict[str, list[str]]:
             if sample and not name.endswith("{}"):
                 modes = random.Random(name).sample(modes, 2)
             for config in modes:
-                # Again with other operands, into given tensors: once of every problem, once in every mode.
-                again = {(plugin.name, config["mode"]), (name, None)} - called_again
+                # Again with other operands, into given tensors: once of every operator, once in every mode.
+                again = {(plugin.name, config["mode"]), (operator_of(problem), None)} - called_again
                 wrong = wrong_with(context, plugin, problem, config, seed, bool(again))
                 called_again |= again
                 found[name].append(" ".join([str(config["mode"]), *wrong]))
@@ -117,18 +117,16 @@ def wrong_with(context: autotune.Context, plugin: Any, problem: Any, config: Any
 
 def in_graphs(arguments: tuple[str, bool]) -> dict[str, str]:
     """By problem: what is wrong with a compiled call, whose graph is whole, and what it is traced as; by operator: with
-    one into given tensors, and torch's own verdicts. A sample has a problem of each operator, and one more of each
-    workload.
+    one into given tensors, and torch's own verdicts. A sample has a problem of each operator.
     """
     url, sample = arguments
     found: dict[str, str] = {}
     checked: set[Any] = set()
     with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
-        more = {workload: f"{workload} {random.Random(workload).choice(kinds)}" for workload, kinds in KINDS.items()}
         for seed, (plugin, problem, name) in enumerate(problems()):
             first = operator_of(problem) not in checked
             checked.add(operator_of(problem))
-            if sample and not first and name != more[plugin.name]:
+            if sample and not first:
                 continue
             torch._dynamo.reset()  # the calls share a code object
             operation = plugin.operation(Task(problem, context.machine), context.heap, context.spin_limit)

@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError
 
 SAMPLE = {
     "gather several", "gather 1 with A", "symm_mem gather 2 2", "scatter 2 avg residual", "reduce 2 avg",
-    "row parallel", "refused out 0 avg",
+    "refused out 0 avg",
 }  # fmt: skip
 """Forms that a sample compiles, which takes longest, and of whose gradients it takes gradients."""
 
