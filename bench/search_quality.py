@@ -4,8 +4,8 @@
     python bench/search_quality.py bench/recordings/foreign/*.json.gz --seeds 50
 
 Strategies that divide what they are given are run anew for each number of trials, the others once for all. Tables come
-from ``tune record``, those of foreign kernels from ``record_kernels.py``; one that says synthetic tests the bench
-and tells nothing about any machine. Kernel Tuner takes part where it can be imported, the plot needs matplotlib.
+from ``tune record``, those of foreign kernels from ``record_kernels.py``. Kernel Tuner takes part where it can be
+imported, the plot needs matplotlib.
 """
 
 from __future__ import annotations

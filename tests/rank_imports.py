@@ -1,6 +1,7 @@
 """Ranks of tests find this imported: what the tuner's ranks do, the package, which no test changes meanwhile, and what
 takes long besides: torch's compiler, two CPU seconds, and what tuning in a program imports, one. Kernels are there as
 the interpreter runs them: to rewrite a workload's takes each rank a third of a CPU second, and all of them take two.
+Their garbage is collected as seldom as in the tests themselves.
 """
 
 import gc
@@ -28,6 +29,8 @@ for reference in BUILT_IN.values():
 
 torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
 """The compiler empties the processor's cache to time each graph's guards, for a log: a fifth of its time."""
+
+gc.set_threshold(20_000, 20, 20)
 
 REWRITTEN = ("autotune.", "iris.mem.triton.", "triton.language.")
 for kernel in [each for each in gc.get_objects() if type(each) is InterpretedFunction]:

@@ -43,6 +43,7 @@ def hasten(interpreter: Any) -> None:
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=options.debug)
     interpreter._get_np_dtype = np_dtype
+    _launch(interpreter)
     _replace_once(interpreter)
     _remember_shapes(interpreter.tl.core)
     _shift_bf16(interpreter)
@@ -51,13 +52,73 @@ def hasten(interpreter: Any) -> None:
     _make_less(interpreter)
 
 
+class _Inspect:
+    """Python's ``inspect``, which reads a kernel's parameters once."""
+
+    getfullargspec = staticmethod(functools.cache(inspect.getfullargspec))
+    get_annotations = staticmethod(functools.cache(inspect.get_annotations))
+    _signature = staticmethod(functools.cache(inspect.signature))
+
+    def getcallargs(self, function: Any, *arguments: Any, **named: Any) -> dict[str, Any]:
+        bound = self._signature(function).bind(*arguments, **named)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(inspect, name)
+
+
+def _launch(interpreter: Any) -> None:
+    """A launch takes its arguments as they are: they lie on the host. Its kernel's parameters and their types are
+    described once.
+    """
+    import torch
+
+    interpreter.inspect = _Inspect()
+    interpreter.GridExecutor._init_args_hst = lambda _, arguments, named: (arguments, named)
+    convert, tl, handle = interpreter._implicit_cvt, interpreter.tl, interpreter.TensorHandle
+
+    @functools.cache
+    def pointer(dtype: Any) -> Any:
+        return tl.str_to_ty(interpreter.triton.runtime.jit.mangle_type(torch.empty(0, dtype=dtype)), None)
+
+    def implicit(argument: Any) -> Any:
+        if type(argument) is int and -(1 << 31) <= argument < 1 << 31:
+            return tl.tensor(handle(np.array([argument], dtype=np.int32), tl.int32), tl.int32)
+        if type(argument) is torch.Tensor:
+            type_ = pointer(argument.dtype)
+            return tl.tensor(handle(np.array([argument.data_ptr()], dtype=np.uint64), type_), type_)
+        return convert(argument)
+
+    interpreter._implicit_cvt = implicit
+
+
+class _Replaced:
+    """Attributes, as (object, name, original, replacement), to be replaced for a launch."""
+
+    def __init__(self, changes: list[tuple[Any, str, Any, Any]], missing: Any) -> None:
+        self._changes, self._missing = changes, missing
+
+    def replace(self) -> None:
+        for place, name, _, new in self._changes:
+            setattr(place, name, new)
+
+    def restore(self) -> None:
+        for place, name, original, _ in reversed(self._changes):
+            if original is self._missing:
+                delattr(place, name)
+            else:
+                setattr(place, name, original)
+
+
 def _replace_once(interpreter: Any) -> None:
     """Look through Triton's language once for what has to be replaced: the interpreter does at every launch, and, in
     vain, at every call of a device function. What it puts in a function's place checks every call's arguments twice.
     """
     tl, semantic, replace = interpreter.tl, interpreter.interpreter_semantic, interpreter._patch_lang
-    checked = tl.core.load.__code__
-    replaced: dict[tuple[Any, ...], list[tuple[Any, str, Any]]] = {}
+    checked, missing = tl.core.load.__code__, interpreter._MISSING
+    nothing = _Replaced([], missing)
+    replaced: dict[tuple[Any, ...], _Replaced] = {}
 
     def replace_one(place: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
         function = member.__wrapped__ if member.__code__ is checked else member
@@ -74,16 +135,15 @@ def _replace_once(interpreter: Any) -> None:
         return tuple(value for value in function.__globals__.values() if value is tl or value is tl.core)
 
     def replace_once(function: Any) -> Any:
-        scope, here = interpreter._LangPatchScope(), languages(function)
+        here = languages(function)
         if not any(tl.core.is_builtin(each) for part in here or [tl] for each in (part.load, part.tensor.to)):
-            return scope  # the launch that replaced them puts them back
+            return nothing  # the launch that replaced them puts them back
         if here not in replaced:
             scope = replace(function)
-            replaced[here] = [(place, name, vars(place)[name]) for place, name, _ in scope._changes]
+            replaced[here] = _Replaced([(*change, vars(change[0])[change[1]]) for change in scope._changes], missing)
             return scope
-        for change in replaced[here]:
-            scope.set_attr(*change)
-        return scope
+        replaced[here].replace()
+        return replaced[here]
 
     interpreter._patch_attr, interpreter._patch_lang = replace_one, replace_once
 

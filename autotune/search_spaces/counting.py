@@ -8,8 +8,10 @@ milliseconds.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +48,21 @@ def _contracted(sizes: Mapping[str, int], tables: Sequence[Factor], kept: tuple[
     # Python's integers where 64 bits might not hold the count.
     dtype: type = np.int64 if math.prod(sizes.values()) < 2**62 else object
     axis = {name: number for number, name in enumerate(sizes)}
-    operands: list[object] = []
-    for uses, allowed in tables:
-        operands += [allowed.astype(dtype), [axis[name] for name in uses]]
-    found: NDArray[np.object_] = np.einsum(*operands, [axis[name] for name in kept], optimize="greedy")  # type: ignore[call-overload]
+    axes = tuple(tuple(axis[name] for name in uses) for uses, _ in tables)
+    result = tuple(axis[name] for name in kept)
+    path = _path(axes, tuple(allowed.shape for _, allowed in tables), result)
+    operands: list[Any] = []
+    for (_, allowed), uses in zip(tables, axes, strict=True):
+        operands += [allowed.astype(dtype), uses]
+    found: NDArray[np.object_] = np.einsum(*operands, result, optimize=path)
+    return found
+
+
+@functools.lru_cache(1 << 10)  # the same for all problems of a space
+def _path(axes: tuple[tuple[int, ...], ...], shapes: tuple[tuple[int, ...], ...], result: tuple[int, ...]) -> list[Any]:
+    """The order in which NumPy multiplies tables of these axes and shapes: it takes longer to find than to go."""
+    tables: list[Any] = []
+    for uses, shape in zip(axes, shapes, strict=True):
+        tables += [np.empty(shape, dtype=bool), uses]
+    found: list[Any] = np.einsum_path(*tables, result, optimize="greedy")[0]
     return found

@@ -316,7 +316,7 @@ def _check_names(dimensions: Sequence[Dimension]) -> None:
         raise ValueError(f"no dimension named mode among {', '.join(names)}; a space needs one, if only of one value")
 
 
-@functools.lru_cache(maxsize=16)  # for a run asks for the size, too, and the next is often of the same problem
+@functools.lru_cache(maxsize=256)  # for a run asks for the size, too, and the next is often of the same problem
 def _counts(space: Space, task: Task[Any]) -> dict[str, dict[str, list[int]]]:
     """The number of valid configs with each value, by mode and dimension."""
     return {mode: counting.by_value(*space.factors(mode, task)) for mode in space.modes}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,7 +47,7 @@ def test_a_mixture_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
 def test_a_mixture_without_expert_parallelism_is_refused(tmp_path: Path) -> None:
     (tmp_path / "transformers").mkdir()  # an old one, as far as that is asked for
     (tmp_path / "transformers" / "__init__.py").touch()
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    words = [sys.executable, str(BENCH), "--client", "mixture", "--tiny"]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    words = [BENCH, "--client", "mixture", "--tiny"]
+    paths = f"sys.path[:0] = {[str(tmp_path), str(Path(BENCH).parent)]}; sys.argv = {words}"
+    done = run_script("-c", f"import runpy, sys; {paths}; runpy.run_path({BENCH!r}, run_name='__main__')")
     assert done.returncode == 2 and "transformers>=" in done.stderr and "Traceback" not in done.stderr

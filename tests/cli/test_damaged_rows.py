@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     bench = Bench(EIGHT_GPUS)
     with pytest.MonkeyPatch.context() as patched:
         prepare(bench, patched, here)
-        assert bench.tune(*NAME, "--trials", "40").exit_code == 0
+        assert bench.tune(*NAME, "--trials", "24").exit_code == 0
         assert bench.tune("taxes", *NAME, "--rounds", "4").exit_code == 0
         with closing(sqlite3.connect(here / "cache.db")) as raw:
             assert all(raw.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)

@@ -44,8 +44,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("name", "way"),
-    [("typer", "as it is"), ("torch", "as it is"), ("torch", "dropped"), ("torch", "twice, turned over")],
+    ("name", "way"), [("typer", "as it is"), ("torch", "dropped"), ("torch", "twice, turned over")]
 )
 def test_ctrl_c_while_modules_are_imported(name: str, way: str) -> None:
     """Libraries drop a KeyboardInterrupt in an import, or turn it into an ImportError."""

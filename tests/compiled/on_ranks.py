@@ -171,7 +171,7 @@ def explained(url: str) -> list[Any]:
     """Collectives found in a model, once more often than a program may compile a code; graphs that are left with its
     own code; collectives found once it is compiled in place, and in one whose graph breaks, as often each.
     """
-    times = 3
+    times = 2
 
     class Whole(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -115,6 +115,19 @@ def loads(argument: Any) -> dict[str, int]:
     return found
 
 
+def arguments(argument: Any) -> list[bool]:
+    """True for each argument of a launch that is Triton's own, the second of a kind as the first."""
+    triton_s = interpreter._implicit_cvt
+    mended.mend_interpreter()
+    numbers = [0, 1, -1, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63, 2**63 - 1, True]
+    kinds = (
+        torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.uint8, torch.bool,
+        torch.float8_e4m3fn,
+    )  # fmt: skip
+    values = [*numbers, *(torch.zeros(3, dtype=kind) for kind in kinds)]
+    return [_made(triton_s, each) == _made(interpreter._implicit_cvt, each) for each in values * 2]
+
+
 def _alternating(shape: tuple[int, ...]) -> Any:
     mask = _tensor(tl.int1, shape, 1)
     mask.handle.data = (np.arange(math.prod(shape)) % 2).astype(bool).reshape(shape or (1,))

@@ -27,6 +27,11 @@ def test_loads_are_triton_s(tmp_path: Path) -> None:
     assert found["others"] == 0 and found["refused"] > 20 and found["the same"] > 100, found
 
 
+def test_arguments_are_taken_as_triton_takes_them(tmp_path: Path) -> None:
+    (found,) = run_ranks(ON_RANKS, "arguments", 1, tmp_path)
+    assert len(found) == 2 * 18 and all(found)
+
+
 def test_a_program_is_held_between_what_it_has_sent_and_its_first_poll(tmp_path: Path) -> None:
     (found,) = run_ranks(ON_RANKS, "held_polls", 1, tmp_path)
     # Each launch sends its number, doubled and one more; a peer that writes while it is held answers with that.

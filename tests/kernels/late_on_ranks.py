@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from every_mode import LIBRARY
@@ -22,8 +22,9 @@ CALLS = 3
 """The third is the first to write where the first one's late peer may still read."""
 
 
-def found_after(name: str) -> dict[str, list[str]]:
+def found_after(arguments: tuple[str, bool]) -> dict[str, list[str]]:
     """By config what is wrong with the results of calls that rank 0 makes while the others wait, and then they."""
+    name, sample = arguments
     agreement = Agreement.among()
     heap = open_heap(32 << 20, agreement.group)
     alarm = Alarm(agreement, heap)
@@ -33,10 +34,11 @@ def found_after(name: str) -> dict[str, list[str]]:
         sizes = {each: value // 2 for each, value in problem.as_dict().items() if each in ("m", "n", "k", "kv_len")}
         problem = dataclasses.replace(problem, **sizes)
     operation: Any = found.operation(
-        Task(problem, here), heap, polls(0.01 if here.is_interpreter else 0.05, interpreted=here.is_interpreter)
+        Task(problem, here), heap, polls(0.003 if here.is_interpreter else 0.05, interpreted=here.is_interpreter)
     )
     wrong: dict[str, list[str]] = {}
-    for config in one_of_each_protocol(found, problem):
+    configs = one_of_each_protocol(found, problem)
+    for config in each_word(configs) if sample else configs:
         run = operation.prepare(config)
         status = operation._setup._status
         tell_peers(status, heap, alarm.address)
@@ -78,3 +80,13 @@ def one_of_each_protocol(found: Workload, problem: Any) -> Iterator[Config]:
             if key not in seen and found.space.violation(other, Task(problem, here)) is None:
                 seen.add(key)
                 yield other
+
+
+def each_word(configs: Iterable[Config]) -> Iterator[Config]:
+    """As few of them as have each mode with each of its WORDS."""
+    words = {config: {(config["mode"], name, config.get(name)) for name in ("mode", *WORDS)} for config in configs}
+    while any(words.values()):
+        most = max(words, key=lambda config: len(words[config]))
+        yield most
+        had = words[most]
+        words = {config: left - had for config, left in words.items()}

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 from ranks_of_functions import run_ranks
+from two_ranks import TWO_GPUS, sampled
 
 from autotune.workloads import names
 
 FUNCTIONS = str(Path(__file__).with_name("late_on_ranks.py"))
 
 
-@pytest.mark.parametrize("gpu", [False, pytest.param(True, marks=pytest.mark.gpu(2))])
+@pytest.mark.parametrize("ranks", sampled(TWO_GPUS))
 @pytest.mark.parametrize("name", names())
-def test_results_of_calls_that_a_rank_misses_are_nan_on_all_ranks(name: str, gpu: bool, tmp_path: Path) -> None:
-    for rank, wrong in enumerate(run_ranks(FUNCTIONS, "found_after", 2, tmp_path, gpu=gpu, argument=name)):
+def test_results_of_calls_that_a_rank_misses_are_nan_on_all_ranks(
+    name: str, ranks: tuple[str, bool], tmp_path: Path
+) -> None:
+    gpu, sample = ranks
+    for rank, wrong in enumerate(run_ranks(FUNCTIONS, "found_after", 2, tmp_path, gpu=gpu, argument=(name, sample))):
         assert wrong and not any(wrong.values()), (rank, {config: each for config, each in wrong.items() if each})

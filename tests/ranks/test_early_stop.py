@@ -17,7 +17,7 @@ from autotune.tuning import EFFORTS
 
 RECORDINGS = Path(__file__).parents[2] / "bench" / "recordings"
 
-DRAWS = 2000
+DRAWS = 1000
 SPREADS = [0.001, 0.003, 0.01, 0.03]
 """Half the distance between the 20th and the 80th percentile: what recordings have between 0.1 % and 3 %."""
 
@@ -78,7 +78,7 @@ def test_at_the_least_interesting_difference_the_error_rate_holds(effort: str, s
 @pytest.mark.parametrize("spread", ENDS)
 @pytest.mark.parametrize("other", ENDS)
 def test_a_faster_config_is_not_dropped_whatever_the_noise_of_either(spread: float, other: float, noise: Noise) -> None:
-    assert drop_rate("standard", 0.99, spread, other, noise, 1000) <= at_most(ERROR_RATE, 1000)
+    assert drop_rate("standard", 0.99, spread, other, noise, 500) <= at_most(ERROR_RATE, 500)
 
 
 @pytest.mark.parametrize("file", sorted(RECORDINGS.glob("*.json.gz")), ids=lambda file: file.name.split(".")[0])
@@ -96,7 +96,7 @@ def test_with_the_spreads_of_recorded_gpus(file: Path) -> None:
 def test_what_is_clearly_slower_is_nearly_always_dropped(
     effort: str, slower: float, spread: float, power: float
 ) -> None:
-    assert drop_rate(effort, slower, spread, spread, even, 1000) >= power
+    assert drop_rate(effort, slower, spread, spread, even, 500) >= power
 
 
 def test_the_count_of_orders_is_exact() -> None:

@@ -71,9 +71,11 @@ def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def other_code(tmp_path: Path) -> Path:
-    """A folder with a copy of the package whose kernels differ from those of this process."""
+    """A folder with a copy of the package, compiled as far as this one is, whose kernels differ from those of this
+    process.
+    """
     package = tmp_path / "checkout" / "autotune"
-    shutil.copytree(Path(autotune.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(autotune.__file__).parent, package)
     device = package / "kernels" / "all_gather_gemm" / "device.py"
     device.write_text(f"{device.read_text()}\n# edited\n")
     return package.parent

@@ -14,7 +14,7 @@ from autotune.task import Task
 from autotune.workloads import workload
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("bench/recordings", "bench/recordings/one_gpu", "bench/recordings/two_gpus", "tests/data")
+FOLDERS = ("bench/recordings", "bench/recordings/one_gpu", "bench/recordings/two_gpus")
 TABLES = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.json.gz"))]
 PLAN = MeasurePlan()
 

@@ -271,7 +271,11 @@ class _Planner:
         }  # fmt: skip
 
     def chunk(self, warps: int, most: int) -> int:
-        """Parts that a merge loads at a time: a power of two, limited by ``most`` and the registers."""
+        """Parts that a merge loads at a time: a power of two, limited by ``most`` and the registers. Under the
+        interpreter two: it computes with those that are not there, too.
+        """
+        if self.call.machine.is_interpreter:
+            return min(2, most)
         threads = warps * self.call.machine.warp_size
         fitting = MERGED_ELEMENTS * threads // (self.units.tile * self.call.problem.head_dim)
         return 1 << max(0, min(fitting.bit_length() - 1, (most - 1).bit_length()))

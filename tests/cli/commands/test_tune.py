@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-from datetime import datetime
 from pathlib import Path
 
 import optuna
@@ -109,11 +107,8 @@ def test_a_run_is_written_into_an_optuna_storage_too(
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
     result = gpus.tune(*SMALL, "--optuna-storage", url)
     assert result.exit_code == 0, result.output
-    sizes = gpus.tune("grid", *SMALL, "--m", "64,128", "--no-verify", "--optuna-storage", url)
-    assert sizes.exit_code == 0, sizes.output
-    studies = sorted(optuna.get_all_study_summaries(url), key=lambda summary: summary.datetime_start or datetime.max)
-    assert [re.findall(r" m=\d+", study.study_name) for study in studies] == [[" m=4096"], [" m=64"], [" m=128"]]
-    assert all(study.n_trials >= 12 and study.best_trial is not None for study in studies)
+    (study,) = optuna.get_all_study_summaries(url)
+    assert " m=4096" in study.study_name and study.n_trials >= 12 and study.best_trial is not None
 
 
 def test_an_export_adds_what_an_optuna_storage_has_missed(

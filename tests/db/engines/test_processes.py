@@ -11,8 +11,8 @@ from writers import Writer, started
 from autotune.db import Store
 
 
-def test_sixteen_processes_make_and_fill_a_fresh_file_at_once(tmp_path: Path) -> None:
-    processes, rounds, trials = 16, 3, 5
+def test_eight_processes_make_and_fill_a_fresh_file_at_once(tmp_path: Path) -> None:
+    processes, rounds, trials = 8, 3, 5
     with started(processes, trials) as writers:
         for round in range(rounds):
             path = tmp_path / f"{round}.db"

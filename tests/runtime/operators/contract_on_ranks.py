@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -62,18 +63,23 @@ def problems() -> Iterator[tuple[Any, Problem, str]]:
             yield plugin, replace(first, **fields), f"{name} {fields}"
 
 
-def every_mode(url: str) -> dict[str, list[str]]:
+def every_mode(arguments: tuple[str, bool]) -> dict[str, list[str]]:
     """By problem: the modes, with a word where a call is not as near to the reference as the workload says, where it
-    does not return the tensors that it is given, or changes what it only reads.
+    does not return the tensors that it is given, or changes what it only reads. A sample has two modes of each problem,
+    and all of the default one.
     """
+    url, sample = arguments
     found: dict[str, list[str]] = {}
     called_again: set[tuple[str, Any]] = set()
     with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
         for seed, (plugin, problem, name) in enumerate(problems()):
             found[name] = []
-            for config in configs(Task(problem, context.machine)):
-                # Again with other operands, into given tensors: once of every problem, once in every mode.
-                again = {(plugin.name, config["mode"]), (name, None)} - called_again
+            modes = configs(Task(problem, context.machine))
+            if sample and not name.endswith("{}"):
+                modes = random.Random(name).sample(modes, 2)
+            for config in modes:
+                # Again with other operands, into given tensors: once of every operator, once in every mode.
+                again = {(plugin.name, config["mode"]), (operator_of(problem), None)} - called_again
                 wrong = wrong_with(context, plugin, problem, config, seed, bool(again))
                 called_again |= again
                 found[name].append(" ".join([str(config["mode"]), *wrong]))
@@ -109,14 +115,19 @@ def wrong_with(context: autotune.Context, plugin: Any, problem: Any, config: Any
     return wrong
 
 
-def in_graphs(url: str) -> dict[str, str]:
+def in_graphs(arguments: tuple[str, bool]) -> dict[str, str]:
     """By problem: what is wrong with a compiled call, whose graph is whole, and what it is traced as; by operator: with
-    one into given tensors, and torch's own verdicts.
+    one into given tensors, and torch's own verdicts. A sample has a problem of each operator.
     """
+    url, sample = arguments
     found: dict[str, str] = {}
     checked: set[Any] = set()
     with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
         for seed, (plugin, problem, name) in enumerate(problems()):
+            first = operator_of(problem) not in checked
+            checked.add(operator_of(problem))
+            if sample and not first:
+                continue
             torch._dynamo.reset()  # the calls share a code object
             operation = plugin.operation(Task(problem, context.machine), context.heap, context.spin_limit)
             operation.refresh(seed)
@@ -130,8 +141,6 @@ def in_graphs(url: str) -> dict[str, str]:
             backend = "inductor" if context.heap.device.type == "cuda" else "aot_eager"
             results = listed(torch.compile(function, backend=backend, fullgraph=True)(**given))
             wrong = ["wrong"] * (not near(plugin, problem, config, context, operation, results))
-            first = operator_of(problem) not in checked
-            checked.add(operator_of(problem))
             if first and "out" in inspect.signature(function).parameters:
                 outs: Any = [torch.zeros_like(x) for x in results]
                 given["out"] = outs[0] if len(outs) == 1 else tuple(outs)

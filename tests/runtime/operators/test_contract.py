@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from calls import url
 from ranks_of_functions import run_ranks
-from two_ranks import EVERYWHERE
+from two_ranks import EVERYWHERE, sampled
 
 from autotune.workloads import workload
 from autotune.workloads.user_files import BUILT_IN
@@ -18,18 +18,20 @@ MOST_CALLS = 17
 """Python functions that a warm call enters, one more than today: each costs the host, before every launch."""
 
 
-@pytest.mark.parametrize("gpu", EVERYWHERE)
-def test_every_problem_is_right_in_every_mode(gpu: str, tmp_path: Path) -> None:
-    for found in run_ranks(ON_RANKS, "every_mode", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
+@pytest.mark.parametrize("ranks", sampled(EVERYWHERE))
+def test_every_problem_is_right_in_every_mode(ranks: tuple[str, bool], tmp_path: Path) -> None:
+    gpu, sample = ranks
+    for found in run_ranks(ON_RANKS, "every_mode", 2, tmp_path, gpu=gpu, argument=(url(tmp_path), sample)):
         assert all(" " not in mode for modes in found.values() for mode in modes), found
         for name in BUILT_IN:
             seen = {mode for problem, modes in found.items() if problem.split()[0] == name for mode in modes}
             assert seen | {"bsp"} == {*workload(name).space.modes, "bsp"}, name
 
 
-@pytest.mark.parametrize("gpu", EVERYWHERE)
-def test_every_problem_is_right_in_a_compiled_graph(gpu: str, tmp_path: Path) -> None:
-    for found in run_ranks(ON_RANKS, "in_graphs", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
+@pytest.mark.parametrize("ranks", sampled(EVERYWHERE))
+def test_every_problem_is_right_in_a_compiled_graph(ranks: tuple[str, bool], tmp_path: Path) -> None:
+    gpu, sample = ranks
+    for found in run_ranks(ON_RANKS, "in_graphs", 2, tmp_path, gpu=gpu, argument=(url(tmp_path), sample)):
         assert not any(found.values()), found
 
 

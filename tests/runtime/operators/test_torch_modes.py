@@ -27,7 +27,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_what_an_inference_has_called_is_right_outside_of_its_mode(pair: dict[str, list[Any]]) -> None:
     for worst in pair["inference_mode"]:
-        assert set(worst) == {f"{workload} {mode}" for workload, modes in MODES.items() for mode in modes}
+        assert {name.split()[0] for name in worst} == set(MODES)
         assert max(worst.values()) < WORST, worst
 
 
@@ -56,7 +56,7 @@ def test_transforms_tracers_and_modes_see_calls_as_they_see_torchs(pair: dict[st
 
 def test_operands_have_the_sign_that_torch_reads(pair: dict[str, list[Any]]) -> None:
     for worst in pair["negated"]:
-        assert set(worst) == {f"{workload} {mode}" for workload, modes in MODES.items() for mode in modes}
+        assert {name.split()[0] for name in worst} == set(MODES)
         assert max(worst.values()) < WORST, worst
     for found in pair["negated_parts"]:
         assert found.pop("out").startswith("InvalidProblem")
