@@ -95,7 +95,7 @@ class CustomCollective(Mode[AllGatherGemm]):
         """Each program sends two steps or more of its share of A."""
         problem, half = task.problem, task.machine.compute_units // 2
         kib = problem.m * problem.k * problem.element_size / 1024
-        programs = _at_most(PROGRAMS, max(8, min(half, round_up(int(kib / 8)))))
+        programs = _at_most(PROGRAMS, min(half, max(8, round_up(int(kib / 8)))))
         step = _at_most(STEPS, max(STEPS[0], min(16, int(kib / programs / 4))))
         return cls(comm_programs=programs, copy_kib=step, peer_order="fanout", protocol="sentinel")
 
