@@ -102,7 +102,7 @@ def look_up(
     output.data(found.config.to_json())
     of = f" of {Result.of(found.entry).title}" if found.entry is not None and found.source != "exact" else ""
     output.say(f"{found.source}{of}" + (f": {found.reason}" if found.reason else ""))
-    if found.source != "exact":
+    if found.source != "exact" and not found.by_environment:
         output.say(f"next: {request.command(db=db)}{regime_options(regime)}")
 
 
