@@ -15,7 +15,7 @@ from autotune.dtypes import DTYPES
 from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.problem import WIRES
 from autotune.kernels.launching.gemm import wire_dtype
-from autotune.machine import INTERPRETED, Machine, machine
+from autotune.machine import INTERPRETED, MI300X, Machine, machine
 from autotune.task import Task
 from autotune.workloads import workload
 
@@ -25,8 +25,6 @@ MODES = {
 }
 KERNELS = {"push", "pull", "one_shot", "two_shot"}
 A100 = Machine("cuda", "NVIDIA A100", "sm_80", 2, 108, 163 * 1024, 40 << 20, "nvlink")
-MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 256 << 20, "xgmi")
-
 GPU_TILE = {
     "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4, "transfer_rows": 128,
     "gemm_streams": 2, "split_k": 1, "transfer_tiles": 2, "sum_block": 4096, "sum_warps": 8, "programs_per_unit": 1,

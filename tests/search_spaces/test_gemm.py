@@ -43,10 +43,7 @@ def refusal(config: Config, machine: Machine = H100, **fields: Any) -> str | Non
         (H100, {}, {"block_k": 512}, 3),
         (H100, {"dtype": "fp32"}, {"block_k": 256}, 2),
         (MI350X, {}, {"block_k": 512}, 1),  # two would be all of the LDS, but for what they are padded with
-        (MI350X, {}, {"block_k": 256}, 3),
         (MI300X, {}, {"block_k": 256}, 2),  # 40 KiB a stage, of 64, and one on its way in
-        (MI300X, {}, {"block_k": 128}, 4),
-        (H100, {}, {"block_m": 64, "block_k": 256}, 3),
         # 48 KiB a stage; half of the columns of C that TMA stores: 32 KiB in 16 bits.
         (H100, {}, {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8, "loads": "tma"}, 4),
         (H100, {"out_dtype": "fp32"}, {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8}, 4),
@@ -121,11 +118,9 @@ FAST = {**ROWS, "fast_accum": True}
     ("machine", "fields", "tile"),
     [
         (H100, {"m": 16, "n": 16384}, (16, 64, 128, 4, 6)),  # two programs on a unit: 264 at once, of 256
-        (H100, {"m": 16, "n": 32768}, (16, 128, 128, 4, 4)),
         (H100, {"m": 16, "n": 40, "k": 2 * 40}, (16, 64, 64, 4, 6)),  # no larger than the problem
         (H100, {**ROWS, "m": 8192}, (128, 128, 128, 4, 3)),
         (H100, {**FAST, "m": 8192}, (128, 256, 128, 8, 4)),
-        (H100, {**ROWS, "m": 64}, (64, 64, 128, 4, 6)),
         (MI300X, {"m": 8192}, (128, 128, 64, 8, 2)),
         (MI350X, {**ROWS, "m": 8192}, (128, 128, 128, 8, 2)),
         (MI350X, {"m": 32}, (32, 64, 128, 4, 2)),
