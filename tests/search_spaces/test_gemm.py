@@ -115,39 +115,21 @@ FAST = {**ROWS, "fast_accum": True}
 
 
 @pytest.mark.parametrize(
-    ("machine", "fields", "tile"),
+    ("machine", "fields", "tile", "beside"),
     [
-        (H100, {"m": 16, "n": 16384}, (16, 64, 128, 4, 6)),  # two programs on a unit: 264 at once, of 256
-        (H100, {"m": 16, "n": 40, "k": 2 * 40}, (16, 64, 64, 4, 6)),  # no larger than the problem
-        (H100, {**ROWS, "m": 8192}, (128, 128, 128, 4, 3)),
-        (H100, {**FAST, "m": 8192}, (128, 256, 128, 8, 4)),
-        (MI300X, {"m": 8192}, (128, 128, 64, 8, 2)),
-        (MI350X, {**ROWS, "m": 8192}, (128, 128, 128, 8, 2)),
-        (MI350X, {"m": 32}, (32, 64, 128, 4, 2)),
+        (H100, {"m": 16, "n": 16384}, (16, 64, 128, 4, 6), None),  # two programs on a unit: 264 at once, of 256
+        (H100, {"m": 16, "n": 40, "k": 2 * 40}, (16, 64, 64, 4, 6), None),  # no larger than the problem
+        (H100, {**ROWS, "m": 8192}, (128, 128, 128, 4, 3), {(128, 256, 128, 8, 4), (64, 128, 128, 4, 4)}),
+        (H100, {**FAST, "m": 8192}, (128, 256, 128, 8, 4), {(128, 256, 128, 8, 3), (128, 256, 64, 8, 6)}),
+        (MI300X, {"m": 8192}, (128, 128, 64, 8, 2), {(128, 256, 64, 4, 2)}),
+        (MI350X, {**ROWS, "m": 8192}, (128, 128, 128, 8, 2), None),
+        (MI350X, {"m": 32}, (32, 64, 128, 4, 2), None),
     ],
 )
-def test_the_tile_that_is_written_down_unmeasured(
-    machine: Machine, fields: dict[str, Any], tile: tuple[int, ...]
+def test_the_tile_that_is_tried_unmeasured_and_those_beside_it(
+    machine: Machine, fields: dict[str, Any], tile: tuple[int, ...], beside: set[tuple[int, ...]] | None
 ) -> None:
     tried = REDUCE.first_configs(Task(reduce_problem(**fields), machine))
-    config = next(each for each in tried if "block_m" in each)
     names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
-    assert tuple(config[name] for name in names) == tile
-
-
-@pytest.mark.parametrize(
-    ("machine", "fields", "beside"),
-    [
-        (H100, ROWS, {(128, 256, 128, 8, 4), (64, 128, 128, 4, 4)}),
-        (H100, FAST, {(128, 256, 128, 8, 3), (128, 256, 64, 8, 6)}),
-        (MI300X, {}, {(128, 256, 64, 4, 2)}),
-    ],
-)
-def test_the_tiles_that_are_tried_beside_it(
-    machine: Machine, fields: dict[str, Any], beside: set[tuple[int, ...]]
-) -> None:
-    problem = reduce_problem(m=8192, **fields)
-    names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
-    tried = [config for config in REDUCE.first_configs(Task(problem, machine)) if "block_m" in config]
-    first = tuple(tried[0][name] for name in names)
-    assert {tuple(config[name] for name in names) for config in tried} - {first} == beside
+    first, *others = (tuple(config[name] for name in names) for config in tried if "block_m" in config)
+    assert first == tile and (beside is None or {*others} - {first} == beside)
