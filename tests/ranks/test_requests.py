@@ -124,6 +124,16 @@ def done(rank: Rank, request: Any) -> Done:
     return reply
 
 
+def test_another_problem_takes_the_place_of_the_one_before_and_its_memory(bench: Bench) -> None:
+    rank = Alone(bench)
+    done(rank, Check(ONE, 5))
+    bench.asked.clear()
+    assert done(rank, SetUp("spied", LARGE.as_dict())).fingerprint == f"{LARGE.to_json()} ", "and no config"
+    assert bench.asked == [("barrier",), ("release", "nothing")]
+    done(rank, MeasureParts(0, 1, "gemm"))
+    assert ("refresh", 0) in bench.asked, "the inputs were those of the other problem"
+
+
 def test_a_config_is_checked_with_the_inputs_of_the_seed_and_named_in_the_reply(bench: Bench) -> None:
     rank = Alone(bench)
     assert done(rank, Compile(OTHER)).fingerprint == f"{SMALL.to_json()} {OTHER.to_json()}"
