@@ -175,9 +175,7 @@ def test_a_token_never_has_an_expert_twice_and_gates_are_shares_of_one_or_zero()
         ({"experts": 7}, "experts=7"),
         ({"hidden": 20}, "hidden=20"),
         ({"top_k": 9}, "top_k=9"),
-        ({"experts": 32, "top_k": 17}, "top_k=17"),
         ({"experts": 2048}, "experts=2048"),
-        ({"tokens": 2**23, "top_k": 2}, "tokens"),
         ({"exponent": 1.0}, "exponent"),
         ({"routing": "zipf"}, "exponent"),
         ({"routing": "hot"}, "routing='hot'"),
@@ -193,10 +191,3 @@ def test_what_does_not_fit_is_refused(fields: dict[str, Any], told: str) -> None
     with pytest.raises(InvalidProblem) as refused:
         ExpertsProblem(**{"tokens": 4, "hidden": 8, "experts": 8, "top_k": 2, "world_size": 2, **fields})
     assert told in str(refused.value)
-
-
-def test_the_share_of_tokens_that_reach_a_rank() -> None:
-    problem = ExpertsProblem(tokens=4000, hidden=8, experts=16, top_k=4, world_size=4)
-    ids = drawn_routing(problem, torch.device("cpu"), 1).ids
-    reached = reached_ranks(problem, ids).float().mean()
-    assert abs(float(reached) - problem.reached) < 0.01

@@ -104,22 +104,13 @@ FREE = ["put", "run", "put", "run"]
 LATE = ["put", f"sleep {PAUSE}", f"held {HELD * PAUSE}", "run", "put", f"sleep {PAUSE}", "run"]
 
 
-@pytest.mark.parametrize(("rank", "late", "early"), [(0, FREE, LATE), (1, LATE, FREE), (2, FREE, LATE)])
-def test_a_late_interpreted_rank_is_held_once_a_burst(
-    monkeypatch: pytest.MonkeyPatch, rank: int, late: list[str], early: list[str]
-) -> None:
-    one_by_one, one_late, one_early = burst_events(monkeypatch, rank, 3)
-    assert one_by_one == [f"sleep {0.25 * ((rank + 1) % 3)}", *FREE]
-    assert one_late == late
-    assert one_early == early
-
-
-def test_each_rank_is_the_late_one_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_interpreted_rank_is_late_in_its_turn_and_is_held_once_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a seed of 1: rank 1, then 2, then 0."""
     for rank, turn in ((1, 0), (2, 1), (0, 2)):
         events = burst_events(monkeypatch, rank, 3, count=9)
-        assert [each == LATE for each in events[1::3]] == [number == turn for number in range(3)]
-        assert [each == FREE for each in events[2::3]] == [number == turn for number in range(3)]
+        assert events[0] == [f"sleep {0.25 * ((rank + 1) % 3)}", *FREE]
+        assert events[1::3] == [LATE if number == turn else FREE for number in range(3)]
+        assert events[2::3] == [FREE if number == turn else LATE for number in range(3)]
 
 
 def test_a_rank_of_a_gpu_is_crowded_in_a_fourth_kind_of_burst(monkeypatch: pytest.MonkeyPatch) -> None:

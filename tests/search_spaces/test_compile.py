@@ -26,11 +26,11 @@ REGISTERS = 65536
 
 WITHOUT_SHARED_MEMORY = {
     "push_kernel", "sum_kernel", "barrier_kernel", "all_reduce_norm_kernel", "add_norm_kernel", "signal_chunk_kernel",
-    "wait_for_chunk_kernel", "seal_kernel",
+    "wait_for_chunk_kernel", "seal_kernel", "reduce_kernel",
 }  # fmt: skip
 """A row may be one warp's, and so may a signal and, with Triton 3.9, a wait."""
 LAUNCH_NOTHING_OF_OURS = {"bsp"}
-WITHOUT_SCALES = {"all_reduce_norm", "moe_combine", "moe_dispatch", "moe_dispatch_gemm", "moe_gemm_combine"}
+WITH_SCALES = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm")
 
 
 def problem(name: str, **fields: Any) -> Problem:
@@ -39,6 +39,7 @@ def problem(name: str, **fields: Any) -> Problem:
 
 MIXTURE = {"tokens": 128, "hidden": 7168, "experts": 256, "top_k": 8, "world_size": 8}
 SMALL_MIXTURE = {"tokens": 9, "hidden": 2888, "experts": 6, "top_k": 1, "world_size": 6}
+DECODE = {"batch": 4, "q_heads": 96, "kv_heads": 12, "kv_len": 32768, "world_size": 8}
 ODD = {"dtype": "fp16", "bias": True, "b_order": "nk"}
 FIELDS: dict[str, list[dict[str, Any]]] = {
     "all_gather_gemm": [
@@ -65,6 +66,10 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
         {**MIXTURE, "width": 2048}, {**SMALL_MIXTURE, "width": 520, "b_order": "kn", "dtype": "fp32"},
     ],
     "moe_combine": [MIXTURE, {**SMALL_MIXTURE, "dtype": "fp32"}],
+    "flash_decode": [
+        {**DECODE, "head_dim": 128, "dtype": "fp16"}, {**DECODE, "head_dim": 256, "page_size": 16, "soft_cap": 30},
+        {**DECODE, "head_dim": 64, "page_size": 256, "result": "heads"},
+    ],
 }  # fmt: skip
 """Large and even; small and odd."""
 PROBLEMS = {name: [problem(name, **fields) for fields in several] for name, several in FIELDS.items()}
@@ -240,7 +245,7 @@ def test_a_shard_of_one_column_and_rows_of_b_that_tma_does_not_take_compile(comp
 
 @pytest.mark.parametrize(("machine", "dtype"), [(H100, "fp8_fnuz"), (MI300X, "fp8"), (MI350X, "fp8_fnuz")])
 def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Machine, dtype: str) -> None:
-    for name in PROBLEMS.keys() - WITHOUT_SCALES:
+    for name in WITH_SCALES:
         found = workload(name)
         each = problem(name, m=64, n=256, k=256, dtype=dtype, scales="row", b_order="nk", world_size=2)
         told = found.space.violation(found.default_config(Task(each, machine)), Task(each, machine))

@@ -1,17 +1,11 @@
-"""The space of flash decode: what is tried first is valid everywhere, and what it calls valid compiles."""
+"""The space of flash decode at its edges, and what is tried unmeasured."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import os
-import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from compile_worker import Compilers
-from every_mode import whole
 from fakes import LAPTOP
 
 from autotune.config import Config
@@ -22,32 +16,6 @@ from autotune.workloads import workload
 FOUND = workload("flash_decode")
 H200 = dataclasses.replace(H100, device="NVIDIA H200")
 MACHINES = {"h200": H200, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
-SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "60")) // 20
-"""Configs for each target; AMD's have the rungs alone (``test_rungs_compile``) unless with ``-m slow``."""
-
-
-def problems(world_size: int) -> Iterator[Any]:
-    """Shapes that serving has, even and odd."""
-    heads = ((96, 12), (64, 8), (16, 16), (3, 1), (128, 1))
-    for (q_heads, kv_heads), head_dim, batch, kv_len in itertools.product(
-        heads, (64, 256), (1, 16, 100), (1, 77, 524288)
-    ):
-        sizes = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_len": kv_len}
-        result = "replicated" if q_heads % world_size or batch == 1 else "heads"
-        yield FOUND.problem_type(batch=batch, **sizes, world_size=world_size, result=result)
-
-
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("world_size", [1, 8])
-def test_defaults_first_configs_and_baselines_are_valid(machine: Machine, world_size: int) -> None:
-    for problem in problems(world_size):
-        first = FOUND.first_configs(Task(problem, machine))
-        baselines = FOUND.baselines(Task(problem, machine))
-        for config in (*first, *baselines.values()):
-            FOUND.space.check(config, Task(problem, machine))
-        assert first[0] == FOUND.default_config(Task(problem, machine))
-        assert {config["mode"] for config in (*first, *baselines.values())} == set(FOUND.space.modes)
-        assert set(baselines) == ({"bsp eager"} if machine.is_interpreter else {"bsp eager", "bsp graph"})
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
@@ -99,7 +67,6 @@ LAST = Config(
         ({"transfer_heads": 8, "combine_heads": 8}, {"head_dim": 256}, H100, None),
         ({"heads_per_program": 16, "transfer_heads": 16, "combine_heads": 16},
          {"head_dim": 256, "q_heads": 32}, H100, None),
-        ({"num_warps": 8, "transfer_heads": 8, "combine_heads": 8}, {"head_dim": 256}, H100, None),
         ({"num_warps": 2, "block_n": 16, "heads_per_program": 16, "transfer_heads": 16, "combine_heads": 16},
          {"head_dim": 256, "q_heads": 32}, H100, "registers of a merge"),
         ({"protocol": "sentinel", "transfer_heads": 8, "combine_heads": 8},
@@ -146,7 +113,6 @@ def test_a_constraint_ends_where_it_says(
         # Of fp8 half of that, and one more step converted.
         (H100, {"block_n": 128, "num_warps": 4}, {"kv_dtype": "fp8", "kv_scales": "tensor"}, 5),
         (H100, {"block_n": 256, "num_warps": 8}, {"kv_dtype": "fp8", "kv_scales": "tensor"}, 2),
-        (H100, {"block_n": 256, "num_warps": 8}, {}, 2),
     ],
 )
 def test_as_many_stages_as_shared_memory_holds(
@@ -164,9 +130,7 @@ def test_as_many_stages_as_shared_memory_holds(
         # 12 heads: 22 programs for each are two for each of 132 units.
         (H100, {"q_heads": 96, "kv_heads": 12}, (22, 8, 1, 1)),
         (H100, {"q_heads": 8, "kv_heads": 1, "kv_len": 77}, (2, 8, 1, 1)),  # a step for each
-        (H100, {"q_heads": 8, "kv_heads": 1, "kv_len": 1 << 19}, (264, 8, 1, 1)),
         (H100, {"q_heads": 64, "kv_heads": 8, "batch": 64}, (33, 8, 8, 4)),
-        (H100, {"q_heads": 128, "kv_heads": 1, "batch": 16}, (33, 16, 8, 4)),
         (H100, {"q_heads": 128, "kv_heads": 8, "batch": 16, "world_size": 32, "result": "heads"}, (33, 16, 4, 4)),
         (MI300X, {"q_heads": 64, "kv_heads": 8, "batch": 64}, (76, 8, 8, 4)),
     ],
@@ -178,39 +142,6 @@ def test_programs_and_transfers_that_are_written_down_unmeasured(
     default = FOUND.default_config(Task(FOUND.problem_type(**{**sizes, **fields}), machine))
     names = ("programs_per_head", "heads_per_program", "transfer_heads", "combine_heads")
     assert tuple(default[name] for name in names) == shape
-
-
-def drawn(task: Task[Any], rng: random.Random, count: int) -> list[Config]:
-    """Valid configs, the modes in turn."""
-    space = FOUND.space.narrowed(task)
-    found: list[Config] = []
-    modes = itertools.cycle(reversed(space.modes))
-    mode = next(modes)
-    while len(found) < count:
-        config = Config({d.name: rng.choice(d.values) for d in space.dimensions_of(mode)} | {"mode": mode})
-        if space.violation(config, task) is None:
-            found.append(config)
-            mode = next(modes)
-    return found
-
-
-@pytest.mark.parametrize("machine", [H100, whole(MI300X), whole(MI350X)], ids=lambda machine: machine.arch)
-def test_a_sample_of_the_space_compiles_and_fits(machine: Machine, compilers: Compilers) -> None:
-    shape = {"batch": 4, "q_heads": 96, "kv_heads": 12, "kv_len": 32768, "world_size": 8}
-    shapes = [
-        FOUND.problem_type(head_dim=128, dtype="fp16", **shape),
-        FOUND.problem_type(head_dim=256, page_size=16, soft_cap=30, **shape),
-        FOUND.problem_type(head_dim=64, page_size=256, result="heads", **shape),
-    ]
-    rng = random.Random(7)
-    jobs = [
-        (problem, c) for problem in shapes for c in drawn(Task(problem, machine), rng, max(1, SAMPLE // len(shapes)))
-    ]
-    for config, kernels in compilers.compiled(machine, jobs):
-        for kernel in kernels:
-            assert kernel.shared_memory <= machine.shared_memory, f"{config}: {kernel}"
-            if machine.kind == "hip":
-                assert kernel.registers is not None and kernel.spills == 0, f"{config}: {kernel}"
 
 
 def test_the_space_holds_the_papers_config() -> None:

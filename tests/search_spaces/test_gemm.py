@@ -43,10 +43,7 @@ def refusal(config: Config, machine: Machine = H100, **fields: Any) -> str | Non
         (H100, {}, {"block_k": 512}, 3),
         (H100, {"dtype": "fp32"}, {"block_k": 256}, 2),
         (MI350X, {}, {"block_k": 512}, 1),  # two would be all of the LDS, but for what they are padded with
-        (MI350X, {}, {"block_k": 256}, 3),
         (MI300X, {}, {"block_k": 256}, 2),  # 40 KiB a stage, of 64, and one on its way in
-        (MI300X, {}, {"block_k": 128}, 4),
-        (H100, {}, {"block_m": 64, "block_k": 256}, 3),
         # 48 KiB a stage; half of the columns of C that TMA stores: 32 KiB in 16 bits.
         (H100, {}, {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8, "loads": "tma"}, 4),
         (H100, {"out_dtype": "fp32"}, {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8}, 4),
@@ -118,41 +115,21 @@ FAST = {**ROWS, "fast_accum": True}
 
 
 @pytest.mark.parametrize(
-    ("machine", "fields", "tile"),
+    ("machine", "fields", "tile", "beside"),
     [
-        (H100, {"m": 16, "n": 16384}, (16, 64, 128, 4, 6)),  # two programs on a unit: 264 at once, of 256
-        (H100, {"m": 16, "n": 32768}, (16, 128, 128, 4, 4)),
-        (H100, {"m": 16, "n": 40, "k": 2 * 40}, (16, 64, 64, 4, 6)),  # no larger than the problem
-        (H100, {**ROWS, "m": 8192}, (128, 128, 128, 4, 3)),
-        (H100, {**FAST, "m": 8192}, (128, 256, 128, 8, 4)),
-        (H100, {**ROWS, "m": 64}, (64, 64, 128, 4, 6)),
-        (MI300X, {"m": 8192}, (128, 128, 64, 8, 2)),
-        (MI350X, {**ROWS, "m": 8192}, (128, 128, 128, 8, 2)),
-        (MI350X, {"m": 32}, (32, 64, 128, 4, 2)),
+        (H100, {"m": 16, "n": 16384}, (16, 64, 128, 4, 6), None),  # two programs on a unit: 264 at once, of 256
+        (H100, {"m": 16, "n": 40, "k": 2 * 40}, (16, 64, 64, 4, 6), None),  # no larger than the problem
+        (H100, {**ROWS, "m": 8192}, (128, 128, 128, 4, 3), {(128, 256, 128, 8, 4), (64, 128, 128, 4, 4)}),
+        (H100, {**FAST, "m": 8192}, (128, 256, 128, 8, 4), {(128, 256, 128, 8, 3), (128, 256, 64, 8, 6)}),
+        (MI300X, {"m": 8192}, (128, 128, 64, 8, 2), {(128, 256, 64, 4, 2)}),
+        (MI350X, {**ROWS, "m": 8192}, (128, 128, 128, 8, 2), None),
+        (MI350X, {"m": 32}, (32, 64, 128, 4, 2), None),
     ],
 )
-def test_the_tile_that_is_written_down_unmeasured(
-    machine: Machine, fields: dict[str, Any], tile: tuple[int, ...]
+def test_the_tile_that_is_tried_unmeasured_and_those_beside_it(
+    machine: Machine, fields: dict[str, Any], tile: tuple[int, ...], beside: set[tuple[int, ...]] | None
 ) -> None:
     tried = REDUCE.first_configs(Task(reduce_problem(**fields), machine))
-    config = next(each for each in tried if "block_m" in each)
     names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
-    assert tuple(config[name] for name in names) == tile
-
-
-@pytest.mark.parametrize(
-    ("machine", "fields", "beside"),
-    [
-        (H100, ROWS, {(128, 256, 128, 8, 4), (64, 128, 128, 4, 4)}),
-        (H100, FAST, {(128, 256, 128, 8, 3), (128, 256, 64, 8, 6)}),
-        (MI300X, {}, {(128, 256, 64, 4, 2)}),
-    ],
-)
-def test_the_tiles_that_are_tried_beside_it(
-    machine: Machine, fields: dict[str, Any], beside: set[tuple[int, ...]]
-) -> None:
-    problem = reduce_problem(m=8192, **fields)
-    names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
-    tried = [config for config in REDUCE.first_configs(Task(problem, machine)) if "block_m" in config]
-    first = tuple(tried[0][name] for name in names)
-    assert {tuple(config[name] for name in names) for config in tried} - {first} == beside
+    first, *others = (tuple(config[name] for name in names) for config in tried if "block_m" in config)
+    assert first == tile and (beside is None or {*others} - {first} == beside)

@@ -24,8 +24,6 @@ FLAT = (16, 128, 128, 4, 3, 2, True)
         ("moe_gemm_combine", "unfused", H100, 8, ROWS, FLAT),
         ("moe_gemm_combine", "unfused", H100, 32 * 4, {}, (64, 128, 128, 4, 4, 2, True)),
         ("moe_gemm_combine", "unfused", H100, 33 * 4, {}, (64, 256, 64, 8, 4, 1, False)),
-        ("moe_gemm_combine", "unfused", H100, 64 * 4, {}, (128, 256, 64, 8, 4, 1, False)),
-        ("moe_gemm_combine", "unfused", MI300X, 8, {}, (16, 128, 128, 4, 2, 2, False)),
         ("moe_gemm_combine", "unfused", MI300X, 64 * 4, {}, (128, 128, 64, 8, 2, 1, False)),
         ("moe_gemm_combine", "unfused", MI350X, 64 * 4, ROWS, (128, 128, 128, 8, 2, 1, False)),
         # Up to 96 rows, or where the tensor cores add up: two programs of 64 rows; else a tile in two parts.
@@ -34,9 +32,7 @@ FLAT = (16, 128, 128, 4, 3, 2, True)
         ("moe_gemm_combine", "unfused", H100, 97 * 4, {**ROWS, "fast_accum": True}, (64, 128, 128, 4, 3, 2, False)),
         ("moe_gemm_combine", "unfused", H100, 97 * 4, BLOCKS, (128, 128, 128, 4, 3, 2, False)),
         ("moe_dispatch_gemm", "unfused", H100, 97 * 4, BLOCKS, (64, 128, 128, 4, 3, 2, False)),
-        ("moe_dispatch_gemm", "unfused", H100, 97 * 4, ROWS, (128, 128, 128, 4, 3, 2, False)),
         ("moe_dispatch_gemm", "push", H100, 97 * 4, ROWS, (128, 256, 128, 8, 3, 1, False)),
-        ("moe_gemm_combine", "unfused", H100, 32, {"experts": 2, "top_k": 2}, (64, 256, 64, 8, 4, 1, False)),
         # No larger than the problem: 2 tokens on each of 2 ranks have 4 rows at most.
         ("moe_gemm_combine", "unfused", H100, 2, {"hidden": 40, "width": 48}, (16, 64, 64, 4, 4, 2, True)),
     ],

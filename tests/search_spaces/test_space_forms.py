@@ -109,12 +109,14 @@ def test_the_real_space_counts_what_it_enumerates(task: Task[Any], mode: str) ->
 
 def test_narrowing_drops_dead_values_and_dead_modes_and_no_config() -> None:
     space = make_space()
+    valid = valid_of(space, Task(PROBLEM, H100))
+    assert set(space.enumerate(Task(PROBLEM, H100))) == valid and space.size(Task(PROBLEM, H100)) == len(valid)
     narrowed = space.narrowed(Task(PROBLEM, H100))
     assert narrowed.modes == ("bsp", "push")
     assert "speed" not in narrowed.dimensions and [c.name for c in narrowed.constraints] == ["whole", "few"]
     assert narrowed.dimensions["programs"].values == (1, 2, 4)
-    assert set(narrowed.enumerate(Task(PROBLEM, H100))) == valid_of(space, Task(PROBLEM, H100))
-    assert narrowed.size(Task(PROBLEM, H100)) == space.size(Task(PROBLEM, H100))
+    assert set(narrowed.enumerate(Task(PROBLEM, H100))) == valid
+    assert narrowed.size(Task(PROBLEM, H100)) == len(valid)
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)
@@ -165,27 +167,6 @@ def test_the_fingerprint_changes_with_the_body_of_a_constraint(tmp_path: Path) -
     assert fingerprint("6.py", "any(\n  tile == i\n  for i in (1, 2))") != fingerprint(
         "7.py", "any(\n  tile == i\n  for i in (1, 3))"
     )
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda d: choices("mode", "bsp", "push"),
-        lambda d: choices("mode", "push", "bsp", "warp"),
-        lambda d: choices("mode", "bsp", "push", "warp", "teleport"),
-    ],
-)
-def test_the_fingerprint_changes_with_any_value_and_their_order(change: Callable[[Dimension], Dimension]) -> None:
-    space = make_space()
-    mode, *others = space.dimensions.values()
-    changed = Space(change(mode), *others, constraints=space.constraints, known_modes=space.modes)
-    assert changed.fingerprint() != space.fingerprint()
-
-
-def test_the_fingerprint_ignores_reasons_and_help() -> None:
-    space = make_space()
-    reworded = [Constraint(c.name, c.uses, c.allows, "in other words", c.modes) for c in space.constraints]
-    assert Space(*space.dimensions.values(), constraints=tuple(reworded)).fingerprint() == space.fingerprint()
 
 
 def test_parameters_lead_back_through_optuna() -> None:

@@ -171,33 +171,6 @@ def test_a_silent_holder_on_another_host_is_taken_over(path: Path, monkeypatch: 
     assert "on far since" in seen[0]
 
 
-def test_a_holder_on_another_host_whose_heart_beats_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "SILENT_SECONDS", 2.0)
-    monkeypatch.setattr(claim, "POLL_SECONDS", 0.2)
-    theirs, over = lease_there(), threading.Event()
-    with Store.open(path) as store:
-        study = study_of(store)
-        store.take_lease(study, theirs)
-
-        def beats() -> None:
-            while not over.wait(0.1):
-                assert store.beat(study, theirs)
-
-        heart = threading.Thread(target=beats)
-        heart.start()
-        begin = time.monotonic()
-
-        def watch(progress: Progress) -> None:
-            if progress.waiting and time.monotonic() - begin > 5:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            run(path, Ranks(), watch=watch)
-        over.set()
-        heart.join()
-        assert store.beat(study, theirs), "it is still theirs"
-
-
 def test_a_heart_goes_on_after_a_beat_that_the_database_did_not_take(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

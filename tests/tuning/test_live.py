@@ -162,14 +162,10 @@ def test_a_storage_that_does_not_answer_holds_nothing_up_for_long(
 @pytest.mark.parametrize(
     "url",
     [
-        "nonsense",
-        "sqlite://",
-        "sqlite:////nowhere/at/all.db",
-        "postgresql://me:secret@localhost:1/db",
-        "oracle://me:secret@host/db",
-        "redis://host",
+        "nonsense", "sqlite://", "sqlite:////nowhere/at/all.db", "postgresql://me:secret@localhost:1/db",
+        "oracle://me:secret@host/db", "redis://host",
     ],
-)
+)  # fmt: skip
 def test_a_storage_that_cannot_be_opened_is_refused_and_no_password_is_shown(url: str) -> None:
     with pytest.raises(StoreError) as caught, live_storage(url):
         raise AssertionError("it opened")

@@ -1,34 +1,48 @@
-"""Screening: what cannot work is known before a rank sees it, and a compiler that crashes takes nobody with it."""
+"""Screening: what cannot work is known before a rank sees it, compiled ahead by processes that may crash."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from planted import plant
+from process_ends import gone
 from scripts import run_script
 
 from autotune.config import Config
 from autotune.machine import H100
-from autotune.outcome import Outcome
+from autotune.outcome import Evaluation, Outcome
 from autotune.task import Task
-from autotune.tuning.screening import Screen
+from autotune.tuning import screening
+from autotune.tuning.screening import Ahead, Screen
+from autotune.tuning.search import Candidate
 from autotune.workloads import registry, workload
+
+FOUND = workload("all_gather_gemm")
+PROBLEM = FOUND.problem_type(m=64, n=128, k=64, world_size=2)
+
+
+@pytest.fixture(autouse=True)
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("AUTOTUNE_COMPILE_WORKERS", "2")
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "compilers.py"))
+    registry._from_files.cache_clear()
+    yield
+    registry._from_files.cache_clear()
+
 
 GOOD = Config({"mode": "pull", "group_m": 1})
 
 
 @pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
-    """Two workers that know the misbehaving workload."""
-    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "compilers.py"))
-    monkeypatch.setenv("AUTOTUNE_COMPILE_WORKERS", "2")
-    registry._from_files.cache_clear()
+def screen() -> Iterator[Screen]:
+    """Of the workload whose compilation misbehaves."""
     found = workload("compiling")
     with Screen(found, Task(found.problem_type(m=64, n=64, k=64, world_size=2), H100)) as made:
         yield made
-    registry._from_files.cache_clear()
 
 
 def test_each_way_to_fail_has_its_outcome_and_the_next_config_passes(screen: Screen) -> None:
@@ -72,3 +86,155 @@ def test_compilers_import_nothing_from_the_current_folder(
     monkeypatch.chdir(tmp_path)
     assert screen.verdict(GOOD, screen.submit(GOOD)) is None
     assert not (tmp_path / "has run").exists()
+
+
+def config(number: int) -> Config:
+    return Config({"mode": "pull", "group_m": number})
+
+
+def test_real_kernels_pass_and_kernels_too_large_for_the_device_do_not() -> None:
+    default = FOUND.default_config(Task(PROBLEM, H100))
+    oversized = default.replace(block_m=128, block_n=128, block_k=128, num_stages=6, loads="pointer")
+    broken = default.replace(block_k=24, loads="pointer")
+    with Screen(FOUND, Task(PROBLEM, H100)) as screen:
+        futures = [screen.submit(each) for each in (default, oversized, broken)]
+        assert screen.verdict(default, futures[0]) is None
+        verdict = screen.verdict(oversized, futures[1])
+        assert verdict is not None and verdict.outcome is Outcome.OUT_OF_RESOURCES
+        assert str(H100.shared_memory) in verdict.reason
+        verdict = screen.verdict(broken, futures[2])
+        assert verdict is not None and verdict.outcome is Outcome.DID_NOT_COMPILE
+        assert "\n" not in verdict.reason
+
+
+def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, before = workload("compiling"), named_semaphores()
+    with Screen(found, Task(PROBLEM, H100)) as screen:
+        screen.start()
+        monkeypatch.setattr(screening, "COMPILE_SECONDS", 1.0)
+        stuck = screen.submit(config(64))
+        verdict = screen.verdict(config(64), stuck)
+        assert verdict is not None and verdict.outcome is Outcome.DID_NOT_COMPILE
+        assert "1 s" in verdict.reason
+        monkeypatch.setattr(screening, "COMPILE_SECONDS", 600.0)
+        good = screen.submit(config(1))
+        assert screen.verdict(config(1), good) is None
+        screen.submit(config(64))
+        pids = helpers(screen)
+        assert pids and not any(gone(pid) for pid in pids)
+        assert named_semaphores() == before, "nobody would remove them where all processes are killed at once"
+    assert all(gone(pid) for pid in pids), "leaving waits for no compiler's end of its job"
+
+
+def test_a_screen_that_turns_to_another_problem_compiles_for_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+
+    class Noted:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def close(self) -> None: ...
+        def submit(self, seconds: float, function: Any, *job: Any) -> None:
+            jobs.append(job[:-1])
+
+    monkeypatch.setattr(screening, "Pool", Noted)
+    other = FOUND.problem_type(m=128, n=128, k=64, world_size=2)
+    with Screen(FOUND, Task(PROBLEM, H100)) as screen:
+        screen.submit(config(1))
+        screen.turn_to(FOUND, other)
+        screen.submit(config(1))
+    assert jobs == [("all_gather_gemm", problem.as_dict(), H100) for problem in (PROBLEM, other)]
+
+
+def named_semaphores() -> list[str]:
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/sem.mp-" in line]
+
+
+def helpers(screen: Screen) -> list[int]:
+    """The process ids of its compilers."""
+    return [helper._process.pid for helper in screen._pool._helpers] if screen._pool is not None else []
+
+
+class Controlled:
+    """Stands in for ``Screen``: compilations end when the test says so."""
+
+    lookahead = 3
+
+    def __init__(self) -> None:
+        self.futures: dict[Config, Future[Any]] = {}
+
+    def submit(self, config: Config) -> Future[Any]:
+        self.futures[config] = Future()
+        return self.futures[config]
+
+    def verdict(self, config: Config, future: Future[Any]) -> Evaluation | None:
+        found: Evaluation | None = future.result(timeout=300)
+        return found
+
+
+def filled(screen: Any, count: int) -> Ahead:
+    """As many of ``count`` candidates as may be on the way."""
+    candidates = iter([Candidate(config(number), "first") for number in range(count)])
+    ahead = Ahead(screen)
+    ahead.fill(lambda: next(candidates, None))
+    return ahead
+
+
+def test_no_more_are_on_the_way_than_may_be_and_no_more_than_there_are() -> None:
+    for count, expected in ((10, 3), (2, 2), (0, 0)):
+        screen = Controlled()
+        assert bool(filled(screen, count)) == (count > 0)
+        assert len(screen.futures) == expected
+
+
+def test_what_is_compiled_comes_first_and_the_oldest_of_it() -> None:
+    screen = Controlled()
+    ahead = filled(screen, 3)
+    refused = Evaluation(Outcome.DID_NOT_COMPILE, "planted")
+    screen.futures[config(1)].set_result(refused)
+    screen.futures[config(2)].set_result(None)
+    for number, verdict in ((1, refused), (2, None)):
+        candidate, found = ahead.take()
+        assert (candidate.config, found) == (config(number), verdict)
+    screen.futures[config(0)].set_result(None)
+    assert ahead.take()[0].config == config(0) and not ahead
+
+
+class Clock:
+    """Stands in for the module ``time``."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(("compiling", "evaluating", "most"), [(1.0, 0.25, 6), (0.1, 0.2, 3), (9.0, 0.1, 40)])
+def test_no_more_are_on_the_way_than_keep_the_ranks_busy(
+    monkeypatch: pytest.MonkeyPatch, compiling: float, evaluating: float, most: int
+) -> None:
+    """Every config takes the compilers as long as the next; before that is known there are eight."""
+    clock, screen, numbers = Clock(), Controlled(), iter(range(1000))
+    monkeypatch.setattr(screening, "time", clock)
+    screen.lookahead = 40
+    ahead, started = Ahead(screen), dict[Config, float]()  # type: ignore[arg-type]
+
+    def fill() -> None:
+        ahead.fill(lambda: Candidate(config(next(numbers)), "first"))
+        started.update((each, clock.now) for each in screen.futures if each not in started)
+
+    def compiled() -> None:
+        for each, future in screen.futures.items():
+            if not future.done() and started[each] + compiling <= clock.now + 1e-9:
+                future.set_result(None)
+
+    fill()
+    assert len(screen.futures) == 8
+    for _ in range(100):
+        clock.now += evaluating
+        compiled()
+        while not any(future.done() for _, future in ahead._waiting if future is not None):
+            clock.now += 0.01  # the ranks wait
+            compiled()
+        ahead.take()
+        fill()
+    assert len(ahead._waiting) == ahead.depth == most

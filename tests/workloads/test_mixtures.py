@@ -244,12 +244,10 @@ def test_the_part_that_is_timed_alone_sends_what_goes_to_ranks_on_average(monkey
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"rows": torch.zeros(11, 8)}, {"pairs": torch.zeros(11, dtype=torch.int32)}, {"gates": torch.zeros(11)},
-        {"gates": torch.zeros(12).double()}, {"pairs": torch.zeros(12, dtype=torch.int64)},
-        {"offsets": torch.zeros(3, dtype=torch.int64)}, {"offsets": torch.zeros(1, dtype=torch.int32)},
-        {"offsets": torch.zeros(3, 1, dtype=torch.int32)}, {"ids": torch.zeros(3, 2, dtype=torch.int64)},
-        {"ids": torch.zeros(2, 3, dtype=torch.int32).t()}, {"ids": torch.zeros(6, dtype=torch.int32)},
-        {"gates": torch.zeros(24)[::2]},
+        {"rows": torch.zeros(11, 8)}, {"pairs": torch.zeros(12, dtype=torch.int64)},
+        {"gates": torch.zeros(12).double()}, {"gates": torch.zeros(24)[::2]},
+        {"offsets": torch.zeros(1, dtype=torch.int32)}, {"offsets": torch.zeros(3, 1, dtype=torch.int32)},
+        {"ids": torch.zeros(3, 2, dtype=torch.int64)}, {"ids": torch.zeros(2, 3, dtype=torch.int32).t()},
     ],
     ids=lambda wrong: " ".join(f"{name} {list(each.shape)} {each.dtype}" for name, each in wrong.items()),
 )  # fmt: skip
@@ -271,10 +269,7 @@ def test_a_plan_that_does_not_fit_its_rows_is_refused(wrong: dict[str, torch.Ten
     "wrong",
     [
         {"ids": torch.zeros(4, 2, dtype=torch.int32)}, {"ids": torch.zeros(3, dtype=torch.int32)},
-        {"ids": torch.zeros(3, dtype=torch.int32), "gates": torch.zeros(3)},
-        {"ids": torch.zeros(3, 2, dtype=torch.int64)}, {"gates": torch.zeros(3, 1)},
         {"gates": torch.zeros(3, 2).double()}, {"gates": torch.zeros(2, 3).t()},
-        {"ids": torch.zeros(2, 3, dtype=torch.int32).t()},
     ],
     ids=lambda wrong: " ".join(f"{name} {list(each.shape)} {each.dtype}" for name, each in wrong.items()),
 )  # fmt: skip

@@ -143,6 +143,20 @@ def test_only_what_runs_checks_and_times_a_workload_makes_its_results_stale(name
     }
 
 
+def counted(folder: Path, texts: dict[str, str], own: str) -> set[str]:
+    """The files that a change in makes the hash of ``own`` another."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    before, found = source_hash(folder / own, ()), set()
+    for name, text in texts.items():
+        (folder / name).write_text(text + "# changed\n")
+        found |= {name} if source_hash(folder / own, ()) != before else set()
+        (folder / name).write_text(text)
+    assert source_hash(folder / own, ()) == before
+    return found
+
+
 def test_what_lies_beside_a_users_file_counts_where_it_is_imported(tmp_path: Path) -> None:
     texts = {
         "own.py": "import os, tiles as t, text\nfrom package import (  # noqa: F401, (E501)\n    inner,  # this, too\n"
@@ -152,15 +166,7 @@ def test_what_lies_beside_a_users_file_counts_where_it_is_imported(tmp_path: Pat
         "deeper/below.py": "", "package/__init__.py": "", "package/inner.py": "",
         "relative.py": "from autotune.kernels.primitives.ll import anything\n", "unrelated.py": "", "os.py": "",
     }  # fmt: skip
-    for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    before = source_hash(tmp_path / "own.py", ())
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text + "# changed\n")
-        assert (source_hash(tmp_path / "own.py", ()) != before) == (name != "unrelated.py"), name
-        (tmp_path / name).write_text(text)
-    assert source_hash(tmp_path / "own.py", ()) == before
+    assert counted(tmp_path, texts, "own.py") == texts.keys() - {"unrelated.py"}
 
 
 def test_what_a_users_package_imports_from_itself_counts_however_it_is_named(tmp_path: Path) -> None:
@@ -176,16 +182,8 @@ def test_what_a_users_package_imports_from_itself_counts_however_it_is_named(tmp
         "whole/ops/left/kernels/tile.py": "",
         "whole/ops/right/kernels/tile.py": "",
     }  # fmt: skip
-    for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    own = tmp_path / "whole/ops/own.py"
-    before = source_hash(own, ())
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text + "# changed\n")
-        counts = name not in ("whole/other.py", "whole/__init__.py")
-        assert (source_hash(own, ()) != before) == counts, name
-        (tmp_path / name).write_text(text)
+    found = counted(tmp_path, texts, "whole/ops/own.py")
+    assert found == texts.keys() - {"whole/other.py", "whole/__init__.py"}
 
 
 def test_all_modules_of_a_package_that_sources_names_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

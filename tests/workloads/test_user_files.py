@@ -138,15 +138,6 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
     return load
 
 
-def test_a_module_that_is_imported_already_is_not_loaded_again(tmp_path: Path, imported: Callable[[Path], Any]) -> None:
-    file = write(tmp_path, name="my_imported_op.py")
-    module = imported(file)
-    problem = module.Rows(rows=8, world_size=2)
-    for name in (f"{file}:Own", module.Own()):
-        found = autotune.lookup(name, problem, url=str(tmp_path / "none.db"))
-        assert (found.source, found.config["block"]) == ("default", 32)
-
-
 def test_a_reloaded_module_and_a_variant_of_a_class_have_answers_of_their_own(
     tmp_path: Path, imported: Callable[[Path], Any]
 ) -> None:
@@ -196,15 +187,9 @@ def test_a_file_or_class_that_is_not_there(tmp_path: Path) -> None:
         assert name.partition(":")[0] in refused(tmp_path / name)
     for name in (f"{file}:Other", file):
         assert ":Own" in refused(name)
-
-
-@pytest.mark.parametrize("name", ["Rows", "size"])
-def test_something_else_than_a_workload(tmp_path: Path, name: str) -> None:
-    assert "autotune.workloads.Workload" in refused(f"{write(tmp_path)}:{name}")
-
-
-def test_a_class_that_does_not_say_everything(tmp_path: Path) -> None:
-    assert "operation" in refused(f"{write(tmp_path)}:Base")
+    for name in ("Rows", "size"):
+        assert "autotune.workloads.Workload" in refused(f"{file}:{name}")
+    assert "operation" in refused(f"{file}:Base"), "a class that does not say everything"
 
 
 PROBLEMS = """
@@ -234,14 +219,9 @@ class Taken(Problem):
         ("def __init__(self): 1 / 0", "ZeroDivisionError"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("setting", [False, True])
-def test_a_class_that_says_something_wrong(
-    tmp_path: Path, bad: str, named: str, setting: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_that_says_something_wrong(tmp_path: Path, bad: str, named: str) -> None:
     file = write(tmp_path, after=f"{PROBLEMS}class Bad(Own):\n    {bad}")
-    if setting:
-        monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(file))
-    assert named in refused("flash_decode" if setting else f"{file}:Bad")
+    assert named in refused(f"{file}:Bad")
 
 
 def test_a_file_of_the_setting_needs_no_instance_of_its_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,17 +243,16 @@ def test_a_file_of_the_setting_needs_no_instance_of_its_class(tmp_path: Path, mo
     (tmp_path / "set_none.py").write_text("")
     set_to(tmp_path / "set_none.py")
     assert "set_none.py" in refused("own_rows")
+    set_to(write(tmp_path, after="class Bad(Own):\n    space = [1, 2]", name="set_bad.py"))
+    assert "space" in refused("flash_decode")
 
 
 @pytest.mark.parametrize(
     ("after", "told"),
     [
-        ("1 / 0", "line LAST: ZeroDivisionError: division by zero"),
-        ("broken = lambda: 1 / 0\nbroken()", "line BEFORE: ZeroDivisionError: division by zero"),
-        ("raise RuntimeError('no licence')", "line LAST: RuntimeError: no licence"),
-        ("import not_there_at_all", "line LAST: ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("broken = lambda: 1 / 0\nbroken()", "line BEFORE: ZeroDivisionError"),
         ("def broken(:", "SyntaxError: "),
-        ("import sys; sys.exit(3)", "line LAST: SystemExit: 3"),
+        ("import sys; sys.exit(3)", "line LAST: SystemExit"),
     ],
 )
 def test_a_file_that_raises_when_it_is_loaded_says_where_and_may_be_mended(

@@ -196,6 +196,7 @@ def test_of_a_space_that_is_given_it_proposes_what_is_valid_none_twice_until_it_
         seen.append(config)
         study.tell(trial, time_of(config))
     assert {*seen, BSP} == set(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP))) and len(set(seen)) == len(seen)
+    assert BSP not in seen, "reserved"
     assert seen[0] == WORKLOAD.first_configs(Task(PROBLEM, LAPTOP))[0] and sampler.best(1) == [BEST]
     trial, config = config_of(study, known)
     assert "mode" in config
