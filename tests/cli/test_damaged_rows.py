@@ -119,20 +119,3 @@ def test_a_damaged_value_ends_no_command_in_a_traceback(folder: Path, table: str
 @pytest.mark.parametrize("table", TABLES)
 def test_no_damaged_value_ends_any_command_in_a_traceback(folder: Path, table: str) -> None:
     assert damaged(folder, table, cases(table)) == []
-
-
-KNOWN = [
-    ("tuning_studies", "state", "paused", ["fleet", "problems.yaml", "--status"]),
-    ("tuning_studies", "lease", b"\xff\x00", ["fleet", "problems.yaml", "--stop"]),
-    ("tuning_studies", "heartbeat", "a word", ["fleet", "problems.yaml"]),
-    ("tuning_trials", "by_rank", "[]", ["report", *NAME]),
-    ("tuning_trials", "config", '{"block_m":65,"mode":"push"}', ["report", *NAME]),
-]
-
-
-@pytest.mark.parametrize(("table", "column", "value", "words"), KNOWN)
-def test_one_damaged_row_costs_itself_alone(
-    folder: Path, table: str, column: str, value: Any, words: list[str]
-) -> None:  # fmt: skip
-    """The commonest ones: a later version's word, bytes, a config outside the space."""
-    assert damaged(folder, table, [(column, "?", value, words)]) == []

@@ -79,8 +79,6 @@ def test_the_watch_sees_it_progress(tmp_path: Path) -> None:
         ({"allowed": {**ALLOWED, "mode": ["push"], "loads": ["tma"], "num_stages": [6], "block_k": [512]}},
          "has no valid config"),
         ({"allowed": {"warps": [8]}}, "warps"),
-        ({"allowed": {"num_warps": [7]}}, "num_warps: 7"),
-        ({"allowed": {"preload_b": [1]}}, "preload_b: 1"),
         ({"allowed": {"num_warps": []}}, "dimension num_warps: no value"),
         ({"lifted": ["gravity"]}, "gravity"),
     ],

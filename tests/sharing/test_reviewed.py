@@ -14,7 +14,6 @@ from autotune.config import Config
 from autotune.db import Entry, Store
 from autotune.errors import StoreError
 from autotune.machine import MI300X, Machine
-from autotune.outcome import Evaluation, Outcome
 from autotune.sharing import Here, Review, State, read, review, take, write
 
 MakeEntry = Callable[..., Entry]
@@ -120,16 +119,6 @@ def test_a_problem_that_is_none_is_refused(
     assert store.entries() == []
 
 
-def test_a_workloads_name_loads_no_file(tmp_path: Path, make_entry: MakeEntry) -> None:
-    file = tmp_path / "theirs.py"
-    file.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
-    entry = make_entry()
-    entry = dataclasses.replace(entry, key=dataclasses.replace(entry.key, workload=f"{file}:Theirs"))
-    [found] = review([entry], Here.of(None), LAPTOP)
-    assert found.state is State.UNKNOWN
-    assert not (tmp_path / "executed").exists()
-
-
 def test_an_import_that_is_killed_half_way_leaves_nothing(tmp_path: Path, make_entry: MakeEntry) -> None:
     file, path = tmp_path / "configs.json", tmp_path / "cache.db"
     file.write_text(write([make_entry(m=8 * size) for size in range(1, 21)]))
@@ -174,13 +163,3 @@ def test_an_unknown_machines_config_is_taken_and_said_to_be_unchecked(make_entry
     assert strange.state is State.INVALID
     [there] = review([make_entry(machine)], Here.of(None), machine)
     assert there.reason == ""
-
-
-def test_trials_of_what_was_replaced_are_kept(store: Store, make_entry: MakeEntry) -> None:
-    from autotune.db import TrialRecord
-
-    entry = make_entry()
-    ours = store.study(entry.key, entry.provenance, seed=0, space_size=1)
-    store.record(ours.id, TrialRecord(entry.winner.config, Evaluation(Outcome.CRASHED, "why")))
-    bring(store, entry, replace=True)
-    assert [trial.evaluation.reason for trial in store.trials(ours.id)] == ["why"]

@@ -132,12 +132,6 @@ def test_a_look_up_gets_what_was_tuned_for_its_regime_alone(bench: Bench) -> Non
     assert near["source"] == "nearest" and near["config"] == config
 
 
-def test_the_search_begins_with_what_won_in_another_regime(bench: Bench) -> None:
-    won = Config(tuned(bench, "isolated")["config"])
-    tuned(bench, "pipelined")
-    assert won in bench.gangs[-1].calls
-
-
 def test_a_resumed_search_knows_what_the_host_costs(gpus: Bench, tmp_path: Path) -> None:
     def interrupted(gang: FakeGang) -> None:
         gang.host, gang.interrupt_after = dear_baselines, 12
@@ -151,10 +145,3 @@ def test_a_resumed_search_knows_what_the_host_costs(gpus: Bench, tmp_path: Path)
     gpus.prepare = lambda gang: setattr(gang, "host", dear_baselines)
     finished = tuned(gpus, "isolated")
     assert finished["resumed"] and finished["config"]["mode"] == "pull"
-
-
-def test_a_grid_tunes_for_the_regime_too(bench: Bench) -> None:
-    rows = json.loads(
-        bench.tune("grid", *SMALL, "--m", "2048,4096", "--no-verify", "--regime", "graph", "--json").stdout
-    )
-    assert [(row["regime"], row["config"]["mode"]) for row in rows] == [("graph", "push")] * 2

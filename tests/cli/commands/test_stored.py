@@ -83,28 +83,6 @@ def test_a_file_takes_it_to_another_machine_where_a_launch_is_served(kernel: Ben
     assert kernel.tune("export", "copy", "--db", there).stdout == file.read_text()
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "told"),
-    [
-        (("problem", "n"), {"a": 1}, "problem.n"),
-        (("problem", "n"), [[1, [float("nan")]]], "problem.n.0.1.0"),
-        (("trained_by",), "x", "trained_by"),
-    ],
-)
-def test_a_bad_file_stores_nothing(
-    kernel: Bench, tmp_path: Path, place: tuple[str, ...], value: Any, told: str
-) -> None:
-    values = json.loads(kernel.tune("export", "copy").stdout)
-    inner = values["entries"][1]
-    for step in place[:-1]:
-        inner = inner[step]
-    inner[place[-1]] = value
-    file, there = tmp_path / "configs.json", tmp_path / "there.db"
-    file.write_text(json.dumps(values))
-    result = kernel.tune("import", str(file), "--db", str(there))
-    assert result.exit_code == 2 and told in result.stderr and not there.exists()
-
-
 def test_odd_key_arguments_travel_too(kernel: Bench, tmp_path: Path) -> None:
     values = json.loads(kernel.tune("export", *KEY.split()).stdout)
     values["entries"][0]["problem"] |= {"scale": 1.5, "flag": None, "shape": [1, [2, "x"], True]}

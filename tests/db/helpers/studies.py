@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from sample import KEY, PROVENANCE
+
 from autotune.db import CacheKey, Provenance, Store, StudyRecord
 
 
-def begin(store: Store, key: CacheKey, provenance: Provenance) -> StudyRecord:
+def begin(store: Store, key: CacheKey = KEY, provenance: Provenance = PROVENANCE) -> StudyRecord:
     return store.study(key, provenance, seed=11, space_size=5832)
 
 
