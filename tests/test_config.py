@@ -52,13 +52,6 @@ def test_only_a_mapping_becomes_one(values: Any) -> None:
         Config(values)
 
 
-def test_replace_leaves_the_original() -> None:
-    config = Config(PUSH)
-    changed = config.replace(tile=128, tma=False)
-    assert config == Config(PUSH)
-    assert changed == Config({"mode": "push", "tile": 128, "tma": False})
-
-
 @pytest.mark.parametrize("name", ["mode", "tma"])
 def test_integer_takes_no_words_and_no_flags(name: str) -> None:
     assert Config(PUSH).integer("tile") == 64

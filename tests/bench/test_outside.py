@@ -29,13 +29,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalon
 
 
 def test_it_shares_no_code_with_the_tuner() -> None:
-    looked_up = {
-        "autotune.machine",
-        "autotune.task",
-        "autotune.settings",
-        "autotune.runtime.lookup",
-        "autotune.workloads",
-    }
+    looked_up = {f"autotune.{name}" for name in ("machine", "task", "settings", "runtime.lookup", "workloads")}
     benches = {"arguments", "tables", *(path.stem for path in FILES)}
     allowed = {"autotune", "autotune.model_runs.clock", *looked_up, *benches}
     for path in FILES:
@@ -59,21 +53,9 @@ def tuned(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "make_gang", bench.make_gang)
     monkeypatch.setattr(session, "make_screen", FakeScreen)
     words = [
-        "--m",
-        "8",
-        "--n",
-        "32",
-        "--k",
-        "32",
-        "--dtype",
-        "fp32",
-        "--world-size",
-        "2",
-        "--trials",
-        "3",
-        "--effort",
-        "quick",
-    ]
+        "--m", "8", "--n", "32", "--k", "32", "--dtype", "fp32", "--world-size", "2", "--trials", "3",
+        "--effort", "quick",
+    ]  # fmt: skip
     done = bench.tune("gemm-reduce-scatter", *words, "--db", str(database))
     assert done.exit_code == 0, done.output
 

@@ -16,7 +16,7 @@ from autotune.db import Store
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 from postgres_server import empty_database, server  # noqa: F401
-from studies import begin
+from studies import as_text, begin
 
 NOBODY = 65534
 
@@ -56,7 +56,7 @@ def store_url(request: pytest.FixtureRequest, path: Path) -> Iterator[URL]:
 @pytest.fixture
 def store(store_url: URL) -> Iterator[Store]:
     """The same, open."""
-    with Store.open(store_url.render_as_string(hide_password=False)) as opened:
+    with Store.open(as_text(store_url)) as opened:
         yield opened
 
 

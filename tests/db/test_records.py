@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from sample import KEY, PROVENANCE
+from sample import KEY
 
 from autotune.db.records import columns, parted
 
@@ -43,11 +43,6 @@ def test_keys_are_equal_besides_what_they_may_differ_in(changes: dict[str, int],
     assert (besides == others) is alike
     assert (*size, *there) == (4096, changes.get("m", 4096))
     assert (set(KEY.differences(other)) <= {"m"}) is alike
-
-
-def test_differences_of_provenance_name_the_versions() -> None:
-    other = dataclasses.replace(PROVENANCE, triton="3.8.0", driver="")
-    assert PROVENANCE.differences(other) == {"triton": ("3.6.0", "3.8.0"), "driver": ("580.1", "")}
 
 
 @pytest.mark.parametrize("problem", ['{"n":1,"m":1}', "[1]", ""])

@@ -10,14 +10,10 @@ import pytest
 from python_calls import python_calls
 from sample import KEY, PROVENANCE, TRIAL, WINNER
 from sqlalchemy import URL
-from studies import begin, just_now
+from studies import as_text, begin, just_now
 
 from autotune.db import CacheKey, Provenance, Store
 from autotune.errors import StoreError
-
-
-def as_text(url: URL) -> str:
-    return url.render_as_string(hide_password=False)
 
 
 def test_a_new_study_holds_what_it_was_given_and_is_found_by_it(store: Store) -> None:

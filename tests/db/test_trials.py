@@ -50,10 +50,3 @@ def test_a_time_that_is_no_number_is_a_bug(store: Store, study: int, name: str) 
     with pytest.raises(ValueError, match="number"):
         store.record(study, bad)
     assert store.trials(study) == []
-
-
-def test_trials_keep_their_order_and_repetitions(store: Store, study: int) -> None:
-    again = dataclasses.replace(TRIAL, source="finalist", number=None)
-    for record in (TRIAL, again, TRIAL, again):
-        store.record(study, record)
-    assert store.trials(study) == [TRIAL, again, TRIAL, again]

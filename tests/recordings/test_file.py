@@ -69,10 +69,6 @@ def test_a_recording_comes_back_and_writes_the_same_bytes(recording: Recording, 
     assert copy.read_bytes() == file.read_bytes()
 
 
-def test_it_is_compact(file: Path) -> None:
-    assert len(file.read_bytes()) < 40 * len(read(file).evaluations)
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -9,7 +9,6 @@ import pytest
 from fakes import EIGHT_GPUS, FakeGang, evaluation_of, formula
 from reduced_space import ALLOWED, FOUND, PROBLEM, recorded
 
-from autotune.db import Store
 from autotune.errors import InputError
 from autotune.outcome import Outcome
 from autotune.recordings.file import read, write
@@ -57,12 +56,6 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path: Path, recor
     resumed = recorded(tmp_path, second)
     assert len(first.calls) == 23 and not set(first.calls) & set(second.calls)
     assert resumed.evaluations == recording.evaluations
-
-
-def test_a_recording_is_no_result_that_a_lookup_would_serve(tmp_path: Path) -> None:
-    recorded(tmp_path, allowed={"mode": ["bsp"]})
-    with Store.open(tmp_path / "cache.db") as store:
-        assert store.entries() == [] and len(store.studies()) == 1
 
 
 def test_the_watch_sees_it_progress(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from fakes import EIGHT_GPUS, Bench, FakeGang, FakeScreen, latency_of
 
 from autotune.cli import session
+from autotune.cli.commands.grid_progress import GridProgress
 from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import AutotuneError
@@ -187,3 +188,26 @@ def test_interrupted_it_continues(bench: Bench) -> None:
     bench.prepare = lambda gang: None
     assert len(bench.json(*GRID, "--width", "128..1024")) == 4
     assert len(bench.gangs[1].calls) < 4 * 20
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_time_left_is_that_of_the_sizes_that_the_cache_lacks() -> None:
+    clock = Clock()
+    progress = GridProgress((), [True, False, True, True], 60.0, clock)
+    progress.next_size()
+    clock.now = 10.0
+    assert progress.seconds_left() == 170.0
+    clock.now = 40.0
+    progress.done([])
+    progress.next_size()
+    assert progress.seconds_left() == 80.0, "two more, as long as the first; none for the one in the cache"
+    progress.done([])
+    progress.next_size()
+    clock.now = 60.0
+    assert progress.seconds_left() == 60.0

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes import Bench
+from fakes import Bench, FakeScreen
 from model_configs import BY_WIDTH, MIXTRAL, QWEN, config, listed
 
 from autotune.cli import session
@@ -296,3 +296,28 @@ def test_a_toy_is_tuned_by_ranks_under_the_interpreter(tmp_path: Path, monkeypat
 @pytest.mark.gpu(2, each=True)
 def test_a_model_is_tuned_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned_for_real(tmp_path, monkeypatch)
+
+
+def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the database and the regime; nothing where the tuning was interrupted."""
+    orders, file = [], f"{tmp_path / 'other.db'}"
+
+    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
+        orders.append((order.url, order.regime.value, all(gang.closed for gang in gpus.gangs)))
+        yield {"tokens": 4, **row({"plain eager": [6.0, 6.0], "styles eager": [5.0, 5.0]}, 1e-3), "not_captured": ""}
+
+    monkeypatch.setattr(session, "measured_rows", rows)
+    started: list[None] = []
+    monkeypatch.setattr(FakeScreen, "start", lambda screen: started.append(None))
+    words = ("model", config(tmp_path), "--tp", "2", "--tokens", "4", "--trials", "2", "--regime", "graph")
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 1)
+    assert gpus.tune(*words, "--db", file, "--measure").exit_code == 130 and not orders
+    gpus.prepare = lambda gang: None
+    result = gpus.tune(*words, "--db", file, "--measure")
+    assert result.exit_code == 0, result.output
+    assert orders == [(file, "graph", True)] and len(started) == 2
+    with Store.open(file) as store:
+        assert {entry.key.regime for entry in store.entries()} == {"graph"}
+    assert gpus.tune(*words, "--db", file).exit_code == 0 and len(gpus.gangs) == 2, "all from the cache"

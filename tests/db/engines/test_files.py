@@ -49,13 +49,6 @@ def test_a_path_or_a_url_makes_the_same_file(tmp_path: Path, name: str) -> None:
         assert store.studies() == [study]
 
 
-def test_the_default_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_DB", f"sqlite:///{tmp_path / 'mine.db'}")
-    with Store.open() as store:
-        store.study(KEY, PROVENANCE, seed=1, space_size=1)
-    assert (tmp_path / "mine.db").is_file()
-
-
 def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Store.open("here.db") as store:

@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 from sample import KEY, PROVENANCE, TRIAL, WINNER
 from sqlalchemy import URL
+from studies import as_text
 
 from autotune.db import Store
 from autotune.db.engines import condition
 from autotune.errors import StoreError
-
-
-def as_text(url: URL) -> str:
-    return url.render_as_string(hide_password=False)
 
 
 def test_a_database_in_use(url: URL) -> None:
