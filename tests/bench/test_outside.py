@@ -46,7 +46,6 @@ def test_it_shares_no_code_with_the_tuner() -> None:
 
 
 def tuned(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The toy problem of GEMM + reduce-scatter as a finished study, with made-up latencies."""
     monkeypatch.setattr(fakes, "BASELINE", 5000.0)  # else the library's way would win
     monkeypatch.setattr(session, "machine", lambda: LAPTOP)
     bench = Bench(LAPTOP)

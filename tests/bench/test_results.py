@@ -101,7 +101,6 @@ def test_the_list_is_selected_from_by_name_and_field() -> None:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine, asked for in this process."""
     place = {"machine": asdict(machine()), "versions": versions()}
     monkeypatch.setattr(results, "here", lambda: place)
 

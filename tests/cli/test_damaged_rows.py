@@ -95,7 +95,6 @@ def cases_of_make_test(table: str) -> list[tuple[str, str, Any, list[str]]]:
 
 
 def damaged(folder: Path, table: str, cases: Iterable[tuple[str, str, Any, list[str]]]) -> list[str]:
-    """What goes wrong, by case."""
     bench, faults = Bench(EIGHT_GPUS), []
     with pytest.MonkeyPatch.context() as patched:
         prepare(bench, patched, folder)

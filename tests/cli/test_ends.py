@@ -98,7 +98,6 @@ def test_ctrl_c_while_a_command_that_is_done_ends_its_processes() -> None:
 
 
 def strike(number: signal.Signals) -> Hook:
-    """Sends a signal at a gang's sixth evaluation."""
     return lambda gang, config, seed, plan: signal.raise_signal(number) if len(gang.calls) == 5 else None
 
 

@@ -23,7 +23,6 @@ NOBODY = 65534
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The path of a database that does not exist yet."""
     return tmp_path / "cache.db"
 
 
@@ -55,7 +54,6 @@ def store_url(request: pytest.FixtureRequest, path: Path) -> Iterator[URL]:
 
 @pytest.fixture
 def store(store_url: URL) -> Iterator[Store]:
-    """The same, open."""
     with Store.open(as_text(store_url)) as opened:
         yield opened
 
@@ -69,7 +67,6 @@ def sqlite_store(path: Path, empty_file: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def study(store: Store) -> int:
-    """The number of a study that has begun."""
     return begin(store).id
 
 

@@ -18,7 +18,6 @@ TEXT = {bytes: "CAST(? AS TEXT)", str: "?", type(None): "?"}
 
 
 def change(path: Path, statement: str, *values: object) -> None:
-    """Write behind the store's back."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(statement, values)
         connection.commit()

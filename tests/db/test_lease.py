@@ -88,8 +88,6 @@ def test_another_users_process_that_proc_hides_is_known_by_its_silence_alone(mon
 
 
 class Clock:
-    """Stands for ``time`` in the module: it goes on when told to."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 

@@ -22,8 +22,6 @@ def test_a_healthy_machine_passes_every_check(vendor: str, request: pytest.Fixtu
 
 
 class Broken:
-    """A host on which everything fails."""
-
     def __init__(self, error: Exception) -> None:
         self._error = error
 

@@ -84,12 +84,10 @@ def far_lease() -> Lease:
 
 
 def dead_lease() -> Lease:
-    """Of a process of this host that has ended."""
     return dataclasses.replace(Lease.new(), started="another start")
 
 
 def lease(url: str, found: Asked, by: Lease, machine: Machine = EIGHT_GPUS) -> int:
-    """Have a process tune a problem; its study."""
     with Store.open(url) as store:
         key = CacheKey.of(Task(found.problem, machine), found.regime)
         study = store.study(key, provenance_of(WORKLOAD), seed=0, space_size=1)

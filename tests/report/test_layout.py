@@ -19,7 +19,6 @@ def charts(study: Study) -> dict[str, Chart]:
 
 
 def of_width(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The changes on a phone, and elsewhere."""
     narrow, wide, *_ = laid_out(chart).option["media"]
     assert [narrow["query"], wide["query"]] == [{"maxWidth": NARROW}, {"minWidth": NARROW + 1}]
     return narrow["option"], wide["option"]

@@ -65,7 +65,6 @@ def plausible(value: Any) -> st.SearchStrategy[Any]:
 
 
 def places(value: Any, here: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every place in a JSON value."""
     yield here
     if isinstance(value, dict | list):
         for step in value if isinstance(value, dict) else range(len(value)):

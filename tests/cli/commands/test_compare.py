@@ -30,8 +30,9 @@ def in_rounds(*medians: float) -> Latency:
 
 
 def stored(
-    file: Path, m: int, *medians: float | Latency, config: Config = WON, machine: Machine = EIGHT_GPUS, beside: Any = (),
-    regime: Regime = Regime.GRAPH, world_size: int = 8, latency: Latency | None = None, **versions: str,
+    file: Path, m: int, *medians: float | Latency, config: Config = WON, beside: Any = (),
+    machine: Machine = EIGHT_GPUS, regime: Regime = Regime.GRAPH, world_size: int = 8, latency: Latency | None = None,
+    **versions: str,
 ) -> Path:  # fmt: skip
     """A finished study of that size; its finals are rounds of the winner, or of that latency, and ``beside`` of OLD."""
     problem = FOUND.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": world_size})

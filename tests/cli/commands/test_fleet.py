@@ -78,7 +78,6 @@ def test_what_fails_is_shown_with_its_reason(listed: Bench) -> None:
 
 
 def take(problem: int) -> Lease:
-    """Have this process tune one of the list."""
     asked, lease = read_list(Path("problems.yaml"))[problem], Lease.new()
     with Store.open() as store:
         key = CacheKey.of(Task(asked.problem, EIGHT_GPUS), asked.regime)
@@ -147,7 +146,6 @@ def test_a_password_on_the_command_line_is_refused_and_not_shown(listed: Bench, 
     "url", ["postgresql://me:geheim@127.0.0.1:9/x", "postgresql://me@127.0.0.1:9/x?password=geheim"]
 )
 def test_no_message_shows_a_password(gpus: Bench, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """Of the command line's other commands, where nobody listens, and of the next step that is proposed."""
     monkeypatch.setattr("autotune.db.engines.database.PATIENCE", 0.0)
     result = gpus.tune("list", "--db", url)
     assert result.exit_code == 2

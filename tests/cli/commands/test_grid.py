@@ -53,7 +53,6 @@ def test_json_has_the_whole_entries(bench: Bench) -> None:
 
 
 def test_sizes_between_are_verified_with_the_configs_of_both_neighbours(bench: Bench) -> None:
-    """And a look-up between two sizes serves the one that was measured to be the faster there."""
     words = [word for word in GRID if word != "--no-verify"]
     rows = bench.json(*words, "--width", "128..1024")
     assert [row["sizes"]["width"] for row in rows if not row["verified"]] == [128, 512, 1024]

@@ -301,7 +301,6 @@ def test_a_model_is_tuned_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
     gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the database and the regime; nothing where the tuning was interrupted."""
     orders, file = [], f"{tmp_path / 'other.db'}"
 
     def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:

@@ -30,7 +30,6 @@ def library_s_host(config: Config) -> float:
 
 
 def dear_baselines(config: Config) -> float:
-    """Host times with which pulls win whenever the host counts."""
     return 2000.0 if config["mode"] == "bsp" else host(config)
 
 

@@ -22,7 +22,6 @@ def tuned(gpus: Bench) -> Bench:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a browser was told to open."""
     found: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda url: found.append(url) or True)
     return found

@@ -38,7 +38,6 @@ def store_result(
 
 @pytest.fixture
 def exported(gpus: Bench, tmp_path: Path) -> Path:
-    """The file of two tuned problems."""
     with Store.open() as store:
         for m in PROBLEMS:
             store_result(store, m)

@@ -154,7 +154,6 @@ def test_it_is_measured_as_is_asked_for_and_each_time_is_its_own(gpus: Bench) ->
 
 
 def test_a_config_may_be_pasted_as_it_is_shown(gpus: Bench) -> None:
-    """Words take the types of the space's values."""
     config = DEFAULT
     assert config["preload_b"] is False and isinstance(config["block_m"], int)
     result = gpus.tune("all-gather-gemm", "--config", config_text(config))

@@ -23,7 +23,6 @@ Unprivileged = Callable[[Callable[[], str]], str]
 
 
 def refusal(place: str | Path, *, create: bool = True) -> str:
-    """The one line with which opening is refused."""
     with pytest.raises(StoreError) as caught:
         Store.open(place, create=create)
     assert "\n" not in str(caught.value)

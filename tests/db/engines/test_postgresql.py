@@ -23,13 +23,11 @@ from autotune.errors import NoDatabase, StoreError
 
 @pytest.fixture
 def database(server: postgres_server.Server) -> URL:  # type: ignore[misc]
-    """The URL of an empty database."""
     with server.new_database() as url:
         yield url
 
 
 def refusal(url: URL, *, create: bool = True) -> str:
-    """The one line with which opening is refused."""
     with pytest.raises(StoreError) as caught:
         Store.open(str(url), create=create)
     assert "\n" not in str(caught.value)
