@@ -85,38 +85,23 @@ def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store, make_entry:
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("change", "told"),
     [
-        {"block_m": 100}, {"mode": "sneak"}, {"extra": 1},
-        {"block_m": 256, "block_n": 256, "block_k": 128, "num_stages": 6},
-    ],
-)  # fmt: skip
-def test_a_config_that_its_space_calls_invalid_is_refused(
-    store: Store, make_entry: MakeEntry, values: dict[str, str | int | bool]
-) -> None:
-    good = make_entry(m=16)
-    found, other = bring(store, with_config(make_entry(), **values), good, replace=True)
-    assert found.state is State.INVALID and found.reason.startswith("config: ")
-    assert other.state is State.NEW
-    assert [entry.key for entry in store.entries()] == [good.key]
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "told"),
-    [
-        ("m", 0, "m=0"),
-        ("depth", 3, "depth"),
-        ("bias", None, "in full"),
-        ("k", None, "needs k"),
-        ("world_size", 4, "is 4"),
+        (lambda entry: with_config(entry, block_m=100), "config: "),
+        (lambda entry: with_config(entry, block_m=256, block_n=256, block_k=128, num_stages=6), "config: "),
+        (lambda entry: with_problem(entry, m=0), "m=0"),
+        (lambda entry: with_problem(entry, depth=3), "depth"),
+        (lambda entry: with_problem(entry, bias=None), "in full"),
+        (lambda entry: with_problem(entry, world_size=4), "is 4"),
     ],
 )
-def test_a_problem_that_is_none_is_refused(
-    store: Store, make_entry: MakeEntry, field: str, value: int | None, told: str
+def test_what_is_no_config_or_no_problem_is_refused(
+    store: Store, make_entry: MakeEntry, change: Callable[[Entry], Entry], told: str
 ) -> None:
-    [found] = bring(store, with_problem(make_entry(), **{field: value}))
+    good = make_entry(m=16)
+    found, other = bring(store, change(make_entry()), good, replace=True)
     assert found.state is State.INVALID and told in found.reason
-    assert store.entries() == []
+    assert other.state is State.NEW and [entry.key for entry in store.entries()] == [good.key]
 
 
 def test_an_import_that_is_killed_half_way_leaves_nothing(tmp_path: Path, make_entry: MakeEntry) -> None:
