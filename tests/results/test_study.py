@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes import BASELINE, EIGHT_GPUS, LIMITS, evaluation_of, latency_of
+from fakes import BASELINE, EIGHT_GPUS, LIMITS, begun, evaluation_of, latency_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
@@ -15,7 +15,7 @@ from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.results.study import Study, finished
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 Tuned = Callable[..., Entry]
 
@@ -138,8 +138,7 @@ def test_a_report_is_of_the_regime_tuned_for(store: Store) -> None:
 def test_a_winner_that_no_look_up_serves_is_called_so(store: Store, regime: Regime, served: bool) -> None:
     """A graph of the library's own calls, which earlier versions let win; it wins nothing back from itself."""
     found = workload("all_gather_gemm")
-    key = CacheKey.of(Task(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS), regime)
-    study = store.study(key, provenance_of(found), seed=0, space_size=3)
+    study = begun(store, found, Task(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS), regime)
     own, limits = latency_of(100.0), {"gemm": latency_of(80.0)}
     store.finish(study.id, Winner(Config({"mode": "bsp", "launch": "graph"}), own, {"bsp graph": own}, limits))
     report = finished(store, store.entries()[0], found)

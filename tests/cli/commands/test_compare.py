@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, Bench
+from fakes import EIGHT_GPUS, Bench, begun
 
 from autotune.config import Config
-from autotune.db import CacheKey, Store, TrialRecord, Winner
+from autotune.db import Store, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome, Regime
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
 OTHER_GPUS = dataclasses.replace(EIGHT_GPUS, device="NVIDIA H100")
@@ -36,9 +36,8 @@ def stored(
 ) -> Path:  # fmt: skip
     """A finished study of that size; its finals are rounds of the winner, or of that latency, and ``beside`` of OLD."""
     problem = FOUND.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": world_size})
-    provenance = dataclasses.replace(provenance_of(FOUND), **versions)
     with Store.open(file) as store:
-        study = store.study(CacheKey.of(Task(problem, machine), regime), provenance, seed=0, space_size=9)
+        study = begun(store, FOUND, Task(problem, machine), regime, **versions)
         for one, rounds in ((WON if latency else config, medians), (OLD, beside)):
             for number, each in enumerate(rounds):
                 measured = Evaluation(Outcome.MEASURED, latency=each if isinstance(each, Latency) else in_rounds(each))

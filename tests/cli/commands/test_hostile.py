@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fakes import EIGHT_GPUS, Bench, evaluation_of, latency_of
+from fakes import EIGHT_GPUS, Bench, begun, evaluation_of, latency_of
 from markdown_it import MarkdownIt
 
 from autotune.config import Config
@@ -78,7 +78,7 @@ def test_a_bad_file_does_no_harm_and_stores_nothing(gpus: Bench, tmp_path: Path,
     strange = Machine("cuda", "NVIDIA X1", "sm_170", 8, 200, 300 * 1024, 50 << 20, "nvlink")
     problem = FOUND.problem_type.from_dict(PROBLEM)
     with Store.open() as store:
-        study = store.study(CacheKey.of(Task(problem, strange)), provenance_of(FOUND), seed=0, space_size=1)
+        study = begun(store, FOUND, Task(problem, strange))
         winner = FOUND.default_config(Task(problem, EIGHT_GPUS))
         store.finish(study.id, Winner(winner, latency_of(400.0, 8), {"bsp": latency_of(530.0, 8)}))
     values = json.loads(gpus.tune("export").stdout)

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, Bench, formula, latency_of
+from fakes import EIGHT_GPUS, Bench, begun, formula, latency_of
 
 from autotune.config import Config
-from autotune.db import CacheKey, Store, Winner
+from autotune.db import Store, Winner
 from autotune.outcome import DEFAULT_REGIME, Outcome, Regime
 from autotune.ranks.protocol import Failed, Turn
 from autotune.task import Task
 from autotune.taxes import measure
 from autotune.taxes.result import Taxes
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 SIZES: dict[str, list[str]] = {
     "all-gather-gemm": ["--m", "4096"], "gemm-reduce-scatter": [], "gemm-all-reduce": [], "flash-decode": [],
@@ -32,20 +32,13 @@ def _cold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measure.WARMED, "gpu", 0.0)
 
 
-def tuned(
-    bench: Bench, name: str, winner: Config | None = None, stale: bool = False, regime: Regime = DEFAULT_REGIME
-) -> None:
+def tuned(bench: Bench, name: str, winner: Config | None = None, regime: Regime = DEFAULT_REGIME) -> None:
     found = workload(name)
-    problem = found.default_problem(bench.machine, 8)
+    task = Task(found.default_problem(bench.machine, 8), bench.machine)
+    fused = next(config for config in found.first_configs(task) if config["mode"] in found.overlapping)
+    config = winner or fused.replace(num_stages=3)  # the fake gang fails at 6
     with Store.open() as store:
-        provenance = provenance_of(found)
-        if stale:
-            provenance = type(provenance)(**{**vars(provenance), "source_hash": "before"})
-        study = store.study(CacheKey.of(Task(problem, bench.machine), regime), provenance, seed=0, space_size=1)
-        first = found.first_configs(Task(problem, bench.machine))
-        fused = next(config for config in first if config["mode"] in found.overlapping)
-        config = winner or fused.replace(num_stages=3)  # the fake gang fails at 6
-        store.finish(study.id, Winner(config, latency_of(formula(config))))
+        store.finish(begun(store, found, task, regime).id, Winner(config, latency_of(formula(config))))
 
 
 @pytest.mark.parametrize("name", SIZES)
