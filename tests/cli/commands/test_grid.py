@@ -79,7 +79,6 @@ def test_sizes_between_are_verified_with_the_configs_of_both_neighbours(bench: B
 @pytest.mark.parametrize(
     ("name", "words", "along"),
     [
-        ("flash-decode", ("--batch", "1..16", "--kv-len", "8192"), {"batch": range(1, 17)}),
         ("flash-decode", ("--batch", "2", "--kv-len", "1024..16384"), {"kv_len": range(1024, 16385, 97)}),
         ("moe-dispatch-gemm", ("--tokens", "1..64"), {"tokens": range(1, 65)}),
         ("flash-decode", ("--batch", "1..4", "--kv-len", "1024..4096"), {"batch": (1, 2, 4), "kv_len": (1024, 2900)}),

@@ -14,19 +14,13 @@ from typing import Any
 
 import pytest
 from sample import KEY, PROVENANCE, TRIAL, WINNER
+from studies import refusal
 
 from autotune.db import Store
 from autotune.db.engines.sqlite import locked
 from autotune.errors import StoreError
 
 Unprivileged = Callable[[Callable[[], str]], str]
-
-
-def refusal(place: str | Path, *, create: bool = True) -> str:
-    with pytest.raises(StoreError) as caught:
-        Store.open(place, create=create)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def fill(path: Path, trials: int) -> None:

@@ -1,13 +1,16 @@
-"""Helpers of the store's tests: a new study, and moments that are just past."""
+"""A new study, a moment that is just past, a database that is refused."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pytest
 from sample import KEY, PROVENANCE
 from sqlalchemy import URL
 
 from autotune.db import CacheKey, Provenance, Store, StudyRecord
+from autotune.errors import StoreError
 
 
 def begin(store: Store, key: CacheKey = KEY, provenance: Provenance = PROVENANCE) -> StudyRecord:
@@ -20,3 +23,11 @@ def just_now(moment: datetime | None) -> bool:
 
 def as_text(url: URL) -> str:
     return url.render_as_string(hide_password=False)
+
+
+def refusal(place: str | Path, *, create: bool = True) -> str:
+    """The one line with which opening is refused."""
+    with pytest.raises(StoreError) as caught:
+        Store.open(place, create=create)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
