@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 from sample import KEY
-
-from autotune.db.records import columns, parted
 
 
 def test_differences_descend_into_the_problem() -> None:
@@ -26,23 +23,6 @@ def test_differences_descend_into_the_problem() -> None:
 def test_the_world_size_is_one_difference() -> None:
     other = dataclasses.replace(KEY, problem=KEY.problem.replace('"world_size":8', '"world_size":4'), world_size=4)
     assert KEY.differences(other) == {"world_size": ("8", "4")}
-
-
-@pytest.mark.parametrize(
-    ("changes", "device", "alike"),
-    [
-        ({"m": 8192}, "NVIDIA H200", True),
-        ({"m": 8192}, "NVIDIA H100", False),
-        ({"n": 14336}, "NVIDIA H200", False),
-    ],
-)
-def test_keys_are_equal_besides_what_they_may_differ_in(changes: dict[str, int], device: str, alike: bool) -> None:
-    problem = json.dumps(json.loads(KEY.problem) | changes, sort_keys=True, separators=(",", ":"))
-    other = dataclasses.replace(KEY, problem=problem, device=device)
-    [(size, besides), (there, others)] = (parted(columns(each), ["m"]) for each in (KEY, other))
-    assert (besides == others) is alike
-    assert (*size, *there) == (4096, changes.get("m", 4096))
-    assert (set(KEY.differences(other)) <= {"m"}) is alike
 
 
 @pytest.mark.parametrize("problem", ['{"n":1,"m":1}', "[1]", ""])
