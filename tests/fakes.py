@@ -20,14 +20,15 @@ from typer.testing import CliRunner, Result
 
 from autotune.cli import app, session
 from autotune.config import Config
+from autotune.db import CacheKey, Store, StudyRecord
 from autotune.machine import INTERPRETER, Machine
-from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome
+from autotune.outcome import DEFAULT_REGIME, Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
 from autotune.tuning.search import proposer
-from autotune.workloads import Workload, names, registry
+from autotune.workloads import Workload, names, provenance_of, registry
 
 LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
@@ -258,3 +259,9 @@ def search_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few candidates for each proposal: how good they are is the matter of the search's own tests."""
     monkeypatch.setattr(proposer, "WALKS", 10)
     monkeypatch.setattr(proposer, "PREDICTED_DRAWS", 10)
+
+
+def begun(store: Store, found: Workload, task: Task[Any], regime: str = DEFAULT_REGIME, **versions: str) -> StudyRecord:
+    """A study of a problem, by today's sources and versions beside those given."""
+    provenance = replace(provenance_of(found), **versions)
+    return store.study(CacheKey.of(task, regime), provenance, seed=0, space_size=1000)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from typer.testing import CliRunner
 
 from autotune import settings
-from autotune.cli import app
 from autotune.errors import InputError
 from autotune.settings import Setting
 
@@ -47,13 +43,3 @@ def test_anything_else_is_refused(setting: Setting[object], text: str, monkeypat
     with pytest.raises(InputError) as told:
         setting.value()
     assert f"{setting.name}={text!r}" in str(told.value) and setting.allowed in str(told.value)
-
-
-def test_on_the_command_line_it_is_one_line_before_anything_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AUTOTUNE_HEAP_BYTES", "x")
-    small = ("all-gather-gemm", "--m", "32", "--n", "64", "--k", "64", "--db", str(tmp_path / "cache.db"))
-    done = CliRunner().invoke(app.build(), small)
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("tune: ")]
-    assert (done.exit_code, done.stdout) == (2, "") and "AUTOTUNE_HEAP_BYTES" in line

@@ -33,7 +33,6 @@ FIVE = (
 
 
 def parts(text: str) -> set[str]:
-    """The file's functions and what is between them."""
     return set(text.split("\n\n\n"))
 
 

@@ -14,11 +14,9 @@ import fakes
 import outside
 import pytest
 from every_mode import whole
-from fakes import LAPTOP, Bench, FakeScreen
+from fakes import LAPTOP, bench_of
 from listed import LIST
 from scripts import run_script
-
-from autotune.cli import session
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -29,13 +27,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalon
 
 
 def test_it_shares_no_code_with_the_tuner() -> None:
-    looked_up = {
-        "autotune.machine",
-        "autotune.task",
-        "autotune.settings",
-        "autotune.runtime.lookup",
-        "autotune.workloads",
-    }
+    looked_up = {f"autotune.{name}" for name in ("machine", "task", "settings", "runtime.lookup", "workloads")}
     benches = {"arguments", "tables", *(path.stem for path in FILES)}
     allowed = {"autotune", "autotune.model_runs.clock", *looked_up, *benches}
     for path in FILES:
@@ -52,28 +44,12 @@ def test_it_shares_no_code_with_the_tuner() -> None:
 
 
 def tuned(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The toy problem of GEMM + reduce-scatter as a finished study, with made-up latencies."""
     monkeypatch.setattr(fakes, "BASELINE", 5000.0)  # else the library's way would win
-    monkeypatch.setattr(session, "machine", lambda: LAPTOP)
-    bench = Bench(LAPTOP)
-    monkeypatch.setattr(session, "make_gang", bench.make_gang)
-    monkeypatch.setattr(session, "make_screen", FakeScreen)
+    bench = bench_of(LAPTOP, monkeypatch, database.parent)
     words = [
-        "--m",
-        "8",
-        "--n",
-        "32",
-        "--k",
-        "32",
-        "--dtype",
-        "fp32",
-        "--world-size",
-        "2",
-        "--trials",
-        "3",
-        "--effort",
-        "quick",
-    ]
+        "--m", "8", "--n", "32", "--k", "32", "--dtype", "fp32", "--world-size", "2", "--trials", "3",
+        "--effort", "quick",
+    ]  # fmt: skip
     done = bench.tune("gemm-reduce-scatter", *words, "--db", str(database))
     assert done.exit_code == 0, done.output
 

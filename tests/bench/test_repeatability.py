@@ -16,7 +16,6 @@ SCRIPT = ROOT / "bench/repeatability.py"
 
 
 def entry(median: float, mode: str) -> dict[str, Any]:
-    """The fields of ``tune --json`` that the bench reads."""
     speedups = {"bsp eager": {"value": 130 / median, "error": 0.0}, "bsp graph": {"value": 120 / median, "error": 0.0}}
     return {
         "latency": {"median": median}, "baselines": {}, "speedups": speedups, "config": {"mode": mode}, "trials": 40,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import results
 import winners
-from fakes import LAPTOP, Bench, FakeScreen
+from fakes import LAPTOP, bench_of
 from listed import LIST, selected
 from results import PAGES, Run
 from results_table import Setting
@@ -20,7 +20,6 @@ from results_text import names_on, replaced
 from scripts import run_script
 from steps import JSON, LONGEST, Folder, Step, run_all
 
-from autotune.cli import session
 from autotune.machine import machine, versions
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +100,6 @@ def test_the_list_is_selected_from_by_name_and_field() -> None:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine, asked for in this process."""
     place = {"machine": asdict(machine()), "versions": versions()}
     monkeypatch.setattr(results, "here", lambda: place)
 
@@ -123,10 +121,7 @@ def test_a_toy_is_measured_and_written_once(
     tmp_path: Path, here: None, pages_stay: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process, on ranks that only seem to measure."""
-    bench = Bench(LAPTOP)
-    monkeypatch.setattr(session, "machine", lambda: LAPTOP)
-    monkeypatch.setattr(session, "make_gang", bench.make_gang)
-    monkeypatch.setattr(session, "make_screen", FakeScreen)
+    bench = bench_of(LAPTOP, monkeypatch, tmp_path)
     monkeypatch.setattr(winners, "tune", lambda words: bench.json("grid", *words))
 
     def process(folder: Folder, step: Step, command: list[str], limit: float) -> str:

@@ -49,7 +49,6 @@ def test_a_dispatch_by_torchs_exchange_has_the_rows_of_the_plan(world_size: int,
 
 @pytest.fixture
 def alone() -> Iterator[None]:
-    """A process group of this process."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -71,7 +70,6 @@ class Operation(rivals.Rivals):
 
 
 def giving(result: torch.Tensor) -> Callable[[Any], Callable[[], torch.Tensor]]:
-    """A rival with that result."""
     return lambda _: lambda: result
 
 

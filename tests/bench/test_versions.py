@@ -19,7 +19,6 @@ def compare(monkeypatch: pytest.MonkeyPatch, *words: str, before: Path = ROOT) -
 def test_ranks_of_two_checkouts_measure_in_turns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of real ones, the earlier of which lacks an operator."""
     for folder in ("autotune", "bench"):  # with what is compiled of them
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.json.gz"))
     package = tmp_path / "autotune" / "__init__.py"

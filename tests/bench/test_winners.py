@@ -15,7 +15,6 @@ GRID = ("gemm-all-reduce", "--m", "4,8")
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], code: int) -> None:
-    """Let ``tune grid`` end with a code and these rows."""
     done = subprocess.CompletedProcess([], code, json.dumps(rows) if rows else "")
     monkeypatch.setattr(subprocess, "run", lambda *words, **options: done)
 

@@ -15,7 +15,6 @@ from fakes import EIGHT_GPUS, LAPTOP, Bench, bench_of
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """A machine of eight GPUs."""
     return bench_of(EIGHT_GPUS, monkeypatch, tmp_path)
 
 

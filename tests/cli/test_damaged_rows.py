@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, Bench, FakeScreen
+from fakes import EIGHT_GPUS, Bench, bench_of
 
-from autotune.cli import session
 from autotune.cli.commands import fleet
 from autotune.db.models import Base
 
@@ -42,9 +41,8 @@ TABLES = [table.name for table in Base.metadata.sorted_tables]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """With a database that has rows in every table."""
     here = tmp_path_factory.mktemp("damaged")
-    bench = Bench(EIGHT_GPUS)
     with pytest.MonkeyPatch.context() as patched:
-        prepare(bench, patched, here)
+        bench = prepare(patched, here)
         assert bench.tune(*NAME, "--trials", "24").exit_code == 0
         assert bench.tune("taxes", *NAME, "--rounds", "4").exit_code == 0
         with closing(sqlite3.connect(here / "cache.db")) as raw:
@@ -54,15 +52,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield here
 
 
-def prepare(bench: Bench, patched: pytest.MonkeyPatch, here: Path) -> None:
-    patched.setattr(session, "machine", lambda: EIGHT_GPUS)
-    patched.setattr(session, "make_gang", bench.make_gang)
-    patched.setattr(session, "make_screen", FakeScreen)
-    for name, value in {"AUTOTUNE_DB": str(here / "cache.db"), "COLUMNS": "200", "NO_COLOR": "1"}.items():
-        patched.setenv(name, value)
+def prepare(patched: pytest.MonkeyPatch, here: Path) -> Bench:
+    bench = bench_of(EIGHT_GPUS, patched, here)
     patched.chdir(here)
     patched.setattr(fleet, "examine", lambda name, url: None)
     (here / "problems.yaml").write_text(LIST)
+    return bench
 
 
 def columns(table: str) -> list[str]:
@@ -95,10 +90,9 @@ def cases_of_make_test(table: str) -> list[tuple[str, str, Any, list[str]]]:
 
 
 def damaged(folder: Path, table: str, cases: Iterable[tuple[str, str, Any, list[str]]]) -> list[str]:
-    """What goes wrong, by case."""
-    bench, faults = Bench(EIGHT_GPUS), []
+    faults = []
     with pytest.MonkeyPatch.context() as patched:
-        prepare(bench, patched, folder)
+        bench = prepare(patched, folder)
         for column, sql, value, words in cases:
             for old in folder.glob("cache.db*"):
                 old.unlink()
@@ -119,20 +113,3 @@ def test_a_damaged_value_ends_no_command_in_a_traceback(folder: Path, table: str
 @pytest.mark.parametrize("table", TABLES)
 def test_no_damaged_value_ends_any_command_in_a_traceback(folder: Path, table: str) -> None:
     assert damaged(folder, table, cases(table)) == []
-
-
-KNOWN = [
-    ("tuning_studies", "state", "paused", ["fleet", "problems.yaml", "--status"]),
-    ("tuning_studies", "lease", b"\xff\x00", ["fleet", "problems.yaml", "--stop"]),
-    ("tuning_studies", "heartbeat", "a word", ["fleet", "problems.yaml"]),
-    ("tuning_trials", "by_rank", "[]", ["report", *NAME]),
-    ("tuning_trials", "config", '{"block_m":65,"mode":"push"}', ["report", *NAME]),
-]
-
-
-@pytest.mark.parametrize(("table", "column", "value", "words"), KNOWN)
-def test_one_damaged_row_costs_itself_alone(
-    folder: Path, table: str, column: str, value: Any, words: list[str]
-) -> None:  # fmt: skip
-    """The commonest ones: a later version's word, bytes, a config outside the space."""
-    assert damaged(folder, table, [(column, "?", value, words)]) == []

@@ -28,7 +28,6 @@ PAGES_OF_GROUPS = {f"{name}-workload" for name in GROUPS}
 
 
 def page(words: tuple[str, ...]) -> str:
-    """The output of ``tune WORDS --help``."""
     result = CliRunner().invoke(app.build(), [*words, "--help"], prog_name="tune", env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     return "\n".join(line.rstrip() for line in result.stdout.strip("\n").splitlines()) + "\n"

@@ -63,7 +63,6 @@ def run(commands: list[tuple[list[str], dict[str, str]]]) -> list[dict[str, Any]
 
 
 def test_commands_and_completion_import_what_they_need() -> None:
-    """By Tab commands, options and values are completed."""
     quick = [(words, {}) for words in HELPED] + [([], tab_after(words)) for words, _ in COMPLETED]
     found = run([*quick, (["list"], {"_TUNE_COMPLETE": ""})])
     assert {each["code"] for each in found} <= {0, None}

@@ -58,12 +58,3 @@ def test_a_log_has_a_line_for_each_message_and_ends_with_its_command(
     assert told[1:] == ["WARNING damaged\\x07\\nrow", "INFO going on"]
     stderr = capsys.readouterr().err
     assert "tune: warning: damaged\\x07\nrow\n" in stderr and stderr.endswith("tune: going on\n")
-
-
-def test_within_a_workload_s_prints_data_goes_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):
-        with output.prints_apart(), output.prints_apart():
-            print("a print of theirs")
-            output.data("ours")
-    output.data("later")
-    assert capsys.readouterr() == ("ours\nours\nlater\n", "a print of theirs\n" * 2)

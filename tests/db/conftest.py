@@ -7,26 +7,22 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import URL
 
-from autotune.config import Config
-from autotune.db import CacheKey, Provenance, Roofline, Routed, Store, TrialRecord, Winner
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.db import Store
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 from postgres_server import empty_database, server  # noqa: F401
-from studies import begin
+from studies import as_text, begin
 
 NOBODY = 65534
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The path of a database that does not exist yet."""
     return tmp_path / "cache.db"
 
 
@@ -58,8 +54,7 @@ def store_url(request: pytest.FixtureRequest, path: Path) -> Iterator[URL]:
 
 @pytest.fixture
 def store(store_url: URL) -> Iterator[Store]:
-    """The same, open."""
-    with Store.open(store_url.render_as_string(hide_password=False)) as opened:
+    with Store.open(as_text(store_url)) as opened:
         yield opened
 
 
@@ -71,58 +66,8 @@ def sqlite_store(path: Path, empty_file: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def key() -> CacheKey:
-    """A key as the tuner makes them."""
-    return CacheKey(
-        workload="all_gather_gemm",
-        problem='{"dtype":"bf16","k":8192,"m":4096,"n":28672,"world_size":8}',
-        world_size=8,
-        device="NVIDIA H200",
-        arch="sm_90",
-        interconnect="nvlink",
-    )
-
-
-@pytest.fixture
-def provenance() -> Provenance:
-    """A provenance as the tuner makes them."""
-    return Provenance(source_hash="abc", space="f00d", triton="3.6.0", iris="0.0.0", torch="2.11.0", driver="580.1")
-
-
-@pytest.fixture
-def study(store: Store, key: CacheKey, provenance: Provenance) -> int:
-    """The number of a study that has begun."""
-    return begin(store, key, provenance).id
-
-
-@pytest.fixture
-def latency() -> Latency:
-    """A latency with every field set that a trial's has."""
-    return Latency(
-        median=408.25, low=401.5, high=419.125, skew=3.5, iterations=50, by_rank=(405.0, 408.25), host=17.5,
-        isolated=431.0,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def trial(latency: Latency) -> TrialRecord:
-    """A measured trial with every field set."""
-    evaluation = Evaluation(Outcome.MEASURED, "", latency, error=0.0017, seconds={"compile": 1.5, "measure": 0.25})
-    return TrialRecord(
-        Config({"mode": "push", "tile_m": 128, "split": True}), evaluation, source="sampler", number=7, predicted=391.5
-    )
-
-
-@pytest.fixture
-def winner(trial: TrialRecord, latency: Latency) -> Winner:
-    """A winner with every field set."""
-    slower = Latency(530.0, 525.0, 540.0, 2.0, 50)
-    best = replace(latency, rounds=(408.0, 408.5), host_rounds=(17.0, 18.0), isolated_rounds=(430.0, 432.0))
-    best = replace(best, host_overhead=4.5, isolated_overhead=6.25)
-    roofline = Roofline({"flops": 7.5e8, "memory": 4e6}, {"flops": 330.25, "links": 0.0})
-    baselines = {"eager": slower, "graph": replace(slower, rounds=(529.0, 531.0))}
-    routings = {"zipf 1": Routed(best, {"graph": slower}), "one expert": Routed(best)}
-    return Winner(trial.config, best, baselines, limits={"gemm": latency}, roofline=roofline, routings=routings)
+def study(store: Store) -> int:
+    return begin(store).id
 
 
 @pytest.fixture

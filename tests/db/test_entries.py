@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from sample import KEY, PROVENANCE, TRIAL, WINNER
 from sqlalchemy import event
 from studies import begin, just_now
 
 from autotune.config import Config
-from autotune.db import CacheKey, Provenance, Store, StudyRecord, TrialRecord, Winner, rows
+from autotune.db import Store, StudyRecord, Winner, rows
 
 
 def finish(store: Store, study: StudyRecord, winner: Winner, **changes: str) -> Winner:
@@ -18,38 +19,34 @@ def finish(store: Store, study: StudyRecord, winner: Winner, **changes: str) -> 
     return named
 
 
-def test_finishing_makes_the_entry(
-    store: Store, study: int, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
-) -> None:
+def test_finishing_makes_the_entry(store: Store, study: int) -> None:
     for _ in range(3):
-        store.record(study, trial)
-    assert store.entries() == [] and store.entry(key, provenance) is None
-    store.finish(study, winner)
-    entry = store.entry(key, provenance)
+        store.record(study, TRIAL)
+    assert store.entries() == [] and store.entry(KEY, PROVENANCE) is None
+    store.finish(study, WINNER)
+    entry = store.entry(KEY, PROVENANCE)
     assert entry is not None and store.entries() == [entry]
     found = (entry.key, entry.provenance, entry.winner, entry.study_id, entry.trials)
-    assert found == (key, provenance, winner, study, 3)
+    assert found == (KEY, PROVENANCE, WINNER, study, 3)
     assert just_now(entry.finished_at)
-    assert store.entry(key, dataclasses.replace(provenance, torch="2.12.0")) is None
-    assert store.entry(dataclasses.replace(key, world_size=4), provenance) is None
+    assert store.entry(KEY, dataclasses.replace(PROVENANCE, torch="2.12.0")) is None
+    assert store.entry(dataclasses.replace(KEY, world_size=4), PROVENANCE) is None
 
 
-def test_entries_come_newest_first_by_workload_and_device(
-    store: Store, key: CacheKey, provenance: Provenance, winner: Winner
-) -> None:
-    keys = [key, dataclasses.replace(key, workload="flash_decode"), dataclasses.replace(key, device="MI300X")]
+def test_entries_come_newest_first_by_workload_and_device(store: Store) -> None:
+    keys = [KEY, dataclasses.replace(KEY, workload="flash_decode"), dataclasses.replace(KEY, device="MI300X")]
     for each in keys:
-        store.finish(begin(store, each, provenance).id, winner)
-    begin(store, dataclasses.replace(key, arch="sm_100"), provenance)
+        store.finish(begin(store, each).id, WINNER)
+    begin(store, dataclasses.replace(KEY, arch="sm_100"))
     assert [entry.key for entry in store.entries()] == keys[::-1]
     assert [entry.key for entry in store.entries("all_gather_gemm")] == [keys[2], keys[0]]
     assert [entry.key for entry in store.entries(device="MI300X")] == [keys[2]]
     assert store.entries("flash_decode", "MI300X") == []
 
 
-def test_entries_take_one_query(store: Store, key: CacheKey, provenance: Provenance, winner: Winner) -> None:
+def test_entries_take_one_query(store: Store) -> None:
     for world_size in (2, 4, 8):
-        store.finish(begin(store, dataclasses.replace(key, world_size=world_size), provenance).id, winner)
+        store.finish(begin(store, dataclasses.replace(KEY, world_size=world_size)).id, WINNER)
     statements: list[str] = []
 
     def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
@@ -60,47 +57,41 @@ def test_entries_take_one_query(store: Store, key: CacheKey, provenance: Provena
     assert [each for each in statements if not each.startswith(("BEGIN", "SET"))] == [statements[-1]]
 
 
-def test_nearest_is_the_entry_with_the_fewest_differences(
-    store: Store, key: CacheKey, provenance: Provenance, winner: Winner
-) -> None:
-    assert store.nearest(key) is None
-    far = dataclasses.replace(key, device="MI300X", arch="gfx942", interconnect="xgmi")
-    near = dataclasses.replace(key, problem=key.problem.replace("4096", "8192"))
-    another = dataclasses.replace(key, workload="flash_decode")
+def test_nearest_is_the_entry_with_the_fewest_differences(store: Store) -> None:
+    assert store.nearest(KEY) is None
+    far = dataclasses.replace(KEY, device="MI300X", arch="gfx942", interconnect="xgmi")
+    near = dataclasses.replace(KEY, problem=KEY.problem.replace("4096", "8192"))
+    another = dataclasses.replace(KEY, workload="flash_decode")
     for each in (near, far, another):
-        store.finish(begin(store, each, provenance).id, winner)
-    found = store.nearest(key)
+        store.finish(begin(store, each).id, WINNER)
+    found = store.nearest(KEY)
     assert found is not None
-    assert key.differences(found.key) == {"m": ("4096", "8192")}
+    assert KEY.differences(found.key) == {"m": ("4096", "8192")}
     stale = store.nearest(near)
     assert stale is not None and stale.key == near
 
 
-def test_a_clock_that_is_set_back_serves_no_older_winner(
-    store: Store, key: CacheKey, provenance: Provenance, winner: Winner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale = dataclasses.replace(provenance, torch="1.0")
-    first = begin(store, key, provenance)
-    finish(store, first, winner, by="first")
+def test_a_clock_that_is_set_back_serves_no_older_winner(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = dataclasses.replace(PROVENANCE, torch="1.0")
+    first = begin(store)
+    finish(store, first, WINNER, by="first")
     store.forget(first.id)
     monkeypatch.setattr(rows, "now", lambda: "2001-01-01T00:00:00+00:00")
-    newer = finish(store, begin(store, key, provenance), winner, by="second")
+    newer = finish(store, begin(store), WINNER, by="second")
     assert [entry.winner for entry in store.entries()] == [newer]
-    newest = finish(store, begin(store, key, stale), winner, by="third")
+    newest = finish(store, begin(store, KEY, stale), WINNER, by="third")
     assert [entry.winner for entry in store.entries()] == [newest, newer], "in the order in which they finished"
 
 
-def test_a_superseded_study_that_finishes_later_is_not_served(
-    store: Store, key: CacheKey, provenance: Provenance, winner: Winner
-) -> None:
-    slow = begin(store, key, provenance)
+def test_a_superseded_study_that_finishes_later_is_not_served(store: Store) -> None:
+    slow = begin(store)
     store.forget(slow.id)
-    quick = begin(store, key, provenance)
-    better = finish(store, quick, winner, by="the one in its place")
-    finish(store, slow, winner, by="the superseded one")
+    quick = begin(store)
+    better = finish(store, quick, WINNER, by="the one in its place")
+    finish(store, slow, WINNER, by="the superseded one")
     assert [entry.winner for entry in store.entries()] == [better]
-    found = store.entry(key, provenance)
+    found = store.entry(KEY, PROVENANCE)
     assert found is not None and found.winner == better
     store.forget(quick.id)
-    begin(store, key, provenance)
+    begin(store)
     assert [entry.winner for entry in store.entries()] == [better], "until the next one finishes"

@@ -6,18 +6,19 @@ import dataclasses
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from sample import KEY, PROVENANCE, TRIAL, WINNER
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
+from autotune.db import Entry, Store
 from autotune.errors import StoreError
 
 LONG_AGO = datetime(2025, 3, 4, 5, 6, 7, 890, tzinfo=UTC)
 
 
 @pytest.fixture
-def entry(key: CacheKey, provenance: Provenance, winner: Winner) -> Entry:
+def entry() -> Entry:
     """An entry as another fleet's file would hold it."""
-    return Entry(key, provenance, winner, study_id=77, finished_at=LONG_AGO, trials=250, seed=3, space_size=5832)
+    return Entry(KEY, PROVENANCE, WINNER, study_id=77, finished_at=LONG_AGO, trials=250, seed=3, space_size=5832)
 
 
 def test_an_adopted_entry_is_served_with_every_field(store: Store, entry: Entry) -> None:
@@ -42,10 +43,10 @@ def test_adopting_many_keeps_their_order_after_what_was_there(store: Store, entr
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_what_is_there_is_replaced_only_when_asked_to_and_kept_even_then(
-    store: Store, entry: Entry, trial: TrialRecord, finished: bool
+    store: Store, entry: Entry, finished: bool
 ) -> None:
     ours = store.study(entry.key, entry.provenance, seed=1, space_size=5832)
-    store.record(ours.id, trial)
+    store.record(ours.id, TRIAL)
     if finished:
         store.finish(ours.id, dataclasses.replace(entry.winner, config=Config({"mode": "pull"})))
     with pytest.raises(StoreError, match=f"study {ours.id} "):
@@ -54,7 +55,7 @@ def test_what_is_there_is_replaced_only_when_asked_to_and_kept_even_then(
     adopted = store.adopt(entry, replace=True)
     assert store.entries()[0].study_id == adopted.id
     assert [study.state for study in store.studies()] == ["superseded", "finished"]
-    assert store.trials(ours.id) == [trial]
+    assert store.trials(ours.id) == [TRIAL]
 
 
 def test_an_imported_study_that_is_tuned_further_here_is_a_result_of_here(store: Store, entry: Entry) -> None:
@@ -65,6 +66,6 @@ def test_an_imported_study_that_is_tuned_further_here_is_a_result_of_here(store:
     assert found.finished_at > entry.finished_at
 
 
-def test_trials_recorded_after_an_import_are_counted_on_top(store: Store, entry: Entry, trial: TrialRecord) -> None:
-    store.record(store.adopt(entry).id, trial)
+def test_trials_recorded_after_an_import_are_counted_on_top(store: Store, entry: Entry) -> None:
+    store.record(store.adopt(entry).id, TRIAL)
     assert store.entries()[0].trials == 251

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from sample import TRIAL
 from studies import begin
 
-from autotune.db import CacheKey, Provenance, Store, TrialRecord
+from autotune.db import Store, TrialRecord
 
 LOCKS = ("acquire", "release", "__enter__", "__exit__")
 """Python handles no signal between these and the block that they guard."""
@@ -41,24 +42,22 @@ class CtrlC:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupted_write_keeps_no_lock(
-    path: Path, key: CacheKey, provenance: Provenance, trial: TrialRecord
-) -> None:  # fmt: skip
+def test_an_interrupted_write_keeps_no_lock(path: Path) -> None:
     with Store.open(path) as store:
-        study = begin(store, key, provenance).id
+        study = begin(store).id
         whole = CtrlC()
         for _ in range(2):  # the first one fills caches
             whole.moments = 0
-            whole.during(store, study, trial)
+            whole.during(store, study, TRIAL)
         with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
             for moment in range(1, whole.moments, 3):  # more than ten of them would leave a lock
-                CtrlC(moment).during(store, study, trial)
+                CtrlC(moment).during(store, study, TRIAL)
                 other.execute("BEGIN IMMEDIATE")
                 other.execute("ROLLBACK")
         before = store.trials(study)
         assert 0 < len(before) < whole.moments
-        store.record(study, trial)
-        assert [each == trial for each in store.trials(study)] == [True] * (len(before) + 1)
+        store.record(study, TRIAL)
+        assert [each == TRIAL for each in store.trials(study)] == [True] * (len(before) + 1)
         other_thread = threading.Thread(target=store.trials, args=(study,), daemon=True)
         other_thread.start()
         other_thread.join(10)

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from sample import TRIAL, WINNER
 
-from autotune.db import Held, Lease, Store, TrialRecord, Winner
+from autotune.db import Held, Lease, Store
 from autotune.db.lease import LONGEST_PAUSE, SILENT_SECONDS, Silence
 from autotune.errors import StoreError
 
@@ -43,22 +44,20 @@ def test_a_silent_one_is_taken_over_and_learns_of_it(store: Store, study: int) -
     assert not store.beat(study, THERE) and store.beat(study, mine)
 
 
-def test_nothing_is_stored_under_a_lease_that_another_process_took(
-    store: Store, study: int, trial: TrialRecord, winner: Winner
-) -> None:
+def test_nothing_is_stored_under_a_lease_that_another_process_took(store: Store, study: int) -> None:
     mine = Lease.new()
     assert store.take_lease(study, mine) is None
-    store.record(study, trial, mine)
+    store.record(study, TRIAL, mine)
     seen = store.take_lease(study, THERE)
     assert store.take_lease(study, THERE, over=seen) is None
-    for write in (lambda: store.record(study, trial, mine), lambda: store.finish(study, winner, mine)):
+    for write in (lambda: store.record(study, TRIAL, mine), lambda: store.finish(study, WINNER, mine)):
         with pytest.raises(StoreError, match="4711"):
             write()
-    store.record(study, trial, THERE)
-    store.finish(study, winner, THERE)
+    store.record(study, TRIAL, THERE)
+    store.finish(study, WINNER, THERE)
     store.release(study, THERE)
     with pytest.raises(StoreError, match="another process"):
-        store.finish(study, winner, mine)
+        store.finish(study, WINNER, mine)
     assert len(store.trials(study)) == 2 and len(store.entries()) == 1
 
 
@@ -89,8 +88,6 @@ def test_another_users_process_that_proc_hides_is_known_by_its_silence_alone(mon
 
 
 class Clock:
-    """Stands for ``time`` in the module: it goes on when told to."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -133,16 +130,13 @@ def test_a_process_of_this_host_is_not_given_up_however_silent(monkeypatch: pyte
     assert listened(monkeypatch, [(5, gone)]) == gone
 
 
-@pytest.mark.parametrize("pid", [-1, 0, 2**70])
-def test_a_number_that_no_process_has_harms_nobody(pid: int) -> None:
-    held = Held(dataclasses.replace(Lease.new(), pid=pid).text, 1)
-    assert held.is_gone or not held.is_here
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"host": 1}', "[" * 100_000, '{"pid": "x"}'])
+@pytest.mark.parametrize("text", ["", "[" * 100_000, '{"pid": "x"}'])
 def test_a_damaged_lease_is_known_by_its_silence_alone(text: str) -> None:
     held = Held(text, 3)
     assert not held.is_here and not held.is_gone and str(held)
+    for pid in (-1, 0, 2**70):  # numbers that no process has
+        other = Held(dataclasses.replace(Lease.new(), pid=pid).text, 1)
+        assert other.is_gone or not other.is_here
 
 
 def test_a_lease_cannot_speak_to_the_terminal(store: Store, study: int) -> None:

@@ -6,10 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
+from sample import KEY, PROVENANCE
 from sqlalchemy import URL, create_engine
 
 from autotune.config import Config
-from autotune.db import CacheKey, Provenance, Store, Winner
+from autotune.db import Store, Winner
 from autotune.outcome import Latency, Regime
 
 OURS = Latency(100.0, 99.0, 101.0, 1.0, 9, host=120.0, isolated=300.0)
@@ -26,17 +27,15 @@ def rows_of(store_url: URL, what: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("regime", Regime)
-def test_a_winner_is_a_row_with_its_speedup_in_its_regime(
-    store_url: URL, store: Store, key: CacheKey, provenance: Provenance, regime: Regime
-) -> None:
-    of = dataclasses.replace(key, problem='{"M":512,"n":"x","x.dtype":"torch.float16"}', regime=regime.value)
+def test_a_winner_is_a_row_with_its_speedup_in_its_regime(store_url: URL, store: Store, regime: Regime) -> None:
+    of = dataclasses.replace(KEY, problem='{"M":512,"n":"x","x.dtype":"torch.float16"}', regime=regime.value)
     for _ in range(2):
-        study = store.study(of, provenance, seed=0, space_size=1)
+        study = store.study(of, PROVENANCE, seed=0, space_size=1)
         store.finish(study.id, Winner(Config({"mode": "push", "block_m": 64}), OURS, THEIRS))
         store.forget(study.id)
-    store.study(of, provenance, seed=0, space_size=1)
+    store.study(of, PROVENANCE, seed=0, space_size=1)
     assert rows_of(store_url, "study") == [], "superseded and running ones are left out"
-    study = store.study(dataclasses.replace(of, device="other"), provenance, seed=0, space_size=1)
+    study = store.study(dataclasses.replace(of, device="other"), PROVENANCE, seed=0, space_size=1)
     store.finish(study.id, Winner(Config({"mode": "push", "block_m": 64}), OURS, THEIRS))
     [(found, m, mode, ours, baseline, speedup)] = rows_of(
         store_url, "study, m, mode, microseconds, baseline_microseconds, speedup"
@@ -46,9 +45,7 @@ def test_a_winner_is_a_row_with_its_speedup_in_its_regime(
     assert speedup == pytest.approx(expected / OURS.of(regime))
 
 
-def test_without_baselines_there_is_no_speedup(
-    store_url: URL, store: Store, key: CacheKey, provenance: Provenance
-) -> None:
-    study = store.study(key, provenance, seed=0, space_size=1)
+def test_without_baselines_there_is_no_speedup(store_url: URL, store: Store) -> None:
+    study = store.study(KEY, PROVENANCE, seed=0, space_size=1)
     store.finish(study.id, Winner(Config({"mode": "push"}), OURS))
     assert rows_of(store_url, "speedup") == [(None,)]

@@ -50,5 +50,4 @@ def amd() -> FakeHost:
 
 @pytest.fixture
 def laptop() -> FakeHost:
-    """A machine without GPUs."""
     return FakeHost(INTERPRETED, files={"/dev/shm": ""}, cc=None)

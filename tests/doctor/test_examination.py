@@ -22,8 +22,6 @@ def test_a_healthy_machine_passes_every_check(vendor: str, request: pytest.Fixtu
 
 
 class Broken:
-    """A host on which everything fails."""
-
     def __init__(self, error: Exception) -> None:
         self._error = error
 
@@ -38,12 +36,7 @@ class Broken:
     "error",
     [
         RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported later"),
-        RuntimeError(),
-        OSError(5, "Input/output error"),
-        ImportError("torch"),
-        AttributeError("module 'torch' has no attribute 'cuda'"),
-        ValueError("not what was expected"),
-        KeyError("index"),
+        KeyError(),
         subprocess.TimeoutExpired("nvidia-smi", 20),
     ],
 )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from autotune.doctor import Host
+from autotune.db import Store
+from autotune.db.engines.sqlite import APPLICATION_ID
+from autotune.doctor import Host, Verdict
+from autotune.doctor.checks import storage
 from autotune.doctor.host import Mount
 from autotune.machine import H100
 
@@ -60,3 +66,35 @@ def test_files_that_are_no_text_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "folder").mkdir()
     assert list(Host().read(f"{tmp_path}/*").items()) == [(f"{tmp_path}/a", "1"), (f"{tmp_path}/b", "2")]
+
+
+def test_the_real_compiler_compiles_here_and_says_why_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))  # what is in there would not be compiled
+    host = Host()
+    assert host.compile_kernel(H100) == ""
+    assert "scale: " in host.compile_kernel(dataclasses.replace(H100, arch="sm_99"))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_real_database_is_looked_at_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "cache.db"
+    assert storage.database(Host(), str(path)).verdict is Verdict.FINE and not path.exists()
+    Store.open(path).close()
+    assert ", 0 trials" in storage.database(Host(), str(path)).found
+    old = tmp_path / "old.db"
+    with closing(sqlite3.connect(old)) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    before = old.read_bytes()
+    assert ", no tables yet" in storage.database(Host(), str(old)).found
+    assert old.read_bytes() == before
+    old.write_bytes(b"somebody's notes\n" * 100)
+    assert "is not a SQLite database" in storage.database(Host(), str(old)).found
+
+
+def test_the_real_disk_is_measured(tmp_path: Path) -> None:
+    mount = Host().mount(tmp_path / "not" / "made" / "yet")
+    assert mount.kind != "unknown" and mount.free > 0
+    assert Host().write_speed(tmp_path) > 0
+    assert list(tmp_path.iterdir()) == []

@@ -27,7 +27,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Of a SQLite file."""
     return str(tmp_path / "cache.db")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fakes import EIGHT_GPUS, latency_of
+from fakes import EIGHT_GPUS, begun, latency_of
 
 import autotune
 from autotune.config import Config
@@ -84,14 +84,11 @@ def far_lease() -> Lease:
 
 
 def dead_lease() -> Lease:
-    """Of a process of this host that has ended."""
     return dataclasses.replace(Lease.new(), started="another start")
 
 
 def lease(url: str, found: Asked, by: Lease, machine: Machine = EIGHT_GPUS) -> int:
-    """Have a process tune a problem; its study."""
     with Store.open(url) as store:
-        key = CacheKey.of(Task(found.problem, machine), found.regime)
-        study = store.study(key, provenance_of(WORKLOAD), seed=0, space_size=1)
+        study = begun(store, WORKLOAD, Task(found.problem, machine), found.regime)
         assert store.take_lease(study.id, by) is None
         return study.id

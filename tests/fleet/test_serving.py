@@ -11,17 +11,17 @@ from pathlib import Path
 
 import postgres_server
 import pytest
-from fakes import EIGHT_GPUS, latency_of
+from fakes import EIGHT_GPUS, begun, latency_of
 from sqlalchemy import URL, create_engine
 from typer.testing import CliRunner
 
 import autotune
 from autotune.cli import app
-from autotune.db import CacheKey, Store, Winner
+from autotune.db import Store, Winner
 from autotune.errors import StoreError
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 PAGE = Path(__file__).parents[2] / "docs" / "fleet.md"
 WORKLOAD = workload("all_gather_gemm")
@@ -38,8 +38,7 @@ def fresh() -> Iterator[None]:
 
 def finish(url: str) -> None:
     with Store.open(url) as store:
-        study = store.study(CacheKey.of(Task(PROBLEM, EIGHT_GPUS)), provenance_of(WORKLOAD), seed=0, space_size=1)
-        store.finish(study.id, Winner(CONFIG, latency_of(100.0, ranks=8)))
+        store.finish(begun(store, WORKLOAD, Task(PROBLEM, EIGHT_GPUS)).id, Winner(CONFIG, latency_of(100.0, ranks=8)))
 
 
 @pytest.fixture

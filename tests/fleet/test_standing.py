@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-from fakes import EIGHT_GPUS
+from fakes import EIGHT_GPUS, begun
 from small_fleet import WORKLOAD, Host, asked, dead_lease, far_lease, lease
 
 from autotune.db import CacheKey, Store
@@ -34,8 +32,7 @@ def test_each_problem_has_its_state(path: str) -> None:
 def test_other_versions_results_do_not_count(path: str) -> None:
     with Store.open(path) as store:
         for name, value in (("torch", "1.0"), ("source_hash", "0" * 16), ("driver", "1")):
-            provenance = dataclasses.replace(provenance_of(WORKLOAD), **{name: value})
-            store.study(CacheKey.of(Task(asked(16).problem, EIGHT_GPUS)), provenance, seed=0, space_size=1)
+            begun(store, WORKLOAD, Task(asked(16).problem, EIGHT_GPUS), **{name: value})
         assert [(row.device, row.state) for row in rows_of([asked(16)], store)] == [("NVIDIA H200", "waiting")], (
             "a driver is the host's"
         )

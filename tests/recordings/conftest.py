@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """A table of the reduced space."""
     from reduced_space import recorded
 
     return recorded(tmp_path_factory.mktemp("recorded"))

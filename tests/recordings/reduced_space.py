@@ -26,7 +26,6 @@ ALLOWED: dict[str, list[Value]] = {
 
 
 def recorded(folder: Path, gang: FakeGang | None = None, **options: Any) -> Recording:
-    """Recorded with the database in ``folder``."""
     screen: Any = FakeScreen(FOUND, Task(PROBLEM, EIGHT_GPUS))
     with Store.open(folder / "cache.db") as store:
         return record(

@@ -69,35 +69,23 @@ def test_a_recording_comes_back_and_writes_the_same_bytes(recording: Recording, 
     assert copy.read_bytes() == file.read_bytes()
 
 
-def test_it_is_compact(file: Path) -> None:
-    assert len(file.read_bytes()) < 40 * len(read(file).evaluations)
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         (lambda v: v.update(format="other"), "tune record"),
         (lambda v: v.update(version=2), "version 2"),
         (lambda v: v.pop("machine"), "machine: missing"),
-        (lambda v: v["machine"].pop("arch"), "arch"),
         (lambda v: v["machine"].update(gpus="eight"), "machine.gpus: expected an integer"),
-        (lambda v: v["machine"].update(device=4), "machine.device: expected text"),
         (lambda v: v["machine"].update(arch="sm_x"), "sm_x"),
-        (lambda v: v["machine"].update(compute_units=0), "compute_units"),
-        (lambda v: v["machine"].update(warp_size=0), "warp_size"),
         (lambda v: v["restriction"].update(tile=[4]), "tile"),
         (lambda v: v["parts"].update(gemm={"median": "fast"}), "parts.gemm.median: expected a number"),
-        (lambda v: v["parts"]["gemm"].update(median=0.0), "parts.gemm.median"),
         (without_rows, "no config that was measured"),
         (lambda v: v["columns"]["median"].pop(), "median"),
         (lambda v: v["columns"]["dimensions"].pop("mode"), "dimensions"),
         (lambda v: v["columns"]["outcome"].__setitem__(3, 99), "99"),
         (lambda v: v["columns"]["dimensions"]["mode"].__setitem__(0, 7), "index 7"),
-        (lambda v: v["columns"]["median"].__setitem__(0, -1.0), "columns.median.0"),
         (lambda v: v["columns"]["low"].__setitem__(0, None), "row 0 lacks low"),
         (lambda v: v["columns"]["low"].__setitem__(0, 1e9), "low .1000000000.0. is above high"),
-        (lambda v: v["outcomes"].__setitem__(0, "fine"), "'fine' is not a valid Outcome"),
-        (lambda v: v["columns"]["dimensions"]["launch"].__setitem__(1, 0), "row 1"),
     ],
 )
 def test_a_damaged_table_is_refused_with_what_is_wrong(file: Path, change: Callable[[Any], None], told: str) -> None:

@@ -21,11 +21,6 @@ PLAN = MeasurePlan()
 read = functools.cache(read_file)
 
 
-def test_there_are_measured_tables_of_four_gpus_of_two_and_of_one() -> None:
-    gpus = [read(path).machine.gpus for path in TABLES if read(path).origin == "measured"]
-    assert {each: gpus.count(each) for each in gpus} == {4: 7, 2: 2, 1: 4}
-
-
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name.split(".")[0])
 def test_every_config_replays_as_it_was_recorded(path: Path) -> None:
     table = read(path)

@@ -9,7 +9,6 @@ import pytest
 from fakes import EIGHT_GPUS, FakeGang, evaluation_of, formula
 from reduced_space import ALLOWED, FOUND, PROBLEM, recorded
 
-from autotune.db import Store
 from autotune.errors import InputError
 from autotune.outcome import Outcome
 from autotune.recordings.file import read, write
@@ -59,12 +58,6 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path: Path, recor
     assert resumed.evaluations == recording.evaluations
 
 
-def test_a_recording_is_no_result_that_a_lookup_would_serve(tmp_path: Path) -> None:
-    recorded(tmp_path, allowed={"mode": ["bsp"]})
-    with Store.open(tmp_path / "cache.db") as store:
-        assert store.entries() == [] and len(store.studies()) == 1
-
-
 def test_the_watch_sees_it_progress(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     found = recorded(tmp_path, allowed={"mode": ["bsp"]}, watch=lambda done, size: seen.append((done, size)))
@@ -79,8 +72,6 @@ def test_the_watch_sees_it_progress(tmp_path: Path) -> None:
         ({"allowed": {**ALLOWED, "mode": ["push"], "loads": ["tma"], "num_stages": [6], "block_k": [512]}},
          "has no valid config"),
         ({"allowed": {"warps": [8]}}, "warps"),
-        ({"allowed": {"num_warps": [7]}}, "num_warps: 7"),
-        ({"allowed": {"preload_b": [1]}}, "preload_b: 1"),
         ({"allowed": {"num_warps": []}}, "dimension num_warps: no value"),
         ({"lifted": ["gravity"]}, "gravity"),
     ],

@@ -26,7 +26,6 @@ TRIALS = 30
 
 
 def run(store: Store, replay: Replay, seed: int = 0) -> Result:
-    """The whole loop, over the recorded space."""
     screen: Any = FakeScreen(FOUND, Task(PROBLEM, EIGHT_GPUS))
     budget, reduced = Budget(TRIALS), replay.recording.reduced(FOUND)
     return tune(

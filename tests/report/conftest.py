@@ -30,7 +30,6 @@ EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=3)
 
 
 def tuned(file: Path, trials: int, prepare: Callable[[FakeGang], None] = lambda gang: None) -> Study:
-    """All-gather + GEMM on the fake gang."""
     problem = FOUND.default_problem(EIGHT_GPUS, 8)
     gang: Any = FakeGang(problem)
     prepare(gang)
@@ -99,8 +98,6 @@ def one_trial(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 @pytest.fixture(scope="session")
 def only_failed(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """Nothing could be measured."""
-
     def break_it(gang: FakeGang) -> None:
         gang.broken = True
 
@@ -109,8 +106,6 @@ def only_failed(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 @pytest.fixture(scope="session")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """Stopped in the search."""
-
     def stop(gang: FakeGang) -> None:
         gang.interrupt_after = 30
 

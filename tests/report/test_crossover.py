@@ -35,7 +35,6 @@ def test_the_winners_mode_and_its_margin(study: Study) -> None:
 
 
 def test_a_mode_wins_by_its_times_in_the_regime(study: Study) -> None:
-    """Pipelined: on the device alone all would be the other way round."""
     times = [
         ("push", 16, 100.0, 300.0),
         ("pull", 16, 150.0, 200.0),

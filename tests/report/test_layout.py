@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import pytest
-
 from autotune.report.draw import NARROW, base, legend
-from autotune.report.page import to_html
 from autotune.report.page.document import VIEWS
 from autotune.report.page.layout import PHONE, ROW, SCREEN, laid_out, legend_rows
 from autotune.report.view import Chart
@@ -23,7 +19,6 @@ def charts(study: Study) -> dict[str, Chart]:
 
 
 def of_width(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The changes on a phone, and elsewhere."""
     narrow, wide, *_ = laid_out(chart).option["media"]
     assert [narrow["query"], wide["query"]] == [{"maxWidth": NARROW}, {"minWidth": NARROW + 1}]
     return narrow["option"], wide["option"]
@@ -64,13 +59,3 @@ def test_axes_lie_on_top_of_each_other_where_their_names_would_meet(study: Study
     assert stacked["query"]["maxWidth"] >= max(NARROW, 40 * len(axes)) and len(axes) > NARROW / 40, "wider than a phone"
     kept = [axis["nameLocation"] for axis in beside["option"]["parallelAxis"]]
     assert kept == [axis["nameLocation"] for axis in axes], "back as it was when the window is wide again"
-
-
-@pytest.mark.parametrize("kind", ["study", "only_failed", "hostile"])
-def test_options_stay_json_and_the_page_has_both_heights(request: pytest.FixtureRequest, kind: str) -> None:
-    study: Study = request.getfixturevalue(kind)
-    text = to_html(study)
-    for chart in charts(study).values():
-        laid = laid_out(chart)
-        assert json.loads(json.dumps(laid.option, allow_nan=False)) == laid.option
-        assert f"--phone:{laid.phone}px;--screen:{laid.screen}px" in text

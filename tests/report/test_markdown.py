@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from autotune.report.markdown import table, to_markdown
+from autotune.report.markdown import to_markdown
 from autotune.results.study import Study
-from autotune.text import HIDDEN, Table
 
 
 def test_the_verdict_is_first_and_every_table_is_whole(study: Study) -> None:
@@ -21,22 +20,7 @@ def test_the_verdict_is_first_and_every_table_is_whole(study: Study) -> None:
             assert max(map(len, block.splitlines())) <= 140
 
 
-def test_names_are_text(hostile: Study) -> None:
-    text = to_markdown(hostile)
-    assert not HIDDEN.search(text.replace("\n", ""))
-    assert "<script" not in text.split("```")[0] + text.split("```")[-1].rpartition("To repeat")[0]
-
-
 def test_an_imported_study_does_not_say_that_nothing_was_tried(study: Study) -> None:
     text = to_markdown(dataclasses.replace(study, trials=()))
     for wrong in ("How evaluations ended", " evaluated", " evaluations", "ranks restarted"):
         assert wrong in to_markdown(study) and wrong not in text, wrong
-
-
-def test_table() -> None:
-    assert table(Table(["a", "b", " "], [["x|y", "1", "1"], ["z\nz", "10", ""]], "lrr")).splitlines() == [
-        "| a     |  b |    |",
-        "| ----- | -: | -: |",
-        "| x\\|y  |  1 |  1 |",
-        "| z\\\\nz | 10 |    |",
-    ]

@@ -42,7 +42,6 @@ def taxed(measured: Taxes, tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def study_of(file: Path, text: str) -> Study:
-    """A study with that text as its taxes."""
     problem = FOUND.default_problem(EIGHT_GPUS, 8)
     gang: Any = FakeGang(problem)
     screen: Any = FakeScreen(FOUND, Task(problem, EIGHT_GPUS))

@@ -18,6 +18,7 @@ from autotune.report.draw import bounds
 from autotune.report.page.document import VIEWS
 from autotune.report.view import View
 from autotune.report.views import finals, headline, importance, parallel, search, slices
+from autotune.results.result import Result
 from autotune.results.study import Study
 from autotune.tuning.finals import FINAL
 
@@ -26,6 +27,11 @@ SERIES = {"bar", "boxplot", "custom", "line", "parallel", "scatter"}
 
 def views(study: Study) -> dict[str, View]:
     return {found.name: found for view in VIEWS if (found := view(study)) is not None}
+
+
+def result_of(study: Study) -> Result:
+    assert study.result is not None
+    return study.result
 
 
 def series_of(option: dict[str, Any], name: str) -> dict[str, Any]:
@@ -47,8 +53,7 @@ def test_options_are_json_of_series_that_the_library_has(any_study: Study) -> No
 
 
 def test_the_headline_has_winner_baselines_and_limits_in_every_regime(study: Study) -> None:
-    report = study.result
-    assert report is not None
+    report = result_of(study)
     option = headline.options(report)
     rows = [each["value"] for each in option["yAxis"]["data"]]
     assert rows[0] == f"winner: {report.config['mode']}" and rows[1:3] == [s.baseline for s in report.speedups]
@@ -151,8 +156,7 @@ def test_the_finals_show_each_round_of_each_finalist(study: Study) -> None:
 
 
 def test_who_beat_whom(study: Study) -> None:
-    report = study.result
-    assert report is not None
+    report = result_of(study)
     found = finals.finalists(study)
     said = {each.name: finals.verdict(report, each) for each in found}
     assert said[found[0].name] == "winner"
@@ -164,10 +168,8 @@ def test_who_beat_whom(study: Study) -> None:
 
 def test_the_winner_s_host_overhead_is_not_held_against_it_in_the_finals(study: Study) -> None:
     """Finalists are bound calls; the host overhead of the winner's claim is longer than its device."""
-    report = study.result
-    assert report is not None
-    claimed = won(study, latency=report.latency.through(HostOverhead(900.0, 900.0))).result
-    assert claimed is not None
+    report = result_of(study)
+    claimed = result_of(won(study, latency=report.latency.through(HostOverhead(900.0, 900.0))))
     found = finals.finalists(study)
     assert claimed.latency.of(report.regime) > 2 * report.latency.of(report.regime)
     assert finals.conclusion(claimed, found) == finals.conclusion(report, found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from autotune.config import Config
-from autotune.report.waterfall import notes, table
+from autotune.report.waterfall import table
 from autotune.taxes.result import Taxes
 
 RUNGS = {"E0": 400.0, "E1": 300.0, "G": 250.0, "B": 260.0, "D": 200.0}
@@ -42,12 +42,3 @@ def test_each_tax_has_its_share_of_the_first_rung() -> None:
     assert dict(table(noisy))["bulk synchrony"].startswith("≈ 0 ± ") and "%" not in dict(table(noisy))["bulk synchrony"]
     larger = dataclasses.replace(TAXES, rounds={**TAXES.rounds, "B": (904.5,) * 4})
     assert dict(table(larger))["bulk synchrony"] == "700.0 ± 0.0 µs", "more than the whole is no share of it"
-
-
-def test_rounds_that_do_not_count_are_said() -> None:
-    assert not any("Clocks" in line or "clocks" in line for line in notes(TAXES))
-    clocks = {"E0": (1980.0, 1980.0, 1980.0, 1700.0), "B": (1980.0,) * 4}
-    throttled = dataclasses.replace(TAXES, clocks=clocks)
-    assert "1 more round" in notes(throttled)[-1] and "3 rounds," in notes(throttled)[-2]
-    every = dataclasses.replace(TAXES, clocks={**clocks, "E0": (1700.0,) * 4})
-    assert "Clocks" in notes(every)[-1]

@@ -33,7 +33,6 @@ def tune_into(
     store: Store, machine: Machine = EIGHT_GPUS, trials: int = 40, world_size: int = 8, drift: float = 1.0,
     **fields: Any,
 ) -> Entry:  # fmt: skip
-    """Tune all-gather + GEMM with the fake gang."""
     found = workload("all_gather_gemm")
     default = found.default_problem(machine, world_size)
     problem = type(default).from_dict({**default.as_dict(), **fields})
@@ -46,7 +45,6 @@ def tune_into(
 
 @pytest.fixture
 def tuned(store: Store) -> Callable[..., Entry]:
-    """Tunes into the test's own store."""
     return functools.partial(tune_into, store)
 
 
@@ -61,6 +59,5 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def report(studied: Path) -> Study:
-    """The report of the study in that database."""
     with Store.open(studied) as opened:
         return finished(opened, opened.entries()[0], workload("all_gather_gemm"))

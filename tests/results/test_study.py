@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes import BASELINE, EIGHT_GPUS, LIMITS, evaluation_of, latency_of
+from fakes import BASELINE, EIGHT_GPUS, LIMITS, begun, evaluation_of, latency_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
@@ -15,7 +15,7 @@ from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.results.study import Study, finished
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 Tuned = Callable[..., Entry]
 
@@ -71,12 +71,21 @@ def test_a_machine_that_changed_before_the_finals_is_noted(
     assert any(f"{drift:.2f} times" in note for note in report.notes) == noted
 
 
-def test_a_study_with_next_to_nothing(store: Store, provenance: Provenance) -> None:
-    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
-    study = store.study(key, provenance, seed=3, space_size=2)
-    store.finish(study.id, Winner(Config({"mode": "only"}), latency_of(100.0)))
-    (entry,) = store.entries()
-    report = finished(store, entry)
+STRANGE = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
+VERSIONS = Provenance("abc", "f00d", "3.6.0", "0.0.0", "2.11.0", "580.1")
+
+
+def told(store: Store, winner: Winner, *trials: TrialRecord, key: CacheKey = STRANGE) -> Study:
+    """The report of a workload that is not here."""
+    study = store.study(key, VERSIONS, seed=0, space_size=3)
+    for trial in trials:
+        store.record(study.id, trial)
+    store.finish(study.id, winner)
+    return finished(store, store.entries()[0])
+
+
+def test_a_study_with_next_to_nothing(store: Store) -> None:
+    report = told(store, Winner(Config({"mode": "only"}), latency_of(100.0)))
     of = report.result
     assert of is not None and of.limit is None and of.speedups == of.taxes == ()
     assert report.best == report.endings == report.knobs == () and report.seconds == 0
@@ -84,50 +93,34 @@ def test_a_study_with_next_to_nothing(store: Store, provenance: Provenance) -> N
 
 
 @pytest.mark.parametrize("source", ["final", "proof"])
-def test_a_finalist_that_failed_is_out_of_the_best(store: Store, provenance: Provenance, source: str) -> None:
-    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
-    study = store.study(key, provenance, seed=0, space_size=3)
-    good, racy = Config({"mode": "push", "block_m": 64}), Config({"mode": "push", "block_m": 128})
-    for config in (good, racy):
-        store.record(study.id, TrialRecord(config, evaluation_of(config), source="sampler"))
-    store.record(study.id, TrialRecord(good, evaluation_of(good), source="final", number=0))
+def test_a_finalist_that_failed_is_out_of_the_best_and_restarts_cost_time(store: Store, source: str) -> None:
+    good, racy, crashing = (Config({"mode": "push", "block_m": size}) for size in (64, 128, 16))
     wrong = Evaluation(Outcome.WRONG_RESULT, "rank 0: error 1.0")
-    store.record(study.id, TrialRecord(racy, wrong, source=source, number=0))
-    store.finish(study.id, Winner(good, latency_of(100.0)))
-    report = finished(store, store.entries()[0])
+    crashed = Evaluation(Outcome.CRASHED, "rank 1 died", seconds={"compile": 1.0, RESTART: 9.5})
+    searched = [TrialRecord(config, evaluation_of(config), source="sampler") for config in (good, racy)]
+    ends = [TrialRecord(good, evaluation_of(good), "final", 0), TrialRecord(racy, wrong, source, 0)]
+    won = Winner(good, latency_of(100.0))
+    report = told(store, won, *searched, *ends)
     assert [each.config for each in report.best] == [good]
     assert [each.config for each in report.disqualified] == [racy]
     assert report.remeasured == (2 if source == "final" else 1) and report.seconds == pytest.approx(3.0)
+    store.forget(report.record.id)
+    assert told(store, won, *searched, TrialRecord(crashing, crashed, source="sampler")).restarts == [9.5]
 
 
-def test_what_ranks_cost_that_had_to_be_started_again(store: Store, provenance: Provenance) -> None:
-    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
-    study = store.study(key, provenance, seed=0, space_size=3)
-    config = Config({"mode": "push"})
-    crashed = Evaluation(Outcome.CRASHED, "rank 1 died", seconds={"compile": 1.0, "measure": 2.0, RESTART: 9.5})
-    store.record(study.id, TrialRecord(config.replace(block_m=16), crashed, source="sampler"))
-    store.record(study.id, TrialRecord(config.replace(block_m=32), crashed, source="sampler"))
-    store.record(study.id, TrialRecord(config, evaluation_of(config), source="sampler"))
-    store.finish(study.id, Winner(config, latency_of(100.0)))
-    report = finished(store, store.entries()[0])
-    assert report.restarts == [9.5, 9.5]
-
-
-def test_a_report_is_of_the_regime_tuned_for(store: Store, provenance: Provenance) -> None:
+def test_a_report_is_of_the_regime_tuned_for(store: Store) -> None:
     """On the device the other config and the other baseline are the faster ones."""
-    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink", Regime.ISOLATED)
-    study = store.study(key, provenance, seed=0, space_size=3)
     winner, other = Config({"mode": "push"}), Config({"mode": "pull"})
     latencies = {other: latency_of(100.0, isolated=300.0), winner: latency_of(120.0, isolated=200.0)}
+    seconds, trials = {"compile": 1.0, "measure": 2.0, "total": 5.0}, []
     for config, latency in latencies.items():
-        found = Evaluation(Outcome.MEASURED, latency=latency, seconds={"compile": 1.0, "measure": 2.0, "total": 5.0})
-        store.record(study.id, TrialRecord(config, found, source="sampler"))
+        trials.append(TrialRecord(config, Evaluation(Outcome.MEASURED, latency=latency, seconds=seconds), "sampler"))
     for number, reason in enumerate(("the first", "the second")):
         wrong = Evaluation(Outcome.WRONG_RESULT, reason)
-        store.record(study.id, TrialRecord(winner.replace(block_m=16 << number), wrong, source="sampler"))
+        trials.append(TrialRecord(winner.replace(block_m=16 << number), wrong, "sampler"))
     baselines = {"bsp graph": latency_of(90.0, isolated=500.0), "bsp eager": latency_of(110.0, isolated=400.0)}
-    store.finish(study.id, Winner(winner, latencies[winner], baselines))
-    report = finished(store, store.entries()[0])
+    isolated = dataclasses.replace(STRANGE, regime=Regime.ISOLATED)
+    report = told(store, Winner(winner, latencies[winner], baselines), *trials, key=isolated)
     assert [each.config for each in report.best] == [winner, other]
     of = report.result
     assert of is not None
@@ -145,18 +138,12 @@ def test_a_report_is_of_the_regime_tuned_for(store: Store, provenance: Provenanc
 def test_a_winner_that_no_look_up_serves_is_called_so(store: Store, regime: Regime, served: bool) -> None:
     """A graph of the library's own calls, which earlier versions let win; it wins nothing back from itself."""
     found = workload("all_gather_gemm")
-    key = CacheKey.of(Task(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS), regime)
-    study = store.study(key, provenance_of(found), seed=0, space_size=3)
+    study = begun(store, found, Task(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS), regime)
     own, limits = latency_of(100.0), {"gemm": latency_of(80.0)}
     store.finish(study.id, Winner(Config({"mode": "bsp", "launch": "graph"}), own, {"bsp graph": own}, limits))
     report = finished(store, store.entries()[0], found)
     assert any(note.startswith("No look-up serves this config: ") for note in report.notes) != served
     assert report.result is not None and [tax.name for tax in report.result.taxes] == ["bulk synchrony and locality"]
-
-
-@pytest.fixture
-def provenance() -> Provenance:
-    return Provenance("abc", "f00d", "3.6.0", "0.0.0", "2.11.0", "580.1")
 
 
 def test_the_cost_models_rank_correlation_is_that_of_spearman(report: Study) -> None:

@@ -35,5 +35,4 @@ def test_a_declared_dimension_tells_its_values_apart(name: str) -> None:
     ],
 )
 def test_values_in_words(name: str, values: dict[str, Any], told: str) -> None:
-    """Of another version and another's kernel as well."""
     assert in_words(name, Config(values)) == told

@@ -144,7 +144,6 @@ def test_the_same_key_twice_is_refused(make_entry: MakeEntry) -> None:
 
 
 def test_a_value_given_twice_is_refused(make_entry: MakeEntry) -> None:
-    """As a merge leaves it; Python takes the last one."""
     text = write([make_entry()]).replace('"seed":', '"seed": 7,\n      "seed":')
     with pytest.raises(InputError, match="seed twice"):
         read(text)

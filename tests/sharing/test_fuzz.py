@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, Bench
+from fakes import EIGHT_GPUS, Bench, bench_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.cli import session
-from autotune.config import Config
-from autotune.db import Entry, Store, TrialRecord
+from autotune.db import Entry, Store
 from autotune.errors import InputError, StoreError
-from autotune.outcome import Evaluation, Outcome
-from autotune.report.markdown import to_markdown
-from autotune.results.study import finished
-from autotune.runtime.lookup import forget_lookups, lookup
 from autotune.sharing import Here, read, review, take, write
 from autotune.text import HIDDEN
-from autotune.workloads import workload
 
 MakeEntry = Callable[..., Entry]
 
@@ -65,7 +57,6 @@ def plausible(value: Any) -> st.SearchStrategy[Any]:
 
 
 def places(value: Any, here: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every place in a JSON value."""
     yield here
     if isinstance(value, dict | list):
         for step in value if isinstance(value, dict) else range(len(value)):
@@ -148,65 +139,6 @@ def test_files_on_the_command_line(gpus: Bench, make_entry: MakeEntry, tmp_path:
     fuzz()
 
 
-@pytest.mark.parametrize("cases", [40, pytest.param(600, marks=pytest.mark.slow)])
-def test_rows(cases: int, make_entry: MakeEntry, tmp_path: Path) -> None:
-    path = tmp_path / "rows.db"
-    original = make_entry()
-    problem = workload("all_gather_gemm").problem_type.from_dict(json.loads(original.key.problem))
-    with Store.open(path) as store:
-        store.adopt(original)
-        study = store.study(make_entry(m=16).key, original.provenance, seed=0, space_size=9)
-        measured = Evaluation(Outcome.MEASURED, "", original.winner.latency, 0.1, {"compile": 1.0})
-        for evaluation in (measured, Evaluation(Outcome.CRASHED, "died")):
-            store.record(study.id, TrialRecord(original.winner.config, evaluation, "sampler", 1, 2.0))
-        store.finish(study.id, original.winner)
-    whole = path.read_bytes()
-    tables = {table: columns_of(path, table) for table in ("tuning_studies", "tuning_trials")}
-    spots = [(table, column) for table, columns in tables.items() for column in columns if column != "id"]
-    values = st.one_of(st.none(), odd_numbers, odd_text, st.binary(max_size=4), odd_json.map(json.dumps))
-
-    @settings(FUZZ, max_examples=cases)
-    @given(changes=st.lists(st.tuples(st.sampled_from(spots), values, st.booleans()), min_size=1, max_size=3))
-    def fuzz(changes: list[tuple[tuple[str, str], Any, bool]]) -> None:
-        path.write_bytes(whole)
-        plant(path, changes)
-        forget_lookups()
-        with Store.open(path) as store:
-            with suppress(StoreError):
-                for entry in store.entries():
-                    assert to_markdown(finished(store, entry)).encode()
-                write(store.entries())
-                for each in store.studies():
-                    store.trials(each.id)
-            with suppress(StoreError):
-                found = lookup("all_gather_gemm", problem, machine=EIGHT_GPUS, url=str(path))
-                assert isinstance(found.config, Config)
-            with suppress(StoreError):
-                again = store.study(original.key, original.provenance, seed=0, space_size=1)
-                store.finish(again.id, original.winner)
-                assert store.entry(original.key, original.provenance) is not None, "it heals where it is tuned again"
-
-    fuzz()
-
-
-def columns_of(path: Path, table: str) -> list[str]:
-    with closing(sqlite3.connect(path)) as connection:
-        return [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
-
-
-def plant(path: Path, changes: list[tuple[tuple[str, str], Any, bool]]) -> None:
-    """Write behind the store's back; what SQLite itself refuses is left as it was."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA foreign_keys = OFF")
-        connection.execute("PRAGMA synchronous = OFF")
-        for (table, column), value, as_text in changes:
-            with suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
-                how = "CAST(? AS TEXT)" if as_text else "?"
-                connection.execute(f"UPDATE {table} SET {column} = {how} WHERE id = 1", (value,))
-
-
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    monkeypatch.setattr(session, "machine", lambda: EIGHT_GPUS)
-    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
-    return Bench(EIGHT_GPUS)
+    return bench_of(EIGHT_GPUS, monkeypatch, tmp_path)

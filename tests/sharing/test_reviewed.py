@@ -14,7 +14,6 @@ from autotune.config import Config
 from autotune.db import Entry, Store
 from autotune.errors import StoreError
 from autotune.machine import MI300X, Machine
-from autotune.outcome import Evaluation, Outcome
 from autotune.sharing import Here, Review, State, read, review, take, write
 
 MakeEntry = Callable[..., Entry]
@@ -86,48 +85,23 @@ def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store, make_entry:
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("change", "told"),
     [
-        {"block_m": 100}, {"mode": "sneak"}, {"extra": 1},
-        {"block_m": 256, "block_n": 256, "block_k": 128, "num_stages": 6},
-    ],
-)  # fmt: skip
-def test_a_config_that_its_space_calls_invalid_is_refused(
-    store: Store, make_entry: MakeEntry, values: dict[str, str | int | bool]
-) -> None:
-    good = make_entry(m=16)
-    found, other = bring(store, with_config(make_entry(), **values), good, replace=True)
-    assert found.state is State.INVALID and found.reason.startswith("config: ")
-    assert other.state is State.NEW
-    assert [entry.key for entry in store.entries()] == [good.key]
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "told"),
-    [
-        ("m", 0, "m=0"),
-        ("depth", 3, "depth"),
-        ("bias", None, "in full"),
-        ("k", None, "needs k"),
-        ("world_size", 4, "is 4"),
+        (lambda entry: with_config(entry, block_m=100), "config: "),
+        (lambda entry: with_config(entry, block_m=256, block_n=256, block_k=128, num_stages=6), "config: "),
+        (lambda entry: with_problem(entry, m=0), "m=0"),
+        (lambda entry: with_problem(entry, depth=3), "depth"),
+        (lambda entry: with_problem(entry, bias=None), "in full"),
+        (lambda entry: with_problem(entry, world_size=4), "is 4"),
     ],
 )
-def test_a_problem_that_is_none_is_refused(
-    store: Store, make_entry: MakeEntry, field: str, value: int | None, told: str
+def test_what_is_no_config_or_no_problem_is_refused(
+    store: Store, make_entry: MakeEntry, change: Callable[[Entry], Entry], told: str
 ) -> None:
-    [found] = bring(store, with_problem(make_entry(), **{field: value}))
+    good = make_entry(m=16)
+    found, other = bring(store, change(make_entry()), good, replace=True)
     assert found.state is State.INVALID and told in found.reason
-    assert store.entries() == []
-
-
-def test_a_workloads_name_loads_no_file(tmp_path: Path, make_entry: MakeEntry) -> None:
-    file = tmp_path / "theirs.py"
-    file.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
-    entry = make_entry()
-    entry = dataclasses.replace(entry, key=dataclasses.replace(entry.key, workload=f"{file}:Theirs"))
-    [found] = review([entry], Here.of(None), LAPTOP)
-    assert found.state is State.UNKNOWN
-    assert not (tmp_path / "executed").exists()
+    assert other.state is State.NEW and [entry.key for entry in store.entries()] == [good.key]
 
 
 def test_an_import_that_is_killed_half_way_leaves_nothing(tmp_path: Path, make_entry: MakeEntry) -> None:
@@ -174,13 +148,3 @@ def test_an_unknown_machines_config_is_taken_and_said_to_be_unchecked(make_entry
     assert strange.state is State.INVALID
     [there] = review([make_entry(machine)], Here.of(None), machine)
     assert there.reason == ""
-
-
-def test_trials_of_what_was_replaced_are_kept(store: Store, make_entry: MakeEntry) -> None:
-    from autotune.db import TrialRecord
-
-    entry = make_entry()
-    ours = store.study(entry.key, entry.provenance, seed=0, space_size=1)
-    store.record(ours.id, TrialRecord(entry.winner.config, Evaluation(Outcome.CRASHED, "why")))
-    bring(store, entry, replace=True)
-    assert [trial.evaluation.reason for trial in store.trials(ours.id)] == ["why"]

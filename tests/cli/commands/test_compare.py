@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, Bench
+from fakes import EIGHT_GPUS, Bench, begun
 
 from autotune.config import Config
-from autotune.db import CacheKey, Store, TrialRecord, Winner
+from autotune.db import Store, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome, Regime
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
 OTHER_GPUS = dataclasses.replace(EIGHT_GPUS, device="NVIDIA H100")
@@ -30,19 +30,19 @@ def in_rounds(*medians: float) -> Latency:
 
 
 def stored(
-    file: Path, m: int, *medians: float, config: Config = WON, machine: Machine = EIGHT_GPUS, beside: Any = None,
-    regime: Regime = Regime.GRAPH, world_size: int = 8, **versions: str,
+    file: Path, m: int, *medians: float | Latency, config: Config = WON, beside: Any = (),
+    machine: Machine = EIGHT_GPUS, regime: Regime = Regime.GRAPH, world_size: int = 8, latency: Latency | None = None,
+    **versions: str,
 ) -> Path:  # fmt: skip
-    """A finished study of that size; ``beside`` are the rounds of OLD in its finals."""
+    """A finished study of that size; its finals are rounds of the winner, or of that latency, and ``beside`` of OLD."""
     problem = FOUND.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": world_size})
-    provenance = dataclasses.replace(provenance_of(FOUND), **versions)
     with Store.open(file) as store:
-        study = store.study(CacheKey.of(Task(problem, machine), regime), provenance, seed=0, space_size=9)
-        for one, rounds in ((config, medians), (OLD, beside or ())):
-            for number, median in enumerate(rounds):
-                measured = Evaluation(Outcome.MEASURED, latency=in_rounds(median))
+        study = begun(store, FOUND, Task(problem, machine), regime, **versions)
+        for one, rounds in ((WON if latency else config, medians), (OLD, beside)):
+            for number, each in enumerate(rounds):
+                measured = Evaluation(Outcome.MEASURED, latency=each if isinstance(each, Latency) else in_rounds(each))
                 store.record(study.id, TrialRecord(one, measured, "final", number))
-        store.finish(study.id, Winner(config, in_rounds(*medians)))
+        store.finish(study.id, Winner(config, latency or in_rounds(*medians)))
     return file
 
 
@@ -55,7 +55,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         if then:
             stored(a, m, then, then * 1.001, then * 0.999, config=OLD, triton="3.6.0")
         if now:
-            beside = (now * 1.05,) * 3 if m == 128 else None
+            beside = (now * 1.05,) * 3 if m == 128 else ()
             stored(b, m, now, now * 1.001, now * 0.999, beside=beside)
     return str(a), str(b)
 
@@ -65,28 +65,19 @@ def sides(gpus: Bench, databases: tuple[str, str]) -> tuple[Bench, str, str]:
     return gpus, *databases
 
 
-def test_what_changed_is_told_in_eighty_columns(sides: tuple[Bench, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changed_is_told(sides: tuple[Bench, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     bench, a, b = sides
-    monkeypatch.setenv("COLUMNS", "80")
-    result = bench.tune("compare", a, b)
+    result = bench.tune("compare", a, b, "--json")
     assert result.exit_code == 1, "something is slower"
-    lines = result.stdout.splitlines()
-    assert max(map(len, lines)) <= 80
-    rows = {line.split()[0]: line for line in lines if line.split() and line.split()[0].isdigit() and "µs" in line}
-    assert [row.split()[-1] for row in rows.values()] == ["slower", "faster", "same", "missing", "new"]
-    assert "100.0 µs" in rows["64"] and "110.0 µs" in rows["64"]
-    assert {a, b} <= set(result.stdout.split()), "to be copied"
-
-
-def test_for_programs(sides: tuple[Bench, str, str]) -> None:
-    bench, a, b = sides
-    values = json.loads(bench.tune("compare", a, b, "--json").stdout)
+    values = json.loads(result.stdout)
     assert values["counts"] == {"slower": 1, "faster": 1, "the same": 1, "new": 1, "missing": 1}
     by_m = {each["b"]["problem"]["m"]: each for each in values["changes"]}
     assert by_m[64]["ratio"]["value"] == pytest.approx(1.1) and by_m[64]["ratio"]["rounds"] == 3
     assert by_m[64]["beside"] is None and by_m[128]["beside"]["value"] == pytest.approx(1 / 1.05, abs=1e-3)
     assert by_m[64]["provenance_differences"]["triton"][0] == "3.6.0"
     assert [each["problem"]["m"] for each in values["new"] + values["missing"]] == [1024, 512]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, bench.tune("compare", a, b).stdout.splitlines())) <= 80
 
 
 def test_nothing_slower_is_success(sides: tuple[Bench, str, str], tmp_path: Path) -> None:
@@ -103,11 +94,7 @@ def test_a_result_without_a_door_is_compared_with_the_bound_call(gpus: Bench, tm
     sides = []
     for name, overhead in (("a.db", None), ("b.db", HostOverhead(8.0, 14.0))):
         bound = dataclasses.replace(in_rounds(30.0, 30.0, 30.0), host=40.0, host_rounds=(40.0, 40.1, 39.9))
-        with Store.open(tmp_path / name) as store:
-            problem = FOUND.problem_type.from_dict({"m": 64, "n": 28672, "k": 8192, "world_size": 8})
-            key = CacheKey.of(Task(problem, EIGHT_GPUS), Regime.PIPELINED)
-            study = store.study(key, provenance_of(FOUND), seed=0, space_size=9)
-            store.finish(study.id, Winner(WON, bound.through(overhead)))
+        stored(tmp_path / name, 64, latency=bound.through(overhead), regime=Regime.PIPELINED)
         sides.append(str(tmp_path / name))
     result = gpus.tune("compare", *(reversed(sides) if swapped else sides))
     assert result.exit_code == 0 and result.stdout.count("40.00 µs") == 2, result.stdout
@@ -134,16 +121,10 @@ def test_a_change_is_one_of_the_regimes_own_times(gpus: Bench, tmp_path: Path) -
         return dataclasses.replace(in_rounds(*device), isolated=whole[0], isolated_rounds=rounds)
 
     noisy = (30.0, 45.0, 20.0)
-    problem = FOUND.problem_type.from_dict({"m": 64, "n": 28672, "k": 8192, "world_size": 8})
+    rounds: dict[str, Any] = {"beside": (called((50.0,), 60.0),) * 3, "regime": Regime.ISOLATED}
     for name, config, whole in (("a", OLD, 100.0), ("b", WON, 120.0)):
-        with Store.open(tmp_path / f"{name}.db") as store:
-            key = CacheKey.of(Task(problem, EIGHT_GPUS), Regime.ISOLATED)
-            study = store.study(key, provenance_of(FOUND), seed=0, space_size=9)
-            for number in range(3):
-                for one, device, its in ((WON, 30.0, 120.0), (OLD, 50.0, 60.0)):
-                    measured = Evaluation(Outcome.MEASURED, latency=called((device,), its))
-                    store.record(study.id, TrialRecord(one, measured, "final", number))
-            store.finish(study.id, Winner(config, called(noisy, whole, 1.001 * whole, 0.999 * whole)))
+        found = called(noisy, whole, 1.001 * whole, 0.999 * whole)
+        stored(tmp_path / f"{name}.db", 64, *(called((30.0,), 120.0),) * 3, config=config, latency=found, **rounds)
     result = gpus.tune("compare", str(tmp_path / "a.db"), str(tmp_path / "b.db"), "--json")
     assert result.exit_code == 1, result.output
     (change,) = json.loads(result.stdout)["changes"]

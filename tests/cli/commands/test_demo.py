@@ -94,7 +94,6 @@ def test_no_look_up_serves_it_even_on_that_very_machine(laptop: Bench, database:
 
 
 def of_workload(name: str, file: Path) -> Path:
-    """A table of the package as if it were of another workload."""
     values = json.loads(gzip.decompress(tables.file_of("ar-64").read_bytes()))
     file.write_bytes(gzip.compress(json.dumps({**values, "workload": name}).encode()))
     return file

@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes import EIGHT_GPUS, Bench, FakeGang
+from fakes import EIGHT_GPUS, Bench, FakeGang, begun
 
 from autotune.cli import session
 from autotune.cli.commands import fleet as command
 from autotune.cli.options import Request
-from autotune.db import CacheKey, Lease, Store
+from autotune.db import Lease, Store
 from autotune.errors import FleetError
 from autotune.fleet.problem_list import read_list
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 LIST = """
 defaults: {n: 64, k: 64, trials: 2}
@@ -55,9 +55,8 @@ def test_a_range_is_searched_at_few_sizes_and_served_whole(listed: Bench) -> Non
     with Store.open() as store:
         searched = [each.key.fields["m"] for each in store.entries() if not each.winner.verified]
     assert sorted(searched) == [16, 64, 256, 1024]
-    for m in range(16, 1025, 46):
-        found = listed.json("lookup", "all-gather-gemm", "--m", str(m), "--n", "512", "--k", "512", "--world-size", "2")
-        assert found["source"] in ("exact", "range")
+    found = listed.json("lookup", "all-gather-gemm", "--m", "300", "--n", "512", "--k", "512", "--world-size", "2")
+    assert found["source"] == "range"
     gangs = len(listed.gangs)
     assert listed.tune("fleet", "range.yaml").exit_code == 0 and len(listed.gangs) == gangs
     Path("range.yaml").write_text(f"problems: [{entry.replace('16..1024', '32')}]")
@@ -78,11 +77,9 @@ def test_what_fails_is_shown_with_its_reason(listed: Bench) -> None:
 
 
 def take(problem: int) -> Lease:
-    """Have this process tune one of the list."""
     asked, lease = read_list(Path("problems.yaml"))[problem], Lease.new()
     with Store.open() as store:
-        key = CacheKey.of(Task(asked.problem, EIGHT_GPUS), asked.regime)
-        study = store.study(key, provenance_of(asked.workload), seed=0, space_size=1)
+        study = begun(store, asked.workload, Task(asked.problem, EIGHT_GPUS), asked.regime)
         assert store.take_lease(study.id, lease) is None
     return lease
 
@@ -147,7 +144,6 @@ def test_a_password_on_the_command_line_is_refused_and_not_shown(listed: Bench, 
     "url", ["postgresql://me:geheim@127.0.0.1:9/x", "postgresql://me@127.0.0.1:9/x?password=geheim"]
 )
 def test_no_message_shows_a_password(gpus: Bench, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """Of the command line's other commands, where nobody listens, and of the next step that is proposed."""
     monkeypatch.setattr("autotune.db.engines.database.PATIENCE", 0.0)
     result = gpus.tune("list", "--db", url)
     assert result.exit_code == 2

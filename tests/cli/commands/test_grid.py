@@ -15,6 +15,7 @@ import pytest
 from fakes import EIGHT_GPUS, Bench, FakeGang, FakeScreen, latency_of
 
 from autotune.cli import session
+from autotune.cli.commands.grid_progress import GridProgress
 from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import AutotuneError
@@ -52,7 +53,6 @@ def test_json_has_the_whole_entries(bench: Bench) -> None:
 
 
 def test_sizes_between_are_verified_with_the_configs_of_both_neighbours(bench: Bench) -> None:
-    """And a look-up between two sizes serves the one that was measured to be the faster there."""
     words = [word for word in GRID if word != "--no-verify"]
     rows = bench.json(*words, "--width", "128..1024")
     assert [row["sizes"]["width"] for row in rows if not row["verified"]] == [128, 512, 1024]
@@ -79,7 +79,6 @@ def test_sizes_between_are_verified_with_the_configs_of_both_neighbours(bench: B
 @pytest.mark.parametrize(
     ("name", "words", "along"),
     [
-        ("flash-decode", ("--batch", "1..16", "--kv-len", "8192"), {"batch": range(1, 17)}),
         ("flash-decode", ("--batch", "2", "--kv-len", "1024..16384"), {"kv_len": range(1024, 16385, 97)}),
         ("moe-dispatch-gemm", ("--tokens", "1..64"), {"tokens": range(1, 65)}),
         ("flash-decode", ("--batch", "1..4", "--kv-len", "1024..4096"), {"batch": (1, 2, 4), "kv_len": (1024, 2900)}),
@@ -187,3 +186,26 @@ def test_interrupted_it_continues(bench: Bench) -> None:
     bench.prepare = lambda gang: None
     assert len(bench.json(*GRID, "--width", "128..1024")) == 4
     assert len(bench.gangs[1].calls) < 4 * 20
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_time_left_is_that_of_the_sizes_that_the_cache_lacks() -> None:
+    clock = Clock()
+    progress = GridProgress((), [True, False, True, True], 60.0, clock)
+    progress.next_size()
+    clock.now = 10.0
+    assert progress.seconds_left() == 170.0
+    clock.now = 40.0
+    progress.done([])
+    progress.next_size()
+    assert progress.seconds_left() == 80.0, "two more, as long as the first; none for the one in the cache"
+    progress.done([])
+    progress.next_size()
+    clock.now = 60.0
+    assert progress.seconds_left() == 60.0

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fakes import EIGHT_GPUS, Bench, evaluation_of, latency_of
+from fakes import EIGHT_GPUS, Bench, begun, evaluation_of, latency_of
 from markdown_it import MarkdownIt
 
 from autotune.config import Config
@@ -74,11 +74,11 @@ def test_a_report_has_no_markup_but_its_own(hostile: Bench) -> None:
 
 
 @pytest.mark.parametrize("place", ["device", "config", "baselines"])
-def test_an_imported_file_is_reviewed_without_harm(gpus: Bench, tmp_path: Path, place: str) -> None:
+def test_a_bad_file_does_no_harm_and_stores_nothing(gpus: Bench, tmp_path: Path, place: str) -> None:
     strange = Machine("cuda", "NVIDIA X1", "sm_170", 8, 200, 300 * 1024, 50 << 20, "nvlink")
     problem = FOUND.problem_type.from_dict(PROBLEM)
     with Store.open() as store:
-        study = store.study(CacheKey.of(Task(problem, strange)), provenance_of(FOUND), seed=0, space_size=1)
+        study = begun(store, FOUND, Task(problem, strange))
         winner = FOUND.default_config(Task(problem, EIGHT_GPUS))
         store.finish(study.id, Winner(winner, latency_of(400.0, 8), {"bsp": latency_of(530.0, 8)}))
     values = json.loads(gpus.tune("export").stdout)
@@ -91,8 +91,8 @@ def test_an_imported_file_is_reviewed_without_harm(gpus: Bench, tmp_path: Path, 
         entry["baselines"][TITLE] = entry["baselines"]["bsp"]
     file = tmp_path / "configs.json"
     file.write_text(json.dumps(values))
-    result = gpus.tune("import", "--dry-run", str(file), "--db", str(tmp_path / "there.db"))
-    assert result.exit_code == 2 and r"\x1b" in result.stderr
+    result = gpus.tune("import", str(file), "--db", str(there := tmp_path / "there.db"))
+    assert result.exit_code == 2 and r"\x1b" in result.stderr and not there.exists()
     assert not HIDDEN.search(result.output.replace("\n", ""))
 
 

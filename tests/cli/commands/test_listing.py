@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import Bench
 
-from autotune.cli import output, session
+from autotune.cli import session
 from autotune.db import Store, Winner
 from autotune.outcome import Latency, Regime
 from autotune.results.figures import microseconds
@@ -32,15 +32,6 @@ def test_list_of_some(gpus: Bench) -> None:
         result = gpus.tune("list", *words, "--json")
         assert result.exit_code == 0
         assert [entry["problem"]["m"] for entry in json.loads(result.stdout)] == sizes, words
-
-
-def test_list_fits_80_columns(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus.tune(*SMALL, "--layout", "k", "--bias", "--dtype", "fp16")
-    gpus.tune("flash-decode", "--trials", "8", "--effort", "quick")
-    monkeypatch.setattr(output, "table_width", lambda: 80)
-    lines = gpus.tune("list").stdout.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "layout=k" in "".join(line.split("  ")[0] for line in lines)
 
 
 def test_how_to_continue_is_told_with_the_database_that_was_given_without_its_password(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes import Bench
+from fakes import Bench, FakeScreen
 from model_configs import BY_WIDTH, MIXTRAL, QWEN, config, listed
 
 from autotune.cli import session
@@ -250,35 +250,24 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
     [
         ({"model_type": "jamba", "num_experts": 8}, (), "jamba"),
         ({"model_type": "mixtral"}, (), "num_local_experts is missing"),
-        (MIXTRAL | {"num_local_experts": "64"}, (), "num_local_experts"),
         (QWEN | {"decoder_sparse_step": 0}, (), "decoder_sparse_step"),
         (MIXTRAL | {"num_local_experts": 5}, (), "5 experts"),
         (MIXTRAL | {"intermediate_size": 2049}, BY_WIDTH, "2049"),
-        (MIXTRAL | {"num_local_experts": 16, "num_experts_per_tok": 9}, BY_WIDTH, "9 experts"),
         (MIXTRAL, ("--dtype", "fp8", "--scales", "tensor"), "scales='tensor'"),
         (MIXTRAL | {"num_experts_per_tok": 9}, (), "top_k=9"),
-        (QWEN | {"mlp_only_layers": 1}, (), "mlp_only_layers"),
-        ({"model_type": "lama"}, (), "lama"),
         ({"model_type": None}, (), "model_type"),
         ({"hidden_size": "wide"}, (), "hidden_size"),
-        ({"num_attention_heads": True}, (), "num_attention_heads"),
-        ({"hidden_size": None}, (), "hidden_size is missing"),
         ({"num_hidden_layers": 2**40}, (), "num_hidden_layers"),
-        ({"attention_bias": "no"}, (), "attention_bias"),
         ({"num_attention_heads": 7}, (), "must divide hidden_size"),
         ({}, ("--tp", "3"), "8 heads"),
         ({"num_key_value_heads": 3}, (), "3 KV heads"),
-        ({}, ("--tp", "1"), "--tp 1"),
         ({}, ("--tokens", "8..4"), "8..4"),
-        ({}, ("--dtype", "int8"), "--dtype int8"),
         ({}, ("--sequence-parallel-from", "often"), "often"),
         ({"head_dim": 96}, ("--context", "4096"), "96"),
         ({}, ("--context", "4095"), "--context 4095"),
-        ({}, ("--budget", "soon"), "soon"),
         ({}, ("--trials", "5", "--effort", "full", "--seed", "1", "--force"), "--trials, --effort, --seed, --force"),
         ({}, ("--json",), "--json"),
         ({}, ("--tokens", f"1..{'9' * 5000}"), "--tokens"),
-        ({}, ("--sequence-parallel-from", "9" * 5000), "--sequence-parallel-from"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(
@@ -307,3 +296,27 @@ def test_a_toy_is_tuned_by_ranks_under_the_interpreter(tmp_path: Path, monkeypat
 @pytest.mark.gpu(2, each=True)
 def test_a_model_is_tuned_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned_for_real(tmp_path, monkeypatch)
+
+
+def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, file = [], f"{tmp_path / 'other.db'}"
+
+    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
+        orders.append((order.url, order.regime.value, all(gang.closed for gang in gpus.gangs)))
+        yield {"tokens": 4, **row({"plain eager": [6.0, 6.0], "styles eager": [5.0, 5.0]}, 1e-3), "not_captured": ""}
+
+    monkeypatch.setattr(session, "measured_rows", rows)
+    started: list[None] = []
+    monkeypatch.setattr(FakeScreen, "start", lambda screen: started.append(None))
+    words = ("model", config(tmp_path), "--tp", "2", "--tokens", "4", "--trials", "2", "--regime", "graph")
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 1)
+    assert gpus.tune(*words, "--db", file, "--measure").exit_code == 130 and not orders
+    gpus.prepare = lambda gang: None
+    result = gpus.tune(*words, "--db", file, "--measure")
+    assert result.exit_code == 0, result.output
+    assert orders == [(file, "graph", True)] and len(started) == 2
+    with Store.open(file) as store:
+        assert {entry.key.regime for entry in store.entries()} == {"graph"}
+    assert gpus.tune(*words, "--db", file).exit_code == 0 and len(gpus.gangs) == 2, "all from the cache"

@@ -47,7 +47,7 @@ def test_it_is_tuned_kept_and_found_by_its_counts(laptop: Bench, counts: Path) -
     assert laptop.json("list", *other)[0]["problem"] == listed["problem"]
 
 
-@pytest.mark.parametrize("text", [None, "", "1 2 3", "1 2 3 -4", "0 0 0 0"])
+@pytest.mark.parametrize("text", [None, "1 2 3", "0 0 0 0"])
 def test_a_bad_file_is_a_clear_error(laptop: Bench, tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "counts"
     if text is not None:

@@ -1,44 +1,34 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
-from fakes import EIGHT_GPUS, Bench, evaluation_of, latency_of
+from fakes import EIGHT_GPUS, Bench, begun, evaluation_of, latency_of
 from typer.testing import CliRunner
 
 from autotune.cli import app
 from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
+FOUND = workload("all_gather_gemm")
 PROBLEMS = (4096, 1024)
 
 
-def store_result(
-    store: Store, m: int, regime: Regime = DEFAULT_REGIME, name: str = "all_gather_gemm", **versions: str
-) -> None:
-    found = workload(name)
-    problem = found.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": 8})
-    key, provenance = (
-        CacheKey.of(Task(problem, EIGHT_GPUS), regime),
-        dataclasses.replace(provenance_of(found), **versions),
-    )
-    study = store.study(key, provenance, seed=0, space_size=1000)
-    for config in [
-        *found.first_configs(Task(problem, EIGHT_GPUS)),
-        *found.baselines(Task(problem, EIGHT_GPUS)).values(),
-    ]:
+def store_result(store: Store, m: int, regime: Regime = DEFAULT_REGIME, **versions: str) -> None:
+    task = Task(FOUND.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": 8}), EIGHT_GPUS)
+    study = begun(store, FOUND, task, regime, **versions)
+    for config in [*FOUND.first_configs(task), *FOUND.baselines(task).values()]:
         store.record(study.id, TrialRecord(config, evaluation_of(config, 8)))
-    winner = found.default_config(Task(problem, EIGHT_GPUS))
-    store.finish(study.id, Winner(winner, latency_of(400.0, 8), {"bsp graph": latency_of(530.0, 8)}))
+    store.finish(
+        study.id, Winner(FOUND.default_config(task), latency_of(400.0, 8), {"bsp graph": latency_of(530.0, 8)})
+    )
 
 
 @pytest.fixture
 def exported(gpus: Bench, tmp_path: Path) -> Path:
-    """The file of two tuned problems."""
     with Store.open() as store:
         for m in PROBLEMS:
             store_result(store, m)
@@ -92,20 +82,6 @@ def test_export_takes_a_workload_its_dimensions_and_a_device(gpus: Bench, export
         assert gpus.tune("export", *words).exit_code == 1
 
 
-def test_thresholds_of_what_has_no_size_are_refused_and_beside_others_named(gpus: Bench, exported: Path) -> None:
-    provenance = provenance_of(workload("all_gather_gemm"))
-    with Store.open() as store:
-        key = CacheKey("cast", '{"a.dtype":"torch.float16"}', 1, "NVIDIA H200", "sm_90", "nvlink")
-        study = store.study(key, provenance, seed=0, space_size=1)
-        [one, *_] = store.entries("all_gather_gemm")
-        store.finish(study.id, one.winner)
-    refused = gpus.tune("export", "cast", "--format", "thresholds")
-    assert refused.exit_code == 2 and not refused.stdout
-    both = gpus.tune("export", "--format", "thresholds")
-    assert both.exit_code == 0 and "cast" in both.stderr
-    assert {each["workload"] for each in json.loads(both.stdout)["maps"]} == {"all_gather_gemm"}
-
-
 def test_export_of_one_regime(gpus: Bench) -> None:
     with Store.open() as store:
         for regime in (Regime.GRAPH, Regime.PIPELINED):
@@ -118,13 +94,18 @@ def test_export_of_one_regime(gpus: Bench) -> None:
     assert [gpus.tune("export", "--regime", name).exit_code for name in ("isolated", "grap")] == [1, 2]
 
 
-def test_sizes_at_which_a_mode_wins_are_of_one_version_as_for_look_ups(gpus: Bench) -> None:
+def test_thresholds_are_of_sizes_and_of_one_version_as_for_look_ups(gpus: Bench) -> None:
     with Store.open() as store:
         store_result(store, 2048, triton="another version")
         for m in PROBLEMS:
             store_result(store, m)
+        [one, *_] = store.entries("all_gather_gemm")
+        key = CacheKey("cast", '{"a.dtype":"torch.float16"}', 1, "NVIDIA H200", "sm_90", "nvlink")
+        store.finish(store.study(key, one.provenance, seed=0, space_size=1).id, one.winner)
     assert gpus.json("lookup", "all-gather-gemm", "--m", "2048")["entry"]["problem"]["m"] in PROBLEMS
+    refused = gpus.tune("export", "cast", "--format", "thresholds")
+    assert refused.exit_code == 2 and not refused.stdout, "it has no size"
     result = gpus.tune("export", "--format", "thresholds")
     (found,) = json.loads(result.stdout)["maps"]
-    assert [each["size"] for each in found["measured"]] == sorted(PROBLEMS)
-    assert result.stderr.endswith(": 1\n"), "how many are left out"
+    assert [each["size"] for each in found["measured"]] == sorted(PROBLEMS) and found["workload"] == "all_gather_gemm"
+    assert "cast" in result.stderr and result.stderr.endswith(": 1\n"), "how many are left out"

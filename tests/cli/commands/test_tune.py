@@ -10,10 +10,16 @@ import pytest
 from fakes import Bench
 
 from autotune.db import Lease, Store
+from autotune.machine import H100
 from autotune.outcome import Evaluation, Outcome
+from autotune.results.figures import config_text
+from autotune.task import Task
 from autotune.tuning import claim, live
+from autotune.workloads import workload
 
 SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
+WORKLOAD = workload("all_gather_gemm")
+DEFAULT = WORKLOAD.default_config(Task(WORKLOAD.default_problem(H100, 8), H100))
 
 
 def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
@@ -77,15 +83,6 @@ def test_no_command_gives_the_interpreter_days_of_work(laptop: Bench, tmp_path: 
     assert "interpreter" in result.stderr.splitlines()[-1]
 
 
-def test_a_foreign_database_is_left_as_it_is(gpus: Bench, tmp_path: Path) -> None:
-    foreign = tmp_path / "notes.txt"
-    foreign.write_text("not a database at all, but somebody's notes\n" * 50)
-    before = foreign.read_bytes()
-    result = gpus.tune(*SMALL, "--db", str(foreign))
-    assert result.exit_code == 2
-    assert foreign.read_bytes() == before
-
-
 def test_the_command_says_who_tunes_and_ctrl_c_ends_the_wait(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim.time, "sleep", lambda seconds: signal.default_int_handler(signal.SIGINT, None))
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 3)
@@ -100,17 +97,6 @@ def test_the_command_says_who_tunes_and_ctrl_c_ends_the_wait(gpus: Bench, monkey
         assert store.take_lease(study.id, Lease.new()) is not None, "it is still the other's"
 
 
-def test_a_run_is_written_into_an_optuna_storage_too(
-    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live, "LAST_SECONDS", 600.0)
-    url = f"sqlite:///{tmp_path / 'optuna.db'}"
-    result = gpus.tune(*SMALL, "--optuna-storage", url)
-    assert result.exit_code == 0, result.output
-    (study,) = optuna.get_all_study_summaries(url)
-    assert " m=4096" in study.study_name and study.n_trials >= 12 and study.best_trial is not None
-
-
 def test_an_export_adds_what_an_optuna_storage_has_missed(
     gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,11 +104,13 @@ def test_an_export_adds_what_an_optuna_storage_has_missed(
     file = tmp_path / "optuna.db"
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 6)
     assert gpus.tune(*SMALL, "--optuna-storage", f"sqlite:///{file}").exit_code == 130
+    [study] = optuna.get_all_study_summaries(f"sqlite:///{file}")
+    assert " m=4096" in study.study_name and 0 < study.n_trials < 12
     gpus.prepare = lambda gang: None
     assert gpus.tune(*SMALL).exit_code == 0, "without the storage"
     assert gpus.tune("export", SMALL[0], "--format", "optuna", "-o", str(file)).exit_code == 0
     [study] = optuna.get_all_study_summaries(f"sqlite:///{file}")
-    assert study.n_trials == 12 and "winner" in study.user_attrs
+    assert study.best_trial is not None and study.n_trials == 12 and "winner" in study.user_attrs
 
 
 @pytest.mark.parametrize("words", [SMALL, ("grid", *SMALL, "--m", "64,128")])
@@ -131,3 +119,44 @@ def test_an_optuna_storage_that_cannot_be_opened_ends_the_command_before_it_star
 ) -> None:
     result = gpus.tune(*words, "--optuna-storage", f"sqlite:///{tmp_path}/nowhere/optuna.db")
     assert result.exit_code == 2 and not any(gang.started for gang in gpus.gangs)
+
+
+def test_interrupted_it_says_so_and_the_same_command_measures_nothing_twice(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 7)
+    result = gpus.tune(*SMALL, "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == 130 and told["interrupted"] and not told["finished"]
+    assert told["microseconds"] == told["latency"]["median"] > 0 and gpus.gangs[0].closed
+    gpus.prepare = lambda gang: None
+    values = gpus.json(*SMALL)
+    assert values["resumed"] == 7 and values["finished"]
+    second = gpus.gangs[1].calls
+    searched = second[: 12 - 7]
+    assert not set(searched) & set(gpus.gangs[0].calls), "a config was measured twice in the search"
+    assert sum(count for outcome, count in values["outcomes"].items() if outcome != "invalid") == 12
+
+
+def test_interrupted_before_anything_was_measured(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 0)
+    assert gpus.tune(*SMALL).exit_code == 130
+    assert gpus.json(*SMALL)["config"] is None
+
+
+def test_it_is_measured_as_is_asked_for_and_each_time_is_its_own(gpus: Bench) -> None:
+    given = []
+
+    gpus.prepare = lambda gang: setattr(gang, "host", lambda config: 25.0)
+    gpus.hook = lambda gang, config, seed, plan: given.append((seed, plan.screen, plan.iterations))
+    words = ("all-gather-gemm", "--config", DEFAULT.to_json(), "--seed", "7", "--effort", "full")
+    latency = gpus.json(*words)["latency"]
+    assert given == [(7, 25, 25)]
+    assert latency["host"] == 25.0 and latency["isolated"] == latency["median"] + 25.0
+
+
+def test_a_config_may_be_pasted_as_it_is_shown(gpus: Bench) -> None:
+    config = DEFAULT
+    assert config["preload_b"] is False and isinstance(config["block_m"], int)
+    result = gpus.tune("all-gather-gemm", "--config", config_text(config))
+    assert result.exit_code == 0 and gpus.gangs[0].calls == [config], result.output
+    again = gpus.tune("all-gather-gemm", "--config", config_text(config).replace(" ", ","))
+    assert again.exit_code == 0

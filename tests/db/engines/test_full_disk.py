@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample import KEY, PROVENANCE, TRIAL
 from sqlalchemy import event
 
 import autotune.db
-from autotune.db import CacheKey, Provenance, Store, TrialRecord
+from autotune.db import Store
 from autotune.errors import StoreError
 
 FILLER = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "filler.py")]
@@ -70,10 +71,8 @@ def test_a_limit_on_the_size_of_files_is_said_and_keeps_what_was_there(tmp_path:
         assert len(store.trials(1)) == told["taken"]
 
 
-def test_a_database_at_its_largest_size_takes_nothing_by_halves(
-    path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord
-) -> None:
-    study = sqlite_store.study(key, provenance, seed=1, space_size=1)
+def test_a_database_at_its_largest_size_takes_nothing_by_halves(path: Path, sqlite_store: Store) -> None:
+    study = sqlite_store.study(KEY, PROVENANCE, seed=1, space_size=1)
 
     def limit(connection: Any, *_: object) -> None:
         connection.execute("PRAGMA max_page_count = 20")
@@ -82,6 +81,6 @@ def test_a_database_at_its_largest_size_takes_nothing_by_halves(
     recorded = 0
     with pytest.raises(StoreError, match=FULL):
         while recorded < 10_000:
-            sqlite_store.record(study.id, trial)
+            sqlite_store.record(study.id, TRIAL)
             recorded += 1
     assert 0 < recorded == len(sqlite_store.trials(study.id))

@@ -7,40 +7,30 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sample import KEY, PROVENANCE, TRIAL, WINNER
 from sqlalchemy import URL
+from studies import as_text
 
-from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.db import Store
 from autotune.db.engines import condition
-from autotune.errors import NoDatabase, StoreError
+from autotune.errors import StoreError
 
 
-def as_text(url: URL) -> str:
-    return url.render_as_string(hide_password=False)
-
-
-def test_a_database_in_use(url: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord) -> None:
+def test_a_database_in_use(url: URL) -> None:
     with Store.open(as_text(url)) as store:
-        store.record(store.study(key, provenance, seed=0, space_size=1).id, trial)
+        store.record(store.study(KEY, PROVENANCE, seed=0, space_size=1).id, TRIAL)
         found = condition(as_text(url))
         assert found.place == store.place
     assert (found.has_tables, found.trials, found.writable) == (True, 1, True)
     assert found.server.startswith({"sqlite": "SQLite 3.", "postgresql": "PostgreSQL "}[url.get_backend_name()])
 
 
-def test_no_file_is_made(path: Path) -> None:
-    with pytest.raises(NoDatabase):
-        condition(path)
-    assert list(path.parent.iterdir()) == []
-
-
-def test_damage_inside_is_found(
-    path: Path, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
-) -> None:
+def test_damage_inside_is_found(path: Path) -> None:
     with Store.open(path) as store:
-        study = store.study(key, provenance, seed=0, space_size=1)
+        study = store.study(KEY, PROVENANCE, seed=0, space_size=1)
         for _ in range(200):
-            store.record(study.id, trial)
-        store.finish(study.id, winner)
+            store.record(study.id, TRIAL)
+        store.finish(study.id, WINNER)
     content = bytearray(path.read_bytes())
     content[-4096:] = b"\xff" * 4096
     path.write_bytes(content)

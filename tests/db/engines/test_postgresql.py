@@ -11,10 +11,12 @@ from typing import Any
 
 import postgres_server
 import pytest
+from sample import KEY, PROVENANCE, TRIAL, WINNER
 from sqlalchemy import URL, create_engine, event, text
+from studies import refusal
 from writers import started
 
-from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
+from autotune.db import Entry, Store
 from autotune.db.engines import condition, postgresql
 from autotune.db.engines.database import WRITING
 from autotune.errors import NoDatabase, StoreError
@@ -22,22 +24,13 @@ from autotune.errors import NoDatabase, StoreError
 
 @pytest.fixture
 def database(server: postgres_server.Server) -> URL:  # type: ignore[misc]
-    """The URL of an empty database."""
     with server.new_database() as url:
         yield url
 
 
-def refusal(url: URL, *, create: bool = True) -> str:
-    """The one line with which opening is refused."""
-    with pytest.raises(StoreError) as caught:
-        Store.open(str(url), create=create)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_a_plain_url_means_psycopg(database: URL, key: CacheKey, provenance: Provenance) -> None:
+def test_a_plain_url_means_psycopg(database: URL) -> None:
     with Store.open(str(database.set(drivername="postgresql"))) as store:
-        store.study(key, provenance, seed=1, space_size=1)
+        store.study(KEY, PROVENANCE, seed=1, space_size=1)
     with Store.open(str(database), create=False) as store:
         assert len(store.studies()) == 1
 
@@ -60,46 +53,39 @@ def test_processes_make_and_fill_an_empty_database_at_once(database: URL) -> Non
         assert Counter(trial.number for trial in store.trials(study.id)) == dict.fromkeys(range(trials), processes)
 
 
-def test_waiting_for_another_writer_has_an_end(
-    database: URL, key: CacheKey, provenance: Provenance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_another_writer_has_an_end(database: URL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgresql, "BUSY_SECONDS", 1)
     other = create_engine(database)
     with Store.open(str(database)) as store, other.connect() as connection:
         connection.execute(text(f"SELECT pg_advisory_lock({postgresql.WRITERS})"))
         assert store.studies() == []
         with pytest.raises(StoreError, match="locked"):
-            store.study(key, provenance, seed=1, space_size=1)
+            store.study(KEY, PROVENANCE, seed=1, space_size=1)
         connection.execute(text("SELECT pg_advisory_unlock_all()"))
-        store.study(key, provenance, seed=1, space_size=1)
+        store.study(KEY, PROVENANCE, seed=1, space_size=1)
     other.dispose()
 
 
-def test_a_connection_that_the_server_dropped_is_made_again(
-    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance
-) -> None:
+def test_a_connection_that_the_server_dropped_is_made_again(server: postgres_server.Server, database: URL) -> None:
     with Store.open(str(database)) as store:
-        study = store.study(key, provenance, seed=1, space_size=1)
+        study = store.study(KEY, PROVENANCE, seed=1, space_size=1)
         server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
         assert store.studies() == [study]
 
 
-def test_a_read_only_database_is_read_but_not_written(
-    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance, winner: Winner,
-    trial: TrialRecord,
-) -> None:  # fmt: skip
+def test_a_read_only_database_is_read_but_not_written(server: postgres_server.Server, database: URL) -> None:
     with Store.open(str(database)) as store:
-        store.finish(store.study(key, provenance, seed=1, space_size=1).id, winner)
+        store.finish(store.study(KEY, PROVENANCE, seed=1, space_size=1).id, WINNER)
     server.run(f"ALTER DATABASE {database.database} SET default_transaction_read_only = on")
     with Store.open(str(database)) as store:
-        assert [entry.winner for entry in store.entries()] == [winner]
+        assert [entry.winner for entry in store.entries()] == [WINNER]
         with pytest.raises(StoreError, match="read-only"):
-            store.record(1, trial)
+            store.record(1, TRIAL)
 
 
 def test_a_user_without_rights_is_told_so(server: postgres_server.Server, database: URL) -> None:
     server.run("DO $$ BEGIN CREATE ROLE guest LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
-    assert "rights" in refusal(database.set(username="guest"))
+    assert "rights" in refusal(str(database.set(username="guest")))
     Store.open(str(database)).close()
     with pytest.raises(StoreError, match="SELECT"):
         Store.open(str(database.set(username="guest")), create=False).entries()
@@ -107,41 +93,39 @@ def test_a_user_without_rights_is_told_so(server: postgres_server.Server, databa
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     url = URL.create("postgresql", "me", password=None, database="x", query={"host": str(tmp_path)})
-    assert "secret" not in refusal(url.set(password="secret"))
+    assert "secret" not in refusal(url.set(password="secret").render_as_string(False))
 
 
 def test_a_server_that_restarts_is_waited_for_and_nothing_is_lost_or_doubled(
-    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord,
-    winner: Winner, caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    server: postgres_server.Server, database: URL, caplog: pytest.LogCaptureFixture
+) -> None:
     with Store.open(str(database)) as store:
-        study = store.study(key, provenance, seed=1, space_size=1)
+        study = store.study(KEY, PROVENANCE, seed=1, space_size=1)
         for number in range(20):
             if number in (5, 12):
                 server.stop()
                 restart = threading.Timer(1.0, server.start)
                 restart.start()
-            store.record(study.id, dataclasses.replace(trial, number=number))
+            store.record(study.id, dataclasses.replace(TRIAL, number=number))
         restart.join()
         assert [each.number for each in store.trials(study.id)] == list(range(20))
         server.stop()
         restart = threading.Timer(1.0, server.start)
         restart.start()
-        store.finish(study.id, winner)
+        store.finish(study.id, WINNER)
         restart.join()
-        assert [entry.winner for entry in store.entries()] == [winner]
+        assert [entry.winner for entry in store.entries()] == [WINNER]
     assert len(caplog.messages) == 3
 
 
 @pytest.mark.parametrize("lost", ["record", "adopt", "study"])
 def test_a_write_whose_acknowledgement_is_lost_is_not_made_twice(
-    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord,
-    winner: Winner, lost: str,
-) -> None:  # fmt: skip
-    other = dataclasses.replace(key, arch="sm_100")
-    entry = Entry(other, provenance, winner, 0, datetime.now(UTC), trials=1, seed=0, space_size=1)
+    server: postgres_server.Server, database: URL, lost: str
+) -> None:
+    other = dataclasses.replace(KEY, arch="sm_100")
+    entry = Entry(other, PROVENANCE, WINNER, 0, datetime.now(UTC), trials=1, seed=0, space_size=1)
     with Store.open(str(database)) as store:
-        study = store.study(key, provenance, seed=1, space_size=1)
+        study = store.study(KEY, PROVENANCE, seed=1, space_size=1)
         losses = []
 
         def lose(connection: Any) -> None:
@@ -153,11 +137,11 @@ def test_a_write_whose_acknowledgement_is_lost_is_not_made_twice(
 
         event.listen(store._database.engine, "commit", lose)
         if lost == "record":
-            store.record(study.id, trial)
+            store.record(study.id, TRIAL)
         elif lost == "adopt":
             store.adopt(entry, replace=True)
         else:
-            store.study(other, provenance, seed=1, space_size=1)
+            store.study(other, PROVENANCE, seed=1, space_size=1)
         assert len(losses) == 1
         assert len(store.trials(study.id)) == (lost == "record")
         assert len(store.studies()) == 1 + (lost != "record")
@@ -165,32 +149,30 @@ def test_a_write_whose_acknowledgement_is_lost_is_not_made_twice(
 
 
 def test_a_server_that_does_not_answer_is_an_error(
-    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    server: postgres_server.Server, database: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgresql, "STATEMENT_SECONDS", 2.0)
     monkeypatch.setattr("autotune.db.engines.database.PATIENCE", 1.0)
     url = str(database.update_query_dict({"connect_timeout": "2"}))
     with Store.open(url) as store:
-        study = store.study(key, provenance, seed=1, space_size=1)
+        study = store.study(KEY, PROVENANCE, seed=1, space_size=1)
         with server.frozen():
-            for ask in (lambda: store.record(study.id, trial), store.studies, lambda: Store.open(url, create=False)):
+            for ask in (lambda: store.record(study.id, TRIAL), store.studies, lambda: Store.open(url, create=False)):
                 with pytest.raises(StoreError, match="not answered|timeout"):
                     ask()
         assert store.studies() == [study], "it answers again"
 
 
 def test_a_server_that_stays_away_is_an_error(
-    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    server: postgres_server.Server, database: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("autotune.db.engines.database.PATIENCE", 1.0)
     with Store.open(str(database)) as store:
-        study = store.study(key, provenance, seed=1, space_size=1)
+        study = store.study(KEY, PROVENANCE, seed=1, space_size=1)
         server.stop()
         try:
             with pytest.raises(StoreError, match="connection"):
-                store.record(study.id, trial)
+                store.record(study.id, TRIAL)
         finally:
             server.start()
         assert store.trials(study.id) == []

@@ -84,7 +84,6 @@ class Server:
 
 @contextmanager
 def running(connections: int = 100) -> Iterator[Server]:
-    """Start a server of whatever version is installed, stop it at the end."""
     pytest.importorskip("psycopg", reason="no driver psycopg here: pip install 'iris-autotune[postgresql]'")
     initdb, pg_ctl = find("initdb"), find("pg_ctl")
     who = as_server_user() if os.getuid() == 0 else {}

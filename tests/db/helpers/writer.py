@@ -17,7 +17,6 @@ PROVENANCE = Provenance("abc", "f00d", "3.6.0", "", "2.11.0", "")
 
 
 def main() -> None:
-    """Serve the paths that come."""
     from ranks_of_functions import drivers_connection
 
     warnings.simplefilter("error")

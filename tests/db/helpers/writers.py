@@ -33,7 +33,6 @@ class Writer:
         return str(self._connection.recv())
 
     def rest(self) -> Iterator[str]:
-        """All that was said before the end."""
         try:
             while True:
                 yield self.heard()
@@ -53,7 +52,6 @@ class Writer:
 
 @contextmanager
 def started(processes: int, trials: int) -> Iterator[list[Writer]]:
-    """``count`` started writers; all must end well."""
     with ExitStack() as stack:
         writers = [stack.enter_context(Writer(trials)) for _ in range(processes)]
         for writer in writers:
