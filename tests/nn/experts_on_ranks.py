@@ -7,10 +7,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from shares import HEAP, difference
+from shares import HEAP, difference, said
 
 import autotune
-from autotune.errors import AutotuneError
 from autotune.kernels.moe.histogram import histogram_text, shares_of
 
 Tensor = torch.Tensor
@@ -127,11 +126,3 @@ def everything(url: str) -> dict[str, Any]:
             found["frozen"] = max(difference(each(*own), whole(*own)) for each in (layer, shard))
             found["refused"]["gradient"] = said(lambda: layer.requires_grad_()(*own))
         return found
-
-
-def said(call: Any) -> str:
-    try:
-        call()
-    except AutotuneError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from made_on_ranks import handed_on, keeping, made
-from shares import HEAP, difference, part
+from shares import HEAP, difference, part, said
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -18,7 +17,6 @@ from torch.distributed.tensor import parallel as theirs
 from torch.distributed.tensor.parallel import parallelize_module
 
 import autotune
-from autotune.errors import AutotuneError
 
 Tensor = torch.Tensor
 BATCH, TOKENS, HIDDEN = 2, 8, 32
@@ -303,12 +301,3 @@ def under_way(context: autotune.Context) -> dict[str, float]:
     for number, pair in enumerate(zip(*results, strict=True)):
         found[str(number)] = difference(*pair)
     return found
-
-
-def said(attempt: Callable[[], object]) -> str:
-    """The error of a call, by name and message."""
-    try:
-        attempt()
-    except AutotuneError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
