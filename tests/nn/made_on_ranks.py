@@ -92,9 +92,7 @@ class Doubled(nn.Module):
 
 
 def handed_on(context: autotune.Context) -> dict[str, Any]:
-    """Differences from torch's styles: of rows that ranks do not divide, of a whole DTensor with its gradient, of what
-    shares a gather; and the kinds of results.
-    """
+    """Differences from torch's styles, of uneven rows, whole DTensors and shared gathers; the kinds of results."""
     torch.manual_seed(8)
     device = context.heap.device
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))

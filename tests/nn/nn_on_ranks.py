@@ -133,9 +133,7 @@ def plans() -> dict[str, dict[str, theirs.ParallelStyle]]:
 
 
 def styles(context: autotune.Context, sample: bool) -> dict[str, float]:
-    """Differences of a block by our styles from the same by torch's: results and all gradients, eager and compiled; in
-    a sample compiled with a shared gather alone.
-    """
+    """Differences of a block by our styles from torch's: results and gradients, eager and compiled."""
     device = context.heap.device
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     torch.manual_seed(2)
@@ -281,9 +279,7 @@ def partly_without_gradients(context: autotune.Context, mesh: DeviceMesh) -> lis
 
 
 def under_way(context: autotune.Context) -> dict[str, float]:
-    """Differences of a linear layer behind torch's embedding, which hands on what ranks still exchange: without a
-    gradient, and with one.
-    """
+    """Differences of a layer behind torch's embedding, whose result ranks exchange: without and with gradients."""
     mesh, found, results = init_device_mesh(context.heap.device.type, (dist.get_world_size(),)), {}, []
     tokens = torch.arange(2 * TOKENS, device=context.heap.device).view(1, -1)
     plan: dict[str, theirs.ParallelStyle] = {

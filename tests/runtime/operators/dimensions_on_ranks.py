@@ -155,9 +155,7 @@ def strides(context: autotune.Context) -> dict[str, float]:
 
 
 def one_place(context: autotune.Context) -> dict[str, float]:
-    """Errors by operator and mode of operands that lie at one address, first as a slice of a wider matrix, then dense,
-    as memory that was freed comes back.
-    """
+    """Errors by operator and mode of operands at one address: a slice of a wider matrix, then dense."""
     heap, found = context.heap, {}
     rank, world = heap.rank, heap.world_size
     problems = {

@@ -23,9 +23,7 @@ SAMPLE = {
 
 
 def every(context: autotune.Context, sample: bool) -> dict[str, Any]:
-    """By form, operands that need a gradient, and way: the largest error, or a word. A sample compiles less, and has of
-    each form all operands, some, and one alone, the next form another one; and every second of ``symm_mem``.
-    """
+    """By form, operands that need a gradient, and way: the largest error, or a word. A sample has fewer of each."""
     found: dict[str, Any] = {}
     torch.use_deterministic_algorithms(True, warn_only=True)  # new memory holds no numbers
     for seed, (name, form) in enumerate(forms().items()):

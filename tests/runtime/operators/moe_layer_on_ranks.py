@@ -120,9 +120,7 @@ def grown(
 
 
 def by_mode(layer: Layer, problem: Any, drawn: list[Operands]) -> dict[str, list[Any]]:
-    """The error, and whether a second call gives the same bits, for one of the draws after the other. The kernels'
-    tests have all routings in each mode.
-    """
+    """The error, and whether a second call gives the same bits, for one of the draws after the other."""
     fused, found = problem is layer.fused, {}
     calls = [combining(layer, operands, fused=fused) for operands in drawn]
     wrong = layer.wrong_mixed if fused else layer.wrong_gathered
@@ -158,9 +156,7 @@ def each_way(problem: Any, context: autotune.Context) -> dict[str, autotune.Conf
 
 
 def too_many_rows(context: autotune.Context) -> dict[str, bool]:
-    """By the ways to dispatch, the library's, and to combine: True if all tokens are NaN where each names the first
-    rank's only expert twice, and so gives that rank twice as many rows as it has room for.
-    """
+    """By way to dispatch and combine: True if all tokens are NaN where rank 0 gets twice the rows it has room for."""
     world, device, found = context.heap.world_size, context.heap.device, {}
     sizes = {"tokens": 4, "hidden": 64, "experts": world, "top_k": 2, "world_size": world}
     x, ids = torch.ones(4, 64, device=device).bfloat16(), torch.zeros(4, 2, dtype=torch.int32, device=device)
@@ -185,9 +181,7 @@ def too_many_rows(context: autotune.Context) -> dict[str, bool]:
 
 
 def too_many(context: autotune.Context) -> dict[str, list[Any]]:
-    """By the ways to dispatch: the error where every token names the first rank's only expert twice, what the next call
-    says of it, and whether this rank's rows, or their gates, are NaN.
-    """
+    """By way to dispatch, with twice the rows that rank 0 has room for: errors then and later; whether rows are NaN."""
     world, device, found = context.heap.world_size, context.heap.device, {}
     x, ids, gates = (torch.ones(4, width, device=device) for width in (64, 2, 2))
     problem = autotune.MoeDispatch(tokens=4, hidden=64, experts=world, top_k=2, world_size=world)

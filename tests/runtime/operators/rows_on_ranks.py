@@ -32,9 +32,7 @@ def everything(url: str) -> dict[str, Any]:
 
 
 def without_rows(context: autotune.Context) -> dict[str, Any]:
-    """By operator and layer: the shapes of results; whether these are the same in each way to call it, and zero; the
-    problems that ran, the heap's memory, gradients, and the error of ranks that differ.
-    """
+    """By operator and layer: shapes of results, whether all ways agree, and what else a call without rows does."""
     left, calls = context.heap.left, dict(calls_without_rows(context))
     layers = dict(layers_without_rows(context))
 
@@ -159,9 +157,7 @@ def most(layer: Layer) -> int:
 
 
 def layer_operands(layer: Layer, turn: int) -> tuple[Tensor, ...]:
-    """As many of this rank's tokens as are its own in this turn, with ids of another type in each, every third one the
-    number of no expert. One rank or another has no tokens.
-    """
+    """This turn's tokens of this rank, none on some; ids of another type each turn, every third one no expert."""
     x, ids, gates = layer.drawn(3 * turn)
     if turn % 2:
         ids[:, -1] = ids[:, 0]  # an expert twice: its gates add up

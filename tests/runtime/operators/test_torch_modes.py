@@ -1,6 +1,4 @@
-"""Operators in a program that has switched modes of torch's on: inference mode, a default or another current device,
-forward-mode AD, transforms and tracers, a change of sign that is put off.
-"""
+"""Operators in a program that has torch's modes on: inference, devices, forward AD, transforms, tracers, views."""
 
 from __future__ import annotations
 
