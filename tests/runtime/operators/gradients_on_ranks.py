@@ -172,7 +172,7 @@ def refused(context: autotune.Context) -> dict[str, str]:
     shard = autotune.all_gather_shard(context, problem)
     rank = dist.get_rank()
     last, rows = rank == ranks - 1, [8 - each for each in range(ranks)]
-    whole, part = torch.empty(sum(rows), 16, device=device), torch.empty(8, 16 // ranks, device=device)
+    whole = torch.empty(sum(rows), 16, device=device)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         double = said(lambda: autotune.gemm_all_reduce(context, a, b, torch.ones(16, device=device).double()))
     found = {
@@ -180,7 +180,6 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "fp8 op": said(lambda: _dispatched(*fp8, **scaled)),
         "in place": said(lambda: autotune.all_gather_gemm(context, shard, b.clone().requires_grad_(), in_place=True)),
         "out of rows": said(lambda: autotune.all_gather_gemm(context, needy[rank:], b, rows=rows, out=whole)),
-        "out of columns": said(lambda: autotune.gemm_reduce_scatter(context, needy, b, scatter_dim=1, out=part)),
         "invalid": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b[1:])),
         "ranks": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b)),
         "a alone": said(lambda: autotune.gemm_all_reduce(context, needy if last else a, b)),

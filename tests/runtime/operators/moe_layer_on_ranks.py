@@ -97,8 +97,7 @@ def calls(url: str) -> dict[str, Any]:
         found: dict[str, Any] = {
             "gathered": max(layer.wrong_gathered(layer.gathered(each), each) for each in drawn[:2]),
             "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn[:2]),
-            "compiled": grown(layer.mixed, layer.wrong_mixed, drawn[0]),
-            "gathered, compiled": grown(layer.gathered, layer.wrong_gathered, drawn[0]),
+            "compiled": grown(layer, drawn[0]),
             "beyond": beyond(layer, drawn[0]),
             "too many": too_many(context),
             "too many rows": too_many_rows(context),
@@ -109,14 +108,12 @@ def calls(url: str) -> dict[str, Any]:
         return found
 
 
-def grown(
-    call: Callable[[Operands], torch.Tensor], wrong: Callable[[torch.Tensor, Operands], float], operands: Operands
-) -> float:
+def grown(layer: Layer, operands: Operands) -> float:
     """The largest error of a compiled call whose numbers of tokens differ, so that they are a symbol in its graph."""
-    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(layer.gathered, backend="aot_eager", fullgraph=True)
     tokens = len(operands[0])
     several = [tuple(each[:count] for each in operands) for count in (tokens, tokens // 2, tokens - 1)]
-    return max(wrong(compiled(each), each) for each in several)  # type: ignore[arg-type]  # three of them
+    return max(layer.wrong_gathered(compiled(each), each) for each in several)  # type: ignore[arg-type]  # three of them
 
 
 def by_mode(layer: Layer, problem: Any, drawn: list[Operands]) -> dict[str, list[Any]]:
