@@ -91,9 +91,6 @@ GATHERS = {
         lambda x, w: linear(gather(x, 1), w), ((2, 4, N), (K, N)), "", "would copy 64 columns, the collective copies 32"
     ),
     "gather for two": Case(_shared, ((8, K), (K, N), (K, N)), "all_gather_gemm", "1.60 times as fast"),
-    "gather for two, briefly": Case(
-        _shared, ((8, 2 * K), (2 * K, N), (2 * K, N)), "", "0.80 times as fast as the library"
-    ),
     "gather for two, one untuned": Case(
         _mixed, ((8, K), (K, N), (K, N), (K, 3 * N)), "", "nothing tuned for this problem"
     ),
@@ -134,9 +131,6 @@ SUMS = {
     ),
     "scatter columns": Case(lambda x, b: scatter(x @ b, 1), ((16, K), (K, N)), "", "share the columns of the sum"),
     "reduce": Case(lambda x, b: reduce(x @ b), ((16, K), (K, N)), "gemm_all_reduce"),
-    "reduce sequences, a bias behind": Case(
-        lambda x, w, c: reduce(linear(x, w)) + c, ((2, 8, K), (N, K), (N,)), "gemm_all_reduce"
-    ),
     "scatter and add": Case(
         lambda x, b, r: r + scatter(x @ b, 0), ((16, K), (K, N), (8, N)), "gemm_reduce_scatter", "2.50 times as fast"
     ),
@@ -166,7 +160,6 @@ SUMS = {
     "reduce, the library not timed": Case(
         lambda x, b: reduce(x @ b), ((16, K), (K, 5 * N)), "", "left: the library's way failed when this was tuned"
     ),
-    "reduce a number": Case(lambda x: reduce(x.sum().view(1)), ((8, K),), "", "comes from view"),
     "reduce what is no product": Case(lambda x, b: reduce((x @ b).relu()), ((16, K), (K, N)), "", "comes from relu"),
     "reduce slower": Case(lambda x, b: reduce(x @ b), ((16, N), (N, N)), "", "0.80 times as fast as the library"),
 }
@@ -219,10 +212,6 @@ def _interleaved(product: torch.Tensor) -> torch.Tensor:
 GATES = {
     "gather rows and swiglu": Case(
         lambda x, w: _gated(linear(gather(x, 0), w)), ((8, K), (4 * N, K)), "all_gather_gemm", "epilogue=swiglu",
-        decomposed=True,
-    ),
-    "gather and swiglu": Case(
-        lambda x, w: _gated(linear(gather(x, 1), w)), ((1, 8, K), (4 * N, K)), "all_gather_gemm", "epilogue=swiglu",
         decomposed=True,
     ),
     "gather sequences and geglu": Case(

@@ -168,9 +168,7 @@ def layer(context: autotune.Context, kind: str) -> dict[str, Any]:
 
 
 def explained(url: str) -> list[Any]:
-    """Collectives found in a model, once more often than a program may compile a code; graphs that are left with its
-    own code; collectives found once it is compiled in place, and in one whose graph breaks, as often each.
-    """
+    """Collectives found in a model, more often than a code may be compiled; compiled in place; in broken graphs."""
     times = 2
 
     class Whole(torch.nn.Linear):
@@ -196,9 +194,7 @@ def explained(url: str) -> list[Any]:
 
 
 def later(file: str) -> list[Any]:
-    """Explanations before and after a database is there; and the number of keys that a compiler's cache has for the
-    pass then, and with the same database on a machine with other links; and errors once the context is closed.
-    """
+    """Explanations before and after a database is there; distinct compilers' keys; errors of a closed context."""
     case, found, said = CASES["gather"], list[Any](), list[str]()
     with autotune.Context(HEAP, url=f"sqlite:///{file}.later") as context, torch.no_grad():
         for _ in range(2):

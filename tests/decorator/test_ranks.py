@@ -96,13 +96,11 @@ def test_ranks_may_choose_each_for_itself(ranks: Answers, case: str) -> None:
     assert [(rank[case]["source"], rank[case]["block"]) for rank in ranks] == [("tuned", 32), ("tuned", 128)]
 
 
-def test_a_group_can_be_named(ranks: Answers) -> None:
-    assert same(ranks, "a group of all")["block"] == 128
-
-
 def test_a_rank_outside_of_the_group_is_told_so_and_stays_in_step(ranks: Answers) -> None:
     inside, outside = (rank["a group without rank 1"] for rank in ranks)
-    assert inside["source"] == "tuned" and outside["error"] == "InputError" and same(ranks, "a group of all")["right"]
+    named = same(ranks, "a group of all")
+    assert inside["source"] == "tuned" and outside["error"] == "InputError"
+    assert named["block"] == 128 and named["right"]
 
 
 def test_our_bench_runs_a_kernel_equally_often_on_all_ranks(tmp_path: Path) -> None:

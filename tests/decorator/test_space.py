@@ -84,17 +84,6 @@ def test_a_large_space_is_searched_within_its_trials() -> None:
     assert {trial.source for trial in trials[1:]} <= {"sampler", "surrogate", "random"}
 
 
-def test_a_long_list_is_searched_within_its_trials() -> None:
-    configs = [triton.Config({"BLOCK": b}, num_warps=w) for b in (16, 32, 64, 128) for w in (1, 2, 4, 8) if b > 8 * w]
-    times = iter(range(1, 7))
-    kernel = autotune.autotune(
-        configs, key=["n"], trials=6, do_bench=lambda call, quantiles: [float(next(times))] * 3
-    )(copy())  # fmt: skip
-    kernel[grid](*tensors(), 200)
-    assert kernel.best_config is configs[0]
-    assert len(kernel.configs_timings) == 6 and set(kernel.configs_timings) <= set(configs)
-
-
 def test_a_step_in_a_list_leads_to_what_is_most_alike_and_its_numbers_are_in_order() -> None:
     listed = [
         Config({"mode": "kernel", "BLOCK": block, "split": split, "layout": layout})
@@ -257,7 +246,7 @@ def test_a_bad_default_and_an_empty_space_are_told_at_the_launch() -> None:
             autotune.autotune(key=["n"], **options)(copy())[grid](*tensors(), 200)
 
 
-def test_a_list_is_used_up_however_sparse_it_is() -> None:
+def test_a_list_is_searched_within_its_trials_however_sparse_it_is() -> None:
     configs = [triton.Config({"BLOCK": 16, "A": i, "B": 7 * i, "C": -i}) for i in range(9)]
 
     def made() -> Any:
@@ -267,6 +256,10 @@ def test_a_list_is_used_up_however_sparse_it_is() -> None:
 
         return sparse
 
-    kernel = autotune.autotune(configs, key=[], trials=8, do_bench=lambda call, quantiles: [1.0] * 3)(made())
+    times = iter(range(1, 9))
+    kernel = autotune.autotune(configs, key=[], trials=8, do_bench=lambda call, quantiles: [float(next(times))] * 3)(
+        made()
+    )
     kernel[(1,)](torch.zeros(1))
-    assert len(kernel.configs_timings) == 8
+    assert kernel.best_config is configs[0]
+    assert len(kernel.configs_timings) == 8 and set(kernel.configs_timings) <= set(configs)

@@ -60,9 +60,7 @@ def device_functions(argument: Any) -> dict[str, Any]:
 
 
 def operators_of_tensors(argument: Any) -> dict[str, int]:
-    """Every operator of a tensor with tensors of every type and shape, and with numbers: results that are Triton's own,
-    calls that both refuse, and others. Triton computes the first call of a kind: compared are second ones.
-    """
+    """Every operator with tensors of all types and shapes, and numbers: results like Triton's (at the second call)."""
     triton_s = {name: getattr(tl.tensor, name) for name in interpreter_speed.OPERATORS}
     cast = interpreter.interpreter_semantic.cast
     mended.mend_interpreter()
@@ -153,9 +151,7 @@ def _made(make: Any, *arguments: Any) -> Any:
 
 @triton.jit
 def send_and_read_kernel(ones, sent, slot, seen, ACQUIRE: tl.constexpr, BLOCK: tl.constexpr):
-    """Send, then poll a block of words, or a counter; BLOCK is 1 or more. What was seen is kept. ``ones`` is a
-    descriptor, whose load is no poll.
-    """
+    """Send, then poll a block of words, or a counter. ``ones`` is a descriptor, whose load is no poll."""
     places = tl.arange(0, BLOCK)
     one = tl.max(tl.max(ones.load([0, 0]), axis=0), axis=0)
     tl.atomic_add(sent, tl.load(sent, volatile=True) + one, sem="relaxed", scope="sys")
@@ -167,9 +163,7 @@ def send_and_read_kernel(ones, sent, slot, seen, ACQUIRE: tl.constexpr, BLOCK: t
 
 
 def held_polls(argument: Any) -> dict[str, Any]:
-    """What kernels have seen in a slot that a peer writes to while they are held: its number for each hold, which may
-    differ for each; and the seconds of each hold.
-    """
+    """What kernels see in a slot that a peer writes while they are held, and the seconds of each hold."""
     heap = open_heap(1 << 16, dist.new_group(backend="gloo"))
     sent, slot, seen = (torch.zeros(4, dtype=torch.int32) for _ in range(3))
     ones = TensorDescriptor.from_tensor(torch.ones(2, 16, dtype=torch.int32), [2, 16])

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from shares import HEAP, difference
+from shares import HEAP, difference, said
 
 import autotune
-from autotune.errors import AutotuneError
 from autotune.kernels.moe.histogram import histogram_text, shares_of
 
 Tensor = torch.Tensor
@@ -60,7 +59,6 @@ def everything(url: str) -> dict[str, Any]:
         bounded = autotune.nn.ExpertParallel.from_experts(whole, context, tokens=TOKENS[0])
         gathering = autotune.nn.ExpertParallel.from_experts(whole, context, replicated=True)
         fewer = tuple(each[: TOKENS[rank]] for each in own)
-        none = tuple(each[: 0 if rank else None] for each in own)
         compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
         batch = x[None], ids[None].long(), gates[None].double()
         found: dict[str, Any] = {
@@ -69,7 +67,6 @@ def everything(url: str) -> dict[str, Any]:
             "compiled": difference(compiled(*own), whole(*own)),
             "shard": difference(shard(*own), whole(*own)),
             "fewer": difference(bounded(*fewer), whole(*fewer)),
-            "none": difference(torch.cat([x, bounded(*none)]), torch.cat([x, whole(*none)])),
             "replicated": difference(gathering(*same), whole(*same)),
             "one token": difference(gathering(*(each[:1] for each in same)), whole(*(each[:1] for each in same))),
         }
@@ -77,8 +74,6 @@ def everything(url: str) -> dict[str, Any]:
             found["autocast"] = difference(layer(*own), whole(*own))
             cast = layer(x.bfloat16(), ids, gates)
         found["autocast of bf16"], found["its type"] = difference(cast, whole(*own)), str(cast.dtype)
-        empty = [each[None, :0] for each in own]
-        found["empty"] = [list(each(*empty).shape) for each in (layer, gathering, compiled)]
         narrow = autotune.nn.ExpertParallel.from_experts(whole, context, share="width")
         part = autotune.nn.ExpertParallel.from_shard(narrow, context, share="width")
         holes = x, ids.clone(), gates
@@ -127,11 +122,3 @@ def everything(url: str) -> dict[str, Any]:
             found["frozen"] = max(difference(each(*own), whole(*own)) for each in (layer, shard))
             found["refused"]["gradient"] = said(lambda: layer.requires_grad_()(*own))
         return found
-
-
-def said(call: Any) -> str:
-    try:
-        call()
-    except AutotuneError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from shares import HEAP, difference, whole
+from shares import HEAP, difference, said, whole
 from torch.distributed.device_mesh import init_device_mesh
 
 import autotune
-from autotune.errors import InputError
 
 
 def llama(given: tuple[str, str]) -> dict[str, Any]:
@@ -68,10 +67,7 @@ def llama(given: tuple[str, str]) -> dict[str, Any]:
             lambda model: autotune.nn.transformers.parallelize(model, mesh, context),
         )
         found["theirs again"] = type(_registry()["colwise"]).__module__
-        try:
-            autotune.nn.transformers.parallelize(_Planless(), mesh, context)
-        except InputError as error:
-            found["no plan"] = str(error)
+        found["no plan"] = said(lambda: autotune.nn.transformers.parallelize(_Planless(), mesh, context))
     return found
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from made_on_ranks import handed_on, keeping, made
-from shares import HEAP, difference, part
+from shares import HEAP, difference, part, said
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -18,7 +17,6 @@ from torch.distributed.tensor import parallel as theirs
 from torch.distributed.tensor.parallel import parallelize_module
 
 import autotune
-from autotune.errors import AutotuneError
 
 Tensor = torch.Tensor
 BATCH, TOKENS, HIDDEN = 2, 8, 32
@@ -135,9 +133,7 @@ def plans() -> dict[str, dict[str, theirs.ParallelStyle]]:
 
 
 def styles(context: autotune.Context, sample: bool) -> dict[str, float]:
-    """Differences of a block by our styles from the same by torch's: results and all gradients, eager and compiled; in
-    a sample compiled with a shared gather alone.
-    """
+    """Differences of a block by our styles from torch's: results and gradients, eager and compiled."""
     device = context.heap.device
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     torch.manual_seed(2)
@@ -283,9 +279,7 @@ def partly_without_gradients(context: autotune.Context, mesh: DeviceMesh) -> lis
 
 
 def under_way(context: autotune.Context) -> dict[str, float]:
-    """Differences of a linear layer behind torch's embedding, which hands on what ranks still exchange: without a
-    gradient, and with one.
-    """
+    """Differences of a layer behind torch's embedding, whose result ranks exchange: without and with gradients."""
     mesh, found, results = init_device_mesh(context.heap.device.type, (dist.get_world_size(),)), {}, []
     tokens = torch.arange(2 * TOKENS, device=context.heap.device).view(1, -1)
     plan: dict[str, theirs.ParallelStyle] = {
@@ -303,12 +297,3 @@ def under_way(context: autotune.Context) -> dict[str, float]:
     for number, pair in enumerate(zip(*results, strict=True)):
         found[str(number)] = difference(*pair)
     return found
-
-
-def said(attempt: Callable[[], object]) -> str:
-    """The error of a call, by name and message."""
-    try:
-        attempt()
-    except AutotuneError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"

@@ -352,11 +352,6 @@ def test_a_config_that_the_space_refuses_is_not_served(database: Path) -> None:
     assert found.source == "default"
 
 
-def test_without_a_database_there_is_the_default_and_no_file(database: Path) -> None:
-    assert look(database).source == "default"
-    assert not database.exists()
-
-
 def test_a_foreign_database_is_an_error_not_a_default(database: Path) -> None:
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE other (x)")

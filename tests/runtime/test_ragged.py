@@ -17,9 +17,7 @@ SECOND: Any = SimpleNamespace(world_size=3, rank=1)
 A = torch.zeros(5, 4, 8)
 
 
-@pytest.mark.parametrize(
-    ("most", "padded"), [(0, 0), (1, 1), (5, 8), (8, 8), (65, 128), (128, 128), (129, 256), (257, 384), (384, 384)]
-)
+@pytest.mark.parametrize(("most", "padded"), [(0, 0), (5, 8), (8, 8), (129, 256), (257, 384)])
 def test_few_problems_serve_all_numbers_of_rows(most: int, padded: int) -> None:
     """Powers of two for few rows; multiples of 128, which waste less, for many."""
     assert capacity([0, most, most // 2]) == padded

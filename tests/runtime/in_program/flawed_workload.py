@@ -1,6 +1,4 @@
-"""A user's workload without kernels: a sum over the ranks. Some configs fail on rank 1, and some problems in ways that
-nobody expects.
-"""
+"""A user's workload without kernels: a sum over the ranks, with configs and problems that fail on rank 1."""
 
 from __future__ import annotations
 

@@ -228,9 +228,7 @@ def left_alone(folder: str) -> dict[str, Answer]:
 
 
 def in_a_programs_settings(folder: str) -> list[Answer]:
-    """Tunings where bf16 is the default element type and tensors have no memory by default, under autocast and in a
-    dispatch mode; and whether all that is so behind them, and the next random number the same.
-    """
+    """Tunings under a program's dtype, device, autocast and dispatch mode; and whether these, and the RNG, are kept."""
     url = f"sqlite:///{folder}/cache.db"
     scaled = autotune.AllGatherGemm(m=16, n=32, k=128, dtype="fp8", scales="row", b_order="nk", world_size=1)
     plain = autotune.GemmAllReduce(m=16, n=32, k=64, dtype="fp32", world_size=1)

@@ -70,9 +70,7 @@ def lied_to_nobody(ranks: list[dict[str, str]]) -> None:
 
 
 def problems(device: torch.device) -> list[Problem]:
-    """Every operator, larger on GPUs, where nothing overlaps in small ones. Interpreted decoding, which takes longest,
-    has one head of the cache; the kernel's tests have several.
-    """
+    """Every operator; larger on GPUs, where nothing overlaps in small ones."""
     ranks = dist.get_world_size()
     size, heads = (16, 2) if device.type == "cuda" else (1, 1)
     gemm = {"m": 16 * ranks * size, "k": 32 * ranks * size, "world_size": ranks}

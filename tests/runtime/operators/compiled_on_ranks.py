@@ -12,9 +12,7 @@ import autotune
 
 
 def grown(url: str) -> dict[str, Any]:
-    """Errors of a compiled function whose sizes change, after which they are symbols in its graph, and its context; the
-    error of a graph whose context is closed.
-    """
+    """Errors of a compiled function whose sizes and context change; the error of a closed context's graph."""
     function = torch.compile(
         lambda context, a, b: autotune.gemm_reduce_scatter(context, a + 0, b), backend="aot_eager", fullgraph=True
     )

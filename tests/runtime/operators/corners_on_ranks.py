@@ -1,6 +1,4 @@
-"""Functions that the tests of the operators' corners run on every rank: used memory, one rank's errors, gradients,
-closing.
-"""
+"""Functions that the tests of the operators' corners run on every rank."""
 
 from __future__ import annotations
 
@@ -79,9 +77,7 @@ def in_place(context: autotune.Context, problem: Any, config: Any, operands: Any
 
 
 def words_after_release(url: str) -> dict[str, float]:
-    """Errors of flash decode's protocols, each of whose calls is the first after a release, with other inputs; the
-    second one leaves each rank its heads.
-    """
+    """Errors of flash decode by protocol, each call the first after a release, with other inputs; also by heads."""
     errors = {}
     with autotune.Context(HEAP, url=url) as context:
         problem = problems(context.heap.device)[2]
@@ -127,9 +123,7 @@ def one_ranks_errors(url: str) -> dict[str, str]:
 
 
 def interrupted_alone(url: str) -> list[str]:
-    """Every rank's errors where Ctrl-C interrupts a first call of the last one, at the call after it, and in another
-    context.
-    """
+    """Every rank's errors where Ctrl-C interrupts the last one's first call; at the next call; in another context."""
     last, found = dist.get_rank() == dist.get_world_size() - 1, []
 
     def calls(context: autotune.Context, here: bool) -> str:
@@ -242,9 +236,7 @@ def empty_caches(url: str) -> dict[str, float]:
 
 
 def different_databases(url: str) -> list[list[Any]]:
-    """The source of a config that is in one rank's database alone, the first's and the last's, whether it is that
-    config, and what is said.
-    """
+    """Source of a config that one rank's database has (the first's, the last's); whether it is that one; the log."""
     found, last = [], dist.get_world_size() - 1
     said: list[logging.LogRecord] = []
     handler = logging.Handler()
@@ -273,9 +265,7 @@ def different_databases(url: str) -> list[list[Any]]:
 
 
 def closed_again_and_again(url: str) -> list[dict[str, int]]:
-    """Resources held after some contexts and more, without the garbage collector; the first of two calls may start
-    threads of the libraries'.
-    """
+    """Descriptors and threads after 7, 10 and 12 contexts, without the garbage collector."""
     gc.disable()  # the interpreter's own launches leave cycles, which hold a mapping of the heaps that had calls
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     problem = problems(device)[3]

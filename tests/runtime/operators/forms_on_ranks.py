@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from calls import error
-from gradient_cases import loss
 from gradient_forms import Form, Tensor, forms
 
 import autotune
@@ -24,9 +23,7 @@ SAMPLE = {
 
 
 def every(context: autotune.Context, sample: bool) -> dict[str, Any]:
-    """By form, operands that need a gradient, and way: the largest error, or a word. A sample compiles less, and has of
-    each form all operands, some, and one alone, the next form another one; and every second of ``symm_mem``.
-    """
+    """By form, operands that need a gradient, and way: the largest error, or a word. A sample has fewer of each."""
     found: dict[str, Any] = {}
     torch.use_deterministic_algorithms(True, warn_only=True)  # new memory holds no numbers
     for seed, (name, form) in enumerate(forms().items()):
@@ -51,8 +48,8 @@ def every(context: autotune.Context, sample: bool) -> dict[str, Any]:
     return found
 
 
-def once(form: Form, function: Any, everyone: list[list[Tensor]], needs: tuple[bool, ...]) -> Any:
-    """The largest error of results and of the gradients of the operands that need one; or why there are none."""
+def once(form: Form, function: Any, everyone: list[list[Tensor]], needs: tuple[bool, ...], times: int = 1) -> Any:
+    """The largest error of results and of gradients, accumulated over several calls; or why there are none."""
     rank = dist.get_rank()
     own = [x.clone().requires_grad_(needed) for x, needed in zip(everyone[rank], needs, strict=True)]
     try:
@@ -62,15 +59,18 @@ def once(form: Form, function: Any, everyone: list[list[Tensor]], needs: tuple[b
     if not any(result.requires_grad for result in results):
         return "lost in silence"
     total(results, form.loss_of(rank)).backward()  # type: ignore[no-untyped-call]
+    for _ in range(times - 1):
+        total(listed(function(*own)), form.loss_of(rank)).backward()  # type: ignore[no-untyped-call]
     if [x.grad is not None for x in own] != list(needs):
         return f"gradients of {[x.grad is not None for x in own]}"
     if form.truth is None:
         return "there is a backward"
     wide = in_fp64(form, everyone)
-    right = without_ranks(form, wide)
-    ranks_loss(form, right).backward()  # type: ignore[no-untyped-call]
-    errors = [difference(x.grad, y.grad) for x, y in zip(own, wide[rank], strict=True) if x.grad is not None]
-    return max(*errors, *(difference(x, y) for x, y in zip(results, right[rank], strict=True)))
+    wanted = without_ranks(form, wide)
+    ranks_loss(form, wanted).backward()  # type: ignore[no-untyped-call]
+    grads = [(x.grad, y.grad) for x, y in zip(own, wide[rank], strict=True) if x.grad is not None]
+    errors = [difference(mine / times, right) for mine, right in grads]
+    return max(*errors, *(difference(x, y) for x, y in zip(results, wanted[rank], strict=True)))
 
 
 def twice(form: Form, function: Any, everyone: list[list[Tensor]]) -> float:
@@ -89,6 +89,15 @@ def twice(form: Form, function: Any, everyone: list[list[Tensor]]) -> float:
     parts = [total(list(grads[at * len(leaves) :][: len(leaves)]), at) for at in range(len(wide))]
     torch.stack(parts).sum().backward()  # type: ignore[no-untyped-call]
     return max(difference(x.grad, y.grad) for x, y in zip(leaves, itertools.compress(wide[rank], mine), strict=True))
+
+
+def loss(results: list[Tensor], ranks: list[int]) -> Tensor:
+    """Of these ranks' results: weighted by small integers, which every type holds."""
+    total = torch.zeros((), dtype=results[0].dtype, device=results[0].device)
+    for rank, result in zip(ranks, results, strict=True):
+        weights = (torch.arange(result.numel(), device=result.device) * 5 + rank) % 7 - 3
+        total = total + (result * weights.view(result.shape).to(result.dtype)).sum()
+    return total
 
 
 def total(results: list[Tensor], rank: int) -> Tensor:

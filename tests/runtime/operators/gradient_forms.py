@@ -78,7 +78,7 @@ def _gathers() -> Iterator[tuple[str, Form]]:
         call = functools.partial(gather, gather_dim=dim)
         yield f"gather {dim}", Form(call, truth(dim, 1, True), shapes(dim, bias=True))
         call = functools.partial(autotune.all_gather_gemm_with_gathered, gather_dim=dim)
-        yield f"gather {dim} with A", Form(call, truth(dim, 1, whole=True), shapes(dim))
+        yield f"gather {dim} with A", Form(call, truth(dim, 1, True, whole=True), shapes(dim, bias=True))
     rows = [3 + rank for rank in range(ranks)]
     ragged: Any = {"a": [(each, DEPTH) for each in rows], "b": (DEPTH, COLUMNS)}
     yield "gather rows", Form(lambda *x: gather(*x, rows=rows), truth(0, 1), ragged)

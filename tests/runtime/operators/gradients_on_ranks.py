@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from calls import HEAP, call, said
-from forms_on_ranks import every
-from gradient_cases import Operands, Tensor, drawn, expected, few, in_fp64, kinds, loss, own_loss, worst
+from calls import HEAP, said
+from forms_on_ranks import difference, every, in_fp64, listed, loss, once, total, without_ranks
+from gradient_forms import COLUMNS, DEPTH, Form, Tensor, forms
 from torch.utils.checkpoint import checkpoint
 
 import autotune
 
+FEW = {"all_gather_gemm": "gather kept False", "gemm_reduce_scatter": "scatter", "gemm_all_reduce": "reduce 1 sum"}
+"""A form with a bias for each operator."""
+
 
 def gradients(arguments: tuple[str, bool]) -> dict[str, Any]:
-    """All of it, on the same ranks and in the same context; or a sample, with checkpoints and ``gradcheck`` of one
-    operator alone.
-    """
+    """All of it in one context; a sample has checkpoints and gradients of gradients of one operator alone."""
     url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
         return {
             "every": every(context, sample),
             "wider": wider(context),
-            "gathered": dict(gathered(context)),
+            "gathered": gathered(context),
             "stored": stored(context),
             "ways": ways(context, sample),
             "autocast": autocast(context),
@@ -34,86 +35,90 @@ def gradients(arguments: tuple[str, bool]) -> dict[str, Any]:
         }
 
 
+def on_device(context: autotune.Context, form: Form) -> list[list[Tensor]]:
+    """Every rank's operands."""
+    return [[x.to(context.heap.device) for x in operands] for operands in form.drawn(1)]
+
+
 def wider(context: autotune.Context) -> float:
     """The error of gradients of bf16 where the result is fp32."""
-    problem = next(each for each in kinds("bf16") if not each.bias)
-    everyone = drawn(context, problem)
-    a, b, _ = own = everyone[dist.get_rank()]
-    assert a is not None and b is not None
-    own_loss(problem, autotune.all_gather_gemm(context, a, b, out_dtype=torch.float32)).backward()
-    return worst(own, expected(problem, everyone))
+    form = forms()[FEW["all_gather_gemm"]]
+    everyone = [[a.bfloat16(), b.bfloat16(), bias] for a, b, bias in on_device(context, form)]
+    call = functools.partial(autotune.all_gather_gemm, context, out_dtype=torch.float32)
+    return float(once(form, call, everyone, (True, True, True)))
 
 
-def gathered(context: autotune.Context) -> Iterator[tuple[str, float]]:
-    """Errors of gradients where each rank's loss comes from C, from the gathered A that is returned with it, or from
-    both; other ranks' losses may come from others.
-    """
-    ranks, rank = range(dist.get_world_size()), dist.get_rank()
-
-    def total(results: tuple[Tensor, Tensor], of: str, rank: int) -> Tensor:
-        parts = [loss([result], [rank + 3 * which]) for which, result in enumerate(results) if "CA"[which] in of]
-        return torch.stack(parts).sum()
-
-    for problem in (each for each in kinds("fp32") if each.workload == "all_gather_gemm" and each.bias):
+def gathered(context: autotune.Context) -> dict[str, float]:
+    """Errors of gradients where each rank's loss is of C, of the gathered A, or of both, in all combinations."""
+    ranks, rank, found = range(dist.get_world_size()), dist.get_rank(), {}
+    for name in ("gather 0 with A", "gather -1 with A"):
+        form = forms()[name]
+        everyone = on_device(context, form)
         for chosen in itertools.product(("C", "A", "CA"), repeat=len(ranks)):
-            everyone = drawn(context, problem)
-            own = everyone[rank]
-            dim = 0 if problem.rows_layout else -1
-            results = autotune.all_gather_gemm_with_gathered(context, *own, gather_dim=dim)  # type: ignore[arg-type]
-            total(results, chosen[rank], rank).backward()
-            wide = [in_fp64(each) for each in everyone]
-            whole = torch.cat([a for a, *_ in wide if a is not None], dim)
-            products = [whole @ b if bias is None else whole @ b + bias for _, b, bias in wide]
-            losses = [total((c, whole), of, each) for each, of, c in zip(ranks, chosen, products, strict=True)]  # type: ignore[arg-type]
-            torch.stack(losses).sum().backward()
-            right = tuple(None if x is None else x.grad for x in wide[rank])
-            yield f"{problem.layout} {' '.join(chosen)}", worst(own, right)
+
+            def loss_of(results: list[Tensor], at: int, chosen: tuple[str, ...] = chosen) -> Tensor:
+                return total([each for each, kind in zip(results, "CA", strict=True) if kind in chosen[at]], at)
+
+            own = [x.clone().requires_grad_() for x in everyone[rank]]
+            loss_of(listed(form.call(context, *own)), rank).backward()  # type: ignore[no-untyped-call]
+            wide = in_fp64(form, everyone)
+            losses = [loss_of(*pair) for pair in zip(without_ranks(form, wide), ranks, strict=True)]
+            torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+            errors = [difference(x.grad, y.grad) for x, y in zip(own, wide[rank], strict=True)]
+            found[f"{name} {' '.join(chosen)}"] = max(errors)
+    return found
 
 
 def stored(context: autotune.Context) -> list[str]:
-    """The problems whose B has a gradient that does not lie in memory as B does, and so is copied."""
+    """The calls whose B has a gradient that does not lie in memory as B does, and so is copied."""
+    device, depth = context.heap.device, DEPTH * dist.get_world_size()
+    gather = functools.partial(autotune.all_gather_gemm, context, keep_gathered=True)
+    calls = {
+        "gather": (gather, DEPTH),
+        "gather k": (functools.partial(gather, gather_dim=-1), depth),
+        "scatter": (functools.partial(autotune.gemm_reduce_scatter, context), DEPTH),
+        "reduce": (functools.partial(autotune.gemm_all_reduce, context), DEPTH),
+    }
     found = []
-    for problem in kinds("fp32"):
-        own = drawn(context, problem)[dist.get_rank()]
-        b = own[1]
-        assert b is not None
-        kept = {"keep_gathered": True} if problem.workload == "all_gather_gemm" else {}
-        (grad,) = torch.autograd.grad(own_loss(problem, call(context, problem, own, **kept)), [b])
-        if grad.stride() != b.stride():
-            found.append(f"{problem}: {grad.stride()}, B {b.stride()}")
+    for name, (call, rows) in calls.items():
+        a = torch.ones(8, DEPTH, device=device, requires_grad=True)
+        for b in (torch.ones(rows, COLUMNS, device=device), torch.ones(COLUMNS, rows, device=device).t()):
+            (grad,) = torch.autograd.grad(loss([call(a, b.requires_grad_())], [0]), [b])
+            if grad.stride() != b.stride():
+                found.append(f"{name}: {grad.stride()}, B {b.stride()}")
     return found
 
 
 def ways(context: autotune.Context, sample: bool) -> dict[str, float]:
-    """Errors through a checkpoint, in a compiled function, and after two calls."""
+    """Errors through a checkpoint, in a compiled function, and after two calls, with a ReLU behind the operator."""
     found = {}
-    for problem in few():
-
-        def once(*operands: Any, problem: Any = problem, **more: Any) -> Tensor:
-            return own_loss(problem, torch.nn.functional.relu(call(context, problem, operands, **more)) * 2)
-
-        def reset(problem: Any = problem) -> Operands:
-            return drawn(context, problem)[dist.get_rank()]
-
-        own = reset()
-        once(*own).backward()
-        right = tuple(None if x is None else x.grad for x in own)
-        compiled = torch.compile(once, backend="aot_eager", fullgraph=True)
-        attempts: dict[str, Callable[..., Tensor]] = {
-            "compiled": compiled,
-            "checkpoint": lambda *x, once=once: checkpoint(once, *x, use_reentrant=False),
-            "kept": lambda *x, once=once: once(*x, keep_gathered=True),
-            "compiled kept": lambda *x, compiled=compiled: compiled(*x, keep_gathered=True),
-            "compiled checkpoint": lambda *x, compiled=compiled: checkpoint(compiled, *x, use_reentrant=False),
-        }
-        for name, attempt in attempts.items():
-            if ("kept" in name or ("checkpoint" in name and sample)) and problem.workload != "all_gather_gemm":
-                continue
-            own = reset()
-            attempt(*own).backward()
-            attempt(*own).backward()
-            found[f"{problem.workload} {name}"] = worst(own, right, times=2)
+    for operator, name in FEW.items():
+        plain, kept = forms()[name], forms()["gather kept True"]
+        form = dataclasses.replace(
+            plain, truth=lambda *x, of=plain.truth: [[_relu(c) for c in listed(r)] for r in of(*x)]
+        )
+        once_more = functools.partial(_relued, plain.call, context)
+        torch._dynamo.reset()
+        compiled = torch.compile(once_more, backend="aot_eager", fullgraph=True)
+        attempts: dict[str, Any] = {"compiled": compiled}
+        if not sample or operator == "all_gather_gemm":
+            attempts["checkpoint"] = functools.partial(checkpoint, once_more, use_reentrant=False)
+            attempts["compiled checkpoint"] = functools.partial(checkpoint, compiled, use_reentrant=False)
+        if operator == "all_gather_gemm":
+            attempts["kept"] = functools.partial(_relued, kept.call, context)
+            attempts["compiled kept"] = torch.compile(attempts["kept"], backend="aot_eager", fullgraph=True)
+        for way, attempt in attempts.items():
+            needs = (True,) * len(form.shapes)
+            found[f"{operator} {way}"] = once(form, attempt, on_device(context, form), needs, times=2)
     return found
+
+
+def _relued(call: Any, *operands: Any) -> Tensor:
+    return _relu(call(*operands))
+
+
+def _relu(result: Tensor) -> Tensor:
+    return torch.nn.functional.relu(result) * 2
 
 
 def autocast(context: autotune.Context) -> dict[str, float]:
@@ -121,24 +126,21 @@ def autocast(context: autotune.Context) -> dict[str, float]:
     found = {}
     kind = context.heap.device.type
     backend = "inductor" if kind == "cuda" else "aot_eager"
-    for problem in few():
-        everyone = drawn(context, problem)
+    for operator, name in FEW.items():
+        form = forms()[name]
 
-        def cast(*operands: Any, problem: Any = problem, **more: Any) -> Tensor:
+        def cast(*operands: Any, of: str = operator, **more: Any) -> Tensor:
             with torch.autocast(kind, dtype=torch.bfloat16):
-                return call(context, problem, operands, **more)
+                result: Tensor = getattr(autotune, of)(context, *operands, **more)
+            assert result.dtype == torch.bfloat16
+            return result
 
         functions: dict[str, Any] = {"eager": cast}
-        if problem.workload == "all_gather_gemm":
+        if operator == "all_gather_gemm":
             functions["compiled"] = torch.compile(cast, backend=backend)
             functions["kept"] = functools.partial(cast, keep_gathered=True)
-        for name, function in functions.items():
-            own = tuple(None if x is None else x.detach().clone().requires_grad_() for x in everyone[dist.get_rank()])
-            result = function(*own)
-            assert result.dtype == torch.bfloat16
-            own_loss(problem, result.float()).backward()
-            key = f"{problem.workload} {name}"
-            found[key] = max(found.get(key, 0.0), worst(own, expected(problem, everyone)))
+        for way, function in functions.items():
+            found[f"{operator} {way}"] = once(form, function, on_device(context, form), (True,) * len(form.shapes))
     generator = torch.Generator().manual_seed(5)
     a, b, residual = (torch.randn(*shape, generator=generator).to(kind) for shape in ((8, 32), (32, 16), (8, 16)))
 
@@ -170,7 +172,7 @@ def refused(context: autotune.Context) -> dict[str, str]:
     shard = autotune.all_gather_shard(context, problem)
     rank = dist.get_rank()
     last, rows = rank == ranks - 1, [8 - each for each in range(ranks)]
-    whole, part = torch.empty(sum(rows), 16, device=device), torch.empty(8, 16 // ranks, device=device)
+    whole = torch.empty(sum(rows), 16, device=device)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         double = said(lambda: autotune.gemm_all_reduce(context, a, b, torch.ones(16, device=device).double()))
     found = {
@@ -178,16 +180,10 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "fp8 op": said(lambda: _dispatched(*fp8, **scaled)),
         "in place": said(lambda: autotune.all_gather_gemm(context, shard, b.clone().requires_grad_(), in_place=True)),
         "out of rows": said(lambda: autotune.all_gather_gemm(context, needy[rank:], b, rows=rows, out=whole)),
-        "out of columns": said(lambda: autotune.gemm_reduce_scatter(context, needy, b, scatter_dim=1, out=part)),
         "invalid": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b[1:])),
         "ranks": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b)),
         "a alone": said(lambda: autotune.gemm_all_reduce(context, needy if last else a, b)),
     }
-    empty = torch.ones(0, 32, device=device, requires_grad=True)
-    weight = b.clone().requires_grad_()
-    autotune.gemm_reduce_scatter(context, empty, weight).sum().backward()
-    assert empty.grad is not None and weight.grad is not None
-    found["empty"] = str((list(empty.grad.shape), float(weight.grad.norm())))
     if ranks > 1:
         wide = torch.ones(32, 32, device=device)
         bias = torch.ones(32, device=device, requires_grad=last)

@@ -97,8 +97,7 @@ def calls(url: str) -> dict[str, Any]:
         found: dict[str, Any] = {
             "gathered": max(layer.wrong_gathered(layer.gathered(each), each) for each in drawn[:2]),
             "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn[:2]),
-            "compiled": grown(layer.mixed, layer.wrong_mixed, drawn[0]),
-            "gathered, compiled": grown(layer.gathered, layer.wrong_gathered, drawn[0]),
+            "compiled": grown(layer, drawn[0]),
             "beyond": beyond(layer, drawn[0]),
             "too many": too_many(context),
             "too many rows": too_many_rows(context),
@@ -109,20 +108,16 @@ def calls(url: str) -> dict[str, Any]:
         return found
 
 
-def grown(
-    call: Callable[[Operands], torch.Tensor], wrong: Callable[[torch.Tensor, Operands], float], operands: Operands
-) -> float:
+def grown(layer: Layer, operands: Operands) -> float:
     """The largest error of a compiled call whose numbers of tokens differ, so that they are a symbol in its graph."""
-    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(layer.gathered, backend="aot_eager", fullgraph=True)
     tokens = len(operands[0])
     several = [tuple(each[:count] for each in operands) for count in (tokens, tokens // 2, tokens - 1)]
-    return max(wrong(compiled(each), each) for each in several)  # type: ignore[arg-type]  # three of them
+    return max(layer.wrong_gathered(compiled(each), each) for each in several)  # type: ignore[arg-type]  # three of them
 
 
 def by_mode(layer: Layer, problem: Any, drawn: list[Operands]) -> dict[str, list[Any]]:
-    """The error, and whether a second call gives the same bits, for one of the draws after the other. The kernels'
-    tests have all routings in each mode.
-    """
+    """The error, and whether a second call gives the same bits, for one of the draws after the other."""
     fused, found = problem is layer.fused, {}
     calls = [combining(layer, operands, fused=fused) for operands in drawn]
     wrong = layer.wrong_mixed if fused else layer.wrong_gathered
@@ -158,9 +153,7 @@ def each_way(problem: Any, context: autotune.Context) -> dict[str, autotune.Conf
 
 
 def too_many_rows(context: autotune.Context) -> dict[str, bool]:
-    """By the ways to dispatch, the library's, and to combine: True if all tokens are NaN where each names the first
-    rank's only expert twice, and so gives that rank twice as many rows as it has room for.
-    """
+    """By way to dispatch and combine: True if all tokens are NaN where rank 0 gets twice the rows it has room for."""
     world, device, found = context.heap.world_size, context.heap.device, {}
     sizes = {"tokens": 4, "hidden": 64, "experts": world, "top_k": 2, "world_size": world}
     x, ids = torch.ones(4, 64, device=device).bfloat16(), torch.zeros(4, 2, dtype=torch.int32, device=device)
@@ -185,9 +178,7 @@ def too_many_rows(context: autotune.Context) -> dict[str, bool]:
 
 
 def too_many(context: autotune.Context) -> dict[str, list[Any]]:
-    """By the ways to dispatch: the error where every token names the first rank's only expert twice, what the next call
-    says of it, and whether this rank's rows, or their gates, are NaN.
-    """
+    """By way to dispatch, with twice the rows that rank 0 has room for: errors then and later; whether rows are NaN."""
     world, device, found = context.heap.world_size, context.heap.device, {}
     x, ids, gates = (torch.ones(4, width, device=device) for width in (64, 2, 2))
     problem = autotune.MoeDispatch(tokens=4, hidden=64, experts=world, top_k=2, world_size=world)

@@ -203,21 +203,6 @@ def missed_graph(url: str) -> dict[str, Any]:
     return missed_in("captured", url)
 
 
-def released(url: str) -> list[float]:
-    """Errors of problems each of which needs most of the heap, one after the other."""
-    errors = []
-    with autotune.Context(1 << 16, url=url) as context:
-        left = context.heap.left
-        for columns in (256, 320, 256):
-            problem = autotune.GemmAllReduce(m=16, n=columns, k=32, world_size=dist.get_world_size())
-            operands, reference = drawn(problem, columns, context.heap.device)
-            errors.append(error(autotune.gemm_all_reduce(context, *operands), reference))
-            assert context.heap.left < left / 2, context.heap.left
-            context.release()
-            assert context.heap.left == left
-    return errors
-
-
 def threads_in_turns(url: str) -> dict[str, Any]:
     """Errors of calls that three threads of each rank make in a fixed order, while three more look up."""
     with autotune.Context(HEAP, url=url) as context:

@@ -32,9 +32,7 @@ def everything(url: str) -> dict[str, Any]:
 
 
 def without_rows(context: autotune.Context) -> dict[str, Any]:
-    """By operator and layer: the shapes of results; whether these are the same in each way to call it, and zero; the
-    problems that ran, the heap's memory, gradients, and the error of ranks that differ.
-    """
+    """By operator and layer: shapes of results, whether all ways agree, and what else a call without rows does."""
     left, calls = context.heap.left, dict(calls_without_rows(context))
     layers = dict(layers_without_rows(context))
 
@@ -147,7 +145,7 @@ def one_alone(context: autotune.Context) -> str:
 def uneven(context: autotune.Context) -> dict[str, float]:
     """Errors of tokens that differ from rank to rank, by the way they go and come back."""
     layer, errors = Layer(context), {}
-    for turn, (name, way) in enumerate([*plain_ways(layer), *fused_ways(layer)]):
+    for turn, (name, way) in enumerate(all_ways(layer)):
         operands = layer_operands(layer, turn)
         wrong = layer.wrong_mixed if "gemm" in name else layer.wrong_gathered
         errors[name] = wrong(way(*operands, into=turn % 2), as_int32(operands))
@@ -159,9 +157,7 @@ def most(layer: Layer) -> int:
 
 
 def layer_operands(layer: Layer, turn: int) -> tuple[Tensor, ...]:
-    """As many of this rank's tokens as are its own in this turn, with ids of another type in each, every third one the
-    number of no expert. One rank or another has no tokens.
-    """
+    """This turn's tokens of this rank, none on some; ids of another type each turn, every third one no expert."""
     x, ids, gates = layer.drawn(3 * turn)
     if turn % 2:
         ids[:, -1] = ids[:, 0]  # an expert twice: its gates add up
@@ -203,32 +199,27 @@ def pairs_of(layer: Layer, first: str, second: str) -> Iterator[tuple[str, autot
         yield f"{first} {said_out}, {second} {said_home}", out, home
 
 
-def plain_ways(layer: Layer) -> Iterator[tuple[str, Call]]:
-    context, by = layer.context, {"experts": layer.problem.experts, "tokens": most(layer)}
-    for name, there, back in pairs_of(layer, "moe_dispatch", "moe_combine"):
+def all_ways(layer: Layer) -> Iterator[tuple[str, Call]]:
+    """There and back, by dispatch and combine alone and with their GEMMs."""
+    context, by = layer.context, {"tokens": most(layer)}
+    weights = {"moe_dispatch": [], "moe_dispatch_gemm": [layer.own_up], "moe_combine": []}
+    weights["moe_gemm_combine"] = [layer.own_down]
+    for first, second in (("moe_dispatch", "moe_combine"), ("moe_dispatch_gemm", "moe_gemm_combine")):
+        for name, there, back in pairs_of(layer, first, second):
 
-        def way(x: Tensor, ids: Tensor, gates: Tensor, into: int, there: Any = there, back: Any = back) -> Tensor:
-            found = autotune.moe_dispatch(context, x, ids, gates, config=there, **by)
-            out = torch.empty_like(x) if into else None
-            made = autotune.moe_combine(context, *found, ids, tokens=most(layer), out=out, config=back)
-            assert out is None or made is out
-            return made
+            def way(
+                x: Tensor, ids: Tensor, gates: Tensor, into: int, operators: Any = (first, second),
+                there: Any = there, back: Any = back,
+            ) -> Tensor:  # fmt: skip
+                dispatch, combine = (getattr(autotune, each) for each in operators)
+                up, down = (weights[each] for each in operators)
+                rows, *plan = dispatch(context, x, ids, gates, *up, experts=layer.problem.experts, config=there, **by)
+                out = torch.empty_like(x) if into else None
+                made: Tensor = combine(context, rows, *down, *plan, ids, out=out, config=back, **by)
+                assert out is None or made is out
+                return made
 
-        yield name, way
-
-
-def fused_ways(layer: Layer) -> Iterator[tuple[str, Call]]:
-    context, by = layer.context, {"experts": layer.problem.experts, "tokens": most(layer)}
-    for name, there, back in pairs_of(layer, "moe_dispatch_gemm", "moe_gemm_combine"):
-
-        def way(x: Tensor, ids: Tensor, gates: Tensor, into: int, there: Any = there, back: Any = back) -> Tensor:
-            a, *plan = autotune.moe_dispatch_gemm(context, x, ids, gates, layer.own_up, config=there, **by)
-            out = torch.empty_like(x) if into else None
-            return autotune.moe_gemm_combine(
-                context, a, layer.own_down, *plan, ids, tokens=most(layer), out=out, config=back
-            )
-
-        yield name, way
+            yield name, way
 
 
 def compiled(layer: Layer) -> float:

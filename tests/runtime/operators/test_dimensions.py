@@ -23,8 +23,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_ranks_share_any_dimension(pair: Pair) -> None:
-    names = {*(f"gather {dim}" for dim in (0, 1, 2, -1, -3)), *(f"scatter {dim}" for dim in range(4))}
-    names |= {"scatter 1, residual", "reduce"}
+    names = {"gather 1", "gather -1", "gather -3", "scatter 3", "scatter 1, residual", "reduce"}
     for errors in (answer["dimensions"] for answer in pair):
         assert set(errors) == names
         assert max(errors.values()) < WORST, errors
@@ -36,9 +35,9 @@ def test_sums_may_be_averages_and_the_bias_is_added_once(pair: Pair) -> None:
         assert max(errors.values()) < WORST, errors
 
 
-def test_scales_by_rows_follow_the_rows(pair: Pair) -> None:
+def test_scales_by_rows_may_be_a_column(pair: Pair) -> None:
     for errors in (answer["scaled"] for answer in pair):
-        assert len(errors) == 5 + 3
+        assert len(errors) == 2
         assert max(errors.values()) < WORST, errors
 
 

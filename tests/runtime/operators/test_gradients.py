@@ -73,11 +73,10 @@ def test_autocast_takes_operands_as_for_a_matmul(pair: Pair) -> None:
 
 def test_calls_without_a_backward_are_refused_and_ranks_that_differ_are_told_so(pair: Pair) -> None:
     for said in pair["refused"]:
-        for name in ("fp8 op", "in place", "out of rows", "out of columns"):
+        for name in ("fp8 op", "in place", "out of rows"):
             assert said[name].startswith("InvalidProblem") and "requires a gradient" in said[name], said
         for name in ("invalid", "autocast of fp64"):
             assert said[name].startswith("InvalidProblem"), "on all ranks, whichever need a gradient"
         assert said["ranks"].startswith("RanksDisagree") and said["ranks of a bias"].startswith("RanksDisagree"), said
         assert said["a alone"] == "no error"  # its backward exchanges nothing
-        assert said["empty"] == "([0, 32], 0.0)"
         assert said["right"] == "True"

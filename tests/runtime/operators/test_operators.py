@@ -26,8 +26,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
     names = [
-        "every_mode", "shards_anywhere", "disagreements", "missed", "missed_backward", "released",
-        "threads_in_turns", "whole_caps",
+        "every_mode", "shards_anywhere", "disagreements", "missed", "missed_backward", "threads_in_turns",
+        "whole_caps",
     ]  # fmt: skip
     answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names))
     return {name: [answer[name] for answer in answers] for name in names}
@@ -72,12 +72,6 @@ def test_a_missed_call_is_found_out_and_mended(pair: Pair) -> None:
 
 def test_a_backward_that_a_rank_comes_to_too_late_has_no_wrong_gradients(pair: Pair) -> None:
     lied_to_nobody(pair["missed_backward"])
-
-
-def test_what_is_released_can_be_used_again(pair: Pair) -> None:
-    for errors in pair["released"]:
-        assert len(errors) == 3
-        assert max(errors) < WORST
 
 
 def test_threads_may_share_a_context(pair: Pair, alone: dict[str, Any]) -> None:

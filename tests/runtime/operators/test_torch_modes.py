@@ -1,6 +1,4 @@
-"""Operators in a program that has switched modes of torch's on: inference mode, a default or another current device,
-forward-mode AD, transforms and tracers, a change of sign that is put off.
-"""
+"""Operators in a program that has torch's modes on: inference, devices, forward AD, transforms, tracers, views."""
 
 from __future__ import annotations
 
@@ -31,13 +29,9 @@ def test_what_an_inference_has_called_is_right_outside_of_its_mode(pair: dict[st
         assert max(worst.values()) < WORST, worst
 
 
-def test_calls_are_right_wherever_tensors_lie_by_default(pair: dict[str, list[Any]]) -> None:
-    for errors in pair["default_device"]:
-        assert max(errors.values()) < WORST, errors
-
-
-def test_calls_of_a_thread_are_right_whatever_its_current_device(pair: dict[str, list[Any]]) -> None:
-    for errors in pair["current_device"]:
+@pytest.mark.parametrize("mode", ["default_device", "current_device"])
+def test_calls_are_right_wherever_tensors_lie_by_default(pair: dict[str, list[Any]], mode: str) -> None:
+    for errors in pair[mode]:
         assert max(errors.values()) < WORST, errors
 
 

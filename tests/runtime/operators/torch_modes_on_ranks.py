@@ -1,6 +1,4 @@
-"""Functions that the tests of torch's modes run on every rank: what a program may have switched on around a call, or on
-its tensors.
-"""
+"""Functions that the tests of torch's modes run on every rank."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
 
 
 def inference_mode(url: str) -> dict[str, float]:
-    """The worst errors of calls in inference mode, then outside of it on the same tensors and on others; the context
-    was opened outside, and, for one problem, within the mode.
-    """
+    """The worst errors of calls in inference mode, then outside of it, on the same tensors and on others."""
     worst: dict[str, float] = {}
     for within in (True, False):
         with torch.inference_mode(within):
@@ -107,9 +103,7 @@ def tangents(url: str) -> dict[str, str]:
 
 
 def dispatched(url: str) -> dict[str, Any]:
-    """Errors of calls within transforms of ``torch.func`` and in a traced graph, each beside a plain call; the shapes
-    of calls without memory.
-    """
+    """Errors of calls in ``torch.func``'s transforms and in a traced graph; the shape of a call without memory."""
     with autotune.Context(HEAP, url=url) as context:
         device, ranks = context.heap.device, context.heap.world_size
         a = torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(0)).to(device)
@@ -139,9 +133,7 @@ def dispatched(url: str) -> dict[str, Any]:
 
 
 def negated(url: str) -> dict[str, float]:
-    """The worst errors of calls whose operands lie in memory with the other sign, in turns with calls on that memory
-    as it is.
-    """
+    """The worst errors where operands lie in memory with the other sign, in turns with that memory as it is."""
     worst: dict[str, float] = {}
     with autotune.Context(HEAP, url=url) as context:
         for problem in problems(context.heap.device)[:4]:
