@@ -47,14 +47,14 @@ WORKLOADS = "Workloads"
 
 @dataclass(frozen=True)
 class Verb:
-    """What is done with each workload: ``tune grid WORKLOAD``."""
+    """A command that each workload has: ``tune grid WORKLOAD``."""
 
     function: Callable[..., None]
     title: str
     """The help of one workload's command, around its name."""
     example: str
     help: str = ""
-    """The help of the group."""
+    """Help of the command before a workload is named."""
     several: bool = False
     """True if sizes are lists and ranges."""
     filters: bool = False

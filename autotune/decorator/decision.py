@@ -232,7 +232,7 @@ class Decider:
         return Found(default, "default", None, question.reason)
 
     def _by_environment(self, question: Question, launch: Arguments) -> Found | None:
-        """What AUTOTUNE_PIN or AUTOTUNE_DEFAULTS says. Raises InvalidConfig for a pinned config that cannot be used."""
+        """The config that AUTOTUNE_PIN or AUTOTUNE_DEFAULTS asks for. Raises InvalidConfig where it cannot be used."""
         text = pinned(self._tuner.kernel_name)
         if text is None and not defaults_only():
             return None

@@ -63,7 +63,7 @@ def _asked(name: str, problem: str, *values: Any) -> Asked:
 
 @dataclass(frozen=True)
 class Entry:
-    """What an entry has beside the fields of its workload's problem."""
+    """Options of a problem in the list; its other fields are the problem's own."""
 
     workload: str
     device: str | None = None

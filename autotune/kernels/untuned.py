@@ -26,7 +26,7 @@ NARROW = {"block_n": 64, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stag
 """The tile for few rows, whose ``block_m`` follows from them."""
 
 DEEP = {**NARROW, "block_k": 256, "num_stages": 3}
-"""The same with longer steps: 1.01 and 1.00 of the best where the narrow one takes 1.03 and 1.02 (16 and 64 rows on 4
+"""Narrow with longer steps: 1.01 and 1.00 of the best where the other takes 1.03 and 1.02 (16 and 64 rows, 4
 H200, 2026-11-21).
 """
 

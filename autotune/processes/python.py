@@ -22,7 +22,6 @@ DYING = 20.0
 
 
 Process = subprocess.Popen[bytes] | Forked
-"""A started process."""
 
 
 def start_python(

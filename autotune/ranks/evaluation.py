@@ -141,7 +141,7 @@ class AllRanks(ABC):
     problem: Problem
     machine: Machine
     warm_call: str
-    """See ``MeasureOverhead``."""
+    """``MODULE:FUNCTION`` of the call whose host overhead is timed; empty where there is none."""
 
     @abstractmethod
     def everyone(self, request: Request, phase: str) -> list[Done] | Failed:

@@ -141,7 +141,7 @@ _ANSWERS = _Answers()
 
 
 def by_environment(found: Workload, task: Task[Problem]) -> Found | None:
-    """What AUTOTUNE_PIN or AUTOTUNE_DEFAULTS says of a problem, so that two runs differ in one thing."""
+    """The config that AUTOTUNE_PIN or AUTOTUNE_DEFAULTS asks for, so that two runs differ in one thing."""
     text = pinned(found.name)
     if text is not None:
         return Found(found.written(text, task), "pinned", None, f"{PIN.name} says {text}")

@@ -111,7 +111,7 @@ class Job:
         return shares(gains, rest, left)[rest[0]] if left >= SHORTEST else None
 
     def _seconds_each(self, searched: Sequence[Problem], others: int) -> float:
-        """Of all problems on average, as far as is known before."""
+        """Average seconds of a problem, if no search leaves any of its share."""
         own = (self.searches[each].limits.seconds for each in searched)
         whole = self.seconds if math.isfinite(self.seconds) and searched else sum(own)
         return (whole + VERIFYING * others) / (len(searched) + others)

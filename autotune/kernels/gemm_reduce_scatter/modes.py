@@ -175,7 +175,7 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
     links_share: ClassVar[float] = 1.0
 
     def latency(self, task: ScatterTask, rates: Rates) -> float:
-        """What the last round of tiles sends, maybe the only one, travels beside no other."""
+        """The last round of tiles, maybe the only one, is sent when nothing is left to compute."""
         (rows, columns, _), units = task.problem.gemm, task.machine.compute_units
         communication = links(task.problem, rates, self.links_share)
         visible = communication / math.ceil(self.tiles(rows, columns) / units)

@@ -172,7 +172,7 @@ class Proposer:
 
     @property
     def measured(self) -> int:
-        """Configs with a value."""
+        """Number of configs with a value."""
         return len(self._measured)
 
     def value(self, config: Config) -> float:
