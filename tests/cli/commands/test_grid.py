@@ -65,6 +65,8 @@ def test_sizes_between_are_verified_with_the_configs_of_both_neighbours(bench: B
             blocks = {Config.from_json(each).get("block_m") for each in beside} | {entry.winner.config.get("block_m")}
             searched = {16, 64} if width < 512 else {64, 128}
             assert not entry.winner.verified or blocks >= searched, "the winners of both searched neighbours"
+            sources = {trial.source for trial in store.trials(entry.study_id)}
+            assert (sources == {"final"}) == (not entry.winner.limits) == entry.winner.verified
     for width, faster in ((200, 16), (300, 64)):
         found = json.loads(bench.tune("lookup", TOY, "--width", str(width), "--json").stdout)
         assert (found["source"], found["config"]["block_m"]) == ("range", faster)
