@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -132,6 +133,14 @@ class Commands(TyperGroup):
                 raise UnknownWorkload(f"no {kinds} named {args[0]!r}{near}")
             raise UnknownWorkload(f"no {kinds} named {args[0]!r}; workloads: {', '.join(workloads)}{commands}")
         return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Typer's own, with what each workload computes, for which alone its problem is loaded."""
+        for name in names():
+            if (command := self.commands.get(dashed(name))) is not None:
+                with suppress(AutotuneError):  # the command itself says it
+                    command.help = escape(descriptor_of(name).computes) or command.help
+        super().format_help(ctx, formatter)
 
 
 class Main(Commands):
@@ -290,14 +299,11 @@ def _first_size(found: Descriptor) -> str:
 
 def _command(found: Descriptor, verb: Verb) -> Any:
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    written = found.problem_type.__doc__ or ""
-    generated = written.startswith(f"{found.problem_type.__name__}(")  # by dataclass, where there is none
-    about = "" if generated else " ".join(written.split("\n\n")[0].split())
     details = " ".join((verb.function.__doc__ or "").split())
     named = shlex.quote(found.reference) if is_reference(found.reference) else dashed(found.name)
     example = verb.example.format(name=named, size=dashed(_first_size(found)))
     text = " ".join([verb.title.format(dashed(found.name)), details, *([] if verb.filters else [DEFAULTS])])
-    text += "".join(f"\n\n{escape(part)}" for part in (about, f"Example: {example}") if part)
+    text += "".join(f"\n\n{escape(part)}" for part in (found.about, f"Example: {example}") if part)
     filter = EntryFilter.of if verb.filters else None
     command = with_problem_options(found, verb.function, several=verb.several, filter=filter)
     single.command(dashed(found.name), help=text)(command)

@@ -34,6 +34,18 @@ class Descriptor:
     reference: str
     """The name by which it is loaded."""
 
+    @property
+    def about(self) -> str:
+        """The first paragraph of the problem's docstring; empty for the one that ``dataclass`` makes."""
+        written = self.problem_type.__doc__ or ""
+        generated = written.startswith(f"{self.problem_type.__name__}(")
+        return "" if generated else " ".join(written.split("\n\n")[0].split())
+
+    @property
+    def computes(self) -> str:
+        """What a call computes, in a few words."""
+        return self.problem_type.computes or self.about
+
     def load(self) -> Workload:
         return workload(self.reference)
 

@@ -40,6 +40,7 @@ class AllGatherGemm(GatedColumns, GemmProblem):
     """
 
     workload = "all_gather_gemm"
+    computes = "C = all_gather(A) @ B"
     free = ("m",)
 
     m: int = size("rows of the gathered A and of C")

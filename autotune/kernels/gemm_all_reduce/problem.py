@@ -26,6 +26,7 @@ class GemmAllReduce(SummedProblem):
     """
 
     workload = "gemm_all_reduce"
+    computes = "C = all_reduce(A @ B)"
     free = ("m",)
 
     m: int = size("rows of A and of C")

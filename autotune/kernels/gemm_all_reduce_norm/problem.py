@@ -19,6 +19,7 @@ class GemmAllReduceNorm(GemmAllReduce):
     """
 
     workload = "gemm_all_reduce_norm"
+    computes = "all_reduce(A @ B) + residual, then RMSNorm"
 
     residual: ClassVar[bool] = False  # type: ignore[misc]  # what follows the sum always has one
     wire: ClassVar[str] = "auto"  # type: ignore[misc]

@@ -20,6 +20,7 @@ class GemmReduceScatter(SummedProblem):
     """
 
     workload = "gemm_reduce_scatter"
+    computes = "C = reduce_scatter(A @ B)"
     free = ("m",)
 
     m: int = size("rows of A; each rank gets m / world-size of C's")

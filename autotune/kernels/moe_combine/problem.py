@@ -32,6 +32,7 @@ class MoeCombine(CombinedProblem):
     """
 
     workload = "moe_combine"
+    computes = "experts' rows, summed at their tokens' ranks"
 
     @property
     def bytes_read(self) -> int:

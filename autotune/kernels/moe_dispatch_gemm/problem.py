@@ -23,6 +23,7 @@ class MoeDispatchGemm(GatedColumns, GroupedProblem, DispatchedProblem):
     """
 
     workload = "moe_dispatch_gemm"
+    computes = "tokens to their experts, then the experts' GEMMs"
 
     width: int = size("columns of C; B has twice as many, gate and up, with swiglu")
     b_order: str = choice("storage of each expert's B: row by row (kn), or transposed (nk)", ("kn", "nk"), "nk")

@@ -21,6 +21,7 @@ class MoeGemmCombine(GroupedProblem, CombinedProblem):
     """
 
     workload = "moe_gemm_combine"
+    computes = "the experts' GEMMs, then their rows summed by token"
 
     width: int = size("columns of A, rows of each expert's B")
     b_order: str = choice("storage of each expert's B: row by row (kn), or transposed (nk)", ("kn", "nk"), "nk")
