@@ -25,13 +25,14 @@ from autotune.text import Table, json_text, visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
     from autotune.report.view import View
 
 WIDE = 10_000
 
 PLAINLY = "plainly"
-PLAIN = {"×": "x", "µ": "u", "±": "+-", "…": "...", "·": "-", "→": "->", "–": "-", "█": "#", "░": "."}
+PLAIN = {"×": "x", "µ": "u", "±": "+-", "…": "...", "·": "-", "→": "->", "–": "-", **dict.fromkeys("▏▎▍▌▋▊▉█", "#")}
 """Our signs, for a terminal whose encoding lacks them."""
 
 LOGGER = logging.getLogger("autotune")
@@ -274,10 +275,33 @@ def table_width() -> int:
     return shutil.get_terminal_size().columns if stdout().isatty() else WIDE
 
 
+def folded(text: str, style: str = "", head: str = "", indent: int = 2) -> list[Text]:
+    """A text in lines that fit the terminal, behind a dim ``head``; the further ones are indented."""
+    from rich.text import Text
+
+    parts = [part for line in visible_lines(text).split("\n")
+             for part in textwrap.wrap(line, max(LONGEST_WORD, table_width() - indent), break_long_words=False,
+                                       break_on_hyphens=False)]  # fmt: skip
+    heads = [head, *[" " * indent] * len(parts)]
+    return [Text.assemble((first, "dim"), (part, style)) for first, part in zip(heads, parts or [""], strict=False)]
+
+
+def named_lines(lines: Sequence[tuple[str, str]]) -> list[Text]:
+    """Texts with aligned names in front, folded beside them; an empty name continues the line above."""
+    width = 2 + max(len(name) for name, _ in lines)
+    return [each for name, text in lines for each in folded(text, head=visible(name).ljust(width), indent=width)]
+
+
 def named(lines: Sequence[tuple[str, str]]) -> str:
-    """Lines with aligned names in front; an empty name continues the line above, and a text's own line breaks are
-    indented.
-    """
-    width = max(len(name) for name, _ in lines)
-    below = "\n" + " " * (width + 2)
-    return "\n".join(f"{visible(name).ljust(width)}  {text.replace(chr(10), below)}".rstrip() for name, text in lines)
+    """``named_lines`` without style."""
+    return "\n".join(line.plain.rstrip() for line in named_lines(lines))
+
+
+def styled(*lines: Text) -> None:
+    """Print lines on stdout, in a terminal with their styles; NO_COLOR leaves out colours."""
+    from rich.console import Console
+
+    console = Console(file=stdout(), highlight=False)
+    for line in lines:
+        line.rstrip()
+        console.print(line, soft_wrap=True)

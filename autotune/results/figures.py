@@ -38,8 +38,12 @@ class Ratio:
     """The number of rounds in which both were measured in turns; 0 if unknown."""
 
     def __str__(self) -> str:
+        return self.figures + ("" if self.rounds else " (by spread)")
+
+    @property
+    def figures(self) -> str:
         digits = 2 if self.error >= 0.005 or self.error == 0 else 3
-        return f"{self.value:.{digits}f} ± {self.error:.{digits}f}" + ("" if self.rounds else " (by spread)")
+        return f"{self.value:.{digits}f} ± {self.error:.{digits}f}"
 
     @property
     def is_told(self) -> bool:
@@ -56,7 +60,7 @@ class Ratio:
 
     def against(self, name: str) -> str:
         """``1.30 ± 0.02 times as fast as bsp graph``, ``not told apart from bsp graph``."""
-        return f"{self} times as fast as {name}" if self.is_told else f"{NOT_TOLD_APART} from {name}"
+        return f"{self.figures} times as fast as {name}" if self.is_told else f"{NOT_TOLD_APART} from {name}"
 
     @property
     def is_less(self) -> bool:
@@ -147,11 +151,6 @@ def difference_text(value: float, error: float) -> str:
     return f"{value / factor:.{digits}f} ± {error / factor:.{digits}f} {unit}"
 
 
-def share_text(share: float, of: str, beyond: str) -> str:
-    """``0.97 of the limit``; a share above 1 needs a word."""
-    return f"{share:.2f} of the {of}" + (f", {beyond}" if share > 1.005 else "")
-
-
 def evaluated(outcomes: Mapping[Outcome, int]) -> int:
     """The number of configs that a search tried; what the space or the compiler's figures rule out is not tried."""
     return sum(count for outcome, count in outcomes.items() if outcome is not Outcome.INVALID)
@@ -176,7 +175,6 @@ def drift_text(drift: float | None) -> str:
 
 
 BEYOND_LIMIT = "faster than the library's slower part alone"
-BEYOND_ROOFLINE = "above the rates that were measured on this device: noise, or other clocks"
 
 
 def has_rounds(latency: Latency, regime: Regime = DEFAULT_REGIME) -> bool:
@@ -242,6 +240,11 @@ def device_text(key: CacheKey) -> str:
     if key.is_interpreted:
         return f"{counted(key.world_size, 'rank')} under Triton's interpreter ({INTERPRETER})"
     return visible(f"{key.world_size} × {key.device} ({key.arch}, {key.interconnect})")
+
+
+def devices_text(key: CacheKey) -> str:
+    """``4 × H200``."""
+    return visible(f"{key.world_size} × {key.device.removeprefix('NVIDIA ')}")
 
 
 def regime_options(regime: str) -> str:

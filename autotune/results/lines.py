@@ -1,26 +1,24 @@
-"""A result as named lines, for a terminal."""
+"""A result as a sentence, bars and named lines, for a terminal."""
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import asdict, replace
+from typing import NamedTuple
 
 from autotune.config import Config
 from autotune.db import CacheKey
-from autotune.outcome import DEFAULT_REGIME, Regime
+from autotune.outcome import Latency, Regime
 from autotune.results.figures import (
     BEYOND_LIMIT,
-    BEYOND_ROOFLINE,
-    INTERPRETER_NOTE,
+    NOT_TOLD_APART,
     config_text,
     device_text,
-    efficiency_text,
     latency_text,
     microseconds,
     plain,
     resource_text,
-    share_text,
 )
-from autotune.results.regimes import TITLES, conclusion, overhead_text, title_of
+from autotune.results.regimes import conclusion
 from autotune.results.result import Result
 from autotune.results.routings import inputs_named, line
 from autotune.workloads.descriptors import space_of
@@ -28,34 +26,74 @@ from autotune.workloads.user_files import BUILT_IN
 
 VERIFIED = "of the finals alone: verified between searched sizes"
 
+CALLED = {Regime.GRAPH: "in a CUDA graph", Regime.PIPELINED: "called eagerly", Regime.ISOLATED: "in single calls"}
+
 Lines = list[tuple[str, str]]
 """Names with texts; an empty name continues the line above."""
 
 
-def winner_lines(of: Result, name: str = "winner") -> Lines:
-    """The config, in figures and in words, its latency, its speedups, the regimes, its share of the limits."""
-    key, regime = of.key, of.regime
-    tuned_for = "" if regime is DEFAULT_REGIME or key.is_interpreted else f", {title_of(key, regime)}"
-    words = [in_words(key.workload, of.config)] if has_words(key) else []
-    return [
-        (name, f"{latency_text(of.latency, regime)}{tuned_for}, skew {microseconds(of.latency.skew)}"),
-        *_under("config", [config_text(of.config), *words]),
-        *_under("baselines" if key.is_interpreted else "speedup", _speedups(of)),
-        *_under("regimes", _regimes(of)),
-        *_under(inputs_named(key), [line(row, regime) for row in of.routings[1:]]
-                or ["not measured under others"] * len(of.routings)),
-        *_limits(of),
-    ]  # fmt: skip
+class Bar(NamedTuple):
+    name: str
+    microseconds: float
+    text: str
 
 
-def entry_lines(of: Result) -> Lines:
+def sentence(of: Result) -> str:
+    """``1.43 ± 0.05 times as fast as NCCL + cuBLAS: 19.58 µs instead of 28.03``."""
+    taken, first = microseconds(of.microseconds), of.speedup
+    if of.key.is_interpreted:
+        return f"{taken} under Triton's interpreter, which says nothing about GPUs"
+    for each in of.speedups:
+        if each.is_winner:
+            return f"{of.way(each.baseline)} stays, {taken}: no config beat it by more than the noise"
+    if first is None or first.ratio is None:
+        return latency_text(of.latency, of.regime)
+    (number, unit), (theirs, their_unit) = taken.split(), microseconds(first.latency.of(of.regime)).split()
+    theirs += f" {their_unit}" * (their_unit != unit)
+    return f"{first.ratio.against(of.way(first.baseline))}: {number} {unit} instead of {theirs}"
+
+
+def bars(of: Result) -> list[Bar]:
+    """The winner, the baselines and perfect overlap; empty without any to compare it with."""
+    others = [each for each in of.speedups if not each.is_winner]
+    if of.key.is_interpreted or not (others or of.limit):
+        return []
+    found, before = [Bar(f"winner: {plain(of.mode)}" if of.mode else "winner", *_taken(of.latency, of.regime))], ""
+    for each in sorted(others, key=lambda each: (each.baseline.rpartition(" ")[0], each.baseline)):
+        way = of.way(each.baseline)
+        captured = way.removeprefix(before)
+        name = f"the same{captured}" if captured.startswith(" as a ") else way
+        found.append(Bar(name, *_taken(each.latency, of.regime)))
+        before = way
+    if of.limit is not None:
+        alone = of.limit.parts[of.limit.slowest].median
+        found.append(Bar("perfect overlap", alone, f"{microseconds(alone)}, {of.limit.slowest} alone"))
+    return found
+
+
+def facts(of: Result) -> Lines:
+    """The config in words and to paste, other inputs, the share of the limits, the other regimes."""
+    key, slower = of.key, [replace(each, baseline=of.way(each.baseline)) for each in of.verdicts if each.ratio.is_less]
+    lines = [
+        ("config", in_words(key.workload, of.config) if has_words(key) else ""),
+        ("paste", of.copies["Python"] if key.is_kernel else config_text(of.config)),
+        ("overlap", "; ".join(_limits(of))),
+        ("regimes", _regimes(of)),
+        ("note", conclusion(slower)),
+    ]
+    told = [line(row, of.regime, of.way) for row in of.routings[1:]] or ["not measured under others"] * len(of.routings)
+    return [*((name, text) for name, text in lines if text), *_under(inputs_named(key), told)]
+
+
+def entry_facts(of: Result) -> Lines:
+    """What is stored beside the winner, too."""
     entry = of.entry
     assert entry is not None
-    provenance = ", ".join(f"{name} {value or 'none'}" for name, value in dataclasses.asdict(entry.provenance).items())
+    provenance = ", ".join(f"{name} {value or 'none'}" for name, value in asdict(entry.provenance).items())
     imported = f", imported {entry.imported_at:%Y-%m-%d %H:%M} UTC" if entry.imported_at is not None else ""
     lines = [
+        *facts(of),
         ("device", device_text(of.key)),
-        *winner_lines(of),
         ("trials", f"{entry.trials}, {VERIFIED if of.winner.verified else 'finals and invalid ones included'}"),
         ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{imported}"),
         ("with", provenance),
@@ -65,57 +103,37 @@ def entry_lines(of: Result) -> Lines:
         lines.append(("kernel", told))
     elif entry.origin:
         lines.append(("file", entry.origin))
-    lines += [("stale", of.stale)] if of.stale else []
-    lines += copy_lines(of)
-    return [*lines, ("note", INTERPRETER_NOTE)] if of.key.is_interpreted else lines
-
-
-def copy_lines(of: Result) -> Lines:
-    """The winner to paste: as Python, for the command line, as JSON."""
-    return [(f"as {name}", text) for name, text in of.copies.items()]
+    return [*lines, *([("stale", of.stale)] if of.stale else [])]
 
 
 def _under(name: str, texts: list[str]) -> Lines:
     return [("" if place else name, text) for place, text in enumerate(texts)]
 
 
-def _speedups(of: Result) -> list[str]:
-    texts = []
-    for each in of.speedups:
-        taken = latency_text(each.latency, of.regime)
-        if each.is_winner:
-            texts.append(f"none: no config beat {each.baseline} by more than the noise")
-        elif each.ratio is None:
-            texts.append(f"{each.baseline} {taken}")
-        else:
-            texts.append(f"{each.ratio.against(each.baseline)} ({taken})")
-    return texts
+def _taken(latency: Latency, regime: Regime) -> tuple[float, str]:
+    return latency.of(regime), latency_text(latency, regime)
 
 
-def _regimes(of: Result) -> list[str]:
-    """Empty if only one regime was measured, as under the interpreter."""
-    if all(len(known) < 2 for known in of.in_regimes.values()):
-        return []
-    texts = [
-        f"{name}: " + ", ".join(f"{TITLES[Regime(each)]} {microseconds(value)}" for each, value in known.items())
-        for name, known in of.in_regimes.items()
-    ]
-    return [*texts, *filter(None, [conclusion(of.verdicts), overhead_text(of.latency)])]
-
-
-def _limits(of: Result) -> Lines:
-    """Empty under the interpreter."""
-    lines = []
+def _limits(of: Result) -> list[str]:
+    """The winner's shares of perfect overlap and of the roofline; empty under the interpreter."""
+    told = []
     if of.limit is not None:
-        parts = ", ".join(f"{part} alone {microseconds(latency.median)}" for part, latency in of.limit.parts.items())
-        lines.append(("limit", f"{share_text(of.limit.share, 'limit', BEYOND_LIMIT)}: {parts}"))
-        if of.limit.efficiency is not None:
-            lines.append(("overlap", efficiency_text(of.limit.efficiency)))
+        share, hidden = of.limit.share, of.limit.efficiency
+        told.append(BEYOND_LIMIT if share > 1.005 else f"{100 * share:.0f} % of perfect overlap")
+        if hidden is not None:
+            told.append(f"{100 * max(0.0, hidden):.0f} % of the exposed communication hidden")
     if of.roofline is not None and not of.key.is_interpreted:
         share = of.roofline.limit / of.latency.median
-        busy = f"{resource_text(of.roofline.slowest)} busy for {microseconds(of.roofline.limit)} at this device's rates"
-        lines.append(("roofline", f"{share_text(share, 'roofline', BEYOND_ROOFLINE)}: {busy}"))
-    return lines
+        told.append(f"{100 * share:.0f} % of the roofline ({resource_text(of.roofline.slowest)})")
+    return told
+
+
+def _regimes(of: Result) -> str:
+    """``1.31 ± 0.02 in a CUDA graph, not told apart in single calls``: the regimes that it was not tuned for."""
+    found = {each.regime: each.ratio.figures if each.ratio.is_told else NOT_TOLD_APART for each in of.verdicts}
+    if found.pop(of.regime, None) is None or not found:
+        return ""
+    return "times as fast: " + ", ".join(f"{ratio} {CALLED[regime]}" for regime, ratio in found.items())
 
 
 def has_words(key: CacheKey) -> bool:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from autotune.db import CacheKey, Winner
 from autotune.outcome import Latency, Regime
+from autotune.problem import Problem
 from autotune.results.figures import Ratio, fastest, microseconds, ratio, regime_options
+from autotune.text import visible
 
 WINNER = "winner"
 
@@ -41,6 +43,22 @@ def tuned_for(key: CacheKey) -> str:
     if key.is_interpreted:
         return OF_THE_INTERPRETER + ("" if key.is_kernel else regime_options(key.regime))
     return OF_A_KERNEL if key.is_kernel else CALLERS[Regime(key.regime)]
+
+
+AMD = {"NCCL": "RCCL", "cuBLAS": "hipBLASLt", "CUDA": "HIP"}
+
+
+def way_of(problem: type[Problem] | None, arch: str, baseline: str) -> str:
+    """A baseline by its libraries: ``bsp graph`` is ``NCCL + cuBLAS as a CUDA graph``; another name as it is."""
+    first, *variant = baseline.split()
+    if problem is None or not problem.library or first != "bsp":
+        return visible(baseline)
+    how = variant.pop() if variant and variant[-1] in ("eager", "graph") else ""
+    text = ", ".join(filter(None, [problem.library, " ".join(variant)])) + " as a CUDA graph" * (how == "graph")
+    if arch.startswith("gfx"):
+        for theirs, amds in AMD.items():
+            text = text.replace(theirs, amds)
+    return text
 
 
 def is_captured(baseline: str) -> bool:

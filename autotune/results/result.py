@@ -18,7 +18,6 @@ from autotune.errors import UnknownWorkload
 from autotune.machine import versions
 from autotune.outcome import Latency, Regime
 from autotune.results.figures import (
-    NOT_TOLD_APART,
     Ratio,
     Speedup,
     fastest,
@@ -31,7 +30,7 @@ from autotune.results.figures import (
     title,
 )
 from autotune.results.order import config_in_order, fields_in_order, problem_type
-from autotune.results.regimes import Verdict, in_regimes, is_captured, verdicts
+from autotune.results.regimes import Verdict, in_regimes, is_captured, verdicts, way_of
 from autotune.results.repeat import copies
 from autotune.results.routings import UnderRouting, under_routings
 from autotune.rounds import mean_and_error
@@ -125,11 +124,14 @@ class Result:
 
     @property
     def speedup_text(self) -> str:
-        """``1.30x bsp graph``; empty without a baseline, and under the interpreter."""
+        """``1.30``; empty without a baseline, and under the interpreter."""
         first = self.speedup
-        if first is None or first.ratio is None:
-            return ""
-        return f"{first.ratio.value:.2f}x {first.baseline}" if first.ratio.is_told else NOT_TOLD_APART
+        return "" if first is None or first.ratio is None else first.ratio.brief
+
+    def way(self, baseline: str) -> str:
+        """A baseline by its libraries: ``NCCL + cuBLAS as a CUDA graph``."""
+        kind = None if self.key.is_kernel else problem_type(self.key.workload)
+        return way_of(kind, self.key.arch, baseline)
 
     @cached_property
     def limit(self) -> Limit | None:

@@ -4,6 +4,7 @@ table, and one line each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.db import CacheKey, Routed, Winner
@@ -82,11 +83,11 @@ def inputs_named(key: CacheKey) -> str:
     return "lengths" if of_lengths(key) else "routings"
 
 
-def line(row: UnderRouting, regime: Regime) -> str:
-    """``zipf 1: 140.2 µs ± 0.5 %, 1.31 ± 0.02 times as fast as bsp graph (183.7 µs ± 0.3 %)``."""
+def line(row: UnderRouting, regime: Regime, way: Callable[[str], str]) -> str:
+    """``zipf 1: 140.2 µs ± 0.5 %, 1.31 ± 0.02 times as fast as NCCL``, which is the ``way`` of the baseline's name."""
     if row.latency is None:
         return f"{row.routing}: {NOT_TIMED}"
     text, first = f"{row.routing}: {latency_text(row.latency, regime)}", row.speedup
     if first is None or first.ratio is None or first.is_winner:
         return text
-    return f"{text}, {first.ratio.against(first.baseline)} ({latency_text(first.latency, regime)})"
+    return f"{text}, {first.ratio.against(way(first.baseline))}"

@@ -29,7 +29,7 @@ CHANGING = {
     r"\b\d{4}-\d\d-\d\d( \d\d:\d\d)?\b": "DATE",
     r"\b(triton|iris|torch|driver)([ |]+)[^\s,|]+": r"\1\2VERSION",
     r"\[\d:\d\d\] .*\n": "",
-    r"^search .*": "search  TIMES",
+    r" in \d+ s;": " in TIME;",
     r"\d+:\d\d elapsed(, about \d+:\d\d left)?": "TIME",
     r"(time in evaluations[ |]+).*": r"\1TIMES",
     r"-{3,}": "---",

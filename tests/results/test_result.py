@@ -11,8 +11,8 @@ from fakes import EIGHT_GPUS, LAPTOP, latency_of
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Roofline, Routed, Winner
 from autotune.outcome import HostOverhead, Regime
-from autotune.results.lines import entry_lines
-from autotune.results.regimes import CAPTURE, called_alike, conclusion, verdicts
+from autotune.results.lines import bars, entry_facts, sentence
+from autotune.results.regimes import CAPTURE, called_alike, conclusion, verdicts, way_of
 from autotune.results.result import Result, short_problem
 from autotune.task import Task
 from autotune.workloads import provenance_of, workload
@@ -66,7 +66,8 @@ def test_values() -> None:
 def test_interpreted_times_say_nothing_about_gpus() -> None:
     of = result(INTERPRETED)
     assert of.limit is None and of.speedup_text == "" and of.speedups[0].ratio is None and of.verdicts == ()
-    assert not {"speedup", "limit", "overlap", "roofline"} & {name for name, _ in entry_lines(of)}
+    assert bars(of) == [] and "bsp" not in sentence(of)
+    assert not {"overlap", "regimes"} & {name for name, _ in entry_facts(of)}
 
 
 def test_defaults_are_left_out_of_a_workloads_problem_and_not_of_a_kernels() -> None:
@@ -87,6 +88,24 @@ def test_a_baseline_that_is_the_winner_is_not_compared_with_itself() -> None:
     assert [each.is_winner for each in of.speedups] == [False, True]
     routed = result(routings={"uniform": Routed(library.through(overhead), {"bsp eager": library})}).routings[1]
     assert routed.speedup is not None and routed.speedup.is_winner
+
+
+def test_a_sentence_gives_a_ratio_only_where_it_is_told() -> None:
+    eager = {"bsp eager": latency_of(450.0, 8, 700.0, 1200.0)}
+    assert sentence(result(baselines=eager)).startswith("1.50 ± ")
+    noisy = replace(latency_of(400.0, 8, 500.0, 1100.0), low=100.0, high=900.0)
+    assert sentence(result(latency=noisy, baselines=eager)).startswith("not told apart from ")
+    assert "stays" in sentence(result(latency=eager["bsp eager"], baselines=eager))
+    assert "instead" not in sentence(result(baselines={}))
+
+
+def test_libraries_have_the_names_of_the_vendor() -> None:
+    gemm = workload("gemm_all_reduce").problem_type
+    assert [way_of(gemm, arch, "bsp graph") for arch in ("sm_90", "gfx942")] == [
+        "NCCL + cuBLAS as a CUDA graph", "RCCL + hipBLASLt as a HIP graph",
+    ]  # fmt: skip
+    assert way_of(gemm, "sm_90", "bsp fused norm eager") == "NCCL + cuBLAS, fused norm"
+    assert way_of(None, "sm_90", "bsp eager") == "bsp eager", "a user's own baselines have their own names"
 
 
 def test_a_row_for_each_routing() -> None:

@@ -104,8 +104,7 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
             )  # fmt: skip
         summary.present(
             result, Request(found, {}), problem, store, db=str(place), json=False,
-            note=f"A replay of a table recorded {recorded.recorded_at:%Y-%m-%d}. No look-up serves this result.",
-            steps=_steps(result, replay, place),
+            note=_note(recorded, replay), steps=_steps(result, table),
         )  # fmt: skip
     return result, place
 
@@ -146,20 +145,23 @@ def _emptied(table: str) -> Iterator[Path]:
         yield place
 
 
-def _steps(result: Result, replay: Replay, place: Path) -> list[str]:
-    """The time of the trials when they were measured, and the next commands."""
+def _note(recorded: Recording, replay: Replay) -> str:
+    evaluations = recorded.evaluations
+    seconds = sum(evaluations[config].seconds["total"] for config in set(replay.asked) & evaluations.keys())
+    when = f"{recorded.recorded_at:%Y-%m-%d}"
+    return f"replayed: measured in {seconds:.1f} s on {when}; no look-up serves this result"
+
+
+def _steps(result: Result, table: str) -> list[tuple[str, str]]:
+    """The next commands."""
     if result.entry is None:
         told = "Interrupted. Next:  tune demo" if result.interrupted else "No config could be measured in these trials."
-        return ["", told]
+        return [("", told)]
     from autotune.recordings.tables import names
 
-    evaluations = replay.recording.evaluations
-    seconds = sum(evaluations[config].seconds["total"] for config in set(replay.asked) & evaluations.keys())
-    others = ", ".join(names())
+    again = f"tune demo {shlex.quote(table)} --open" if table != DEFAULT else "tune demo --open"
     return [
-        "",
-        f"On the GPUs, measuring these configs took {seconds:.0f} s.",
-        f"Next:       tune report --db {shlex.quote(str(place))} --open",
-        "Then:       tune doctor         # what this machine can tune",
-        f"Others:     tune demo TABLE     # {others}",
+        ("Tables:", ", ".join(names())),
+        ("Next:", f"{again}  # the same as a web page"),
+        ("", f"{'tune doctor':{len(again)}}  # what this machine can tune"),
     ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands.stored import InStudy, of_study, present
+from autotune.cli.commands.stored import Form, InStudy, of_study, present
 from autotune.cli.entry_filter import EntryFilter
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
@@ -30,8 +30,8 @@ from autotune.workloads import provenance_of
 
 
 def show_entry(
-    request: Request, regime: RegimeName = DEFAULT_REGIME.value, study: InStudy = None, db: Database = None,
-    json: Json = False,
+    request: Request, regime: RegimeName = DEFAULT_REGIME.value, study: InStudy = None, form: Form = None,
+    db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """On a miss, the nearest entry is shown with the fields in which it differs; exit code 1. Without any dimension, if
     the default problem is not there, whatever is: one entry in full, several as a list.
@@ -39,7 +39,7 @@ def show_entry(
     if study is not None:
         with session.open_store(db, create=False) as store:
             entries = EntryFilter.of(request).entries(store)
-        _present(of_study(entries, study), request, db, json)
+        _present(of_study(entries, study), request, db, form, json)
         return
     machine = session.machine()
     problem = request.problem(machine)
@@ -49,14 +49,14 @@ def show_entry(
         if json:
             output.data_json({"found": True, **Result.of(entry, request.workload).to_dict()})
         else:
-            present([entry], request.word, db, request.workload)
+            present([entry], request.word, db, form, request.workload)
         return
     differences = nearest.key.differences(key) if nearest else {}
     others = (
         _stored(EntryFilter.of(request, regime=regime), db) if differences and not request.given and not begun else []
     )
     if others:
-        _present(others, request, db, json)
+        _present(others, request, db, form, json)
         return
     stale = nearest.provenance.differences(provenance) if nearest else {}
     if json:
@@ -111,9 +111,9 @@ def _stored(wanted: EntryFilter, db: str | None) -> list[Entry]:
         return [entry for entry in store.entries(str(wanted.name)) if wanted.takes(entry.key)]
 
 
-def _present(entries: Sequence[Entry], request: Request, db: str | None, json: bool) -> None:
+def _present(entries: Sequence[Entry], request: Request, db: str | None, form: str | None, json: bool) -> None:
     if not json:
-        present(entries, request.word, db, request.workload)
+        present(entries, request.word, db, form, request.workload)
     elif len(entries) == 1:
         output.data_json({"found": True, **Result.of(entries[0]).to_dict()})
     else:

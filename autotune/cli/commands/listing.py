@@ -15,7 +15,7 @@ from autotune.cli.options import Database, Json, completing, database_option
 from autotune.db import CacheKey, Entry, StudyRecord, TrialRecord
 from autotune.db.values import key_values
 from autotune.errors import NoDatabase, UnknownWorkload
-from autotune.results.figures import dashed, evaluated, microseconds, options_text, regime_options
+from autotune.results.figures import dashed, devices_text, evaluated, microseconds, options_text, regime_options
 from autotune.results.repeat import command_of
 from autotune.results.result import Result, short_problem, why_stale
 from autotune.text import Table, counted, did_you_mean, visible
@@ -100,18 +100,14 @@ def _tried(trials: Iterable[TrialRecord]) -> int:
 def table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
     """One table; where that is wider than the terminal, one for each workload and device."""
     both = list(zip(keys, rows, strict=True))
-    flat = [(dashed(key.workload), cells[0], _devices(key), *cells[1:]) for key, cells in both]
+    flat = [(dashed(key.workload), cells[0], devices_text(key), *cells[1:]) for key, cells in both]
     text = output.columns(Table(("workload", HEADER[0], "device", *HEADER[1:]), flat), output.WIDE)
     if max(map(len, text.splitlines())) <= output.table_width():
         return text
     parts: dict[str, list[Cells]] = {}
     for key, cells in both:
-        parts.setdefault(f"{dashed(key.workload)} on {_devices(key)}", []).append(cells)
+        parts.setdefault(f"{dashed(key.workload)} on {devices_text(key)}", []).append(cells)
     return "\n\n".join(f"{title}\n{output.columns(Table(HEADER, cells))}" for title, cells in parts.items())
-
-
-def _devices(key: CacheKey) -> str:
-    return f"{key.world_size} × {key.device}"
 
 
 def cells(entry: Entry, stale: str, *, told: bool) -> Cells:

@@ -8,20 +8,25 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from autotune.cli import output, session
+from autotune.cli import card, output, session
 from autotune.cli.commands import listing
 from autotune.cli.entry_filter import EntryFilter, fields
-from autotune.cli.options import Database, Json, database_option, in_context
+from autotune.cli.options import Database, Json, database_option, in_context, one_of
 from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
 from autotune.results.figures import dashed
-from autotune.results.lines import entry_lines
+from autotune.results.lines import entry_facts
 from autotune.results.result import Result, why_stale
 from autotune.text import did_you_mean
 from autotune.workloads import Workload, names
 
 InStudy = Annotated[
     int | None, typer.Option("--study", metavar="N", help="If several entries match, the one of this study.")
+]
+
+Form = Annotated[
+    str | None,
+    typer.Option("--as", **one_of(("python", "command", "json")), help="Print the config alone, to paste."),
 ]
 
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -44,14 +49,16 @@ def command(name: str, function: Callable[..., None], title: str) -> Any:
     return get_command(single)
 
 
-def show(wanted: EntryFilter, study: InStudy = None, db: Database = None, json: Json = False) -> None:
+def show(
+    wanted: EntryFilter, study: InStudy = None, form: Form = None, db: Database = None, json: Json = False
+) -> None:
     """One entry in full, several as a list."""
     with session.open_store(db, create=False) as store:
         entries = of_study(wanted.entries(store), study)
     if json:
         output.data_json({"found": True, "entries": [Result.of(entry).to_dict() for entry in entries]})
     else:
-        present(entries, dashed(str(wanted.name)), db)
+        present(entries, dashed(str(wanted.name)), db, form)
 
 
 def of_study(entries: Sequence[Entry], study: int | None) -> list[Entry]:
@@ -63,16 +70,32 @@ def of_study(entries: Sequence[Entry], study: int | None) -> list[Entry]:
     return found
 
 
-def present(entries: Sequence[Entry], name: str, db: str | None, workload: Workload | None = None) -> None:
-    """One entry in full, several as a list; ``name`` is how the command line has it."""
+def present(
+    entries: Sequence[Entry], name: str, db: str | None, form: str | None, workload: Workload | None = None
+) -> None:
+    """One entry in full, or its config alone in a ``form`` to paste, several as a list; ``name`` is how the command
+    line has it.
+    """
     if len(entries) == 1:
         of = Result.of(entries[0], workload)
-        output.data(f"{of.title}\n\n{output.named(entry_lines(of))}")
+        if form is None:
+            card.show(of, entry_facts(of))
+        else:
+            output.data(_pasted(of, form))
         return
+    if form is not None:
+        raise InputError(f"--as {form}: {len(entries)} entries match; name one by --study")
     rows = [listing.cells(entry, why_stale(entry.key, entry.provenance), told=True) for entry in entries]
     output.data(listing.table([entry.key for entry in entries], rows))
     one = f"tune show {name} --study {entries[0].study_id}{database_option(db)}"
     output.say(f"next: one of them in full: {one}")
+
+
+def _pasted(of: Result, form: str) -> str:
+    forms = {name.lower(): text for name, text in of.copies.items()}
+    if form not in forms:
+        raise InputError(f"--as {form}: allowed: {', '.join(forms)}{did_you_mean(form, forms)}")
+    return forms[form]
 
 
 def _wanted(name: str, words: Sequence[str], db: str | None) -> EntryFilter:

@@ -30,7 +30,7 @@ def test_it_is_tuned_kept_and_found_by_its_counts(laptop: Bench, counts: Path) -
     assert made.exit_code == 0, made.output
     (listed,) = laptop.json("list", "moe-dispatch")
     assert (listed["problem"]["routing"], listed["problem"]["histogram"]) == ("recorded", "c000zznz")
-    command = made.stdout.splitlines()[-1].removeprefix("Next:       tune ")
+    command = made.stdout.splitlines()[-1].removeprefix("Next:   tune ").removesuffix(" --open")
     assert command.endswith("--routing recorded --histogram c000zznz")
     exported = laptop.tune("export", "moe-dispatch").stdout
     counts.write_text("1 0 3 2")
