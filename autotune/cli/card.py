@@ -10,6 +10,7 @@ from autotune.cli import output
 from autotune.results.figures import devices_text
 from autotune.results.lines import Bar, Lines, bars, sentence
 from autotune.results.result import Result
+from autotune.text import visible
 
 WIDTH, NARROWEST = 80, 8
 """Columns of a line of bars, at most; of the longest bar, at least."""
@@ -38,5 +39,5 @@ def drawn(found: list[Bar]) -> Iterator[Text]:
     for place, each in enumerate(found):
         style = BOUND if each.name == "perfect overlap" else LIBRARY if place else OURS
         bar = "█" * max(1, int(most * each.microseconds / longest))
-        yield Text.assemble(f"{each.name:{names}}  ", (bar, style), f"  {each.text}")
+        yield Text.assemble(f"{visible(each.name):{names}}  ", (bar, style), f"  {visible(each.text)}")
     yield Text()

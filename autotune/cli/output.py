@@ -9,6 +9,7 @@ import codecs
 import io
 import logging
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -129,6 +130,11 @@ def give_up(*streams: TextIO) -> None:
 
 def say(text: str) -> None:
     typer.echo(visible_lines(text), err=True)
+
+
+def next_step(command: str, why: str = "") -> None:
+    """The last line of a command that has a sensible next one."""
+    say(f"Next: {command}" + (f"  # {why}" if why else ""))
 
 
 @contextmanager
@@ -275,13 +281,18 @@ def table_width() -> int:
     return shutil.get_terminal_size().columns if stdout().isatty() else WIDE
 
 
+UNIT = re.compile(r"(?<=\d) (?=%|[µm]?s\b)")
+"""The space between a number and its unit, where no line ends."""
+
+
 def folded(text: str, style: str = "", head: str = "", indent: int = 2) -> list[Text]:
     """A text in lines that fit the terminal, behind a dim ``head``; the further ones are indented."""
     from rich.text import Text
 
-    parts = [part for line in visible_lines(text).split("\n")
-             for part in textwrap.wrap(line, max(LONGEST_WORD, table_width() - indent), break_long_words=False,
-                                       break_on_hyphens=False)]  # fmt: skip
+    width = max(LONGEST_WORD, table_width() - indent)
+    kept = UNIT.sub("\u00a0", visible_lines(text)).split("\n")
+    parts = [part.replace("\u00a0", " ") for line in kept
+             for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)]  # fmt: skip
     heads = [head, *[" " * indent] * len(parts)]
     return [Text.assemble((first, "dim"), (part, style)) for first, part in zip(heads, parts or [""], strict=False)]
 

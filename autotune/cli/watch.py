@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -26,6 +27,7 @@ from autotune.results.figures import (
     outcomes_text,
     title,
 )
+from autotune.results.regimes import way_of
 from autotune.task import Task
 from autotune.text import counted as plural
 from autotune.text import visible
@@ -41,6 +43,9 @@ AT_LEAST_EVERY = 5.0
 
 BAR_WIDTH = 24
 
+Way = Callable[[str], str]
+"""A baseline by its libraries."""
+
 
 @contextmanager
 def watching(
@@ -49,14 +54,15 @@ def watching(
     """Yields the function that the loop calls with its progress, while it runs; ``where`` names the devices, by default
     those of the task.
 
-    A live view has ``above`` it what that returns. Interpreted latencies stand without ratios.
+    A live view has ``above`` it what that returns. Interpreted latencies stand alone.
     """
-    console, problem, ratios = _console(), task.problem, not task.machine.is_interpreter
+    console, problem = _console(), task.problem
+    way = None if task.machine.is_interpreter else partial(way_of, type(problem), task.machine.arch)
     where = where or f"{problem.world_size} × {task.machine.device}"
     if not is_live(console):
-        yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True), ratios=ratios)
+        yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True), way=way)
         return
-    view = LiveView(title(problem.workload, problem.as_dict()), where, ratios=ratios)
+    view = LiveView(title(problem.workload, problem.as_dict()), where, way=way)
     render = (lambda: Narrow(view.render())) if above is None else (lambda: Narrow(Group(above(), view.render())))
     with Live(get_renderable=render, console=console, transient=True, refresh_per_second=4):
         yield view
@@ -108,19 +114,18 @@ def _console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def best_text(progress: Progress, ratios: bool = True) -> str:
-    """``best 408.2 µs, 1.30x bsp graph (530.0 µs)``; without ``ratios`` the times alone."""
+def best_text(progress: Progress, way: Way | None = None) -> str:
+    """``best 408.2 µs, 1.30 times as fast as NCCL + cuBLAS (530.0 µs)``; without a ``way`` the time alone."""
     regime = progress.regime
     name = fastest(progress.baselines, regime)
     if progress.best is None:
         return "nothing measured yet"
     latency = progress.best[1]
     text = f"best {latency_text(latency, regime)}"
-    if name is None:
+    if name is None or way is None:
         return text
     baseline = progress.baselines[name].of(regime)
-    times = f"{baseline / latency.of(regime):.2f}x " if ratios else ""
-    return f"{text}, {times}{name} ({microseconds(baseline)})"
+    return f"{text}, {baseline / latency.of(regime):.2f} times as fast as {way(name)} ({microseconds(baseline)})"
 
 
 def seconds_left(progress: Progress, used_before: float) -> float | None:
@@ -158,9 +163,9 @@ class PlainView:
     """
 
     def __init__(
-        self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic, *, ratios: bool = True
+        self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic, *, way: Way | None = None
     ) -> None:  # fmt: skip
-        self._write, self._clock, self._ratios = write, clock, ratios
+        self._write, self._clock, self._way = write, clock, way
         self._phase = ""
         self._said_at = -AT_MOST_EVERY
         self._said_count = 0
@@ -189,16 +194,16 @@ class PlainView:
         if progress.restarts:
             line += f", {plural(progress.restarts, 'restart')}"
         mode = f", mode {progress.best[0].get('mode')}" if progress.best is not None else ""
-        return f"{line}; {best_text(progress, self._ratios)}{mode}"
+        return f"{line}; {best_text(progress, self._way)}{mode}"
 
 
 class LiveView:
     """A few lines, redrawn four times per second. The loop's calls make the texts; in between only the clock runs."""
 
     def __init__(
-        self, title: str, where: str, clock: Callable[[], float] = time.monotonic, *, ratios: bool = True
+        self, title: str, where: str, clock: Callable[[], float] = time.monotonic, *, way: Way | None = None
     ) -> None:  # fmt: skip
-        self._title, self._where, self._clock, self._ratios = title, where, clock, ratios
+        self._title, self._where, self._clock, self._way = title, where, clock, way
         self._begin = clock()
         self._seen_at = self._begin
         self._share = 0.0
@@ -240,7 +245,7 @@ class LiveView:
     def _texts(self, progress: Progress) -> list[tuple[str, str]]:
         lines = []
         if progress.best is not None:
-            best = best_text(progress, self._ratios).removeprefix("best ")
+            best = best_text(progress, self._way).removeprefix("best ")
             lines += [("best", best), ("", config_text(progress.best[0]))]
         if progress.trials:
             lines.append(("trials", self._trials(progress)))

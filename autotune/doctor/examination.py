@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from autotune.doctor.checks import gpus, software, storage
 from autotune.doctor.finding import Finding, broken
@@ -40,10 +41,14 @@ def checks(url: str) -> Mapping[str, Check]:
     }
 
 
-def examine(host: Host, url: str) -> Iterator[tuple[str, Finding]]:
-    """Yields every check's name and finding as it is made."""
+def examine(
+    host: Host, url: str, meanwhile: Callable[[str], AbstractContextManager[object]] = nullcontext
+) -> Iterator[tuple[str, Finding]]:
+    """Yields every check's name and finding as it is made; ``meanwhile`` is entered while the check of a name runs."""
     for name, check in checks(url).items():
-        yield name, _made(check, host)
+        with meanwhile(name):
+            found = _made(check, host)
+        yield name, found
 
 
 def _made(check: Check, host: Host) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import NamedTuple
 
 from autotune.config import Config
@@ -13,12 +13,13 @@ from autotune.results.figures import (
     NOT_TOLD_APART,
     config_text,
     device_text,
+    instead_text,
     latency_text,
     microseconds,
     plain,
     resource_text,
 )
-from autotune.results.regimes import conclusion
+from autotune.results.regimes import CAPTURE, is_captured
 from autotune.results.result import Result
 from autotune.results.routings import inputs_named, line
 from autotune.workloads.descriptors import space_of
@@ -43,14 +44,12 @@ def sentence(of: Result) -> str:
     taken, first = microseconds(of.microseconds), of.speedup
     if of.key.is_interpreted:
         return f"{taken} under Triton's interpreter, which says nothing about GPUs"
-    for each in of.speedups:
-        if each.is_winner:
-            return f"{of.way(each.baseline)} stays, {taken}: no config beat it by more than the noise"
+    if own := _own(of):
+        return f"{own} stays, {taken}: no config beat it by more than the noise"
     if first is None or first.ratio is None:
         return latency_text(of.latency, of.regime)
-    (number, unit), (theirs, their_unit) = taken.split(), microseconds(first.latency.of(of.regime)).split()
-    theirs += f" {their_unit}" * (their_unit != unit)
-    return f"{first.ratio.against(of.way(first.baseline))}: {number} {unit} instead of {theirs}"
+    times = instead_text(of.microseconds, first.latency.of(of.regime))
+    return f"{first.ratio.against(of.way(first.baseline))}: {times}"
 
 
 def bars(of: Result) -> list[Bar]:
@@ -58,7 +57,8 @@ def bars(of: Result) -> list[Bar]:
     others = [each for each in of.speedups if not each.is_winner]
     if of.key.is_interpreted or not (others or of.limit):
         return []
-    found, before = [Bar(f"winner: {plain(of.mode)}" if of.mode else "winner", *_taken(of.latency, of.regime))], ""
+    won = _own(of) or plain(of.mode)
+    found, before = [Bar(f"winner: {won}" if won else "winner", *_taken(of.latency, of.regime))], ""
     for each in sorted(others, key=lambda each: (each.baseline.rpartition(" ")[0], each.baseline)):
         way = of.way(each.baseline)
         captured = way.removeprefix(before)
@@ -73,13 +73,15 @@ def bars(of: Result) -> list[Bar]:
 
 def facts(of: Result) -> Lines:
     """The config in words and to paste, other inputs, the share of the limits, the other regimes."""
-    key, slower = of.key, [replace(each, baseline=of.way(each.baseline)) for each in of.verdicts if each.ratio.is_less]
+    key = of.key
+    captured = any(each.ratio.is_less and is_captured(each.baseline) for each in of.verdicts
+                   if each.regime is not Regime.GRAPH)  # fmt: skip
     lines = [
         ("config", in_words(key.workload, of.config) if has_words(key) else ""),
         ("paste", of.copies["Python"] if key.is_kernel else config_text(of.config)),
         ("overlap", "; ".join(_limits(of))),
         ("regimes", _regimes(of)),
-        ("note", conclusion(slower)),
+        ("note", CAPTURE.strip() if captured else ""),
     ]
     told = [line(row, of.regime, of.way) for row in of.routings[1:]] or ["not measured under others"] * len(of.routings)
     return [*((name, text) for name, text in lines if text), *_under(inputs_named(key), told)]
@@ -108,6 +110,11 @@ def entry_facts(of: Result) -> Lines:
 
 def _under(name: str, texts: list[str]) -> Lines:
     return [("" if place else name, text) for place, text in enumerate(texts)]
+
+
+def _own(of: Result) -> str:
+    """The baseline that is the winner; empty if it is none of them."""
+    return next((of.way(each.baseline) for each in of.speedups if each.is_winner), "")
 
 
 def _taken(latency: Latency, regime: Regime) -> tuple[float, str]:

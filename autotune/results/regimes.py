@@ -45,6 +45,7 @@ def tuned_for(key: CacheKey) -> str:
     return OF_A_KERNEL if key.is_kernel else CALLERS[Regime(key.regime)]
 
 
+WAYS = {"counted": "all-to-all"}
 AMD = {"NCCL": "RCCL", "cuBLAS": "hipBLASLt", "CUDA": "HIP"}
 
 
@@ -54,7 +55,8 @@ def way_of(problem: type[Problem] | None, arch: str, baseline: str) -> str:
     if problem is None or not problem.library or first != "bsp":
         return visible(baseline)
     how = variant.pop() if variant and variant[-1] in ("eager", "graph") else ""
-    text = ", ".join(filter(None, [problem.library, " ".join(variant)])) + " as a CUDA graph" * (how == "graph")
+    variant_text = " ".join(WAYS.get(word, word) for word in variant)
+    text = ", ".join(filter(None, [problem.library, variant_text])) + " as a CUDA graph" * (how == "graph")
     if arch.startswith("gfx"):
         for theirs, amds in AMD.items():
             text = text.replace(theirs, amds)

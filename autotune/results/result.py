@@ -18,6 +18,7 @@ from autotune.errors import UnknownWorkload
 from autotune.machine import versions
 from autotune.outcome import Latency, Regime
 from autotune.results.figures import (
+    NOT_TOLD_APART,
     Ratio,
     Speedup,
     fastest,
@@ -124,14 +125,21 @@ class Result:
 
     @property
     def speedup_text(self) -> str:
-        """``1.30``; empty without a baseline, and under the interpreter."""
+        """``1.30x``; empty without a baseline, and under the interpreter."""
         first = self.speedup
-        return "" if first is None or first.ratio is None else first.ratio.brief
+        if first is None or first.ratio is None:
+            return ""
+        return f"{first.ratio.value:.2f}x" if first.ratio.is_told else NOT_TOLD_APART
 
     def way(self, baseline: str) -> str:
         """A baseline by its libraries: ``NCCL + cuBLAS as a CUDA graph``."""
         kind = None if self.key.is_kernel else problem_type(self.key.workload)
         return way_of(kind, self.key.arch, baseline)
+
+    @property
+    def library(self) -> str:
+        """The libraries of the baselines, eager or as a graph: ``NCCL + cuBLAS``."""
+        return self.way("bsp") if any(name.startswith("bsp") for name in self.winner.baselines) else "the baselines"
 
     @cached_property
     def limit(self) -> Limit | None:

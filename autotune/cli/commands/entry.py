@@ -76,7 +76,7 @@ def show_entry(
             output.data(f"unfinished: {begun}; the same command continues it")
         if nearest is not None:
             output.data(f"\n{_miss(nearest, differences, provenance)}")
-        output.say(f"\nnext: {request.command(db=db)}{regime_options(regime)}")
+        output.next_step(f"{request.command(db=db)}{regime_options(regime)}")
     raise typer.Exit(1)
 
 
@@ -103,7 +103,7 @@ def look_up(
     of = f" of {Result.of(found.entry).title}" if found.entry is not None and found.source != "exact" else ""
     output.say(f"{found.source}{of}" + (f": {found.reason}" if found.reason else ""))
     if found.source != "exact" and not found.by_environment:
-        output.say(f"next: {request.command(db=db)}{regime_options(regime)}")
+        output.next_step(f"{request.command(db=db)}{regime_options(regime)}")
 
 
 def _stored(wanted: EntryFilter, db: str | None) -> list[Entry]:

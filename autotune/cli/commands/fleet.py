@@ -93,9 +93,10 @@ def fleet(
             cells = [(row.state, standing.title(row.asked), row.device, row.told) for row in news]
             output.data("\n" + output.columns(Table(HEADER, cells)))
     if not status:
-        left = sum(row.state != "done" for row in rows)
-        again = f"{left} left; the same command goes on with them, and tries failures again"
-        output.say(again if left else f"next: tune list{database_option(db)}")
+        if left := sum(row.state != "done" for row in rows):
+            output.say(f"{left} left; the same command goes on with them, and tries failures again")
+        else:
+            output.next_step(f"tune list{database_option(db)}")
         raise typer.Exit(1 if left else 0)
 
 

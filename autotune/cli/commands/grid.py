@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from autotune.tuning.live import LiveStorage
     from autotune.tuning.screening import Screen
 
-HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with the config before")
+HEADER = ("sizes", "takes", "vs library", "overlap", "mode", "with config before")
 
 Verify = Annotated[
     bool,
@@ -73,8 +73,8 @@ class Row:
         if of is None:
             return [sizes, "no config could be measured", "", "", "", ""]
         told = self.before is not None and not of.key.is_interpreted
-        before = f"{self.before.value:.2f} times as long" if self.before is not None and told else ""
-        limit = f"{of.limit.share:.2f}" if of.limit is not None else ""
+        before = f"{self.before.value:.2f} times" if self.before is not None and told else ""
+        limit = f"{100 * of.limit.share:.0f} %" if of.limit is not None else ""
         return [sizes, microseconds(of.microseconds), of.speedup_text, limit, of.mode, before]
 
 
@@ -174,13 +174,13 @@ def tune_grid(
     elif rows:
         by_size = sorted(rows, key=lambda row: [row.sizes[name] for name in sizes.varied])
         output.data(output.columns(Table(HEADER, [row.cells() for row in by_size])))
-        for line in range_lines(rows, sizes):
-            output.data(line)
+        if claimed := claim_of(rows, sizes):
+            output.styled(*output.folded(claimed, "bold"))
     if interrupted:
         output.say("interrupted; the same command continues the run")
         raise typer.Exit(exit_code())
     if any(row.entry is not None for row in rows):
-        output.say(f"Next: {replace(request, given={}).command('report', db=db)} --all --open")
+        output.next_step(f"{replace(request, given={}).command('report', db=db)} --all --open")
     if any(row.entry is None for row in rows):
         raise typer.Exit(1)
 
@@ -214,8 +214,8 @@ def compared(entry: Entry, config: Config, store: Store) -> Ratio | None:
     return None if latency is None else ratio(latency, entry.winner.latency.bound, Regime(entry.key.regime))
 
 
-def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
-    """The range's claim; none where nothing was verified, and under the interpreter."""
+def claim_of(rows: Sequence[Row], sizes: Sizes) -> str:
+    """The range's claim; empty without ratios, as under the interpreter."""
     from autotune.results.crossover import claim
 
     told = [
@@ -223,9 +223,10 @@ def range_lines(rows: Sequence[Row], sizes: Sizes) -> list[str]:
         for row in rows
         if row.result and row.result.speedup and row.result.speedup.ratio
     ]
-    verified = [ratio for row, ratio in told if row.verified]
-    if not verified:
-        return []
-    spans = [(name, [row.sizes[name] for row, _ in told]) for name in sizes.along]
+    if not told:
+        return ""
+    spans = [(name, [row.sizes[name] for row, _ in told]) for name in sizes.along or sizes.varied]
     where = ", ".join(f"{name}={min(values)} to {max(values)}" for name, values in spans)
-    return [claim(where, [ratio for row, ratio in told if not row.verified], verified)]
+    searched, verified = ([ratio for row, ratio in told if row.verified is kind] for kind in (False, True))
+    library = next(row.result.library for row, _ in told if row.result)
+    return claim(where, searched, verified, library)

@@ -11,10 +11,12 @@ from autotune.settings import default_database_url
 
 def doctor(db: Database = None, json: Json = False) -> None:
     """Check this machine: GPUs, links, clocks, compilers, disks, database. Exit code 1 if something is broken."""
+    from rich.console import Console
+
     from autotune.doctor import Host, Verdict, examine
 
-    findings = []
-    for name, finding in examine(Host(), db or default_database_url()):
+    findings, terminal = [], Console(stderr=True)
+    for name, finding in examine(Host(), db or default_database_url(), terminal.status):
         findings.append((name, finding))
         if not json:
             mark = "" if finding.verdict is Verdict.FINE else f"{finding.verdict}: "
@@ -27,6 +29,8 @@ def doctor(db: Database = None, json: Json = False) -> None:
         ]
         output.data_json({"fine": not broken, "findings": values})
     else:
-        output.say(f"{broken} to fix" if broken else "nothing to fix; next: tune WORKLOAD, see tune --help")
+        output.say(f"{broken} to fix" if broken else "nothing to fix")
+        if not broken:
+            output.next_step("tune WORKLOAD", "see tune --help")
     if broken:
         raise typer.Exit(1)

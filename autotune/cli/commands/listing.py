@@ -21,7 +21,7 @@ from autotune.results.result import Result, short_problem, why_stale
 from autotune.text import Table, counted, did_you_mean, visible
 from autotune.workloads import is_reference, names, workload
 
-HEADER = ("problem", "latency", "speedup", "mode", "tuned")
+HEADER = ("problem", "takes", "vs library", "mode", "tuned")
 Cells = tuple[str, ...]
 
 ALIKE = "this key has results from several versions of the kernel; show one with"
@@ -65,10 +65,13 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
             output.say(f"{ALIKE}: tune show {dashed(kernels[0].key.workload)} --study {kernels[0].study_id}")
         if going_on:
             output.say(_continuing(going_on[0], db))
+        if entries:
+            output.next_step(f"tune report{database_option(db)} --all --open")
     elif words:
         output.say(f"nothing of {' '.join(words)} is tuned yet; tune list shows everything")
     else:
-        output.say("nothing is tuned yet; next: tune demo, or tune WORKLOAD, see tune --help")
+        output.say("nothing is tuned yet")
+        output.next_step("tune demo", "or tune WORKLOAD, see tune --help")
 
 
 def _name(name: str | None) -> str | None:

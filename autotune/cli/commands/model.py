@@ -15,10 +15,10 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.commands.model_job import Job, Search
 from autotune.cli.commands.model_measured import MeasuredModel
-from autotune.cli.commands.model_table import HEADER, ModelResult
+from autotune.cli.commands.model_table import ModelResult
 from autotune.cli.commands.tune import Effort, Force, Seconds, Trials, say_where
 from autotune.cli.interrupts import exit_code
-from autotune.cli.options import DEFAULT_RANKS, Database, Json, Output, RegimeName, one_of, refuse
+from autotune.cli.options import DEFAULT_RANKS, Database, Json, Output, RegimeName, database_option, one_of, refuse
 from autotune.dtypes import COMBINATIONS, FP8, SCALES
 from autotune.errors import InputError
 from autotune.machine import Machine
@@ -26,7 +26,6 @@ from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.results.figures import dashed
 from autotune.sizes import parse_sizes
 from autotune.task import Task
-from autotune.text import Table
 
 if TYPE_CHECKING:
     from autotune.model_runs.dense import DenseLayers
@@ -205,6 +204,7 @@ def model(
     if interrupted:
         output.say("interrupted; the same command continues the run")
         raise typer.Exit(exit_code())
+    output.next_step(f"tune report{database_option(db)} --all --open")
     if result.failed:
         raise typer.Exit(1)
 
@@ -265,9 +265,11 @@ def _checked(found: Sequence[Forward], machine: Machine) -> list[Problem]:
 def _show(result: ModelResult, measured: MeasuredModel | None, json: bool) -> None:
     """Print the result, then measure and print that."""
     if not json:
-        output.data(output.columns(Table(HEADER, result.rows())))
+        for sentence, table in result.tables():
+            output.styled(*output.folded(sentence, "bold"))
+            output.data(f"{output.columns(table)}\n")
         for line in result.lines():
-            output.data(line)
+            output.styled(*output.folded(line))
     if measured is not None:
         measured.measure()
     if json:

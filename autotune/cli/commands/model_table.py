@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,17 +12,17 @@ from autotune.device_rates import Rates, rates_of
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.results.figures import dashed, microseconds, plain
+from autotune.results.figures import dashed, instead_text, microseconds, plain
 from autotune.results.result import Result
 from autotune.task import Task
-from autotune.text import shortened
+from autotune.text import Table, shortened
 
 if TYPE_CHECKING:
     from autotune.db import Entry
     from autotune.models.forward import Call, Forward
 
-HEADER = ("forward", "layer", "operator", "sizes", "calls", "before", "after", "times as fast", "mode", "share")
-TUNED = ("operator", "sizes", "after", "speedup", "mode")
+HEADER = ("layer", "calls", "library", "tuned", "vs library", "mode", "share")
+TUNED = ("operator", "sizes", "takes", "vs library", "mode")
 
 SIZES = (
     "m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "kv_len", "tokens", "hidden",
@@ -54,9 +54,10 @@ class ModelResult:
         library = before(entry.winner, self.regime)
         return (after if library is None else library), after
 
-    def rows(self) -> list[list[str]]:
-        """The columns of ``HEADER``, layer by layer."""
-        return [self._cells(forward, call) for forward in self.forwards for call in forward.calls]
+    def tables(self) -> Iterator[tuple[str, Table]]:
+        """Each forward in a sentence, and its layers."""
+        for forward in self.forwards:
+            yield self._line(forward), Table(HEADER, [self._cells(forward, call) for call in forward.calls])
 
     def tuned_cells(self, problem: Problem) -> list[str]:
         entry = self.entries.get(problem)
@@ -66,8 +67,8 @@ class ModelResult:
         return [dashed(problem.workload), self._sizes(problem), microseconds(of.microseconds), of.speedup_text, of.mode]
 
     def lines(self) -> list[str]:
-        """Each forward in a sentence, then what is left out and why."""
-        found = [self._line(forward) for forward in self.forwards]
+        """What is left out and why."""
+        found = []
         if self.left_out:
             named = ", ".join(f"{dashed(each.workload)} {self._sizes(each)}" for each in self.left_out[:3])
             more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
@@ -114,12 +115,13 @@ class ModelResult:
         return guessed, guessed
 
     def _cells(self, forward: Forward, call: Call) -> list[str]:
-        head = [forward.title, call.layer, dashed(call.problem.workload), self._sizes(call.problem), str(call.count)]
+        operator = f"{dashed(call.problem.workload)} {self._sizes(call.problem)}"
+        head = [f"{call.layer}: {operator}", str(call.count)]
         times, entry = self.times(call.problem), self.entries.get(call.problem)
         if times is None or entry is None:
             return [*head, "not tuned", "", "", "", self._share(forward, call)]
         before, after = times
-        figures = [microseconds(before), microseconds(after), f"{before / after:.2f}"]
+        figures = [microseconds(before), microseconds(after), self._ratio(before, after)]
         return [*head, *figures, str(entry.winner.config["mode"]), self._share(forward, call)]
 
     def _share(self, forward: Forward, call: Call) -> str:
@@ -130,11 +132,13 @@ class ModelResult:
         before, after, alone = self.predicted(forward)
         if not before:
             return f"{forward.title}: nothing measured"
-        rest = f", of which {microseconds(alone)} by roofline without communication" if alone else ""
-        return (
-            f"{forward.title}: predicted {microseconds(before)} before, {microseconds(after)} after, "
-            f"{before / after:.2f} times as fast{rest}"
-        )
+        rest = f"; {microseconds(alone)} of it, by roofline, do not communicate" if alone else ""
+        ratio = "" if self.machine.is_interpreter else f"{before / after:.2f} times as fast as the library, "
+        return f"{forward.title}: predicted {ratio}{instead_text(after, before)}{rest}"
+
+    def _ratio(self, before: float, after: float) -> str:
+        """Empty under the interpreter."""
+        return "" if self.machine.is_interpreter else f"{before / after:.2f}x"
 
     def _forward_dict(self, forward: Forward) -> dict[str, Any]:
         before, after, alone = self.predicted(forward)

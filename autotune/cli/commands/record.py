@@ -97,7 +97,8 @@ def record_workload(
         ("config", config_text(fastest)),
     ]
     output.data(output.named(lines))
-    output.say(f"wrote {out}; next: python bench/search_quality.py {out}")
+    output.say(f"wrote {out}")
+    output.next_step(f"python bench/search_quality.py {out}")
 
 
 def _line(phase: str, done: int, of: int) -> str:

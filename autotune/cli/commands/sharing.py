@@ -148,7 +148,8 @@ def _to_optuna(store: Store, entries: Sequence[Entry], file: Path | None) -> Non
     from autotune.sharing.optuna_file import write_optuna
 
     written = write_optuna(store, entries, file)
-    output.say(f"wrote {counted(written, 'trial')} to {file}; next: optuna-dashboard sqlite:///{file}")
+    output.say(f"wrote {counted(written, 'trial')} to {file}")
+    output.next_step(f"optuna-dashboard sqlite:///{file}")
 
 
 def _text(file: Path) -> str:

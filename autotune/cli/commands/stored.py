@@ -88,7 +88,7 @@ def present(
     rows = [listing.cells(entry, why_stale(entry.key, entry.provenance), told=True) for entry in entries]
     output.data(listing.table([entry.key for entry in entries], rows))
     one = f"tune show {name} --study {entries[0].study_id}{database_option(db)}"
-    output.say(f"next: one of them in full: {one}")
+    output.next_step(one, "one of them in full")
 
 
 def _pasted(of: Result, form: str) -> str:

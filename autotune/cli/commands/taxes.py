@@ -84,7 +84,8 @@ def measure_taxes(
             output.data_json({**summary(found), "measured": jsonlib.loads(found.to_json())})
         else:
             output.data(_text(request, task, entry, found))
-    output.say(f"stored with study {entry.study_id}; next: {request.command('report', db)}")
+    output.say(f"stored with study {entry.study_id}")
+    output.next_step(f"{request.command('report', db)} --open")
 
 
 def _write_trace(found: Taxes, file: Path) -> None:

@@ -114,7 +114,7 @@ def test_show_without_a_dimension_takes_what_is_there(gpus: Bench) -> None:
     several = gpus.tune("show", "all-gather-gemm")
     assert several.exit_code == 0 and all(f" m={m} " in several.stdout for m in (512, 1024))
     assert len(gpus.json("show", "all-gather-gemm")["entries"]) == 2
-    hint = re.search(r"next: .*tune (show .*)", several.stderr)
+    hint = re.search(r"Next: tune (show .*?)  #", several.stderr)
     assert hint is not None and gpus.json(*hint[1].split())["problem"]["m"] == 512
     assert gpus.tune("show", "all-gather-gemm", "--study", "7").exit_code == 2
 
