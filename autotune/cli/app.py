@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import shlex
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -154,22 +155,49 @@ class Main(Commands):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """-v, --verbose and --log-file may stand behind the command, too."""
-        return super().parse_args(ctx, _general_first(args))
+        with _complaining():
+            return super().parse_args(ctx, _general_first(args))
 
     def invoke(self, ctx: Any) -> Any:
         with interruptible():
             try:
-                with output.logging_to_stderr():
+                with output.logging_to_stderr(), _complaining():
                     return super().invoke(ctx)
-            except AutotuneError as error:
-                output.complain(error)
-                raise typer.Exit(error.exit_code) from error
             except KeyboardInterrupt as error:
                 raise _interrupted() from error
             except Exception as error:  # passed on, unless an interrupt is its cause
                 if not requested() or isinstance(error, typer.Exit):
                     raise
                 raise _interrupted() from error  # an import that was interrupted may say that it failed
+
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+@contextmanager
+def _complaining() -> Iterator[None]:
+    """An error ends in a line on stderr and its exit code, one of the command line's parser too."""
+    try:
+        yield
+    except AutotuneError as error:
+        output.complain(error)
+        raise typer.Exit(error.exit_code) from error
+    except USAGE_ERROR as error:
+        if "NoArgsIsHelp" in type(error).__name__:  # it has printed the help
+            raise
+        output.complain(InputError(_in_our_words(error)))
+        raise typer.Exit(InputError.exit_code) from error
+
+
+def _in_our_words(error: Any) -> str:
+    """``--m: '1e3' is not an integer``, ``no such option: --foo; see tune demo --help``."""
+    text, option = re.subn(r"^Invalid value for '([^']*)'", r"\1", error.format_message().strip().removesuffix("."))
+    text = re.sub("Input should be a valid integer,.*", "write an integer", text).replace("Input should", "must")
+    words, context = ["--help"], error.ctx
+    while context is not None and context.parent is not None:
+        words, context = [context.info_name, *words], context.parent
+    see = f"; see tune {' '.join(words)}" if error.ctx is not None and not option else ""
+    return f"{text[0].lower()}{text[1:]}{see}"
 
 
 def _interrupted() -> typer.Exit:

@@ -149,8 +149,12 @@ def waiting(text: str) -> Iterator[None]:
 
 
 def complain(error: Exception) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
     LOGGER.info("error: %s", error)
-    say(f"tune: error: {error}")
+    told = Text.assemble(("tune: error: ", "bold red"), visible_lines(str(error)))
+    Console(stderr=True, highlight=False).print(told, soft_wrap=True)
 
 
 @contextmanager

@@ -42,7 +42,11 @@ def present(
     else:
         steady = "" if run.study.key.is_interpreted else drift_text(drift(records))
         lines = [*_lines(run, searched, failed, store), *(("note", each) for each in (steady, note) if each)]
-        end = f", tuned {run.entry.finished_at:%Y-%m-%d}" if run.from_cache and run.entry is not None else ""
+        end = (
+            f", from the cache: tuned {run.entry.finished_at:%Y-%m-%d}"
+            if run.from_cache and run.entry is not None
+            else ""
+        )
         if best is None:
             named = output.named_lines(lines)
             output.styled(*output.folded(f"{title(problem.workload, problem.as_dict())}{end}", "bold"), *named)
