@@ -35,10 +35,9 @@ from autotune.cli.commands import (
 )
 from autotune.cli.entry_filter import EntryFilter
 from autotune.cli.interrupts import exit_code, interruptible, requested
-from autotune.cli.options import in_context, parameters, with_options_of, with_problem_options
-from autotune.errors import AutotuneError, InputError, UnknownWorkload
+from autotune.cli.options import in_context, parameters, unknown, with_options_of, with_problem_options
+from autotune.errors import AutotuneError, InputError
 from autotune.results.figures import dashed
-from autotune.text import did_you_mean
 from autotune.workloads import is_reference, names
 from autotune.workloads.descriptors import Descriptor, descriptor_of
 
@@ -118,21 +117,14 @@ class Commands(TyperGroup):
     """A group of workloads' commands: takes underscores for dashes, and names the workloads on an unknown name."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Typer's own, except that an unknown name raises UnknownWorkload, which names what is known."""
+        """Typer's own, except that an unknown name raises UnknownWorkload."""
         name = dashed(args[0])
         if name in self.commands:
             args = [name, *args[1:]]
         elif not name.startswith("-") and not ctx.resilient_parsing:
-            workloads = [dashed(each) for each in names()]
-            others = [each for each in self.commands if each not in workloads]
-            commands = f"; other commands: {', '.join(others)}" if others else ""
-            if is_reference(args[0]):
-                commands += f"; one in a file is tuned by: tune run {args[0]}"
-            kinds = "command or workload" if others else "workload"
-            near = did_you_mean(name, self.commands)
-            if near:
-                raise UnknownWorkload(f"no {kinds} named {args[0]!r}{near}")
-            raise UnknownWorkload(f"no {kinds} named {args[0]!r}; workloads: {', '.join(workloads)}{commands}")
+            kinds = "workload" if {*self.commands} <= {*map(dashed, names())} else "command or workload"
+            more = f"; one in a file is tuned by: tune run {args[0]}" if is_reference(args[0]) else ""
+            raise unknown(args[0], self.commands, kinds, more)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

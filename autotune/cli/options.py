@@ -15,12 +15,13 @@ import typer
 from rich.markup import escape
 
 from autotune.cli import output, session
-from autotune.errors import InputError, InvalidProblem
+from autotune.errors import InputError, InvalidProblem, UnknownWorkload
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.results.figures import dashed, options_text, plain
 from autotune.task import Task
+from autotune.text import did_you_mean
 from autotune.workloads import Workload, is_reference, reference_of
 from autotune.workloads.descriptors import Descriptor
 
@@ -132,6 +133,13 @@ def masked(db: str) -> str:
 def database_option(db: str | None) -> str:
     """The end of a hint's command line: `` --db …`` where one was given."""
     return f" --db {masked(db)}" if db else ""
+
+
+def unknown(name: str, known: Iterable[str], kinds: str = "workload", more: str = "") -> UnknownWorkload:
+    """The error for a name that nothing has: with the one that was meant, else with all that are known."""
+    names = [*known]
+    near = did_you_mean(dashed(name), names)
+    return UnknownWorkload(f"no {kinds} named {name!r}" + (near or f"; known: {', '.join(names)}{more}"))
 
 
 def refuse(ignored: Mapping[str, object], why: str) -> None:

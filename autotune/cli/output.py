@@ -216,17 +216,14 @@ class _OneLine(logging.Formatter):
         return visible(super().format(record))
 
 
-def columns(of: Table, width: int | None = None, *, names: bool = False) -> str:
+def columns(of: Table, width: int | None = None) -> str:
     """A table as aligned plain text. In a terminal it fits, and long texts take several lines; else a row is a line.
-    Where a column would be narrower than its words, each row is a paragraph without the header; with ``names``, for
-    cells that do not explain themselves, a line for each cell, its name in front.
+    Where a column would be narrower than its words, each row is a paragraph without the header.
     """
     from rich.console import Console
 
     width = width or table_width()
     if not _words_fit([of.header, *of.rows], width):
-        if names:
-            return "\n\n".join(named(list(zip(of.header, map(visible, row), strict=True))) for row in of.rows)
         return "\n".join(_paragraph(row, width) for row in of.rows)
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(rich_table(of))

@@ -19,15 +19,13 @@ from autotune.results.figures import (
     plain,
     resource_text,
 )
-from autotune.results.regimes import CAPTURE, is_captured
+from autotune.results.regimes import CAPTURE, TITLES, is_captured
 from autotune.results.result import Result
 from autotune.results.routings import inputs_named, line
 from autotune.workloads.descriptors import space_of
 from autotune.workloads.user_files import BUILT_IN
 
 VERIFIED = "of the finals alone: verified between searched sizes"
-
-CALLED = {Regime.GRAPH: "in a CUDA graph", Regime.PIPELINED: "called eagerly", Regime.ISOLATED: "in single calls"}
 
 Lines = list[tuple[str, str]]
 """Names with texts; an empty name continues the line above."""
@@ -140,7 +138,7 @@ def _regimes(of: Result) -> str:
     found = {each.regime: each.ratio.figures if each.ratio.is_told else NOT_TOLD_APART for each in of.verdicts}
     if found.pop(of.regime, None) is None or not found:
         return ""
-    return "times as fast: " + ", ".join(f"{ratio} {CALLED[regime]}" for regime, ratio in found.items())
+    return "times as fast: " + ", ".join(f"{ratio} {TITLES[regime]}" for regime, ratio in found.items())
 
 
 def has_words(key: CacheKey) -> bool:

@@ -7,6 +7,7 @@ import dataclasses
 import typer
 
 from autotune.cli import output, session
+from autotune.config import Config
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.results.figures import config_text, latency_text, microseconds
@@ -15,12 +16,11 @@ from autotune.tuning import Effort
 from autotune.workloads import Workload
 
 
-def evaluate(workload: Workload, task: Task[Problem], text: str, *, effort: Effort, seed: int, json: bool) -> None:
-    """Run one config and print its outcome; exit with 1 unless it was measured. Raises InvalidConfig."""
+def evaluate(workload: Workload, task: Task[Problem], config: Config, *, effort: Effort, seed: int, json: bool) -> None:
+    """Run one config and print its outcome; exit with 1 unless it was measured."""
     from autotune.ranks.evaluation import MeasurePlan, warm_from
     from autotune.tuning.finals import ISOLATED_CALLS
 
-    config = workload.written(text, task)
     gang = session.make_gang(workload, task)
     output.say("starting the ranks")
     try:

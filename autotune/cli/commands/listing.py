@@ -11,14 +11,14 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.entry_filter import EntryFilter, fields
-from autotune.cli.options import Database, Json, completing, database_option
+from autotune.cli.options import Database, Json, completing, database_option, unknown
 from autotune.db import CacheKey, Entry, StudyRecord, TrialRecord
 from autotune.db.values import key_values
-from autotune.errors import NoDatabase, UnknownWorkload
+from autotune.errors import NoDatabase
 from autotune.results.figures import dashed, devices_text, evaluated, microseconds, options_text, regime_options
 from autotune.results.repeat import command_of
 from autotune.results.result import Result, short_problem, why_stale
-from autotune.text import Table, counted, did_you_mean, visible
+from autotune.text import Table, counted, visible
 from autotune.workloads import is_reference, names, workload
 
 HEADER = ("problem", "takes", "vs library", "mode", "tuned")
@@ -43,10 +43,7 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
     wanted = EntryFilter(name=_name(name), given=fields(words[1:] if name is not None else words))
     begun, entries, known = _found(wanted, db)
     if name is not None and not is_reference(name) and dashed(name) not in {*known, *map(dashed, names())}:
-        every = sorted({*known, *map(dashed, names())})
-        raise UnknownWorkload(
-            f"no workload named {name!r}; known: {', '.join(every)}{did_you_mean(dashed(name), every)}"
-        )
+        raise unknown(name, sorted({*known, *map(dashed, names())}))
     if json:
         unfinished = [_unfinished_dict(*each) for each in begun]
         output.data_json([*unfinished, *({**Result.of(entry).to_dict(), "finished": True} for entry in entries)])

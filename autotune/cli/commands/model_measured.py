@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli import output, session
 from autotune.cli.commands.model_table import ModelResult
-from autotune.results.figures import microseconds
-from autotune.text import Table, counted
+from autotune.results.figures import Ratio, instead_text
+from autotune.text import counted
 
 if TYPE_CHECKING:
     from autotune.model_runs.dense import DenseLayers
     from autotune.models.forward import Forward
-
-HEADER = (
-    "measured", "plain", "ours", "times as fast", "way", "predicted before", "after", "times as fast",
-    "saved of winners'", "of limits'", "difference",
-)  # fmt: skip
 
 
 class MeasuredModel:
@@ -38,8 +33,12 @@ class MeasuredModel:
             output.say(f"measured {counted(row['tokens'], 'token')}")
 
     def show(self) -> None:
-        """The table, then what was measured."""
-        output.data(output.columns(Table(HEADER, [self._cells(each) for each in self._forward_dicts()]), names=True))
+        """A sentence for each forward with what it is of, then what was measured."""
+        for found in self._forward_dicts():
+            times, ratio = instead_text(found["ours"], found["plain"]), Ratio(**found["speedup"])
+            told = times if self.result.machine.is_interpreter else f"{ratio.against('plain torch')}: {times}"
+            output.styled(*output.folded(f"{found['forward']}: measured {told}", "bold"))
+            output.data(f"{output.named(self._lines(found))}\n")
         run = self.run
         output.data(
             f"measured: {run.model.layers} of {run.of_layers} layers with random weights, without embedding and "
@@ -78,20 +77,16 @@ class MeasuredModel:
             "promise": dataclasses.asdict(promised(forward.calls, alike.entries.get, alike.regime)),
         }
 
-    def _cells(self, found: dict[str, Any]) -> list[str]:
+    def _lines(self, found: dict[str, Any]) -> list[tuple[str, str]]:
         from autotune.models.promise import Promise
 
         told, promise = found["predicted"], Promise(**found["promise"])
-        ratio, saved = found["speedup"], found["plain"] - found["ours"]
+        saved = found["plain"] - found["ours"]
+        shares = {"the tuned configs promise": promise.gain, "perfect overlap would": promise.most}
+        of = ", ".join(f"{saved / gain:.2f} of what {name}" for name, gain in shares.items() if gain > 0)
         return [
-            found["forward"], microseconds(found["plain"]), microseconds(found["ours"]),
-            f"{ratio['value']:.3f} ± {ratio['error']:.3f}", found["way"],
-            microseconds(told["before"]), microseconds(told["after"]),
-            f"{told['before'] / told['after']:.2f}" if told["after"] else "",
-            _share(saved, promise.gain), _share(saved, promise.most), f"{found['difference']:.0e}",
-        ]  # fmt: skip
-
-
-def _share(saved: float, promised: float) -> str:
-    """Saved time as a share of the promised time; empty if nothing is promised."""
-    return f"{saved / promised:.2f}" if promised > 0 else ""
+            ("called", found["way"]),
+            ("predicted", instead_text(told["after"], told["before"])),
+            *([("saved", of)] if of and not self.result.machine.is_interpreter else []),
+            ("difference", f"{found['difference']:.0e} from plain torch's outputs"),
+        ]

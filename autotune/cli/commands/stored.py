@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -11,9 +12,9 @@ from typer.main import get_command
 from autotune.cli import card, output, session
 from autotune.cli.commands import listing
 from autotune.cli.entry_filter import EntryFilter, fields
-from autotune.cli.options import Database, Json, database_option, in_context, one_of
+from autotune.cli.options import Database, Json, database_option, in_context, one_of, unknown
 from autotune.db import Entry
-from autotune.errors import InputError, NoDatabase, UnknownWorkload
+from autotune.errors import InputError, NoDatabase
 from autotune.results.figures import dashed
 from autotune.results.lines import entry_facts
 from autotune.results.result import Result, why_stale
@@ -101,16 +102,9 @@ def _pasted(of: Result, form: str) -> str:
 def _wanted(name: str, words: Sequence[str], db: str | None) -> EntryFilter:
     """Raises UnknownWorkload for a name that nothing is stored under, InputError for words that are no fields."""
     wanted = EntryFilter(name, fields(words))
-    try:
-        with session.open_store(db, create=False) as store:
-            known = store.names()
-            place = store.place
-    except NoDatabase as error:
-        known, place = set(), str(error)
-    if not any(dashed(each) == dashed(name) for each in known):
-        others = sorted(dashed(each) for each in known - set(names()))
-        also = f"; stored in {place}: {', '.join(others)}" if others else ""
-        workloads = [dashed(each) for each in names()]
-        near = did_you_mean(dashed(name), [*workloads, *others])
-        raise UnknownWorkload(f"no workload named {name!r}; workloads: {', '.join(workloads)}{also}{near}")
+    stored: set[str] = set()
+    with suppress(NoDatabase), session.open_store(db, create=False) as store:
+        stored = {dashed(each) for each in store.names()}
+    if dashed(name) not in stored:
+        raise unknown(name, [*map(dashed, names()), *sorted(stored - {*map(dashed, names())})])
     return wanted

@@ -72,9 +72,10 @@ def tune_workload(
     machine, wanted, workload = session.machine_to_measure_on(), regime_of(regime), request.workload
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     task = task_here(request, machine)
+    written = None if config is None else workload.written(config, task)
     say_where(task)
-    if config is not None:
-        evaluate(workload, task, config, effort=EFFORTS[chosen], seed=seed, json=json)
+    if written is not None:
+        evaluate(workload, task, written, effort=EFFORTS[chosen], seed=seed, json=json)
         return
     with session.open_store(db) as store:
         with (
