@@ -42,16 +42,14 @@ def present(
     else:
         steady = "" if run.study.key.is_interpreted else drift_text(drift(records))
         lines = [*_lines(run, searched, failed, store), *(("note", each) for each in (steady, note) if each)]
-        end = (
-            f", from the cache: tuned {run.entry.finished_at:%Y-%m-%d}"
-            if run.from_cache and run.entry is not None
-            else ""
-        )
         if best is None:
-            named = output.named_lines(lines)
-            output.styled(*output.folded(f"{title(problem.workload, problem.as_dict())}{end}", "bold"), *named)
+            head = output.folded(title(problem.workload, problem.as_dict()), "bold")
+            output.styled(*head, *output.named_lines(lines))
+        elif best.entry is None:
+            card.show(best, [*facts(best), *lines], begin="best so far: ")
         else:
-            card.show(best, [*facts(best), *lines], "" if best.entry is not None else "best so far: ", end)
+            end = f", from the cache: tuned {best.entry.finished_at:%Y-%m-%d}" if run.from_cache else ""
+            card.show(best, [*facts(best), *lines], end=end)
     told = output.named(_next(run, request, [*searched, *failed], db) if steps is None else steps)
     (output.say if json else output.data)(f"\n{told}")
 
@@ -72,10 +70,10 @@ def _lines(run: tuning.Result, searched: list[TrialRecord], failed: list[TrialRe
     told = all_tried * (run.progress.exhausted and not run.progress.settled) + told
     if run.entry is not None and run.entry.imported_at is not None:
         told = f"{run.entry.trials}, finals and invalid ones included, where it was tuned; imported"
-    if run.progress.restarts:
-        told += f"; ranks restarted {counted(run.progress.restarts, 'time')}"
     if run.progress.spent.trials and not run.study.provenance.replay_of:
         told += f" in {run.progress.spent.total:.0f} s"
+    if run.progress.restarts:
+        told += f"; ranks restarted {counted(run.progress.restarts, 'time')}"
     lines = [("trials", f"{told}; study {run.study.id} in {store.place}")]
     for record in failed:
         config = config_in_order(run.study.key, record.config)

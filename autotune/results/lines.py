@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from autotune.config import Config
-from autotune.db import CacheKey
 from autotune.outcome import Latency, Regime
 from autotune.results.figures import (
     BEYOND_LIMIT,
@@ -56,13 +55,12 @@ def bars(of: Result) -> list[Bar]:
     if of.key.is_interpreted or not (others or of.limit):
         return []
     won = _own(of) or plain(of.mode)
-    found, before = [Bar(f"winner: {won}" if won else "winner", *_taken(of.latency, of.regime))], ""
+    found, before = [_bar(f"winner: {won}" if won else "winner", of.latency, of.regime)], ""
     for each in sorted(others, key=lambda each: (each.baseline.rpartition(" ")[0], each.baseline)):
         way = of.way(each.baseline)
-        captured = way.removeprefix(before)
+        captured, before = way.removeprefix(before), way
         name = f"the same{captured}" if captured.startswith(" as a ") else way
-        found.append(Bar(name, *_taken(each.latency, of.regime)))
-        before = way
+        found.append(_bar(name, each.latency, of.regime))
     if of.limit is not None:
         alone = of.limit.parts[of.limit.slowest].median
         found.append(Bar("perfect overlap", alone, f"{microseconds(alone)}, {of.limit.slowest} alone"))
@@ -71,15 +69,13 @@ def bars(of: Result) -> list[Bar]:
 
 def facts(of: Result) -> Lines:
     """The config in words and to paste, other inputs, the share of the limits, the other regimes."""
-    key = of.key
-    captured = any(each.ratio.is_less and is_captured(each.baseline) for each in of.verdicts
-                   if each.regime is not Regime.GRAPH)  # fmt: skip
+    key, losing = of.key, [each for each in of.verdicts if each.ratio.is_less and each.regime is not Regime.GRAPH]
     lines = [
-        ("config", in_words(key.workload, of.config) if has_words(key) else ""),
+        ("config", in_words(key.workload, of.config) if key.workload in BUILT_IN else ""),
         ("paste", of.copies["Python"] if key.is_kernel else config_text(of.config)),
         ("overlap", "; ".join(_limits(of))),
         ("regimes", _regimes(of)),
-        ("note", CAPTURE.strip() if captured else ""),
+        ("note", CAPTURE.strip() if any(is_captured(each.baseline) for each in losing) else ""),
     ]
     told = [line(row, of.regime, of.way) for row in of.routings[1:]] or ["not measured under others"] * len(of.routings)
     return [*((name, text) for name, text in lines if text), *_under(inputs_named(key), told)]
@@ -115,8 +111,8 @@ def _own(of: Result) -> str:
     return next((of.way(each.baseline) for each in of.speedups if each.is_winner), "")
 
 
-def _taken(latency: Latency, regime: Regime) -> tuple[float, str]:
-    return latency.of(regime), latency_text(latency, regime)
+def _bar(name: str, latency: Latency, regime: Regime) -> Bar:
+    return Bar(name, latency.of(regime), latency_text(latency, regime))
 
 
 def _limits(of: Result) -> list[str]:
@@ -134,16 +130,11 @@ def _limits(of: Result) -> list[str]:
 
 
 def _regimes(of: Result) -> str:
-    """``1.31 ± 0.02 in a CUDA graph, not told apart in single calls``: the regimes that it was not tuned for."""
+    """``times as fast: 1.31 ± 0.02 in a graph, not told apart isolated``: the regimes that it was not tuned for."""
     found = {each.regime: each.ratio.figures if each.ratio.is_told else NOT_TOLD_APART for each in of.verdicts}
     if found.pop(of.regime, None) is None or not found:
         return ""
     return "times as fast: " + ", ".join(f"{ratio} {TITLES[regime]}" for regime, ratio in found.items())
-
-
-def has_words(key: CacheKey) -> bool:
-    """True for a built-in workload: of others the values would only be listed once more."""
-    return key.workload in BUILT_IN and not key.is_kernel
 
 
 def in_words(workload: str, config: Config) -> str:
