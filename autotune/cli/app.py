@@ -132,7 +132,8 @@ class Commands(TyperGroup):
         for name in names():
             if (command := self.commands.get(dashed(name))) is not None:
                 with suppress(AutotuneError):  # the command itself says it
-                    command.help = escape(descriptor_of(name).computes) or command.help
+                    found = descriptor_of(name)
+                    command.help = escape(found.problem_type.computes or found.about) or command.help
         super().format_help(ctx, formatter)
 
 

@@ -41,11 +41,6 @@ class Descriptor:
         generated = written.startswith(f"{self.problem_type.__name__}(")
         return "" if generated else " ".join(written.split("\n\n")[0].split())
 
-    @property
-    def computes(self) -> str:
-        """What a call computes, in a few words."""
-        return self.problem_type.computes or self.about
-
     def load(self) -> Workload:
         return workload(self.reference)
 

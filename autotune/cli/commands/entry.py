@@ -11,7 +11,7 @@ from autotune.cli import output, session
 from autotune.cli.commands.stored import Form, InStudy, of_study, present
 from autotune.cli.entry_filter import EntryFilter
 from autotune.cli.options import Database, Json, RegimeName, Request
-from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
+from autotune.db import CacheKey, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.results.figures import (
@@ -46,10 +46,7 @@ def show_entry(
     key, provenance = CacheKey.of(Task(problem, machine), regime_of(regime)), provenance_of(request.workload)
     entry, nearest, begun = _find(key, provenance, db)
     if entry is not None:
-        if json:
-            output.data_json({"found": True, **Result.of(entry, request.workload).to_dict()})
-        else:
-            present([entry], request.word, db, form, request.workload)
+        _present([entry], request, db, form, json)
         return
     differences = nearest.key.differences(key) if nearest else {}
     others = (
@@ -71,11 +68,18 @@ def show_entry(
             }
         )
     else:
-        output.data(f"not in the cache: {problem_text(problem.as_dict())} world_size={problem.world_size}")
+        lines = [("not tuned", f"{problem_text(problem.as_dict())} world_size={problem.world_size}")]
         if begun is not None:
-            output.data(f"unfinished: {begun}; the same command continues it")
+            lines.append(("unfinished", f"{begun}; the same command continues it"))
         if nearest is not None:
-            output.data(f"\n{_miss(nearest, differences, provenance)}")
+            of = Result.of(nearest)
+            lines += [("nearest", of.title), ("", f"{microseconds(of.microseconds)}: {config_text(of.config)}")]
+            if not differences:
+                lines.append(("stale", f"of the same problem and machine: {nearest.provenance.changes(provenance)}"))
+        output.styled(*output.named_lines(lines))
+        rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
+        if rows:
+            output.data("\n" + output.columns(Table(("field", "stored", "requested"), rows)))
         output.next_step(f"{request.command(db=db)}{regime_options(regime)}")
     raise typer.Exit(1)
 
@@ -115,7 +119,7 @@ def _present(entries: Sequence[Entry], request: Request, db: str | None, form: s
     if not json:
         present(entries, request.word, db, form, request.workload)
     elif len(entries) == 1:
-        output.data_json({"found": True, **Result.of(entries[0]).to_dict()})
+        output.data_json({"found": True, **Result.of(entries[0], request.workload).to_dict()})
     else:
         output.data_json({"found": True, "entries": [Result.of(entry).to_dict() for entry in entries]})
 
@@ -141,19 +145,3 @@ def _begun(trials: Sequence[TrialRecord], regime: str) -> str:
     best = min((latency.of(Regime(regime)) for latency in latencies), default=None)
     told = f"{counted(evaluated(outcomes), 'trial')} ({outcomes_text(outcomes)})"
     return told if best is None else f"{told}, the best {microseconds(best)}"
-
-
-def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> str:
-    """The nearest entry and the fields in which it differs."""
-    stale = nearest.provenance.differences(provenance)
-    rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
-    of = Result.of(nearest)
-    lines = [
-        f"The nearest entry: {of.title}",
-        f"  {microseconds(of.microseconds)}: {config_text(of.config)}",
-        "",
-        output.columns(Table(("field", "stored", "requested"), rows)),
-    ]
-    if not differences:
-        lines.append(f"\nIt is of the same problem and machine but stale: {nearest.provenance.changes(provenance)}.")
-    return "\n".join(lines)
