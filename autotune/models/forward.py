@@ -47,6 +47,11 @@ def places(calls: Iterable[Call]) -> list[Place]:
     return [tuple(map(tuple, ways.values())) for ways in found.values()]
 
 
+def repeated(way: Way, place: Place) -> int:
+    """Calls of a way beyond one each time that a forward comes to the place: of GEMMs behind one gather."""
+    return sum(call.count for call in way) - min(call.count for each in place for call in each)
+
+
 @dataclass(frozen=True)
 class Work:
     """The work of a rank in a forward that needs no communication, for a roofline."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.device_rates import Rates, usual_rates
 from autotune.dtypes import FP8
 from autotune.machine import Machine
-from autotune.models.forward import Forward, Work
+from autotune.models.forward import Forward, Place, Way, Work, places, repeated
 from autotune.problem import Problem
 from autotune.task import Task
 from autotune.tuning.effort import LONGEST, SHORTEST
@@ -22,6 +22,8 @@ class Estimate:
     """The collective and the GEMM one after the other."""
     limit: float
     """The longer of the two alone."""
+    moving: float
+    """The collective alone."""
 
     @property
     def gain(self) -> float:
@@ -33,7 +35,18 @@ def estimate(task: Task[Problem]) -> Estimate:
     flops, read, moved = (float(getattr(task.problem, name, 0)) for name in ("flops", "bytes_read", "bytes_moved"))
     computing = _alone(Work(flops, read, task.problem.dtype), rates) + rates.launch
     moving = moved / rates.links + rates.signal + rates.launch
-    return Estimate(computing + moving, max(computing, moving))
+    return Estimate(computing + moving, max(computing, moving), moving)
+
+
+def estimated(place: Place, machine: Machine) -> float:
+    """Microseconds of a place before tuning: of its largest way, whose GEMMs share one gather."""
+
+    def before(way: Way) -> float:
+        each = [estimate(Task(call.problem, machine)) for call in way]
+        whole = sum(call.count * one.before for call, one in zip(way, each, strict=True))
+        return whole - repeated(way, place) * min(one.moving for one in each)
+
+    return max(map(before, place))
 
 
 def rest(forward: Forward, rates: Rates) -> float:
@@ -50,9 +63,7 @@ def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Proble
     found: dict[Problem, float] = {}
     rates = usual_rates(machine)
     for forward in forwards:
-        whole = rest(forward, rates) + sum(
-            call.count * estimate(Task(call.problem, machine)).before for call in forward.calls
-        )
+        whole = rest(forward, rates) + sum(estimated(place, machine) for place in places(forward.calls))
         for call in forward.calls:
             gain = call.count * estimate(Task(call.problem, machine)).gain / whole
             found[call.problem] = found.get(call.problem, 0.0) + gain
