@@ -186,6 +186,7 @@ def model(
         return
     if file is not None:
         raise InputError("--output is for --list; results are in the database, and --json prints them")
+    from autotune.models.forward import places
     from autotune.models.gains import expected_gains
     from autotune.tuning import limits_of
 
@@ -199,7 +200,8 @@ def model(
     say_where(Task(problems[0], machine))
     with session.open_store(db) as store:
         result = ModelResult(found, machine, chosen)
-        job = Job(machine, store, searches, plan.searched(problems), limits.seconds, force, chosen)
+        every = [place for each in found for place in places(each.calls)]
+        job = Job(machine, store, searches, plan.searched(problems), limits.seconds, every, force, chosen)
         interrupted = job.tune(problems, expected_gains(found, machine), result)
     _show(result, MeasuredModel(run, result) if run is not None and not interrupted else None, json)
     if interrupted:

@@ -67,6 +67,8 @@ class ModelResult:
     failed: list[Problem] = field(default_factory=list)
     left_out: list[Problem] = field(default_factory=list)
     """Problems for whose search the budget was too short."""
+    ruled_out: list[Problem] = field(default_factory=list)
+    """Alternatives to what saves more in their places."""
 
     def measured(self, regime: Regime) -> Measured:
         """The entries, for forwards that are run in this way."""
@@ -95,14 +97,19 @@ class ModelResult:
         """Each forward in a sentence, then what is left out and why."""
         found = [self._line(forward) for forward in self.forwards]
         if self.left_out:
-            named = ", ".join(f"{dashed(each.workload)} {self._sizes(each)}" for each in self.left_out[:3])
-            more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
-            why = "the budget went to those that gain more"
             told = "not searched, only the library, the default and the configs of neighbouring sizes measured"
-            found.append(f"{told}: {named}{more}; {why}. A longer --budget searches them, or the same command again")
+            why = "the budget went to those that gain more. A longer --budget searches them, or the same command again"
+            found.append(f"{told}: {self._named(self.left_out)}; {why}")
+        if unsearched := [each for each in self.ruled_out if each not in self.left_out and self._is_verified(each)]:
+            told = "not searched, since another operator for the same place saves more"
+            found.append(f"{told}: {self._named(unsearched)}")
         if self.rates is None:
             found.append("layers without communication are left out: the rates of this device are not known")
         return found
+
+    def _named(self, problems: Sequence[Problem]) -> str:
+        named = ", ".join(f"{dashed(each.workload)} {self._sizes(each)}" for each in problems[:3])
+        return named + (f" and {len(problems) - 3} more" if len(problems) > 3 else "")
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -164,9 +171,11 @@ class ModelResult:
         fields = problem.as_dict()
         names = [name for name in SIZES if name in fields]
         names += [name for name in self._varying[problem.workload] if name not in names]
-        entry = self.entries.get(problem)
-        verified = " verified" if entry is not None and entry.winner.verified else ""
-        return " ".join(f"{name}={shortened(plain(getattr(problem, name)))}" for name in names) + verified
+        sizes = " ".join(f"{name}={shortened(plain(getattr(problem, name)))}" for name in names)
+        return sizes + " verified" * self._is_verified(problem)
+
+    def _is_verified(self, problem: Problem) -> bool:
+        return problem in self.entries and self.entries[problem].winner.verified
 
     @cached_property
     def _varying(self) -> dict[str, list[str]]:
