@@ -153,7 +153,7 @@ def measured(measurement: ModelRows, calls: dict[tuple[str, int], dict[Problem, 
 
     for found in rows_of(measurement, machine()):
         called = [Call("", problem, count) for problem, count in calls[found["phase"], found["tokens"]].items()]
-        promise = Measured(entry_of, machine(), called_in(found, DEFAULT_REGIME)).promised(called)
+        promise = Measured(entry_of, machine(), DEFAULT_REGIME, called_in(found, DEFAULT_REGIME)).promised(called)
         missing = [str(call.problem) for call in called if entry_of(call.problem) is None]
         yield {**found, "promise": dataclasses.asdict(promise), "not_tuned": missing}
 

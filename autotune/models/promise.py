@@ -4,6 +4,7 @@ and the device each by itself.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -103,12 +104,15 @@ class Promise:
 
 @dataclass(frozen=True)
 class Measured:
-    """What tuning measured on a machine, for forwards that are run in one way."""
+    """What tuning measured, for forwards that are run in one way."""
 
     entry_of: Callable[[Problem], Entry | None]
     """A problem's own entry; None where it is not tuned."""
     machine: Machine
     regime: Regime
+    """The one tuned for, in which the compiler's pass compares ways."""
+    run: Regime
+    """The one in which a forward is run."""
 
     def predicted(self, calls: Iterable[Call]) -> Prediction:
         before = after = limits = Sums()
@@ -125,7 +129,7 @@ class Measured:
     def promised(self, calls: Iterable[Call]) -> Promise:
         """Winners take no less than their limits here, so that ``gain`` is at most ``most`` in spite of noise."""
         found = self.predicted(calls)
-        library, winners, limits = (each.took(self.regime) for each in (found.before, found.after, found.limits))
+        library, winners, limits = (each.took(self.run) for each in (found.before, found.after, found.limits))
         untuned = sum(call.count for place in found.untuned for call in place[0])
         return Promise(library, winners, min(winners, limits), untuned)
 
@@ -134,28 +138,31 @@ class Measured:
 
         The place is as large as its largest way: what a smaller one leaves, such as a norm, is done before and after.
         """
-        found = self._ways(place)
-        if not found:
+        judged = self._judged(place)
+        if not judged:
             return None
-        best = max(found, key=lambda each: each.gain(self.regime))
-        whole = Sums()
-        for each in found:
+        taken = max(judged, key=lambda each: each.gain(self.regime))
+        found = {each.way: each for each in self._ways(place)}
+        best, whole = found[taken.way], Sums()
+        for each in found.values():
             whole |= each.before
         outside = whole - best.before
-        after, limits = best.after + outside, best.limits + outside
-        stays = len(place) > 1 and after.took(self.regime) > whole.took(self.regime)
-        return Choice(best.way, whole, whole if stays else after, limits)
+        stays = taken.way[0].place and taken.gain(self.regime) <= 0
+        return Choice(best.way, whole, whole if stays else best.after + outside, best.limits + outside)
 
     def contenders(self, place: Place) -> set[Problem]:
         """The problems of ways that may turn out to be the best, once those that were only verified are searched."""
-        found = self._ways(place)
-        most = max((each.gain(self.regime) for each in found), default=0.0)
+        judged = self._judged(place)
+        most = max((each.gain(self.regime) for each in judged), default=0.0)
         return {
             call.problem
-            for each in found
+            for each in judged
             for call in each.way
             if each.before.took(self.regime) - each.after.took(self.regime) / self._headroom(each.way) >= most
         }
+
+    def _judged(self, place: Place) -> list[Choice]:
+        return dataclasses.replace(self, run=self.regime)._ways(place)
 
     def times(self, problem: Problem) -> tuple[Sums, Sums] | None:
         """One call by the library, as such a forward calls it, and by the winner; None where it is not tuned.
@@ -165,8 +172,8 @@ class Measured:
         entry = self.entry_of(problem)
         if entry is None:
             return None
-        ways = called_alike(entry.winner.baselines, self.regime)
-        name = fastest(ways, self.regime)
+        ways = called_alike(entry.winner.baselines, self.run)
+        name = fastest(ways, self.run)
         both = (entry.winner.latency if name is None else ways[name], entry.winner.latency)
         host, isolated = (all(each.knows(way) for each in both) for way in (Regime.PIPELINED, Regime.ISOLATED))
         before, after = (Sums(each.median, host * (each.host or 0), isolated * (each.isolated or 0)) for each in both)

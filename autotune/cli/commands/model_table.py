@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.models.forward import Call, Forward, Way
     from autotune.models.promise import Measured
 
-HEADER = ("forward", "layer", "operator", "sizes", "calls", "before", "after", "times as fast", "mode", "share")
+HEADER = ("forward", "layer", "operator", "sizes", "calls", "device", "times as fast", "host", "mode", "share")
 TUNED = ("operator", "sizes", "after", "speedup", "mode")
 
 SIZES = (
@@ -70,20 +70,15 @@ class ModelResult:
     ruled_out: list[Problem] = field(default_factory=list)
     """Alternatives to what saves more in their places."""
 
-    def measured(self, regime: Regime) -> Measured:
+    def measured(self, run: Regime) -> Measured:
         """The entries, for forwards that are run in this way."""
         from autotune.models.promise import Measured
 
-        return Measured(self.entries.get, self.machine, regime)
-
-    def times(self, problem: Problem) -> tuple[float, float] | None:
-        """Microseconds of a call before and after; None where it is not tuned."""
-        found = self.measured(self.regime).times(problem)
-        return None if found is None else (found[0].took(self.regime), found[1].took(self.regime))
+        return Measured(self.entries.get, self.machine, self.regime, run)
 
     def rows(self) -> list[list[str]]:
         """The columns of ``HEADER``, layer by layer."""
-        found = [(forward, self.predicted(forward, self.regime)) for forward in self.forwards]
+        found = [(forward, self.predicted(forward, Regime.GRAPH)) for forward in self.forwards]
         return [self._cells(forward.title, call, whole) for forward, whole in found for call in forward.calls]
 
     def tuned_cells(self, problem: Problem) -> list[str]:
@@ -123,29 +118,31 @@ class ModelResult:
         """Rates of this device, for operations that do not communicate."""
         return rates_of(self.machine)
 
-    def predicted(self, forward: Forward, regime: Regime) -> Predicted:
+    def predicted(self, forward: Forward, run: Regime) -> Predicted:
         """A forward that is run in this way. What is not tuned counts as rooflines have it, before and after."""
         from autotune.models.gains import estimated, rest
         from autotune.models.promise import Sums
 
-        found = self.measured(regime).predicted(forward.calls)
+        found = self.measured(run).predicted(forward.calls)
         if self.rates is None:
             alone = untuned = 0.0
         else:
             alone = rest(forward, self.rates)
             untuned = sum(estimated(place, self.machine) for place in found.untuned)
         both = Sums(alone + untuned, isolated=alone + untuned)
-        return Predicted((found.before + both).took(regime), (found.after + both).took(regime), alone, found.taken)
+        return Predicted((found.before + both).took(run), (found.after + both).took(run), alone, found.taken)
 
     def _cells(self, title: str, call: Call, whole: Predicted) -> list[str]:
+        """``whole``: the forward by the device's times, of which a call has a share."""
         head = [title, call.layer, dashed(call.problem.workload), self._sizes(call.problem), str(call.count)]
-        times, entry = self.times(call.problem), self.entries.get(call.problem)
+        times, entry = self.measured(self.regime).times(call.problem), self.entries.get(call.problem)
         if times is None or entry is None:
             return [*head, "not tuned", "", "", "", ""]
         before, after = times
-        share = f"{call.count * before / whole.before:.0%}" if whole.takes(call) else "alternative"
-        figures = [microseconds(before), microseconds(after), f"{before / after:.2f}"]
-        return [*head, *figures, str(entry.winner.config["mode"]), share]
+        share = f"{call.count * before.device / whole.before:.0%}" if whole.takes(call) else "alternative"
+        host = _change(before.host, after.host) if before.host and self.regime is not Regime.GRAPH else ""
+        faster = f"{before.device / after.device:.2f}"
+        return [*head, _change(before.device, after.device), faster, host, str(entry.winner.config["mode"]), share]
 
     def _line(self, forward: Forward) -> str:
         found = {regime: self.predicted(forward, regime) for regime in (self.regime, Regime.GRAPH)}
@@ -154,8 +151,11 @@ class ModelResult:
         if str(found[self.regime]) == str(found[Regime.GRAPH]):  # as where the host was not timed
             found = {self.regime: found[self.regime]}
         told = "; ".join(f"{TITLES[regime]} {each}" for regime, each in found.items())
-        alone = found[self.regime].alone
-        rest = f"; {microseconds(alone)} of each by roofline, without communication" if alone else ""
+        alone, rest = found[self.regime].alone, ""
+        if not forward.rest:
+            rest = "; these calls alone, not what else a forward does"
+        elif alone:
+            rest = f"; {microseconds(alone)} of each by roofline, without communication"
         return f"{forward.title}: predicted {told}{rest}"
 
     def _forward_dict(self, forward: Forward) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class ModelResult:
         }
 
     def _call_dict(self, call: Call, taken: bool) -> dict[str, Any]:
-        times, entry = self.times(call.problem), self.entries.get(call.problem)
+        times, entry = self.measured(self.regime).times(call.problem), self.entries.get(call.problem)
         return {
             "layer": call.layer,
             "workload": call.problem.workload,
@@ -203,7 +203,11 @@ class ModelResult:
             "place": call.place,
             "way": call.way,
             "taken": taken,
-            "before": times and times[0],
-            "after": times and times[1],
+            "before": times and dataclasses.asdict(times[0]),
+            "after": times and dataclasses.asdict(times[1]),
             "entry": Result.of(entry).to_dict() if entry is not None else None,
         }
+
+
+def _change(before: float, after: float) -> str:
+    return f"{microseconds(before)} → {microseconds(after)}"

@@ -73,8 +73,21 @@ def test_what_fails_is_named_and_counts_as_its_roofline(gpus: Bench, tmp_path: P
     failed, tuned = forward["calls"]
     assert failed["before"] is None and failed["entry"] is None
     told = forward["predicted"]
-    assert told["before"] - tuned["before"] == pytest.approx(told["after"] - tuned["after"]) and tuned["before"] > 0
-    assert told["before"] > tuned["before"] + 1 and tuned["before"] == tuned["after"], "no time of the library's"
+    assert told["before"] == told["after"] and tuned["before"] == tuned["after"], "no time of the library's"
+    assert told["before"] > tuned["before"]["device"] + 1
+
+
+def test_the_host_stands_beside_the_host_and_the_device_beside_the_device(gpus: Bench, tmp_path: Path) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "host", lambda config: 4227.0 if config["mode"] == "bsp" else 22.0)
+    file = written(tmp_path, ENTRY % (16, 2), ENTRY % (32, 1))
+    result = gpus.tune("model", file, "--trials", "9", "--effort", "quick")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("4.227 ms → 22.00 µs") == 2, "the host's of each"
+    (line,) = [line for line in result.stdout.splitlines() if "predicted" in line]
+    assert line.startswith("list.yaml: predicted eager 12.68 ms before") and "in a CUDA graph 1.590 ms before" in line
+    (forward,) = gpus.json("model", file)["forwards"]
+    device = sum(each["calls"] * each["after"]["device"] for each in forward["calls"])
+    assert forward["predicted"]["after"] == forward["in_graph"]["after"] == pytest.approx(device)
 
 
 def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
