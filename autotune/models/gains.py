@@ -38,15 +38,20 @@ def estimate(task: Task[Problem]) -> Estimate:
     return Estimate(computing + moving, max(computing, moving), moving)
 
 
-def estimated(place: Place, machine: Machine) -> float:
-    """Microseconds of a place before tuning: of its largest way, whose GEMMs share one gather."""
+def estimated(place: Place, machine: Machine) -> Estimate:
+    """Microseconds of a place: before by its largest way, at the limit by the one that could save most."""
+    ways = [_of_way(way, repeated(way, place), machine) for way in place]
+    before, best = max(each.before for each in ways), max(ways, key=lambda each: each.gain)
+    return Estimate(before, before - best.gain, best.moving)
 
-    def before(way: Way) -> float:
-        each = [estimate(Task(call.problem, machine)) for call in way]
-        whole = sum(call.count * one.before for call, one in zip(way, each, strict=True))
-        return whole - repeated(way, place) * min(one.moving for one in each)
 
-    return max(map(before, place))
+def _of_way(way: Way, repeated: int, machine: Machine) -> Estimate:
+    """``repeated``: calls that share their gather with another one, where the library gathers once."""
+    each = [(call.count, estimate(Task(call.problem, machine))) for call in way]
+    before, limit, moving = (
+        sum(count * getattr(one, name) for count, one in each) for name in ("before", "limit", "moving")
+    )
+    return Estimate(before - repeated * min(one.moving for _, one in each), limit, moving)
 
 
 def rest(forward: Forward, rates: Rates) -> float:
@@ -63,7 +68,7 @@ def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Proble
     found: dict[Problem, float] = {}
     rates = usual_rates(machine)
     for forward in forwards:
-        whole = rest(forward, rates) + sum(estimated(place, machine) for place in places(forward.calls))
+        whole = rest(forward, rates) + sum(estimated(place, machine).before for place in places(forward.calls))
         for call in forward.calls:
             gain = call.count * estimate(Task(call.problem, machine)).gain / whole
             found[call.problem] = found.get(call.problem, 0.0) + gain

@@ -173,7 +173,7 @@ def test_the_library_gathers_once_for_several_gemms() -> None:
     assert found.before == Sums(60.0) and found.taken == {(calls[2],)} and found.after == Sums(55.0)
     (place,) = places(calls)
     alone = estimate(Task(one, H100))
-    assert estimated(place, H100) < alone.before + 2 * estimate(Task(other, H100)).before
+    assert estimated(place, H100).before < alone.before + 2 * estimate(Task(other, H100)).before
 
 
 def test_a_way_contends_if_a_search_may_make_it_the_best() -> None:

@@ -31,6 +31,9 @@ SIZES = (
 """Fields that are always shown; others where they tell problems of one workload apart, as in a list."""
 
 
+CALLS_ALONE = "; these calls alone, not what else a forward does"
+"""Of a list, whose model is not known."""
+
 TITLES = {Regime.GRAPH: "in a CUDA graph", Regime.PIPELINED: "eager", Regime.ISOLATED: "each call waited for"}
 
 
@@ -84,9 +87,9 @@ class ModelResult:
     def tuned_cells(self, problem: Problem) -> list[str]:
         entry = self.entries.get(problem)
         if entry is None:
-            return [dashed(problem.workload), self._sizes(problem), "none", "", ""]
+            return [dashed(problem.workload), self.sizes(problem), "none", "", ""]
         of = Result.of(entry)
-        return [dashed(problem.workload), self._sizes(problem), microseconds(of.microseconds), of.speedup_text, of.mode]
+        return [dashed(problem.workload), self.sizes(problem), microseconds(of.microseconds), of.speedup_text, of.mode]
 
     def lines(self) -> list[str]:
         """Each forward in a sentence, then what is left out and why."""
@@ -103,7 +106,7 @@ class ModelResult:
         return found
 
     def _named(self, problems: Sequence[Problem]) -> str:
-        named = ", ".join(f"{dashed(each.workload)} {self._sizes(each)}" for each in problems[:3])
+        named = ", ".join(f"{dashed(each.workload)} {self.sizes(each)}" for each in problems[:3])
         return named + (f" and {len(problems) - 3} more" if len(problems) > 3 else "")
 
     def as_dict(self) -> dict[str, Any]:
@@ -128,13 +131,13 @@ class ModelResult:
             alone = untuned = 0.0
         else:
             alone = rest(forward, self.rates)
-            untuned = sum(estimated(place, self.machine) for place in found.untuned)
+            untuned = sum(estimated(place, self.machine).before for place in found.untuned)
         both = Sums(alone + untuned, isolated=alone + untuned)
         return Predicted((found.before + both).took(run), (found.after + both).took(run), alone, found.taken)
 
     def _cells(self, title: str, call: Call, whole: Predicted) -> list[str]:
         """``whole``: the forward by the device's times, of which a call has a share."""
-        head = [title, call.layer, dashed(call.problem.workload), self._sizes(call.problem), str(call.count)]
+        head = [title, call.layer, dashed(call.problem.workload), self.sizes(call.problem), str(call.count)]
         times, entry = self.measured(self.regime).times(call.problem), self.entries.get(call.problem)
         if times is None or entry is None:
             return [*head, "not tuned", "", "", "", ""]
@@ -153,7 +156,7 @@ class ModelResult:
         told = "; ".join(f"{TITLES[regime]} {each}" for regime, each in found.items())
         alone, rest = found[self.regime].alone, ""
         if not forward.rest:
-            rest = "; these calls alone, not what else a forward does"
+            rest = CALLS_ALONE
         elif alone:
             rest = f"; {microseconds(alone)} of each by roofline, without communication"
         return f"{forward.title}: predicted {told}{rest}"
@@ -167,7 +170,7 @@ class ModelResult:
             "calls": [self._call_dict(call, found.takes(call)) for call in forward.calls],
         }
 
-    def _sizes(self, problem: Problem) -> str:
+    def sizes(self, problem: Problem) -> str:
         fields = problem.as_dict()
         names = [name for name in SIZES if name in fields]
         names += [name for name in self._varying[problem.workload] if name not in names]
