@@ -2,6 +2,7 @@
 
     python bench/between.py --grids --world-size 2 --db between.db | sh     tunes: a grid for each product, 1 to 16384
     torchrun --nproc-per-node 2 bench/between.py --db between.db --seed 1   sizes drawn with a seed
+    … --exact --seed 1 --count 12 --db exact.db | sh                        tunes at the very sizes, to compare with
     torchrun --nproc-per-node 2 bench/between.py --toy                      tiny problems, without GPUs too
     … --mixtures                                                            mixtures of experts, 1 to 64 tokens a rank
 
@@ -53,13 +54,17 @@ def drawn(count: int, seed: int, ranks: int) -> list[Sizes]:
     return found
 
 
-def grids(ranks: int, url: str) -> list[str]:
-    """The commands that tune what is drawn."""
-    return [
-        f"tune grid {name.replace('_', '-')} --m {ranks}..{MOST} --n {n} --k {k} --dtype bf16 --b-order nk "
+def tuning(command: str, sizes: tuple[str, object, int, int], ranks: int, url: str) -> str:
+    name, m, n, k = sizes
+    return (
+        f"tune {command}{name.replace('_', '-')} --m {m} --n {n} --k {k} --dtype bf16 --b-order nk "
         f"--world-size {ranks} --budget 5s --db {shlex.quote(url)}"
-        for name, n, k in PRODUCTS
-    ]
+    )
+
+
+def grids(ranks: int, url: str) -> list[str]:
+    """The commands that tune the ranges that sizes are drawn from."""
+    return [tuning("grid ", (name, f"{ranks}..{MOST}", n, k), ranks, url) for name, n, k in PRODUCTS]
 
 
 MOST_TOKENS, ZIPF = 64, 1.2
@@ -129,8 +134,13 @@ def main() -> None:
     parser.add_argument("--seed", type=whole, default=1)
     parser.add_argument("--mixtures", action="store_true", help="mixtures of experts in place of GEMMs")
     parser.add_argument("--grids", action="store_true", help="print the commands that tune, measure nothing")
-    parser.add_argument("--world-size", type=whole, default=2, help="ranks, for --grids; default: 2")
+    parser.add_argument("--exact", action="store_true", help="print the commands that tune at the sizes drawn")
+    parser.add_argument("--world-size", type=whole, default=2, help="ranks, for --grids and --exact; default: 2")
     given = parser.parse_args()
+    if given.exact:
+        sizes = drawn(given.count, given.seed, given.world_size)
+        print("\n".join(tuning("", each, given.world_size, given.db) for each in sizes))
+        return
     if given.grids:
         print("\n".join((grids_of_mixtures if given.mixtures else grids)(given.world_size, given.db)))
         return

@@ -17,28 +17,10 @@ from typing import Any
 import tables
 from arguments import input_file, new_parser
 from latencies import speedup
-from listed import AG, AR, COMBINE, DISPATCH, EXPERTS, FD, HEADS, RS
-from results_table import BESIDE, START, Results, Setting, Table, options
-from results_text import caption, paragraph, shared_text
-from steps import FOLDER, JSON, Step
-
-from autotune.sizes import few, parse_sizes
+from results_text import shared_text
 
 AXES = {"m": "M", "batch": "batch", "kv_len": "KV per GPU", "tokens": "tokens per rank"}
 """The sizes that ranges go over, in words."""
-
-SECONDS, VERIFYING = 5, 4
-"""Of the search of a size; and, by estimate, of the finals of one that is verified."""
-
-GRIDS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (AG, {"m": "1..8192", "n": 28672, "k": 8192, "dtype": "bf16"}),
-    (RS, {"m": "1..8192", "n": 8192, "k": 28672, "dtype": "bf16"}),
-    (AR, {"m": "1..1024", "n": 8192, "k": 28672, "dtype": "bf16"}),
-    (DISPATCH, {"tokens": "1..4096", **EXPERTS}),
-    (COMBINE, {"tokens": "1..4096", **EXPERTS}),
-    (FD, {"batch": "1..64", "kv_len": 8192, **HEADS}),
-    (FD, {"batch": 8, "kv_len": "1024..131072", **HEADS}),
-)
 
 
 @dataclass(frozen=True)
@@ -90,36 +72,6 @@ def spans(studies: Iterable[Mapping[str, Any]]) -> Iterator[Span]:
 def table(studies: Iterable[Mapping[str, Any]]) -> str:
     heading = ["workload", "range", "times as fast", "sizes searched", "worst between", "sizes verified", "all, mean"]
     return tables.table(heading, (span.cells for span in spans(studies)), "ll")
-
-
-class Ranges(Table):
-    """Ranges of sizes: a few searched, others verified between them."""
-
-    name = "ranges"
-    page = "README.md"
-    toy = False
-
-    def steps(self, setting: Setting) -> list[Step]:
-        database = f"--db={FOLDER}/ranges.db"
-        found = []
-        for number, (workload, fields) in enumerate(GRIDS, 1):
-            words = ["-m", "autotune.cli", "grid", workload.replace("_", "-"), *options(fields)]
-            words += [f"--world-size={setting.world_size}", *setting.effort(SECONDS), database]
-            sizes = next(parse_sizes(value, "range") for value in fields.values() if ".." in str(value))
-            searched = len(few(sizes))
-            seconds = START + searched * (SECONDS + BESIDE) + 2 * (len(sizes) - searched) * VERIFYING
-            found.append(Step(f"{self.name}.{number}", tuple(words), seconds))
-        report = ("-m", "autotune.cli", "report", "--format=json", f"--output={JSON}", database)
-        return [*found, Step(f"{self.name}.report", report, 60)]
-
-    def render(self, results: Results) -> str:
-        stored = results(self.name)
-        told = (
-            f"Times as fast as the faster of NCCL + cuBLAS eager and as a CUDA graph, in the same run, {SECONDS} s of "
-            f"search at each of few sizes of a range; at the sizes *verified* between, half of them off the grid of "
-            f"tiles, nothing was searched. {caption(stored)}."
-        )
-        return f"{paragraph(told)}\n\n{table(stored[-1]['found'])}"
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ from listed import LIST, REPEATED, Sizes, entry
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
 from repeatability import AIMS, SEEDS, summed_up
-from results_ranges import Ranges
 from results_table import BESIDE, ROOT, START, Results, Setting, Table, chunks, listed, options, rows_of
 from results_text import block, caption, over_the_faster, paragraph, shared_text, sizes_text
 from steps import FOLDER, JSON, Step
@@ -297,7 +296,6 @@ TABLES: tuple[Table, ...] = (
     EightGpus(),
     Block(),
     Picture(),
-    Ranges(),
     Outside(),
     Repeatability(),
     Printed(

@@ -6,11 +6,14 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._dispatch.python import no_python_dispatcher
+from torch.utils._python_dispatch import _disable_current_modes
 
 from autotune.compiled.gemms import column_of, gemm_of
 from autotune.compiled.graphs import NoMatch, shape_of, value_of
@@ -104,7 +107,16 @@ class Table:
         options = _options(candidate, found)
         problem = _problem(candidate, found, options, self.ranks)
         entry, reason = self._served(found, problem)
+        if entry is None and self.context.tunes_first_calls:
+            entry, reason = self._tuned(found, problem)
         return Verdict(problem, options, entry, reason)
+
+    def _tuned(self, found: LaunchedWorkload, problem: Problem) -> tuple[Entry | None, str]:
+        """What is served once the ranks have tuned a problem, all of which compile the same graph."""
+        with _outside_of_compilation():
+            self.context.choose(problem, workload=found)
+            self._entries[found.name] = self.context.tuned(found.name)
+        return self._served(found, problem)
 
     def _check_group(self, candidate: Candidate) -> None:
         ranks, ours = ranks_of(process_group(candidate.group)), self.context.ranks
@@ -134,6 +146,19 @@ class Table:
 
         beyond = here * 4 + 1  # a look-up's neighbours are within a factor of two
         return _border(serves, here, 0) * step, _border(serves, here, beyond) * step
+
+
+@contextmanager
+def _outside_of_compilation() -> Iterator[None]:
+    """Calls as before the compiler began: no fake tensors, nothing put into graphs, and not its dispatcher in Python,
+    which holds the interpreter's lock while gloo's threads wait for it.
+    """
+    before, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, False
+    try:
+        with no_python_dispatcher(), _disable_current_modes():
+            yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 def _gain(entries: Sequence[Entry]) -> tuple[float, str]:

@@ -23,7 +23,7 @@ from autotune.compiled.rewriting import check_form, rewrite
 from autotune.problem import Problem
 from autotune.results.figures import dashed, problem_text
 from autotune.runtime.call import tell_found
-from autotune.runtime.context import Context
+from autotune.runtime.context import Context, check_context
 
 LOG = logging.getLogger("autotune")
 
@@ -31,16 +31,22 @@ ANY_NUMBER = 1 << 30
 """Limit of graphs per code: beyond its own limit the compiler makes none, and none would be seen."""
 
 
-def fusing(context: Context, *, replicated: bool = False, inductor: dict[str, Any] | None = None) -> dict[str, Any]:
+def fusing(
+    context: Context, *, replicated: bool = False, tune: str | None = None, inductor: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Options for ``torch.compile``: collectives and their GEMMs become operators where tuned ones are faster.
 
         model = torch.compile(model, options=autotune.fusing(context))
 
     Collective: all ranks decide by what the first one finds in the database now. A later winner counts from the next
     ``fusing`` on. ``replicated`` says that what a graph adds to an all-reduce's result is the same on every rank, as in
-    a model that shares out nothing but its layers: then the operator adds it. ``inductor`` are further options of its
-    own. Raises what ``lookup`` raises.
+    a model that shares out nothing but its layers: then the operator adds it. ``tune``, like 60s: while a graph is
+    compiled the ranks tune what it calls, see ``Context.tune_first_calls``; the compiler's cache is left alone then.
+    ``inductor`` are further options of its own. Raises what ``lookup`` raises.
     """
+    check_context(context)
+    if tune is not None:
+        context.tune_first_calls(tune)
     return {**(inductor or {}), "post_grad_custom_pre_pass": Fusing(Table(context, replicated=replicated))}
 
 
@@ -87,7 +93,9 @@ def backend(look: Callable[[Graph], None]) -> Callable[..., Any]:
 
 
 class Fusing(CustomGraphPass):
-    """Replaces what a table says is faster. It asks no other rank: a compiler may find a graph in its cache."""
+    """Replaces what a table says is faster. Unless it tunes, it asks no other rank: a compiler may find a graph in its
+    cache.
+    """
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -110,8 +118,12 @@ class Fusing(CustomGraphPass):
         """Itself: inductor copies its options, and a context cannot be copied."""
         return self
 
-    def uuid(self) -> str:
-        """Key of the compiler's cache: this code, the context in the graph, and the table's digest."""
+    def uuid(self) -> str | None:
+        """Key of the compiler's cache: this code, the context in the graph, and the table's digest. None keeps it out:
+        a rank that took a graph from it would not come to tune with the others.
+        """
+        if self.table.context.tunes_first_calls:
+            return None
         return f"{_source()} {self.table.context.handle} {self.table.context.ranks} {self.table.digest}"
 
 

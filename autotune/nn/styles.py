@@ -212,20 +212,34 @@ class SharedInput(theirs.PrepareModuleInput):
 
 
 @overload
-def tuned(plan: Style, context: Context, *, keep_gathered: bool = False, share_gather: bool = False) -> Style: ...
+def tuned(
+    plan: Style, context: Context, *, keep_gathered: bool = False, share_gather: bool = False, tune: str | None = None
+) -> Style: ...
 @overload
 def tuned(
-    plan: Mapping[str, Style], context: Context, *, keep_gathered: bool = False, share_gather: bool = False
+    plan: Mapping[str, Style],
+    context: Context,
+    *,
+    keep_gathered: bool = False,
+    share_gather: bool = False,
+    tune: str | None = None,
 ) -> dict[str, Style]: ...
 def tuned(
-    plan: Style | Mapping[str, Style], context: Context, *, keep_gathered: bool = False, share_gather: bool = False
+    plan: Style | Mapping[str, Style],
+    context: Context,
+    *,
+    keep_gathered: bool = False,
+    share_gather: bool = False,
+    tune: str | None = None,
 ) -> Style | dict[str, Style]:
     """A plan of ``parallelize_module`` with our styles in the place of torch's own.
 
     ``PrepareModuleInput`` no longer gathers what it hands on as a DTensor: the linear layers do so, within their GEMMs;
     with ``share_gather`` the first of them for all (``SharedInput``). Other styles, subclasses of torch's among them,
-    stay as they are.
+    stay as they are. ``tune``, like 60s: the first forwards tune what they call, see ``Context.tune_first_calls``.
     """
+    if tune is not None:
+        context.tune_first_calls(tune)
     if isinstance(plan, Mapping):
         return {name: _tuned(style, context, keep_gathered, share_gather) for name, style in plan.items()}
     return _tuned(plan, context, keep_gathered, share_gather)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from autotune.agreement import Agreement, Released
-from autotune.errors import GangError
+from autotune.errors import GangError, NotTuned
 from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.problem import Problem
@@ -100,7 +100,7 @@ class ProgramRanks(AllRanks):
     def start(self) -> None:
         failed = self.everyone(SetUp(reference_of(self.workload), self.problem.as_dict()), "start")
         if isinstance(failed, Failed):
-            raise GangError(f"the problem could not be set up: {failed.reason}")
+            raise NotTuned(f"{self.problem}: could not be set up: {failed.reason}")
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
         """Switch to another problem, whose heap is no larger; ``start`` has the ranks set it up."""

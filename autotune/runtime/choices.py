@@ -13,6 +13,7 @@ from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.runtime.entries import Entries, Measured, read_entries, read_measured
+from autotune.runtime.first_calls import FirstCalls
 from autotune.runtime.lookup import Found, lookup
 from autotune.runtime.meeting import Meeting, Step
 from autotune.settings import default_database_url
@@ -35,6 +36,17 @@ class Choices:
         self._told = False
         self._told_of: set[str] = set()
         """Workloads of which was said that they do not run what is tuned."""
+        self.first_calls: FirstCalls | None = None
+        """Where it is given, problems that nothing is tuned near are tuned when they are called first."""
+
+    def tune(self, budget: str) -> None:
+        """Tune at first calls from now on. Collective. Raises what ``FirstCalls`` raises."""
+
+        def made() -> FirstCalls:
+            return FirstCalls(self._agreement, budget, self._url, self._regime)
+
+        self._meeting.first(lambda: Step(f"tune={made().budget}"))
+        self.first_calls = made()
 
     def known(self, workload: Workload, problem: Problem) -> Found | None:
         """The config that was looked up for a problem."""
@@ -62,6 +74,8 @@ class Choices:
         assert found is not None
         if config is None:
             self._compare(problem, steps)
+            if self.first_calls is not None:
+                found = self.first_calls.tuned(workload, problem, found)
             self._tell(workload.name, found)
             self._known[workload, problem] = found
         return found

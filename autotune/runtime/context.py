@@ -80,7 +80,8 @@ class Context:
     """
 
     def __init__(
-        self, heap_bytes: int = 1 << 30, *, group: Any = None, url: str | None = None, regime: str = DEFAULT_REGIME
+        self, heap_bytes: int = 1 << 30, *, group: Any = None, url: str | None = None, regime: str = DEFAULT_REGIME,
+        tune: str | None = None,
     ) -> None:  # fmt: skip
         """Collective over the default process group, which has to be initialised (``cpu:gloo,cuda:nccl`` or ``gloo``).
 
@@ -88,7 +89,8 @@ class Context:
         GPUs all ranks open their contexts at the same time, each for its own group: Iris maps the heaps of all.
         ``heap_bytes``: the symmetric heap of each rank; an operator's workspace on it is about twice what is gathered
         or exchanged. ``url``: the database of tuned configs, by default the user's. ``regime``: how the calls are made,
-        see ``lookup``; ``graph`` for a program that captures them. Raises InputError for another word.
+        see ``lookup``; ``graph`` for a program that captures them. ``tune``: see ``tune_first_calls``. Raises
+        InputError for another word, and what that raises.
         """
         group = process_group(group)
         self.ranks = ranks_of(group)
@@ -132,6 +134,12 @@ class Context:
         # Not a ``__del__``, which would run in a torn down interpreter, too.
         self._unclosed = weakref.finalize(self, _warn_of_unclosed, agreement)
         self._unclosed.atexit = False
+        if tune is not None:
+            try:
+                self.tune_first_calls(tune)
+            except BaseException:
+                self._end()
+                raise
 
     def __enter__(self) -> Context:
         return self
@@ -386,6 +394,20 @@ class Context:
         except Exception as error:  # whatever it is: the others wait
             self.refuse(error)
             raise
+
+    def tune_first_calls(self, budget: str) -> None:
+        """From now on tune what is called for the first time and has nothing tuned near it, on this program's ranks,
+        within this ``budget`` (like 60s, 5m) together, some seconds each. Collective, for a context of all ranks.
+
+        Winners are stored, and the next run of the program finds them. Raises InvalidBudget and InputError.
+        """
+        self._demand_open("tune")
+        with self._lock, self._meeting.together():
+            self._choices.tune(budget)
+
+    @property
+    def tunes_first_calls(self) -> bool:
+        return self._choices.first_calls is not None
 
     def tuned(self, name: str) -> Entries:
         """A workload's entries on this device, as rank 0 reads them. Collective. Raises what ``lookup`` raises."""

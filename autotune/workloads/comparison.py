@@ -57,6 +57,9 @@ heavy columns are large has both large. Of 67 million elements one is beyond 41 
 one draw of 46, as happened on two H200, and beyond 64 in one of 70,000 (by integration, gates of about 1).
 """
 
+HEAVIEST = 2.0
+"""The largest weight of a norm that ``drawn_weight`` draws, which an element's error grows by: 1 and four times 1/4."""
+
 PEAK = 8
 """The largest element of a product, in units of the root of the mean square: none of 10^9 is larger."""
 
@@ -120,6 +123,11 @@ def drawn_bias(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device,
     return (_normal(shape, device, seed) * math.sqrt(depth)).to(dtype)
 
 
+def drawn_weight(shape: tuple[int, ...], device: torch.device, seed: int) -> torch.Tensor:
+    """Weights of a norm, in fp32: about one, none near zero."""
+    return 1 + 0.25 * _normal(shape, device, seed)
+
+
 def _normal(shape: tuple[int, ...], device: torch.device, seed: int) -> torch.Tensor:
     generator = torch.Generator(device=device).manual_seed(seed)
     return torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
@@ -163,6 +171,11 @@ def rounded(dtype: str, roundings: float, depth: int, elements: int, machine: Ma
     growth = 2 * roundings if machine.is_interpreter and dtype == "bf16" else math.sqrt(roundings)
     scatter = 1 + 2 / math.sqrt(elements)
     return Tolerance(MARGIN * scatter * growth * kind.rounding, PEAK * growth * kind.half_unit)
+
+
+def weighted(found: Tolerance) -> Tolerance:
+    """A tolerance of what is then multiplied by the weights of a norm."""
+    return Tolerance(found.overall, HEAVIEST * found.element)
 
 
 def rounded_product(task: Task[Any], roundings: float, elements: int, *, quantised: bool = False) -> Tolerance:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import results_ranges
 from fakes import EIGHT_GPUS, Bench, bench_of, latency_of
-from results_table import Setting
 from scripts import run_script
 
 from autotune.config import Config
@@ -56,8 +55,3 @@ def test_a_size_that_was_searched_later_counts_as_searched(report: Path) -> None
 def test_a_range_that_loses_anywhere_does_not_claim_otherwise() -> None:
     assert "never below 0.99 at 2 verified" in claim("m=1 to 8", [1.1], [0.998, 1.2])
     assert claim("m=1 to 8", [], []) == ""
-
-
-def test_every_step_is_short_enough_and_a_report_ends_them() -> None:
-    *grids, last = results_ranges.Ranges().steps(Setting(2))
-    assert len(grids) == len(results_ranges.GRIDS) and last.words[2] == "report"

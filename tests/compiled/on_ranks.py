@@ -256,6 +256,30 @@ def inductor(url: str) -> dict[str, Any]:
     return {"errors": errors, "list": problems.text()}
 
 
+def first_calls(url: str) -> list[dict[str, Any]]:
+    """Runs of a program: each tunes what it calls first, eagerly or in a graph, with a budget of one search; the last
+    tunes nothing.
+    """
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    arguments, function = [each.to(device) for each in drawn(CASES["reduce"])], CASES["reduce"].function
+    runs = []
+    for tune, sizes in (("5s", (32, 2048)), ("5s", (32,)), (None, ())):
+        with autotune.Context(HEAP * 4, url=url) as context, torch.no_grad():
+            torch._dynamo.reset()
+            made = autotune.fusing(context, tune=tune)["post_grad_custom_pre_pass"]
+            sources = []
+            for n in sizes:  # they are not within a factor of two, nor of the graph's depth
+                autotune.gemm_all_reduce(context, *(torch.randn(size, device=device) for size in ((16, 32), (32, n))))
+                problem = autotune.GemmAllReduce(m=16, n=n, k=64, world_size=2, dtype="fp32")
+                sources.append(context.choose(problem).source)
+            compiled = torch.compile(function, backend=backend(made), dynamic=False)
+            difference = error(compiled(*arguments), function(*arguments))
+            lines = [str(line) for line in made.lines]
+            runs.append({"sources": sources, "lines": lines, "cached": made.uuid() is not None, "error": difference})
+            context.check()
+    return runs
+
+
 EXTENDED = ("reduce, add and norm", "gather rows and swiglu", "gather fp8 with scales by rows", "reduce fp8")
 """None gathers along another dimension than the first: there torch 2.11's dynamo breaks the graph."""
 

@@ -218,6 +218,18 @@ def test_inductor_takes_the_options_and_what_is_found_is_collected(url: str, tmp
     collected(run_ranks(ON_RANKS, "inductor", 2, tmp_path, argument=url), 1e-5)
 
 
+@pytest.mark.parametrize("gpu", [False, pytest.param(True, marks=pytest.mark.gpu(2, each=True))])
+def test_a_program_tunes_what_it_calls_first_and_the_next_one_finds_it(gpu: bool, tmp_path: Path) -> None:
+    ours, theirs = run_ranks(ON_RANKS, "first_calls", 2, tmp_path, gpu=gpu, argument=str(tmp_path / "first.db"))
+    assert ours == theirs
+    first, second, later = ours
+    assert first["sources"] == ["exact", "default"] and "nothing tuned" in first["lines"][0], "one search a run"
+    assert second["sources"] == ["exact"] and second["lines"] == later["lines"]
+    assert "the library" in later["lines"][0], "its way is the fastest, or so many times slower"
+    assert max(each["error"] for each in ours) < (1e-2 if gpu else 1e-5)
+    assert [each["cached"] for each in ours] == [False, False, True], "who has a graph would not come to tune"
+
+
 def test_the_pass_brings_its_operators() -> None:
     """A program that compiles and calls none of them by name has imported none."""
     program = "import autotune; autotune.fusing; import torch; torch.ops.iris_autotune.all_gather_gemm.default"

@@ -16,7 +16,7 @@ from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
 from autotune.machine import Machine
 from autotune.task import Task
-from autotune.workloads.comparison import drawn, drawn_with_zeros, farthest, rounded
+from autotune.workloads.comparison import drawn, drawn_weight, drawn_with_zeros, farthest, rounded, weighted
 from autotune.workloads.gemm import FACTORS
 from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
@@ -37,15 +37,12 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Any]):
         parts = [drawn_with_zeros(shape, dtype, device, seed * 1000 + other) for other in range(world)]
         self._part = parts[rank]
         self._sum = torch.stack(parts).to(self.wide).sum(0)
-        tensors.residual.copy_(self._drawn(tensors.residual, seed * 1000 + 500, world**0.5))
-        tensors.weight.copy_(1 + self._drawn(tensors.weight, seed * 1000 + 600, 0.25))
+        tensors.residual.copy_(drawn(shape, torch.float32, device, seed * 1000 + 500).mul_(world**0.5))
+        tensors.weight.copy_(drawn_weight((self._problem.n,), device, seed * 1000 + 600))
         self.put(0)
         for output in self.outputs():
             poison(output)
         self.poison()
-
-    def _drawn(self, like: torch.Tensor, seed: int, scale: float = 1.0) -> torch.Tensor:
-        return drawn(tuple(like.shape), torch.float32, self._heap.device, seed).mul_(scale).to(like.dtype)
 
     def put(self, number: int) -> None:
         torch.mul(self._part, FACTORS[number], out=self._tensors.x)
@@ -90,7 +87,7 @@ class AllReduceNormWorkload(ModedWorkload):
     def tolerance_of(self, task: Task[AllReduceNorm], config: Config) -> Tolerance:
         problem = task.problem
         roundings = self.kernels.way_of(config).roundings(problem)
-        return rounded(problem.dtype, roundings, problem.n, problem.m * problem.n, task.machine)
+        return weighted(rounded(problem.dtype, roundings, problem.n, problem.m * problem.n, task.machine))
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> AllReduceNorm:
         """X and the residual are contiguous matrices of one shape, and the weight is as long as their rows."""

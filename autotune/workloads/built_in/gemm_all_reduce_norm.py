@@ -16,11 +16,11 @@ from autotune.machine import Machine
 from autotune.task import Task
 from autotune.workloads.built_in.all_reduce_norm import norm_of
 from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
-from autotune.workloads.comparison import drawn, drawn_bias, farthest
+from autotune.workloads.comparison import drawn_bias, drawn_weight, farthest, weighted
 from autotune.workloads.gemm import demand_like
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands, eager_and_graph
-from autotune.workloads.tolerance import Error
+from autotune.workloads.tolerance import Error, Tolerance
 
 
 class GemmAllReduceNormOperation(GemmAllReduceOperation):
@@ -34,7 +34,7 @@ class GemmAllReduceNormOperation(GemmAllReduceOperation):
         tensors, device = self._tensors, self._heap.device
         shape, dtype = tuple(tensors.residual.shape), tensors.residual.dtype
         tensors.residual.copy_(drawn_bias(shape, dtype, device, seed * 1000 + 997, self._problem.k))
-        tensors.weight.copy_(1 + 0.25 * drawn(shape[1:], torch.float32, device, seed * 1000 + 998))
+        tensors.weight.copy_(drawn_weight(shape[1:], device, seed * 1000 + 998))
         super().refresh(seed)
 
     def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
@@ -67,6 +67,9 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
         assert norm is not None, task.problem
         ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
         return eager_and_graph(self.space, ways, task)
+
+    def tolerance_of(self, task: Task[Any], config: Config) -> Tolerance:
+        return weighted(super().tolerance_of(task, config))
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> GemmAllReduceNorm:
         """GEMM + all-reduce's; residual and weight are contiguous, of the result's shape and type."""

@@ -86,7 +86,7 @@ def test_what_fails_on_one_rank_is_the_configs_outcome(agreement: Answers) -> No
     [
         ("other problems", "RanksDisagree", "width=257"), ("other seeds", "RanksDisagree", "seed=1"),
         ("other regimes", "RanksDisagree", "isolated"), ("other code", "RanksDisagree", "rank 1"),
-        ("never right", "NotTuned", "rank 1"), ("no room", "GangError", "HeapExhausted"),
+        ("never right", "NotTuned", "rank 1"), ("no room", "NotTuned", "HeapExhausted"),
         ("no regime", "InputError", "warm"), ("too many ranks", "InputError", "world_size="),
         ("no effort", "InputError", "none"), ("rank 0 knows no workload", "UnknownWorkload", "none"),
         ("no database", "StoreError", ""), ("raises", "ZeroDivisionError", "planted"),

@@ -26,6 +26,8 @@ def test_two_contexts_of_a_mesh_are_right_in_turns(tmp_path: Path, gpu: bool) ->
     names = {f"{dim} {name} {way}" for dim in ("data", "tensor") for name in GEMMS for way in ways}
     for rank, found in enumerate(answers):
         assert found.pop("mesh").startswith("InputError")
+        budget, ranks = found.pop("tune")
+        assert budget.startswith("InvalidBudget") and "2 of the program's 4 ranks" in ranks, "and the context goes on"
         assert found.pop("ranks") == {"data": [rank % 2, rank % 2 + 2], "tensor": [rank // 2 * 2, rank // 2 * 2 + 1]}
         assert found.pop("not in it").startswith("InputError" if rank else "")
         assert found.pop("no such").startswith("InputError")
