@@ -46,10 +46,6 @@ class Sums:
         less = self + other * -1
         return Sums(max(0.0, less.device), max(0.0, less.host), max(0.0, less.isolated))
 
-    def __or__(self, other: Sums) -> Sums:
-        """The larger of each."""
-        return self + (other - self)
-
     def took(self, regime: Regime) -> float:
         """Microseconds of a forward that is run in this way."""
         if regime is Regime.GRAPH:
@@ -71,7 +67,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Totals:
     before: Sums
     after: Sums
     limits: Sums
@@ -114,7 +110,7 @@ class Measured:
     run: Regime
     """The one in which a forward is run."""
 
-    def predicted(self, calls: Iterable[Call]) -> Prediction:
+    def totals(self, calls: Iterable[Call]) -> Totals:
         before = after = limits = Sums()
         taken, untuned = set(), []
         for place in places(calls):
@@ -124,11 +120,11 @@ class Measured:
                 continue
             before, after, limits = before + choice.before, after + choice.after, limits + choice.limits
             taken.add(choice.way)
-        return Prediction(before, after, limits, frozenset(taken), tuple(untuned))
+        return Totals(before, after, limits, frozenset(taken), tuple(untuned))
 
     def promised(self, calls: Iterable[Call]) -> Promise:
         """Winners take no less than their limits here, so that ``gain`` is at most ``most`` in spite of noise."""
-        found = self.predicted(calls)
+        found = self.totals(calls)
         library, winners, limits = (each.took(self.run) for each in (found.before, found.after, found.limits))
         untuned = sum(call.count for place in found.untuned for call in place[0])
         return Promise(library, winners, min(winners, limits), untuned)
@@ -137,15 +133,14 @@ class Measured:
         """The way that saves most, as the compiler's pass takes it; None where none is tuned.
 
         The place is as large as its largest way: what a smaller one leaves, such as a norm, is done before and after.
+        The device tells which is the largest, since the host's times have outliers.
         """
         judged = self._judged(place)
         if not judged:
             return None
         taken = max(judged, key=lambda each: each.gain(self.regime))
         found = {each.way: each for each in self._ways(place)}
-        best, whole = found[taken.way], Sums()
-        for each in found.values():
-            whole |= each.before
+        best, whole = found[taken.way], max((each.before for each in found.values()), key=lambda each: each.device)
         outside = whole - best.before
         stays = taken.way[0].place and taken.gain(self.regime) <= 0
         return Choice(best.way, whole, whole if stays else best.after + outside, best.limits + outside)
@@ -198,7 +193,7 @@ class Measured:
             limit = ours.device if part is None else min(ours.device, entry.winner.limits[part].median)
             before, after = before + library * call.count, after + ours * call.count
             limits += Sums(device=limit * call.count)
-            gather |= library * self._gathering(call.problem, entry.winner)
+            gather = max(gather, library * self._gathering(call.problem, entry.winner), key=lambda each: each.device)
         return Choice(way, before - gather * repeated, after, limits)
 
     def _gathering(self, problem: Problem, winner: Winner) -> float:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 VERIFYING = 10.0
 """Seconds of finals at most for a problem that is not searched."""
 
+SCREENING = 0.5
+"""Share of the budget after which no more alternatives are looked at before the searches."""
+
 
 @dataclass(frozen=True)
 class Search:
@@ -67,6 +70,7 @@ class Job:
         unseen = [each for each in wanted if each in self.alternatives and each not in result.entries]
         interrupted = (bool(unseen) or any(self._left(wanted, result))) and self._tune(wanted, unseen, gains, result)
         result.ruled_out = [each for each in wanted if each in self.alternatives - self._contending(result)]
+        result.left_out = [] if interrupted else self._left(wanted, result)[0]
         return interrupted
 
     @cached_property
@@ -120,6 +124,8 @@ class Job:
                 output.say(f"{counted(len(unseen), 'alternative')}: the library's way and the default first")
             progress = GridProgress(TUNED, [True] * len(unseen), VERIFYING)
             for problem in unseen:
+                if left < self.seconds * (1 - SCREENING):
+                    break  # the rest is verified in the end
                 if not self._tuned(gang, screen, problem, None, progress, result):
                     return True
                 left = self.seconds - (time.monotonic() - began)
@@ -129,7 +135,6 @@ class Job:
                 seconds = self._share(rest, gains, left)
                 problem = rest.pop(0)
                 if seconds is None:
-                    result.left_out.append(problem)
                     others = [problem] * (problem not in result.entries) + others
                 elif not self._tuned(gang, screen, problem, seconds, progress, result):
                     return True

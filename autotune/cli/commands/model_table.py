@@ -98,7 +98,7 @@ class ModelResult:
             told = "not searched, only the library, the default and the configs of neighbouring sizes measured"
             why = "the budget went to those that gain more. A longer --budget searches them, or the same command again"
             found.append(f"{told}: {self._named(self.left_out)}; {why}")
-        if unsearched := [each for each in self.ruled_out if each not in self.left_out and self._is_verified(each)]:
+        if unsearched := [each for each in self.ruled_out if self._is_verified(each)]:
             told = "not searched, since another operator for the same place saves more"
             found.append(f"{told}: {self._named(unsearched)}")
         if self.rates is None:
@@ -126,7 +126,7 @@ class ModelResult:
         from autotune.models.gains import estimated, rest
         from autotune.models.promise import Sums
 
-        found = self.measured(run).predicted(forward.calls)
+        found = self.measured(run).totals(forward.calls)
         if self.rates is None:
             alone = untuned = 0.0
         else:

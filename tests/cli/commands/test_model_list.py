@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,6 +195,20 @@ def test_interrupted_among_alternatives_it_continues(gpus: Bench, tmp_path: Path
     gpus.prepare = lambda gang: None
     assert gpus.tune("model", a_place(tmp_path), *QUICK).exit_code == 0
     assert gpus.tune("model", a_place(tmp_path), *QUICK).exit_code == 0 and len(gpus.gangs) == 2
+
+
+def test_a_short_budget_is_not_spent_on_alternatives(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    clock = SimpleNamespace(monotonic=itertools.count(0, 4).__next__)  # each takes four seconds
+    monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
+    gpus.hook = saving
+    file = a_place(tmp_path)
+    found = gpus.json("model", file, "--effort", "quick", "--budget", "14s", "--trials", "3")
+    with Store.open() as store:
+        verified = [entry.winner.verified for entry in store.entries()]
+    assert sorted(verified) == [False, True, True] and found["not_searched"] == []
+    assert all(call["entry"] is not None for call in found["forwards"][0]["calls"]), "the last one in the end"
 
 
 def test_alternatives_that_fail_are_named_and_the_others_count(gpus: Bench, tmp_path: Path) -> None:
