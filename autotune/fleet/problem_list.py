@@ -76,7 +76,7 @@ class Entry:
     trials: int | None = None
     effort: str | None = None
     seed: int = 0
-    calls: Annotated[int, Within(1)] = 1
+    calls: Annotated[int, Within(0)] = 1
     search: bool = True
     place: str = ""
     way: Annotated[int, Within(0)] = 0

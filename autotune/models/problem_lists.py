@@ -82,6 +82,8 @@ class ProblemList:
                 f"{self._path}: problems for the device {device!r}, and this machine has {machine.device!r}: leave "
                 "them out, or give the list to tune fleet"
             )
+        if not any(each.calls for each in self._asked):
+            raise InputError(f"{self._path}: calls: 0 for every problem: a forward calls one at least")
         calls = (Call(each.place, each.problem, each.calls, each.place, each.way) for each in self._asked)
         return Forward(self._path.name, tuple(calls))
 

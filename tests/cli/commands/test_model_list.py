@@ -228,6 +228,18 @@ def test_alternatives_that_fail_are_named_and_the_others_count(gpus: Bench, tmp_
     assert told["before"] - told["after"] == pytest.approx(3 * 5)
 
 
+def test_a_list_of_ranges_can_be_made_a_list_again(laptop: Bench, tmp_path: Path) -> None:
+    file = Path(written(tmp_path, "{workload: gemm-all-reduce, m: 1..64, n: 64, k: 64, world_size: 2}"))
+    for _ in range(2):
+        before = {each.problem: (each.calls, each.search) for each in parse_list(file.read_text())}
+        result = laptop.tune("model", str(file), "--list")
+        assert result.exit_code == 0, result.output
+        file.write_text(result.stdout)
+        assert {each.problem: (each.calls, each.search) for each in parse_list(file.read_text())} == before
+    never = written(tmp_path, ENTRY % (16, 0))
+    assert "calls: 0" in laptop.tune("model", never, "--predict", "--device", "H100").stderr
+
+
 def test_places_are_kept_in_a_list_made_from_a_list(gpus: Bench, tmp_path: Path) -> None:
     file = a_place(tmp_path)
     made = gpus.tune("model", file, "--list", "--budget", "1m")
