@@ -49,9 +49,12 @@ class DenseLayers:
         layers = min(LAYERS, model.layers) if layers is None else layers
         if layers > model.layers:
             raise InputError(f"--layers {layers}: the model has {model.layers}; allowed: 1 to {model.layers}")
-        if plan.dtype not in DTYPES:
+        stored = plan.quantization
+        dtype = stored.dtype or stored.method if stored is not None else plan.dtype
+        if dtype not in DTYPES:
             raise InputError(
-                f"--measure with {plan.dtype}: PyTorch's styles, the plain side, take {', '.join(DTYPES)} alone"
+                f"--measure with {dtype}: PyTorch's styles, the plain side, take {', '.join(DTYPES)} alone; --dtype "
+                "says which"
             )
         if model.mixture is not None or not model.attention:
             raise InputError(f"--measure: it builds dense layers, not those of {model.kind}")

@@ -12,14 +12,20 @@ from autotune.dtypes import DTYPES
 from autotune.errors import InputError
 from autotune.files import text_of
 from autotune.models.fields import flag, whole_number, whole_value
+from autotune.models.linear_attention import LinearAttention, linear_attention_of
 from autotune.models.mixture import FIELDS, NAMES, Mixture, mixture_of
+from autotune.models.quantization import Quantization, quantization_of
 from autotune.models.windows import Rule, Window, between_others, every_layer, late_layers, window_of
-from autotune.text import did_you_mean
 
 MOST_LAYERS = 10_000
 
 OF_THE_WHOLE = ("dtype", "torch_dtype", "quantization_config")
 """Fields that a model of images and text has outside its text part."""
+
+OTHERWISE = (
+    "; --as TYPE takes it for one of these, if it has the same layers; else list what the live model calls by "
+    "autotune.collect(), and give the list"
+)
 
 Values = Mapping[str, Any]
 """A config's fields, of which a few are read."""
@@ -45,6 +51,10 @@ class Kind:
     """None: every layer attends to all tokens."""
     soft_cap: bool = False
     """True: ``attn_logit_softcapping`` is read."""
+    gated: bool = False
+    """True: the queries' projection has a gate of its width beside them."""
+    intermediate: str = "intermediate_size"
+    """The field of the dense layers' width."""
     unsaid: Values = field(default_factory=dict)
     """Fields that a config, above all the text part of a model of images and text, leaves out where they are
     transformers' defaults. A null is no default: as many KV heads as heads.
@@ -56,17 +66,23 @@ def _by_flags(values: Values) -> Biases:
     return Biases(attention, attention, flag(values, "mlp_bias"))
 
 
+def _none(values: Values) -> Biases:
+    return Biases()
+
+
 NO_WINDOW = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
 """Qwen's: there is one where the first of these is true."""
 
+_QWEN2 = Kind(lambda values: Biases(qkv=True), windowed=late_layers, unsaid={"num_key_value_heads": 32, **NO_WINDOW})
+_MLA = Kind(_none, attention=False, unsaid={"first_k_dense_replace": 3, "n_shared_experts": 1})
+
 KINDS: Mapping[str, Kind] = {
     "llama": Kind(_by_flags),
+    "phi3": Kind(_none, windowed=every_layer),
     "mistral": Kind(
-        lambda values: Biases(), windowed=every_layer, unsaid={"num_key_value_heads": 8, "sliding_window": 4096}
+        _none, windowed=every_layer, unsaid={"num_key_value_heads": 8, "sliding_window": 4096}
     ),
-    "qwen2": Kind(
-        lambda values: Biases(qkv=True), windowed=late_layers, unsaid={"num_key_value_heads": 32, **NO_WINDOW}
-    ),
+    **dict.fromkeys(("qwen2", "qwen2_5_vl", "qwen2_5_vl_text"), _QWEN2),
     "qwen3": Kind(_by_flags, head_dim=128, windowed=late_layers, unsaid={"num_key_value_heads": 32, **NO_WINDOW}),
     "gemma": Kind(_by_flags, head_dim=256, unsaid={"num_key_value_heads": 16}),
     "gemma2": Kind(
@@ -82,7 +98,7 @@ KINDS: Mapping[str, Kind] = {
             "sliding_window_pattern": 6,
         },
     ),
-    "mixtral": Kind(lambda values: Biases(), windowed=every_layer, unsaid={"num_key_value_heads": 8}),
+    "mixtral": Kind(_none, windowed=every_layer, unsaid={"num_key_value_heads": 8}),
     "qwen2_moe": Kind(
         lambda values: Biases(qkv=flag(values, "qkv_bias")), windowed=late_layers,
         unsaid={
@@ -90,9 +106,24 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "qwen3_moe": Kind(_by_flags, windowed=every_layer, unsaid={"num_key_value_heads": 4, **NO_WINDOW}),
-    "deepseek_v3": Kind(
-        lambda values: Biases(), attention=False, unsaid={"first_k_dense_replace": 3, "n_shared_experts": 1}
+    "qwen3_next": Kind(
+        _by_flags, head_dim=256, gated=True, unsaid={"num_key_value_heads": 2, "full_attention_interval": 4},
     ),
+    "glm4_moe": Kind(
+        lambda values: Biases(qkv=flag(values, "attention_bias")), head_dim=128,
+        unsaid={"first_k_dense_replace": 1, "n_shared_experts": 1},
+    ),
+    "gpt_oss": Kind(
+        _by_flags, head_dim=64, windowed=between_others,
+        unsaid={"attention_bias": True, "num_key_value_heads": 8, "sliding_window": 128, "sliding_window_pattern": 2},
+    ),
+    "llama4_text": Kind(
+        _by_flags, head_dim=128, windowed=between_others, intermediate="intermediate_size_mlp",
+        unsaid={
+            "num_key_value_heads": 8, "n_shared_experts": 1, "attention_chunk_size": 8192, "sliding_window_pattern": 4,
+        },
+    ),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2"), _MLA),
 }  # fmt: skip
 """Kinds by ``model_type``. All have gated MLPs, and attention whose heads are sharded, unless it is left out."""
 
@@ -116,8 +147,16 @@ class Architecture:
     soft_cap: int = 0
     """Soft cap of the attention's logits; 0: none."""
     mixture: Mixture | None = None
-    quantized: bool = False
-    """True if the weights are stored in a format that ``dtype`` does not tell."""
+    linear: LinearAttention | None = None
+    """Layers that have one in the place of attention."""
+    gated: bool = False
+    """True: the queries' projection has a gate of its width beside them."""
+    quantization: Quantization | None = None
+
+    @property
+    def attending(self) -> int:
+        """Layers with attention over all of their tokens' keys."""
+        return self.layers - (self.linear.layers if self.linear else 0)
 
     @property
     def mlps(self) -> list[tuple[str, int, int]]:
@@ -129,35 +168,35 @@ class Architecture:
 
     def layers_over(self, context: int) -> int:
         """The layers that attend to so many tokens."""
-        return self.layers - (self.window.layers if self.window is not None and self.window.tokens < context else 0)
+        return self.attending - (self.window.layers if self.window is not None and self.window.tokens < context else 0)
 
 
-def read_architecture(path: Path) -> Architecture:
-    """Raises InputError that names the file, the field and what is allowed."""
+def read_architecture(path: Path, kind: str | None = None) -> Architecture:
+    """``kind``: the ``model_type`` to take it for. Raises InputError: the file, the field, what is allowed."""
     try:
-        return architecture_of(json.loads(text_of(path)))
+        return architecture_of(json.loads(text_of(path)), kind)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}; give a model's config.json") from error
 
 
-def architecture_of(values: Any) -> Architecture:
-    """Read a config.json; of a model of text and images only the text part."""
+def architecture_of(values: Any, kind: str | None = None) -> Architecture:
+    """Read a config.json, taken for one of ``kind`` if that is given; of a model of text and images the text part."""
     if not isinstance(values, dict) or not (isinstance(values.get("model_type"), str)):
         raise InputError("no model_type; give the config.json of a Hugging Face model")
     text = values.get("text_config")
-    if isinstance(text, dict) and values["model_type"] not in KINDS:
-        return architecture_of({**{each: values.get(each) for each in OF_THE_WHOLE}, **text})
-    name = values["model_type"]
+    if isinstance(text, dict) and (values["model_type"] not in KINDS or "hidden_size" not in values):
+        return architecture_of({**{each: values.get(each) for each in OF_THE_WHOLE}, **text}, kind)
+    name = kind or values["model_type"]
     experts = [field for field in FIELDS if values.get(field)]
     if experts and name not in NAMES:
         raise InputError(
             f"model_type {name}: a mixture of experts ({experts[0]}={values[experts[0]]}); known ones: "
-            f"{', '.join(NAMES)}{did_you_mean(name, NAMES)}"
+            f"{', '.join(NAMES)}{OTHERWISE}"
         )
     if name not in KINDS:
-        raise InputError(f"model_type {name}: unknown; known: {', '.join(KINDS)}{did_you_mean(name, KINDS)}")
+        raise InputError(f"model_type {name}: unknown; known: {', '.join(KINDS)}{OTHERWISE}")
     return _architecture(name, values)
 
 
@@ -175,7 +214,7 @@ def _architecture(name: str, values: Values) -> Architecture:
         heads=heads,
         kv_heads=whole_number(values, "num_key_value_heads", heads),
         head_dim=_head_dim(kind, values, hidden, heads),
-        intermediate=whole_number(values, "intermediate_size"),
+        intermediate=whole_number(values, kind.intermediate),
         vocabulary=whole_number(values, "vocab_size", 1),
         biases=kind.biases(values),
         dtype=dtypes.get(said),
@@ -183,7 +222,9 @@ def _architecture(name: str, values: Values) -> Architecture:
         window=window_of(values, layers, kind.windowed) if kind.attention else None,
         soft_cap=whole_value(values, "attn_logit_softcapping") if kind.soft_cap else 0,
         mixture=mixture_of(name, layers, values) if name in NAMES else None,
-        quantized=bool(values.get("quantization_config")),
+        linear=linear_attention_of(layers, values) if name == "qwen3_next" else None,
+        gated=kind.gated,
+        quantization=quantization_of(values, layers),
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from autotune.dtypes import FP8
 from autotune.errors import InputError
@@ -14,6 +14,7 @@ from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.moe.problem import MOST_CHOICES
 from autotune.models.architecture import Architecture
+from autotune.models.quantization import Quantization
 from autotune.problem import Problem
 from autotune.text import counted
 
@@ -86,6 +87,16 @@ class Plan:
     """Exponent of the popularity of experts; 0: all are equally popular."""
     experts_by_width: bool = False
     """True: the ranks share the width of every expert; False: whole experts."""
+    quantization: Quantization | None = None
+    """Of the weights; None: all are of ``dtype``."""
+
+    def types(self, part: str) -> dict[str, Any] | None:
+        """Element type and scales of a part's GEMMs; None where no operator multiplies such weights."""
+        stored = self.quantization
+        if stored is None or part in stored.kept:
+            return {"dtype": self.dtype, "scales": self.scales}
+        by_tensor = stored.scales == "tensor" and part == "experts"
+        return {"dtype": stored.dtype, "scales": stored.scales} if stored.dtype and not by_tensor else None
 
     def sequence_parallel(self, tokens: int) -> bool:
         """True if the ranks share the tokens out between the layers."""
@@ -101,6 +112,8 @@ def forwards(model: Architecture, plan: Plan, tokens: Sequence[int]) -> list[For
         widths = [f"an intermediate size of {width}" for _, width, _ in model.mlps]
         heads = [f"{model.heads} heads"] if model.attention else []
         raise InputError(f"--tp {plan.ranks} must divide {' and '.join(heads + widths)}")
+    if model.linear is not None and (model.linear.inputs % plan.ranks or model.linear.output % plan.ranks):
+        raise InputError(f"--tp {plan.ranks} must divide the linear attention's width of {model.linear.output}")
     if model.attention and model.kv_heads % plan.ranks and plan.ranks % model.kv_heads:
         raise InputError(f"--tp {plan.ranks} must divide {model.kv_heads} KV heads, or be a multiple of them")
     if model.mixture is not None:
@@ -117,7 +130,13 @@ def forwards(model: Architecture, plan: Plan, tokens: Sequence[int]) -> list[For
         raise InputError(
             f"--context: flash decode takes heads of {', '.join(map(str, HEAD_DIMS))} elements, not {model.head_dim}"
         )
-    return [_forward(model, plan, each) for each in tokens]
+    found = [_forward(model, plan, each) for each in tokens]
+    if not any(each.calls for each in found):
+        raise InputError(
+            f"nothing is left to tune: no operator multiplies the weights of {', '.join(left_out(model, plan))} "
+            f"as they are stored; --dtype {plan.dtype} takes them for {plan.dtype}"
+        )
+    return found
 
 
 def _forward(model: Architecture, plan: Plan, tokens: int) -> Forward:
@@ -127,49 +146,81 @@ def _forward(model: Architecture, plan: Plan, tokens: int) -> Forward:
 
 def qkv_width(model: Architecture, ranks: int) -> int:
     """Columns of the fused projection; each rank has one KV head at least."""
-    return (model.heads + 2 * max(model.kv_heads, ranks)) * model.head_dim
+    return ((2 if model.gated else 1) * model.heads + 2 * max(model.kv_heads, ranks)) * model.head_dim
 
 
-def _inputs(model: Architecture, plan: Plan) -> Iterator[tuple[str, int, bool, int]]:
-    """The linear layers behind a gather: name, columns, whether they have a bias, how many of them the model has."""
-    layers, biases, whole = model.layers, model.biases, not plan.separate
+class Linear(NamedTuple):
+    """Linear layers whose weight the ranks share out."""
+
+    name: str
+    size: int
+    """Columns of one behind a gather, depth of one before a sum over ranks."""
+    bias: bool
+    layers: int
+    """Those of the model that have one."""
+    part: str
+    """What of a layer it belongs to: ``quantization.PARTS``."""
+
+
+def _mlps(model: Architecture) -> Iterator[tuple[str, int, int, str]]:
+    for name, width, count in model.mlps:
+        yield name, width, count, "shared experts" if name else "mlp"
+
+
+def _inputs(model: Architecture, plan: Plan) -> Iterator[Linear]:
+    """The linear layers behind a gather."""
+    layers, biases, whole = model.attending, model.biases, not plan.separate
     if model.attention and whole:
-        yield "q, k, v", qkv_width(model, plan.ranks), biases.qkv, layers
+        yield Linear("q, k, v", qkv_width(model, plan.ranks), biases.qkv, layers, "attention")
     elif model.attention:
-        yield "q", model.heads * model.head_dim, biases.qkv, layers
-        yield "k, v", max(model.kv_heads, plan.ranks) * model.head_dim, biases.qkv, 2 * layers
-    for name, width, count in model.mlps:
-        yield f"gate, up{name}", (2 if whole else 1) * width, biases.mlp, (1 if whole else 2) * count
+        width = max(model.kv_heads, plan.ranks) * model.head_dim
+        yield Linear("q", qkv_width(model, plan.ranks) - 2 * width, biases.qkv, layers, "attention")
+        yield Linear("k, v", width, biases.qkv, 2 * layers, "attention")
+    if model.linear is not None:
+        yield Linear("linear attention in", model.linear.inputs, False, model.linear.layers, "linear attention")
+    for name, width, count, part in _mlps(model):
+        yield Linear(f"gate, up{name}", (2 if whole else 1) * width, biases.mlp, (1 if whole else 2) * count, part)
 
 
-def _outputs(model: Architecture) -> Iterator[tuple[str, int, bool, int]]:
-    """The linear layers before a sum over ranks: name, depth, whether they have a bias, how many the model has."""
+def _outputs(model: Architecture) -> Iterator[Linear]:
+    """The linear layers before a sum over ranks."""
     if model.attention:
-        yield "attention out", model.heads * model.head_dim, model.biases.out, model.layers
-    for name, width, count in model.mlps:
-        yield f"down{name}", width, model.biases.mlp, count
+        yield Linear("attention out", model.heads * model.head_dim, model.biases.out, model.attending, "attention")
+    if model.linear is not None:
+        yield Linear("linear attention out", model.linear.output, False, model.linear.layers, "linear attention")
+    for name, width, count, part in _mlps(model):
+        yield Linear(f"down{name}", width, model.biases.mlp, count, part)
 
 
 def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
-    common: dict[str, Any] = {
-        "m": tokens, "world_size": plan.ranks, "dtype": plan.dtype, "scales": plan.scales, "b_order": "nk",
-    }  # fmt: skip
+    common: dict[str, Any] = {"m": tokens, "world_size": plan.ranks, "b_order": "nk"}
     gathered = plan.sequence_parallel(tokens)
-    if gathered:
-        for layer, width, bias, count in _inputs(model, plan):
-            yield Call(layer, AllGatherGemm(**common, n=width, k=model.hidden, bias=bias), count)
-    for layer, depth, bias, count in _outputs(model):
-        kind = GemmReduceScatter if gathered else GemmAllReduce
-        yield Call(layer, kind(**common, n=model.hidden, k=depth, bias=bias), count)
+    for each in _inputs(model, plan) if gathered else ():
+        if types := plan.types(each.part):
+            problem = AllGatherGemm(**common, **types, n=each.size, k=model.hidden, bias=each.bias)
+            yield Call(each.name, problem, each.layers)
+    for each in _outputs(model):
+        if types := plan.types(each.part):
+            kind = GemmReduceScatter if gathered else GemmAllReduce
+            yield Call(each.name, kind(**common, **types, n=model.hidden, k=each.size, bias=each.bias), each.layers)
     if model.attention and not gathered:
         for context in plan.contexts:
             if count := model.layers_over(context):
                 yield Call(f"attention, {context} tokens", _flash_decode(model, plan, tokens, context), count)
-    if model.mixture is not None:
+    types = plan.types("experts")
+    if model.mixture is not None and types is not None and not model.mixture.left_out:
         named = model.mixture.problems(
-            model.hidden, tokens, plan.ranks, plan.dtype, plan.scales, plan.zipf, plan.experts_by_width
+            model.hidden, tokens, plan.ranks, types["dtype"], types["scales"], plan.zipf, plan.experts_by_width
         )  # fmt: skip
         yield from (Call(layer, problem, model.mixture.layers) for layer, problem in named)
+
+
+def left_out(model: Architecture, plan: Plan) -> list[str]:
+    """The parts of a model's layers that no operator multiplies as they are stored."""
+    parts = dict.fromkeys(each.part for each in (*_inputs(model, plan), *_outputs(model)))
+    if model.mixture is not None and not model.mixture.left_out:
+        parts["experts"] = None
+    return [part for part in parts if plan.types(part) is None]
 
 
 def _flash_decode(model: Architecture, plan: Plan, tokens: int, context: int) -> FlashDecode:
@@ -183,20 +234,23 @@ def _flash_decode(model: Architecture, plan: Plan, tokens: int, context: int) ->
 
 
 def _rest(model: Architecture, plan: Plan, tokens: int) -> Iterator[Work]:
-    size = 1 if plan.dtype in FP8 else 4 if plan.dtype == "fp32" else 2
-
-    def gemm(columns: float, depth: float, times: int, rows: int = tokens) -> Work:
-        return Work(2.0 * rows * columns * depth * times, (rows + columns) * depth * size * times, plan.dtype)
+    def gemm(columns: float, depth: float, times: int, part: str = "", rows: int = tokens) -> Work:
+        dtype = (plan.types(part) or {"dtype": plan.dtype})["dtype"]
+        read = (rows + columns) * depth * _size(dtype)
+        return Work(2.0 * rows * columns * depth * times, read * times, dtype)
 
     if plan.sequence_parallel(tokens):
         width = model.heads * model.head_dim / plan.ranks if model.attention else 0
         # Causal: half of tokens squared, for the logits and again for the values.
-        flops, read = 2.0 * tokens**2 * width * model.layers, 4.0 * tokens * width * size * model.layers
+        flops = 2.0 * tokens**2 * width * model.attending
+        read = 4.0 * tokens * width * _size(plan.dtype) * model.attending
         yield Work(flops, read, "bf16" if plan.dtype in FP8 else plan.dtype)
         yield gemm(model.vocabulary / plan.ranks, model.hidden, 1, rows=1)
     else:
-        if model.attention:
-            yield gemm(qkv_width(model, plan.ranks) / plan.ranks, model.hidden, model.layers)
-        for _, intermediate, count in model.mlps:
-            yield gemm(2 * intermediate / plan.ranks, model.hidden, count)
+        for each in _inputs(model, replace(plan, separate=False)):
+            yield gemm(each.size / plan.ranks, model.hidden, each.layers, each.part)
         yield gemm(model.vocabulary / plan.ranks, model.hidden, 1)
+
+
+def _size(dtype: str) -> int:
+    return 1 if dtype in FP8 else 4 if dtype == "fp32" else 2

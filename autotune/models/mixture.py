@@ -21,15 +21,20 @@ class Names:
     width: str = "moe_intermediate_size"
     experts_since: str = ""
     """The experts' name in configs that newer versions of transformers have written."""
+    left_out: str = ""
+    """The reason why no operator of ours computes such experts."""
 
 
 NAMES: Mapping[str, Names] = {
     "mixtral": Names("num_local_experts", width="intermediate_size"),
     "qwen2_moe": Names("num_experts"),
     "qwen3_moe": Names("num_experts", experts_since="num_local_experts"),
-    "deepseek_v3": Names("n_routed_experts"),
+    "qwen3_next": Names("num_experts"),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe"), Names("n_routed_experts")),
+    "llama4_text": Names("num_local_experts", width="intermediate_size"),
+    "gpt_oss": Names("num_local_experts", width="intermediate_size", left_out="biases and a clamped activation"),
 }
-"""Names by ``model_type``. All have SwiGLU and no biases in their experts."""
+"""Names by ``model_type``. All have SwiGLU and no biases in their experts, but for those that are left out."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Mixture:
     width: int
     shared: int
     """Width of the experts that every token goes to, all of them side by side; 0 without any."""
+    left_out: str = ""
+    """What the experts have that no operator of ours computes."""
 
     def problems(
         self, hidden: int, tokens: int, ranks: int, dtype: str, scales: str, zipf: float, by_width: bool
@@ -64,7 +71,7 @@ def mixture_of(kind: str, layers: int, values: Mapping[str, Any]) -> Mixture:
     names = NAMES[kind]
     first, step = (
         whole_number(values, "first_k_dense_replace", 0, least=0),
-        whole_number(values, "decoder_sparse_step", 1),
+        whole_number(values, "decoder_sparse_step", whole_number(values, "interleave_moe_layer_step", 1)),
     )
     frequency = whole_number(values, "moe_layer_freq", 1)
     dense = layer_numbers(values, "mlp_only_layers")
@@ -81,4 +88,5 @@ def mixture_of(kind: str, layers: int, values: Mapping[str, Any]) -> Mixture:
         top_k=whole_number(values, "num_experts_per_tok"),
         width=width,
         shared=whole_number(values, "shared_expert_intermediate_size", 0, least=0) or shared,
+        left_out=names.left_out,
     )

@@ -12,6 +12,10 @@ Rule = Callable[[Mapping[str, Any], int], bool]
 """True if a layer, by its number, has a window; for configs that do not list the layers' types."""
 
 
+CHUNK = "attention_chunk_size"
+"""Llama 4's: a token attends to those before it in its chunk of so many."""
+
+
 @dataclass(frozen=True)
 class Window:
     tokens: int
@@ -33,12 +37,12 @@ def late_layers(values: Mapping[str, Any], layer: int) -> bool:
 
 def window_of(values: Mapping[str, Any], layers: int, rule: Rule | None) -> Window | None:
     """None where every layer sees all tokens, as without a rule. Raises InputError that names the field."""
-    tokens = whole_number(values, "sliding_window", 0, least=0)
+    tokens = whole_number(values, CHUNK if CHUNK in values else "sliding_window", 0, least=0)
     if rule is None or not tokens or ("use_sliding_window" in values and not flag(values, "use_sliding_window")):
         return None
     types = values.get("layer_types")
     if isinstance(types, list):
-        count = types[:layers].count("sliding_attention")
+        count = sum(each in ("sliding_attention", "chunked_attention") for each in types[:layers])
     else:
         count = sum(rule(values, layer) for layer in range(layers))
     return Window(tokens, count) if count else None

@@ -77,6 +77,7 @@ Zipf = Annotated[
 ByWidth = Annotated[
     bool, typer.Option("--experts-by-width", help="Ranks share the width of every expert, not whole experts.")
 ]
+AsType = Annotated[str | None, typer.Option("--as", metavar="TYPE", help="Take the config for one of this model_type.")]
 Separate = Annotated[
     bool, typer.Option("--separate", help="q, k, v, gate and up are separate layers, as in unchanged models.")
 ]
@@ -111,12 +112,15 @@ class ModelPlan:
     context: Contexts = None
     zipf: Zipf = 0.0
     experts_by_width: ByWidth = False
+    as_type: AsType = None
 
     @property
     def given(self) -> dict[str, bool]:
         """By option: True if it is not at its default."""
         options = [field for field in dataclasses.fields(self) if field.name != "config"]
-        return {f"--{dashed(each.name)}": getattr(self, each.name) != each.default for each in options}
+        return {
+            f"--{dashed(each.name).removesuffix('-type')}": getattr(self, each.name) != each.default for each in options
+        }
 
     @cached_property
     def listed(self) -> ProblemList | None:
@@ -137,7 +141,7 @@ class ModelPlan:
         if self.listed is not None:
             return [self.listed.forward(regime, machine)]
         found, plan = self.read(machine)
-        _tell_left_out(found, plan, self.dtype)
+        _tell_left_out(found, plan)
         return forwards(found, plan, parse_sizes(self.tokens, "--tokens"))
 
     def layers(self, machine: Machine, layers: int | None, url: str | None, regime: Regime) -> DenseLayers:
@@ -148,10 +152,12 @@ class ModelPlan:
 
     def read(self, machine: Machine) -> tuple[Architecture, Plan]:
         """The model of a ``config.json``, and how the ranks run it."""
-        from autotune.models.architecture import read_architecture
+        from autotune.models.architecture import KINDS, read_architecture
         from autotune.models.forward import Plan
 
-        found = read_architecture(self.config)
+        if self.as_type is not None and self.as_type not in KINDS:
+            raise InputError(f"--as {self.as_type}: allowed: {', '.join(KINDS)}")
+        found = read_architecture(self.config, self.as_type)
         element, sharded = self.dtype or found.dtype or "bf16", self.sequence_parallel_from
         if element not in COMBINATIONS:
             raise InputError(f"--dtype {element}: allowed: {', '.join(COMBINATIONS)}")
@@ -166,6 +172,7 @@ class ModelPlan:
             contexts=parse_sizes(self.context, "--context") if self.context is not None else (),
             zipf=self.zipf,
             experts_by_width=self.experts_by_width,
+            quantization=found.quantization if self.dtype is None else None,
         )
 
 
@@ -239,18 +246,29 @@ def _predict(plan: ModelPlan, device: str | None, regime: Regime, json: bool) ->
         told.show()
 
 
-def _tell_left_out(found: Architecture, plan: Plan, dtype: str | None) -> None:
+def _tell_left_out(found: Architecture, plan: Plan) -> None:
+    from autotune.models.forward import left_out
+
+    def tell(what: str) -> None:
+        output.say(f"model_type {found.kind}: {what}")
+
     if not found.attention:
-        output.say(f"model_type {found.kind}: its attention (MLA) is left out, since none of our operators computes it")
+        tell("its attention (MLA) is left out, since none of our operators computes it")
+    if found.mixture is not None and found.mixture.left_out:
+        tell(f"its experts are left out: none of our operators computes {found.mixture.left_out}")
     if found.window is not None and any(each > found.window.tokens for each in plan.contexts):
-        output.say(
-            f"model_type {found.kind}: {found.window.layers} of its {found.layers} layers attend to the last "
-            f"{found.window.tokens} tokens alone: of longer contexts they are left out, as flash decode has no window"
+        tell(
+            f"{found.window.layers} of its {found.layers} layers attend to the last {found.window.tokens} tokens "
+            "alone: of longer contexts they are left out, as flash decode has no window"
         )
-    if found.quantized and dtype is None:
+    stored = plan.quantization
+    if stored is not None and stored.dtype:
+        kept = f", {', '.join(sorted(stored.kept))} in {plan.dtype}" if stored.kept else ""
+        output.say(f"quantization_config {stored.method}: {stored.dtype} with scales by {stored.scales}{kept}")
+    if stored is not None and (parts := left_out(found, plan)):
         output.say(
-            f"quantization_config is not read: GEMMs are tuned in {plan.dtype}; for a model in fp8 give --dtype fp8 "
-            f"and --scales {', '.join(COMBINATIONS['fp8'].scales[:-1])} or {COMBINATIONS['fp8'].scales[-1]}"
+            f"quantization_config {stored.method}: the {', '.join(parts)} are left out, since none of our operators "
+            f"multiplies them as they are stored; --dtype {plan.dtype} takes them for {plan.dtype}"
         )
 
 

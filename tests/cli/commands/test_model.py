@@ -149,6 +149,12 @@ def each_takes_four_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
 
 
+@pytest.fixture
+def each_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.cli.commands.model_job.time", SimpleNamespace(monotonic=lambda: 0.0))
+
+
+@pytest.mark.usefixtures("each_takes_no_time")
 def test_what_searches_leave_of_a_budget_goes_to_the_others(laptop: Bench, tmp_path: Path) -> None:
     file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
     found = laptop.json("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
