@@ -92,6 +92,53 @@ def installed(url: str) -> dict[str, Any]:
     return found
 
 
+def torchtitan(url: str) -> dict[str, Any]:
+    """Results and gradients of torchtitan's layers with ours installed beside torch's own operators, and the calls that
+    ours took.
+    """
+    from torchtitan.distributed.linear import AllGatherLinear, AllGatherLinearMulti, LinearReduceScatter
+
+    group = dist.group.WORLD
+    missing = torch.library.Library("aten", "IMPL")
+    if not torch.cuda.is_available():  # a backward of theirs multiplies with out_dtype, for which a CPU has no kernel
+        missing.impl("mm.dtype", lambda a, b, out_dtype: (a.float() @ b.float()).to(out_dtype), "CPU")
+
+    def step(kind: str, dtype: torch.dtype, biased: bool) -> list[torch.Tensor]:
+        sizes = ((32, 64), (48, 64), (48, 64), (48,))
+        x, w, v, bias = (
+            normal(11 + number, *size, dtype=dtype, same=kind == "scatter" and len(size) == 1).requires_grad_()
+            for number, size in enumerate(sizes)
+        )
+        given = bias if biased else None
+        if kind == "gather":
+            y = AllGatherLinear.apply(x, w, given, group, group.group_name)
+        elif kind == "gather for two":
+            y = torch.cat(AllGatherLinearMulti.apply(x, w, v, group, group.group_name), 1)
+        else:
+            y = LinearReduceScatter.apply(x, w, given, group, group.group_name)
+        (y.float() * normal(15, *y.shape)).sum().backward()
+        return [y.detach(), *(each.grad for each in (x, w, v, bias) if each.grad is not None)]
+
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        for kind, biased in (("gather", False), ("gather", True), ("gather for two", False), ("scatter", True)):
+            theirs_own = torch.library.Library("symm_mem", "IMPL")
+            if not torch.cuda.is_available():
+                for name in ("fused_all_gather_matmul", "fused_matmul_reduce_scatter"):
+                    theirs_own.impl(name, getattr(theirs, f"_{name}_fallback"), "CPU")
+            wanted = step(kind, dtype, biased)
+            theirs_own._destroy()
+            with (
+                autotune.Context(HEAP, url=url) as context,
+                symm_mem.install(context),
+                autotune.collect() as problems,
+            ):
+                made = step(kind, dtype, biased)
+                context.check()
+            found[f"{kind} {biased} {dtype}"] = (error(made, wanted), sum(problems.values()))
+    return found
+
+
 def refused(call: Any) -> str:
     try:
         call()

@@ -24,3 +24,14 @@ def test_torchs_operators_run_ours(tmp_path: Path, gpu: str) -> None:
         wrong = {form: each for form, each in found.items() if each[0] > (2e-2 if "bfloat16" in form else 1e-5)}
         assert not wrong
         assert {form: calls for form, (_, calls) in found.items() if calls != 1} == {}
+
+
+@pytest.mark.parametrize("gpu", A_GPU_EACH)
+def test_torchtitans_layers_run_ours_forwards_and_backwards(tmp_path: Path, gpu: str) -> None:
+    pytest.importorskip("torchtitan")
+    for found in run_ranks(ON_RANKS, "torchtitan", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
+        assert len(found) == 8
+        calls = {(form.split()[0], taken) for form, (_, taken) in found.items()}
+        assert calls == {("gather", 3), ("scatter", 2)}, "the gradients of a scatter's operands share one gather"
+        wrong = {form: each for form, each in found.items() if each[0] > (2e-2 if "bfloat16" in form else 1e-5)}
+        assert not wrong
