@@ -7,7 +7,7 @@ import functools
 import importlib.metadata
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import VersionsClash
@@ -57,6 +57,9 @@ MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 4 <<
 MI350X = Machine("hip", "AMD Instinct MI350X", "gfx950", 8, 256, 160 * 1024, 4 << 20, "xgmi", 64)
 H100 = Machine("cuda", "NVIDIA H100 80GB HBM3", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
 """Targets for offline compilation on hosts without such GPUs."""
+
+HOSTS = {"H100": H100, "H200": replace(H100, device="NVIDIA H200"), "MI300X": MI300X, "MI350X": MI350X}
+"""Hosts of eight GPUs by the GPU's short name."""
 
 
 @functools.cache

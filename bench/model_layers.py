@@ -47,7 +47,7 @@ from autotune.model_runs.comparison import PLAIN, RIVALS, WAYS, Row, best, calle
 from autotune.model_runs.ranks import rows_of
 from autotune.models.forward import Call
 from autotune.models.problem_lists import write_list
-from autotune.models.promise import Promise, promised
+from autotune.models.promise import Measured, Promise
 from autotune.outcome import DEFAULT_REGIME
 from autotune.problem import Problem
 from autotune.tuning.effort import SHORTEST
@@ -153,7 +153,7 @@ def measured(measurement: ModelRows, calls: dict[tuple[str, int], dict[Problem, 
 
     for found in rows_of(measurement, machine()):
         called = [Call("", problem, count) for problem, count in calls[found["phase"], found["tokens"]].items()]
-        promise = promised(called, entry_of, called_in(found, DEFAULT_REGIME))
+        promise = Measured(entry_of, machine(), DEFAULT_REGIME, called_in(found, DEFAULT_REGIME)).promised(called)
         missing = [str(call.problem) for call in called if entry_of(call.problem) is None]
         yield {**found, "promise": dataclasses.asdict(promise), "not_tuned": missing}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -49,10 +49,14 @@ class Asked:
     """Calls in a model's forward: ``tune model`` weighs problems by them, a fleet does not."""
     search: bool = True
     """False: only verified, with the winners of the neighbouring sizes that are searched."""
+    place: str = ""
+    """Problems of one place and size are alternatives in a graph: ``tune model`` counts the best, a fleet tunes all."""
+    way: int = 0
+    """Problems of a place that are used together have a way's number; 0: this one alone."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle names and values: another process has workloads of its own, and not the list's files."""
-        values = (self.regime, self.options, self.device, self.calls, self.search)
+        values = (self.regime, self.options, self.device, self.calls, self.search, self.place, self.way)
         return _asked, (self.workload.name, self.problem.to_json(), *values)
 
 
@@ -72,8 +76,10 @@ class Entry:
     trials: int | None = None
     effort: str | None = None
     seed: int = 0
-    calls: Annotated[int, Within(1)] = 1
+    calls: Annotated[int, Within(0)] = 1
     search: bool = True
+    place: str = ""
+    way: Annotated[int, Within(0)] = 0
 
 
 OWN = {each.name for each in dataclasses.fields(Entry)}
@@ -141,8 +147,18 @@ def parse_list(text: str) -> list[Asked]:
                     raise InputError(f"more than {MOST_PROBLEMS} problems; split the file")
         except AutotuneError as error:
             raise InputError(str(error) if str(error).startswith(name) else f"{name}: {error}") from error
-    searched = {replace(each, options=()) for each in found if each.search}
-    return [each for each in found if each.search or replace(each, options=(), search=True) not in searched]
+    return _not_twice(found)
+
+
+def each_once(asked: Iterable[Asked]) -> list[Asked]:
+    """The problems, each once, whatever places of a graph they are for."""
+    return _not_twice(dict.fromkeys(replace(each, place="", way=0) for each in asked))
+
+
+def _not_twice(asked: Collection[Asked]) -> list[Asked]:
+    """Without those to be verified that are searched as well."""
+    searched = {replace(each, options=()) for each in asked if each.search}
+    return [each for each in asked if each.search or replace(each, options=(), search=True) not in searched]
 
 
 def _checked(kind: type[T], values: Mapping[str, Any]) -> T:
@@ -183,14 +199,17 @@ def _problems(entry: Entry, fields: dict[str, Any]) -> Iterator[Asked]:
     searched, verified = spread(
         sizes, ranges, ranges, max(sizes.get("world_size", [1])), lambda chosen: problem_of(chosen) is not None
     )
+    if entry.way and not entry.place:
+        raise InputError(f"way: {entry.way}: ways are of a place: give its name, place: NAME, in every entry of it")
+    place = (entry.place, entry.way)
     for chosen in searched:
         asked = found.problem_type.from_dict({**fields, **chosen})
-        yield Asked(found, asked, regime, options, entry.device, entry.calls, entry.search)
+        yield Asked(found, asked, regime, options, entry.device, entry.calls, entry.search, *place)
     for chosen in verified:
         problem = problem_of(chosen)
         if problem is not None:
             calls = entry.calls if all(size in sizes[name] for name, size in chosen.items()) else 0
-            yield Asked(found, problem, regime, (), entry.device, calls, search=False)
+            yield Asked(found, problem, regime, (), entry.device, calls, False, *place)
 
 
 def _sizes(name: str, value: Any) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,6 +25,32 @@ class Call:
     problem: Problem
     count: int
     """Calls of it in one forward."""
+    place: str = ""
+    """Calls of one place and size are alternatives, of which a forward makes those of one way."""
+    way: int = 0
+    """Calls of a place that are made together have a way's number; 0: this one alone."""
+
+
+Way = tuple[Call, ...]
+"""Calls that a forward makes together."""
+
+Place = tuple[Way, ...]
+"""The ways to do one thing in a forward, of which it takes one."""
+
+
+def places(calls: Iterable[Call]) -> list[Place]:
+    """The places of a forward in the order of its calls; a call that names none is one of its own."""
+    found: dict[object, dict[object, list[Call]]] = {}
+    for number, call in enumerate(calls):
+        sizes = [getattr(call.problem, name) for name in call.problem.free]
+        ways = found.setdefault((call.place, *sizes) if call.place else number, {})
+        ways.setdefault(call.way or call.problem, []).append(call)
+    return [tuple(map(tuple, ways.values())) for ways in found.values()]
+
+
+def repeated(way: Way, place: Place) -> int:
+    """Calls of a way beyond one each time that a forward comes to the place: of GEMMs behind one gather."""
+    return sum(call.count for call in way) - min(call.count for each in place for call in each)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.device_rates import Rates, usual_rates
 from autotune.dtypes import FP8
 from autotune.machine import Machine
-from autotune.models.forward import Forward, Work
+from autotune.models.forward import Forward, Place, Way, Work, places, repeated
 from autotune.problem import Problem
 from autotune.task import Task
 from autotune.tuning.effort import LONGEST, SHORTEST
@@ -22,6 +22,8 @@ class Estimate:
     """The collective and the GEMM one after the other."""
     limit: float
     """The longer of the two alone."""
+    moving: float
+    """The collective alone."""
 
     @property
     def gain(self) -> float:
@@ -33,7 +35,23 @@ def estimate(task: Task[Problem]) -> Estimate:
     flops, read, moved = (float(getattr(task.problem, name, 0)) for name in ("flops", "bytes_read", "bytes_moved"))
     computing = _alone(Work(flops, read, task.problem.dtype), rates) + rates.launch
     moving = moved / rates.links + rates.signal + rates.launch
-    return Estimate(computing + moving, max(computing, moving))
+    return Estimate(computing + moving, max(computing, moving), moving)
+
+
+def estimated(place: Place, machine: Machine) -> Estimate:
+    """Microseconds of a place: before by its largest way, at the limit by the one that could save most."""
+    ways = [_of_way(way, repeated(way, place), machine) for way in place]
+    before, best = max(each.before for each in ways), max(ways, key=lambda each: each.gain)
+    return Estimate(before, before - best.gain, best.moving)
+
+
+def _of_way(way: Way, repeated: int, machine: Machine) -> Estimate:
+    """``repeated``: calls that share their gather with another one, where the library gathers once."""
+    each = [(call.count, estimate(Task(call.problem, machine))) for call in way]
+    before, limit, moving = (
+        sum(count * getattr(one, name) for count, one in each) for name in ("before", "limit", "moving")
+    )
+    return Estimate(before - repeated * min(one.moving for _, one in each), limit, moving)
 
 
 def rest(forward: Forward, rates: Rates) -> float:
@@ -50,9 +68,7 @@ def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Proble
     found: dict[Problem, float] = {}
     rates = usual_rates(machine)
     for forward in forwards:
-        whole = rest(forward, rates) + sum(
-            call.count * estimate(Task(call.problem, machine)).before for call in forward.calls
-        )
+        whole = rest(forward, rates) + sum(estimated(place, machine).before for place in places(forward.calls))
         for call in forward.calls:
             gain = call.count * estimate(Task(call.problem, machine)).gain / whole
             found[call.problem] = found.get(call.problem, 0.0) + gain

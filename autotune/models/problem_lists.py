@@ -23,34 +23,40 @@ from autotune.results.figures import dashed
 
 LISTS = (".yaml", ".yml")
 
+PLACED = ("place", "way")
+"""Fields of calls and of entries that say which are alternatives."""
+
 
 def write_list(
     calls: Iterable[Call], regime: Regime = DEFAULT_REGIME, seconds: Mapping[Problem, float] | None = None
 ) -> str:  # fmt: skip
     """The text of the list; ``seconds`` are the problems' budgets, and those without are only verified."""
-    groups: dict[str, tuple[dict[str, Any], str, list[int]]] = {}
-    counts = _counted(calls)
-    searched = to_search(counts).intersection(counts if seconds is None else seconds)
-    for problem, count in counts.items():
+    alike: dict[str, tuple[dict[str, Any], str, list[int]]] = {}
+    merged = _merged(calls)
+    searched = to_search(dict.fromkeys(call.problem for call in merged))
+    if seconds is not None:
+        searched &= {*seconds}
+    for call in merged:
+        problem = call.problem
         entry = {"workload": dashed(problem.workload), **_said(problem)}
         along = next(reversed(problem.free), "")  # of decode the batch
         size = entry.get(along)
         if size is not None:
             entry[along] = []
-        entry["calls"] = count
+        entry |= {"calls": call.count} | {name: value for name in PLACED if (value := getattr(call, name))}
         if regime is not DEFAULT_REGIME:
             entry["regime"] = regime.value
         if problem not in searched:
             entry["search"] = False
         elif seconds is not None:
             entry["budget"] = f"{seconds[problem]:.0f}s"
-        _, _, sizes = groups.setdefault(json.dumps(entry), (entry, along, []))
+        _, _, sizes = alike.setdefault(json.dumps(entry), (entry, along, []))
         if size is not None:
             sizes.append(size)
-    for entry, along, sizes in groups.values():
+    for entry, along, sizes in alike.values():
         if sizes:
             entry[along] = sizes if len(sizes) > 1 else sizes[0]
-    entries = [entry for entry, _, _ in groups.values()]
+    entries = [entry for entry, _, _ in alike.values()]
     text: str = yaml.safe_dump({"problems": entries}, sort_keys=False, default_flow_style=None, width=120)
     return text
 
@@ -76,7 +82,10 @@ class ProblemList:
                 f"{self._path}: problems for the device {device!r}, and this machine has {machine.device!r}: leave "
                 "them out, or give the list to tune fleet"
             )
-        return Forward(self._path.name, tuple(Call("", each.problem, each.calls) for each in self._asked))
+        if not any(each.calls for each in self._asked):
+            raise InputError(f"{self._path}: calls: 0 for every problem: a forward calls one at least")
+        calls = (Call(each.place, each.problem, each.calls, each.place, each.way) for each in self._asked)
+        return Forward(self._path.name, tuple(calls))
 
     @property
     def options(self) -> dict[Problem, dict[str, Any]]:
@@ -101,11 +110,13 @@ class ProblemList:
             )
 
 
-def _counted(calls: Iterable[Call]) -> dict[Problem, int]:
-    found: dict[Problem, int] = {}
+def _merged(calls: Iterable[Call]) -> list[Call]:
+    """Calls of one problem in one place as one, of whichever layers."""
+    found: dict[Call, int] = {}
     for call in calls:
-        found[call.problem] = found.get(call.problem, 0) + call.count
-    return found
+        key = dataclasses.replace(call, layer="", count=0)
+        found[key] = found.get(key, 0) + call.count
+    return [dataclasses.replace(call, count=count) for call, count in found.items()]
 
 
 def _said(problem: Problem) -> dict[str, Any]:

@@ -1,16 +1,79 @@
-"""The time that tuned operators promise to save in a forward: by their winners, and at most, by their limits."""
+"""The time of a forward's operators before and after tuning, as tuning measured them: of alternatives one, and the host
+and the device each by itself.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from autotune.db import Entry, Winner
-from autotune.models.forward import Call
+from autotune.machine import Machine
+from autotune.models.forward import Call, Place, Way, places, repeated
+from autotune.models.gains import estimate
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.results.figures import fastest, slowest
 from autotune.results.regimes import called_alike
+from autotune.task import Task
+
+GATHERED = "all_gather"
+"""The part of a problem's limits that is its gather alone."""
+
+HEADROOM = 1.12
+"""Times as long as the winner of its search that a default takes (34 searches, 2 H100, 2026-11-26)."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Microseconds of a forward's calls. The host and the device overlap, so each has a sum of its own."""
+
+    device: float = 0.0
+    host: float = 0.0
+    """To enqueue the calls."""
+    isolated: float = 0.0
+    """If each is waited for."""
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.device + other.device, self.host + other.host, self.isolated + other.isolated)
+
+    def __mul__(self, times: float) -> Sums:
+        return Sums(self.device * times, self.host * times, self.isolated * times)
+
+    def __sub__(self, other: Sums) -> Sums:
+        """Nowhere below zero."""
+        less = self + other * -1
+        return Sums(max(0.0, less.device), max(0.0, less.host), max(0.0, less.isolated))
+
+    def took(self, regime: Regime) -> float:
+        """Microseconds of a forward that is run in this way."""
+        if regime is Regime.GRAPH:
+            return self.device
+        return max(self.device, self.host, self.isolated if regime is Regime.ISOLATED else 0.0)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way, with what its place takes before and after, and at the way's limits."""
+
+    way: Way
+    before: Sums
+    after: Sums
+    limits: Sums
+
+    def gain(self, regime: Regime) -> float:
+        return self.before.took(regime) - self.after.took(regime)
+
+
+@dataclass(frozen=True)
+class Totals:
+    before: Sums
+    after: Sums
+    limits: Sums
+    taken: frozenset[Way]
+    untuned: tuple[Place, ...]
+    """Places that are not in the sums."""
 
 
 @dataclass(frozen=True)
@@ -35,29 +98,111 @@ class Promise:
         return self.library - self.limits
 
 
-def before(winner: Winner, regime: Regime) -> float | None:
-    """Microseconds of the library as a forward in this regime calls it: captured only where the forward is."""
-    ways = called_alike(winner.baselines, regime)
-    name = fastest(ways, regime)
-    return None if name is None else ways[name].of(regime)
+@dataclass(frozen=True)
+class Measured:
+    """What tuning measured, for forwards that are run in one way."""
 
+    entry_of: Callable[[Problem], Entry | None]
+    """A problem's own entry; None where it is not tuned."""
+    machine: Machine
+    regime: Regime
+    """The one tuned for, in which the compiler's pass compares ways."""
+    run: Regime
+    """The one in which a forward is run."""
 
-def promised(calls: Iterable[Call], entry_of: Callable[[Problem], Entry | None], regime: Regime) -> Promise:
-    """The sum over the calls of a forward; ``entry_of`` finds a problem's own entry, None where it is not tuned.
+    def totals(self, calls: Iterable[Call]) -> Totals:
+        before = after = limits = Sums()
+        taken, untuned = set(), []
+        for place in places(calls):
+            choice = self.choice(place)
+            if choice is None:
+                untuned.append(place)
+                continue
+            before, after, limits = before + choice.before, after + choice.after, limits + choice.limits
+            taken.add(choice.way)
+        return Totals(before, after, limits, frozenset(taken), tuple(untuned))
 
-    A winner's time is no less than its limit here, so that ``gain`` is at most ``most`` in spite of noise.
-    """
-    library = winners = limits = 0.0
-    untuned = 0
-    for call in calls:
-        entry = entry_of(call.problem)
-        baseline = None if entry is None else before(entry.winner, regime)
-        if entry is None or baseline is None:
-            untuned += call.count
-            continue
-        winner = entry.winner
-        part, took = slowest(winner.limits), winner.latency.of(regime)
-        library += call.count * baseline
-        winners += call.count * took
-        limits += call.count * (min(took, winner.limits[part].median) if part is not None else took)
-    return Promise(library, winners, limits, untuned)
+    def promised(self, calls: Iterable[Call]) -> Promise:
+        """Winners take no less than their limits here, so that ``gain`` is at most ``most`` in spite of noise."""
+        found = self.totals(calls)
+        library, winners, limits = (each.took(self.run) for each in (found.before, found.after, found.limits))
+        untuned = sum(call.count for place in found.untuned for call in place[0])
+        return Promise(library, winners, min(winners, limits), untuned)
+
+    def choice(self, place: Place) -> Choice | None:
+        """The way that saves most, as the compiler's pass takes it; None where none is tuned.
+
+        The place is as large as its largest way: what a smaller one leaves, such as a norm, is done before and after.
+        The device tells which is the largest, since the host's times have outliers.
+        """
+        judged = self._judged(place)
+        if not judged:
+            return None
+        taken = max(judged, key=lambda each: each.gain(self.regime))
+        found = {each.way: each for each in self._ways(place)}
+        best, whole = found[taken.way], max((each.before for each in found.values()), key=lambda each: each.device)
+        outside = whole - best.before
+        stays = taken.way[0].place and taken.gain(self.regime) <= 0
+        return Choice(best.way, whole, whole if stays else best.after + outside, best.limits + outside)
+
+    def contenders(self, place: Place) -> set[Problem]:
+        """The problems of ways that may turn out to be the best, once those that were only verified are searched."""
+        judged = self._judged(place)
+        most = max((each.gain(self.regime) for each in judged), default=0.0)
+        return {
+            call.problem
+            for each in judged
+            for call in each.way
+            if each.before.took(self.regime) - each.after.took(self.regime) / self._headroom(each.way) >= most
+        }
+
+    def _judged(self, place: Place) -> list[Choice]:
+        return dataclasses.replace(self, run=self.regime)._ways(place)
+
+    def times(self, problem: Problem) -> tuple[Sums, Sums] | None:
+        """One call by the library, as such a forward calls it, and by the winner; None where it is not tuned.
+
+        A time counts where it is known of both. Where the library's way failed, the winner stands in for it.
+        """
+        entry = self.entry_of(problem)
+        if entry is None:
+            return None
+        ways = called_alike(entry.winner.baselines, self.run)
+        name = fastest(ways, self.run)
+        both = (entry.winner.latency if name is None else ways[name], entry.winner.latency)
+        host, isolated = (all(each.knows(way) for each in both) for way in (Regime.PIPELINED, Regime.ISOLATED))
+        before, after = (Sums(each.median, host * (each.host or 0), isolated * (each.isolated or 0)) for each in both)
+        return before, after
+
+    def _ways(self, place: Place) -> list[Choice]:
+        """The tuned ones, each by itself."""
+        return [
+            self._way(way, repeated(way, place))
+            for way in place
+            if all(self.entry_of(call.problem) is not None for call in way)
+        ]
+
+    def _way(self, way: Way, repeated: int) -> Choice:
+        """``repeated``: calls that share their gather with another one, where the library gathers once."""
+        before = after = limits = gather = Sums()
+        for call in way:
+            entry, times = self.entry_of(call.problem), self.times(call.problem)
+            assert entry is not None and times is not None
+            library, ours = times
+            part = slowest(entry.winner.limits)
+            limit = ours.device if part is None else min(ours.device, entry.winner.limits[part].median)
+            before, after = before + library * call.count, after + ours * call.count
+            limits += Sums(device=limit * call.count)
+            gather = max(gather, library * self._gathering(call.problem, entry.winner), key=lambda each: each.device)
+        return Choice(way, before - gather * repeated, after, limits)
+
+    def _gathering(self, problem: Problem, winner: Winner) -> float:
+        """The collective's share of the library's time: as measured alone, else by rooflines."""
+        if GATHERED in winner.limits:
+            return winner.limits[GATHERED].median / sum(each.median for each in winner.limits.values())
+        found = estimate(Task(problem, self.machine))
+        return found.moving / found.before
+
+    def _headroom(self, way: Way) -> float:
+        entries = [self.entry_of(call.problem) for call in way]
+        return HEADROOM if any(entry is not None and entry.winner.verified for entry in entries) else 1.0

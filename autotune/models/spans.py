@@ -18,7 +18,7 @@ def spans(problems: Iterable[Problem]) -> list[Span]:
     """The problems, each in one span: along the dimension of which those alike in all but ranges have most sizes."""
     alike: dict[object, list[Problem]] = defaultdict(list)
     for problem in problems:
-        alike[_without(problem, problem.free)].append(problem)
+        alike[unsized(problem)].append(problem)
     found: dict[object, Span] = defaultdict(dict)
     for group in alike.values():
         sizes = {name: {getattr(each, name) for each in group} for name in group[0].free}
@@ -56,6 +56,11 @@ def _chosen(sizes: Sequence[int]) -> list[int]:
         ):
             found += sorted(half, key=lambda size: (size & -size, abs(math.log(size * size / (low * high)))))[:1]
     return found
+
+
+def unsized(problem: Problem) -> object:
+    """The problem but for the sizes along which look-ups serve ranges."""
+    return _without(problem, problem.free)
 
 
 def _without(problem: Problem, names: Iterable[str]) -> object:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.autograd import forward_ad
@@ -30,8 +30,19 @@ _WORDS: dict[torch.dtype | None, str] = {None: "auto", **{dtype: name for name, 
 OPERATORS: dict[str, Any] = {}
 """Every ``Operator`` of this process, by the name of its workload."""
 
-LISTENERS: list[Callable[[Problem], None]] = []
-"""Listeners to the operators' calls: none, but for ``autotune.collect``."""
+Ways = Sequence[Sequence[Problem]]
+"""Alternatives for one place in a graph: the problems that are used together."""
+
+
+class Listener(Protocol):
+    def called(self, problem: Problem) -> None: ...
+
+    def found(self, ways: Ways, replaced: bool) -> None:
+        """A place in a graph was compiled; ``replaced``: calls of its first way are heard as they are made."""
+
+
+LISTENERS: list[Listener] = []
+"""Listeners to operators: none, but for ``autotune.collect``."""
 
 _MODES, _TRANSFORM = torch._C._len_torch_dispatch_stack, torch._C._functorch.maybe_current_level
 """The number of modes around a call, and the level of ``torch.func``."""
@@ -108,9 +119,13 @@ def word_of(out_dtype: torch.dtype | None) -> str:
 
 
 def tell(problem: Problem) -> None:
-    """A problem was called, or found in a graph."""
     for listener in LISTENERS:
-        listener(problem)
+        listener.called(problem)
+
+
+def tell_found(ways: Ways, replaced: bool) -> None:
+    for listener in LISTENERS:
+        listener.found(ways, replaced)
 
 
 def needs_gradient(tensors: Sequence[torch.Tensor | None]) -> bool:

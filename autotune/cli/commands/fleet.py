@@ -60,14 +60,14 @@ def fleet(
     """
     from autotune.db import Store
     from autotune.fleet import standing
-    from autotune.fleet.problem_list import read_list
+    from autotune.fleet.problem_list import each_once, read_list
 
     if engine not in ENGINES:
         raise InputError(f"engine {engine!r}: allowed: {', '.join(ENGINES)}")
     if engine != "ray" and address is not None:
         raise InputError("--address is for --engine ray")
     refuse({"--stop": status and stop}, "--status changes nothing")
-    asked, url = read_list(file), _url(db)
+    asked, url = each_once(read_list(file)), _url(db)
     if not (status or stop):
         try:
             with output.prints_apart():

@@ -15,13 +15,14 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.commands.model_job import Job, Search
 from autotune.cli.commands.model_measured import MeasuredModel
+from autotune.cli.commands.model_predicted import PredictedModel, machine_named
 from autotune.cli.commands.model_table import ModelResult
 from autotune.cli.commands.tune import Effort, Force, Seconds, Trials, say_where
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import DEFAULT_RANKS, Database, Json, Output, RegimeName, database_option, one_of, refuse
 from autotune.dtypes import COMBINATIONS, FP8, SCALES
 from autotune.errors import InputError
-from autotune.machine import Machine
+from autotune.machine import HOSTS, Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.results.figures import dashed
 from autotune.sizes import parse_sizes
@@ -86,6 +87,12 @@ Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Layers that
 OwnSeed = Annotated[
     int | None,
     typer.Option("--seed", metavar="N", help="Seed of the search and of the inputs; 0, or a list's own, if not given."),
+]
+Predicted = Annotated[
+    bool, typer.Option("--predict", help="Print what perfect overlap could save by rooflines; needs no GPU.")
+]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="|".join(HOSTS), help="GPUs of --predict.", show_default="this host's")
 ]
 Listed = Annotated[bool, typer.Option("--list", help="Write the list of problems for tune fleet; tune nothing.")]
 
@@ -169,8 +176,9 @@ class ModelPlan:
 
 
 def model(
-    plan: ModelPlan, measure: Measured = False, layers: Layers = None, list_only: Listed = False, file: Output = None,
-    budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: OwnSeed = None, force: Force = False,
+    plan: ModelPlan, predict: Predicted = False, device: Device = None, measure: Measured = False,
+    layers: Layers = None, list_only: Listed = False, file: Output = None, budget: Seconds = None,
+    trials: Trials = None, effort: Effort = None, seed: OwnSeed = None, force: Force = False,
     regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Tune what a model's forward calls: GEMMs with their collectives, flash decode, the experts of a mixture.
@@ -180,18 +188,27 @@ def model(
     For a list, each entry may set its own budget, trials, effort and seed; options given here override them.
     The same command continues an interrupted run.
     --measure builds layers with random weights and compares outputs; a difference ends it with an error.
+    --predict tells without any measurement what perfect overlap could save.
 
     Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
     """
     chosen = regime_of(regime)
     _check_together(plan, measure, layers, list_only, json)
+    tuning = {"--trials": trials, "--effort": effort, "--seed": seed, "--force": force}
+    if predict:
+        others = {"--measure": measure, "--list": list_only, "--output": file, "--budget": budget, "--db": db}
+        refuse({**tuning, **others}, "not for --predict, which tunes nothing")
+        _predict(plan, device, chosen, json)
+        return
+    if device is not None:
+        raise InputError("--device is for --predict; problems are tuned on this host's")
     if list_only:
-        tuning = {"--trials": trials, "--effort": effort, "--seed": seed, "--force": force}
         refuse(tuning, "for tuning, and --list tunes nothing")
         _write_list(plan, chosen, budget, file)
         return
     if file is not None:
         raise InputError("--output is for --list; results are in the database, and --json prints them")
+    from autotune.models.forward import places
     from autotune.models.gains import expected_gains
     from autotune.tuning import limits_of
 
@@ -205,7 +222,8 @@ def model(
     say_where(Task(problems[0], machine))
     with session.open_store(db) as store:
         result = ModelResult(found, machine, chosen)
-        job = Job(machine, store, searches, plan.searched(problems), limits.seconds, force, chosen)
+        every = [place for each in found for place in places(each.calls)]
+        job = Job(machine, store, searches, plan.searched(problems), limits.seconds, every, force, chosen)
         interrupted = job.tune(problems, expected_gains(found, machine), result)
     _show(result, MeasuredModel(run, result) if run is not None and not interrupted else None, json)
     if interrupted:
@@ -214,6 +232,18 @@ def model(
     output.next_step(f"tune report{database_option(db)} --all --open")
     if result.failed:
         raise typer.Exit(1)
+
+
+def _predict(plan: ModelPlan, device: str | None, regime: Regime, json: bool) -> None:
+    machine = machine_named(device)
+    found = plan.forwards(machine, regime)
+    for call in (call for forward in found for call in forward.calls):
+        session.check_ranks(call.problem.world_size, machine)
+    told = PredictedModel(found, machine)
+    if json:
+        output.data_json(told.as_dict())
+    else:
+        told.show()
 
 
 def _tell_left_out(found: Architecture, plan: Plan) -> None:

@@ -56,12 +56,10 @@ class MeasuredModel:
 
     def _forward_dict(self, tokens: int, forward: Forward) -> dict[str, Any]:
         from autotune.model_runs.comparison import PLAIN, best, called_in
-        from autotune.models.promise import promised
 
         row = self._rows[tokens]
         way, ratio = best(row)
-        alike = dataclasses.replace(self.result, regime=called_in(row, self.result.regime))
-        before, after, alone = alike.predicted(forward)
+        regime = called_in(row, self.result.regime)
         return {
             "forward": forward.title,
             "layers": self.run.model.layers,
@@ -73,8 +71,8 @@ class MeasuredModel:
             "difference": row["error"],
             "each_way": row["us"],
             "not_captured": row["not_captured"],
-            "predicted": {"before": before, "after": after, "without_communication": alone},
-            "promise": dataclasses.asdict(promised(forward.calls, alike.entries.get, alike.regime)),
+            "predicted": self.result.predicted(forward, regime).as_dict(),
+            "promise": dataclasses.asdict(self.result.measured(regime).promised(forward.calls)),
         }
 
     def _lines(self, found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes import Bench, FakeGang
+from fakes import Bench, FakeGang, latency_of
 
 from autotune import tuning
 from autotune.cli import session
 from autotune.config import Config
 from autotune.db import Store
+from autotune.fleet.problem_list import parse_list
+from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.task import Task
 from autotune.tuning import Budget, Result
@@ -71,8 +74,21 @@ def test_what_fails_is_named_and_counts_as_its_roofline(gpus: Bench, tmp_path: P
     failed, tuned = forward["calls"]
     assert failed["before"] is None and failed["entry"] is None
     told = forward["predicted"]
-    assert told["before"] - tuned["before"] == pytest.approx(told["after"] - tuned["after"]) and tuned["before"] > 0
-    assert told["before"] > tuned["before"] + 1 and tuned["before"] == tuned["after"], "no time of the library's"
+    assert told["before"] == told["after"] and tuned["before"] == tuned["after"], "no time of the library's"
+    assert told["before"] > tuned["before"]["device"] + 1
+
+
+def test_the_host_stands_beside_the_host_and_the_device_beside_the_device(gpus: Bench, tmp_path: Path) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "host", lambda config: 4227.0 if config["mode"] == "bsp" else 22.0)
+    file = written(tmp_path, ENTRY % (16, 2), ENTRY % (32, 1))
+    result = gpus.tune("model", file, "--trials", "9", "--effort", "quick")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("4.227 ms → 22.00 µs") == 2, "the host's of each"
+    (line,) = [line for line in result.stdout.splitlines() if "predicted" in line]
+    assert "eager 7.04 times" in line and "instead of 12.68; in a CUDA graph 0.88 times" in line
+    (forward,) = gpus.json("model", file)["forwards"]
+    device = sum(each["calls"] * each["after"]["device"] for each in forward["calls"])
+    assert forward["predicted"]["after"] == forward["in_graph"]["after"] == pytest.approx(device)
 
 
 def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
@@ -118,3 +134,115 @@ def test_a_list_made_from_a_list_loses_nothing_that_its_entries_say(laptop: Benc
     file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, seed: 3, device: X}]")
     result = laptop.tune("model", str(file), "--list")
     assert result.exit_code == 2 and "device, seed" in result.stderr
+
+
+OPERATORS = ("gemm-all-reduce", "gemm-all-reduce-norm", "all-reduce-norm")
+
+
+def a_place(folder: Path, name: str = "mlp") -> str:
+    sizes = "m: 16, n: 4096, world_size: 2, calls: 3"
+    return written(
+        folder, *(f"{{workload: {each}, {sizes}, place: {name}{', k: 4096' * ('gemm' in each)}}}" for each in OPERATORS)
+    )
+
+
+def saving(gang: FakeGang, config: Config, seed: int, plan: Any) -> Evaluation:
+    """The more an operator does, the longer the library takes and the more ours saves."""
+    library, saved = {"gemm_all_reduce": (40, 4), "gemm_all_reduce_norm": (46, 9), "all_reduce_norm": (26, 5)}[
+        gang.problems[-1].workload
+    ]
+    latency = latency_of(float(library if config["mode"] in ("bsp", "library_collective") else library - saved))
+    return Evaluation(Outcome.MEASURED, latency=latency, error=1e-3, seconds={"total": 1.0})
+
+
+def test_of_alternatives_the_best_alone_is_searched_and_counted(gpus: Bench, tmp_path: Path) -> None:
+    gpus.hook = saving
+    file = a_place(tmp_path)
+    result = gpus.tune("model", file, *QUICK)
+    assert result.exit_code == 0, result.output
+    assert "3 alternatives" in result.stderr and result.stdout.count("alternative\n") == 2
+    with Store.open() as store:
+        verified = {entry.key.workload: entry.winner.verified for entry in store.entries()}
+    assert verified == {"gemm_all_reduce": True, "gemm_all_reduce_norm": False, "all_reduce_norm": True}
+    found = gpus.json("model", file, *QUICK)
+    assert len(gpus.gangs) == 1, "what was ruled out is not looked at again"
+    (forward,) = found["forwards"]
+    assert {call["workload"]: call["taken"] for call in forward["calls"]} == {
+        name: not verified for name, verified in verified.items()
+    }
+    told, rest = forward["predicted"], forward["predicted"]["without_communication"]
+    assert (told["before"] - rest, told["after"] - rest) == pytest.approx((3 * 46, 3 * 37))
+    assert found["not_searched"] == []
+
+
+def test_what_is_called_alone_is_searched_beside_its_alternatives(gpus: Bench, tmp_path: Path) -> None:
+    gpus.hook = saving
+    file = Path(a_place(tmp_path))
+    alone = "  - {workload: gemm-all-reduce, m: 16, n: 4096, k: 4096, world_size: 2}"
+    file.write_text(file.read_text().replace("problems: [", "problems: [" + alone.strip(" -") + ", "))
+    assert gpus.tune("model", str(file), *QUICK).exit_code == 0
+    with Store.open() as store:
+        assert {entry.key.workload for entry in store.entries() if not entry.winner.verified} == {
+            "gemm_all_reduce", "gemm_all_reduce_norm",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("after", [1, 12])
+def test_interrupted_among_alternatives_it_continues(gpus: Bench, tmp_path: Path, after: int) -> None:
+    gpus.hook = saving
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", after)
+    assert gpus.tune("model", a_place(tmp_path), *QUICK).exit_code == 130
+    gpus.prepare = lambda gang: None
+    assert gpus.tune("model", a_place(tmp_path), *QUICK).exit_code == 0
+    assert gpus.tune("model", a_place(tmp_path), *QUICK).exit_code == 0 and len(gpus.gangs) == 2
+
+
+def test_a_short_budget_is_not_spent_on_alternatives(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    clock = SimpleNamespace(monotonic=itertools.count(0, 4).__next__)  # each takes four seconds
+    monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
+    gpus.hook = saving
+    file = a_place(tmp_path)
+    found = gpus.json("model", file, "--effort", "quick", "--budget", "14s", "--trials", "3")
+    with Store.open() as store:
+        verified = [entry.winner.verified for entry in store.entries()]
+    assert sorted(verified) == [False, True, True] and found["not_searched"] == []
+    assert all(call["entry"] is not None for call in found["forwards"][0]["calls"]), "the last one in the end"
+
+
+def test_alternatives_that_fail_are_named_and_the_others_count(gpus: Bench, tmp_path: Path) -> None:
+    def failing(gang: FakeGang, config: Config, seed: int, plan: Any) -> Evaluation:
+        if gang.problems[-1].workload == "gemm_all_reduce_norm":
+            return Evaluation(Outcome.CRASHED, "rank 1 died in phase compile: SIGSEGV")
+        return saving(gang, config, seed, plan)
+
+    gpus.hook = failing
+    result = gpus.tune("model", a_place(tmp_path), *QUICK, "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert [each["workload"] for each in found["failed"]] == ["gemm_all_reduce_norm"]
+    taken = [call["workload"] for call in found["forwards"][0]["calls"] if call["taken"]]
+    assert taken == ["all_reduce_norm"], "5 of 26 µs; and the GEMM is done in any case"
+    told = found["forwards"][0]["predicted"]
+    assert told["before"] - told["after"] == pytest.approx(3 * 5)
+
+
+def test_a_list_of_ranges_can_be_made_a_list_again(laptop: Bench, tmp_path: Path) -> None:
+    file = Path(written(tmp_path, "{workload: gemm-all-reduce, m: 1..64, n: 64, k: 64, world_size: 2}"))
+    for _ in range(2):
+        before = {each.problem: (each.calls, each.search) for each in parse_list(file.read_text())}
+        result = laptop.tune("model", str(file), "--list")
+        assert result.exit_code == 0, result.output
+        file.write_text(result.stdout)
+        assert {each.problem: (each.calls, each.search) for each in parse_list(file.read_text())} == before
+    never = written(tmp_path, ENTRY % (16, 0))
+    assert "calls: 0" in laptop.tune("model", never, "--predict", "--device", "H100").stderr
+
+
+def test_places_are_kept_in_a_list_made_from_a_list(gpus: Bench, tmp_path: Path) -> None:
+    file = a_place(tmp_path)
+    made = gpus.tune("model", file, "--list", "--budget", "1m")
+    assert made.exit_code == 0
+    again = [(each.problem, each.place, each.way, each.calls) for each in parse_list(made.stdout)]
+    assert again == [(each.problem, each.place, each.way, each.calls) for each in parse_list(Path(file).read_text())]

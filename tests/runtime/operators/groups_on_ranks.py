@@ -252,6 +252,6 @@ def _opened(url: str) -> list[int]:
     counts = []
     for _ in range(2):
         symm_mem.fused_matmul_reduce_scatter(a, b, "sum", 0, dist.group.WORLD)
-        counts.append(len(symm_mem._OPENED))
+        counts.append(len(symm_mem.fused._OPENED))
     symm_mem.close()
-    return [*counts, len(symm_mem._OPENED)]
+    return [*counts, len(symm_mem.fused._OPENED)]

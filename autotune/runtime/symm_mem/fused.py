@@ -1,12 +1,4 @@
-"""``torch.ops.symm_mem``'s fused operators by our kernels: the same arguments in the same order, the same results.
-
-    from autotune import symm_mem
-    _, (c,) = symm_mem.fused_all_gather_matmul(a, [b], gather_dim=0, group_name=group.group_name, return_A=False)
-
-A group is given by its name, by itself, or as a dimension of a mesh. The context is the oldest one that is open for its
-ranks; if there is none, the first call opens one and keeps it until ``close``. Where torch raises ValueError, these
-raise InvalidProblem.
-"""
+"""The four operators, each with torch's arguments in torch's order."""
 
 from __future__ import annotations
 
@@ -50,21 +42,36 @@ def fused_all_gather_matmul(
     """``A`` gathered along ``gather_dim``, with ``return_A``, and its products with all ``Bs``. Collective.
 
     One B is ``all_gather_gemm``, and so are several that lie ``side_by_side``, whose products are then views of one
-    result. So are others where a gradient is needed: they are copied side by side in each call. Otherwise the library
-    gathers A once and multiplies.
+    result. So are others where a gradient is needed: they are copied side by side in each call. Otherwise the first B's
+    kernel gathers A, and the library multiplies it with the others.
+    """
+    return gather_and_multiply(A, Bs, gather_dim, group_name, return_A=return_A, as_one=True)
+
+
+def gather_and_multiply(
+    A: torch.Tensor, Bs: Sequence[torch.Tensor], gather_dim: int, group_name: Any, *, return_A: bool = True,
+    as_one: bool = False,
+) -> tuple[torch.Tensor | None, list[torch.Tensor]]:  # fmt: skip
+    """``fused_all_gather_matmul``; without ``as_one`` Bs are several wherever they lie, which may be elsewhere on
+    another rank.
     """
     context: Context = context_of(group_name)
     try:
         dim = dimension("gather_dim", gather_dim, A)
-        b = _as_one(A, Bs)
+        b = _as_one(A, Bs) if as_one or len(Bs) == 1 else None
         if b is not None:
             whole, product = _gather_gemm(context, A, b, dim, return_A)
             return whole, [product] if len(Bs) == 1 else list(product.split([each.shape[1] for each in Bs], -1))
-        if not (torch.compiler.is_compiling() or dispatched()):  # elsewhere Bs may lie side by side, or need a gradient
-            context.agree_once("fused_all_gather_matmul", "by the library", *A.shape, *(b.shape for b in Bs))
-        folding = gathered(A, dim, context.heap.world_size)
-        rows = _all_gather(context, A, dim)
-        return folding.unfolded(rows) if return_A else None, [folding.unfolded(torch.matmul(rows, b)) for b in Bs]
+        if not Bs:
+            raise InvalidProblem("Bs is empty: give one B at least")
+        if as_one and not (torch.compiler.is_compiling() or dispatched()):  # they may lie side by side on another rank
+            context.agree_once("fused_all_gather_matmul", "apart", *A.shape, *(b.shape for b in Bs))
+        whole, first = _gather_gemm(context, A, Bs[0], dim, True)
+        assert whole is not None
+        # The matrix of the whole A, without a copy: its rows are in the order of the dimension that was gathered.
+        rows = whole.movedim(0 if dim == A.dim() - 1 else dim, 0).flatten(0, -2)
+        unfolded = gathered(A, dim, context.heap.world_size).unfolded
+        return whole if return_A else None, [first, *(unfolded(torch.matmul(rows, b)) for b in Bs[1:])]
     except Exception as error:  # whatever it is: the other ranks wait
         _tell(context, error)
         raise
@@ -166,7 +173,7 @@ def _tell(context: Context, error: Exception) -> None:
 
 
 def _as_one(A: torch.Tensor, Bs: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The B of a call of the kernels; None where the library gathers A for several, which has no backward."""
+    """The B of a call of the kernels; None for several, of which the library multiplies all but the first."""
     if len(Bs) == 1:
         return Bs[0]
     if len(Bs) > 1 and not torch.compiler.is_compiling() and not needs_gradient(Bs) and lie_side_by_side(Bs):
