@@ -58,7 +58,9 @@ def table(of: Table) -> str:
 def _lead(study: Study) -> str:
     parts = [f"# {markdown(f'{dashed(study.key.workload)}: {asked_text(study.key, study.problem)}')}"]
     parts.append(f"**{markdown(lead.verdict(study))}**")
-    parts += [markdown(text) for text in (" · ".join(lead.facts(study)), lead.circumstances(study)) if text]
+    claim = lead.claim(study)
+    parts += [markdown(f"{claim}.")] if claim else []
+    parts.append(markdown(" ".join(filter(None, [lead.circumstances(study), lead.tried(study)]))))
     parts += [f"> {markdown(note)}" for note in lead.notes(study)]
     parts += [markdown(words)] if (words := lead.words(study)) else []
     parts += [f"```{LANGUAGES[name]}\n{text}\n```" for name, text in study.copies.items()]

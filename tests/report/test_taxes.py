@@ -116,11 +116,6 @@ def test_the_tables_say_it_too(taxed: Study) -> None:
     json.dumps(taxed.to_dict())
 
 
-def test_without_them_the_finals_tell_what_they_can(taxed: Study) -> None:
-    found = view_of.view(dataclasses.replace(taxed, ladder=None))
-    assert found is not None and not found.charts and found.tables[0].header[-1] == "how it was found"
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 99}', '{"format": 2, "rounds": 5}'])
 def test_damaged_ones_are_a_note_and_no_traceback(tmp_path: Path, text: str) -> None:
     study = study_of(tmp_path / "cache.db", text)

@@ -22,30 +22,31 @@ ENDS = (
 
 
 def view(study: Study) -> View | None:
-    """None where nothing varied."""
-    if not study.knobs:
-        return None
+    """None without importances: what each value cost is no more than other views have."""
     ranked = by_importance(study)
-    charts = []
-    if ranked:
-        label = f"Importance: {', '.join(f'{shown(k.name)} {k.importance:.2f}' for k in ranked[:3])} …"
-        charts.append(Chart("importance", label, options(study), 70 + 24 * len(ranked)))
-    text = EXPLAINED if ranked else "What each value cost, as far as it was measured."
-    return View("importance", "What matters", text, charts, [table(study)], [shown(note) for note in study.knob_notes])
+    if not ranked:
+        return None
+    label = f"Importance: {', '.join(f'{shown(k.name)} {k.importance:.2f}' for k in ranked[:3])} …"
+    chart = Chart("importance", label, options(study), 70 + 24 * len(ranked))
+    notes = [shown(note) for note in study.knob_notes]
+    return View("importance", "What matters", EXPLAINED, [chart], [table(study)], notes)
 
 
 def ends(study: Study) -> View | None:
     """The best and the worst value of each dimension, for a text; the web page and JSON have them all."""
-    ranked = sorted(study.knobs, key=lambda knob: -(knob.importance or 0.0))
+    has_importance = bool(by_importance(study))
     rows = []
-    for knob in ranked:
+    for knob in sorted(study.knobs, key=lambda knob: -(knob.importance or 0.0)):
         values = sorted(knob.reached, key=lambda each: each.relative)
         told = [f"{plain(each.value)}: {each.relative:.2f} ({each.configs})" for each in (values[0], values[-1])]
-        rows.append([knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", *told])
+        importance = ["" if knob.importance is None else f"{knob.importance:.2f}"] if has_importance else []
+        rows.append([knob.name, *importance, *told])
     if not rows:
         return None
-    table = Table(["dimension", "importance", "best", "worst"], rows, "lr")
-    return View("importance", "What matters", f"{ENDS} {EXPLAINED}", tables=[table], notes=study.knob_notes)
+    header = ["dimension", *(["importance"] if has_importance else []), "best", "worst"]
+    text = f"{ENDS} {EXPLAINED}" if has_importance else ENDS
+    table = Table(header, rows, "lr" if has_importance else "")
+    return View("importance", "What matters", text, tables=[table], notes=study.knob_notes if has_importance else ())
 
 
 def by_importance(study: Study) -> list[Knob]:
