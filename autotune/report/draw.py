@@ -66,7 +66,7 @@ def base(**parts: Any) -> Option:
 
 def names_axis(data: Sequence[str | Option], overflow: str = "truncate") -> Option:
     """An axis of names, the first at the top; long ones are cut, or take two lines."""
-    label = {"width": NAME_WIDTH, "overflow": overflow}
+    label = {"width": NAME_WIDTH, "overflow": overflow, "lineHeight": 13}
     return {"type": "category", "data": list(data), "inverse": True, "axisTick": {"show": False}, "axisLabel": label}
 
 

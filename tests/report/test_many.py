@@ -20,10 +20,11 @@ def studies(study: Study) -> list[Study]:
     return [*first, of_size(study, 64, k=1024), of_size(study, 4096, k=1024, push=100.0, pull=60.0)]
 
 
-def test_problems_of_one_size_are_no_field(study: Study, only_failed: Study) -> None:
-    assert gaps.fields_of([of_size(study, 64), of_size(study, 64, dtype="fp16"), only_failed]) == []
-    other = of_size(study, 64)
-    assert gaps.fields_of([study, won(other, dataclasses.replace(other.key, device="other"))]) == [], "two machines"
+def test_problems_of_one_size_and_two_machines_lack_nothing(study: Study, only_failed: Study) -> None:
+    assert gaps.view([of_size(study, 64), of_size(study, 64, dtype="fp16"), only_failed], []) is None
+    here = [of_size(study, 64), of_size(study, 256)]
+    there = [won(each, dataclasses.replace(each.key, device="other")) for each in (*here, of_size(study, 512))]
+    assert gaps.view([*here, *there], []) is None
 
 
 def test_missing_sizes_come_with_their_command(studies: list[Study]) -> None:

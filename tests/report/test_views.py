@@ -147,26 +147,19 @@ def test_parallel_axes_are_of_one_mode_and_end_with_the_latency(study: Study) ->
     assert found is not None and [chart.tab for chart in found.charts] == [mode_name(study.key, m) for m in modes]
 
 
-def test_the_winners_mode_is_shown_first(study: Study) -> None:
-    mode = slices.sliced(study)[-1]
+def test_slices_are_of_the_winners_mode_and_those_without_effect_are_folded(study: Study) -> None:
+    assert slices.view(study) is None, "three configs of its mode"
+    mode = parallel.shown_modes(study)[0]
     config = min(study.of_mode(mode), key=study.microseconds)
     other = won(study, config=config)
-    assert slices.sliced(other)[0] == parallel.shown_modes(other)[0] == mode
-
-
-def test_slices_have_a_dot_for_each_config_and_those_without_effect_are_folded(study: Study) -> None:
-    mode = slices.sliced(study)[0]
-    config = min(study.of_mode(mode), key=study.microseconds)
-    option = slices.options(won(study, config=config), mode, "num_stages")
+    option = slices.options(other, mode, "num_stages")
     assert option["xAxis"]["data"] == sorted(option["xAxis"]["data"], key=int)
     dots, winner = option["series"][1]["data"], option["series"][2]["data"]
     assert len(dots) == len(study.of_mode(mode))
     assert winner[0]["value"][1] == pytest.approx(study.microseconds(config), abs=1e-3)
-    found = slices.view(study)
-    assert found is not None
-    folded = [chart.folded for chart in found.charts if chart.tab == found.charts[0].tab]
-    effects = [effect for _, effect in slices.effects(study, mode)]
-    assert folded == [effect < steps.SMALL for effect in effects] and effects == sorted(effects, reverse=True)
+    found, effects = slices.view(other), [effect for _, effect in slices.effects(other, mode)]
+    assert found is not None and effects == sorted(effects, reverse=True)
+    assert [chart.folded for chart in found.charts] == [effect < steps.SMALL for effect in effects]
 
 
 def test_small_steps_are_named_and_not_drawn(study: Study) -> None:

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from autotune.db import StudyRecord
 from autotune.report.view import Table, View
-from autotune.results.crossover import sizes_of
+from autotune.results.crossover import families
 from autotune.results.figures import asked_text, dashed, options_text, problem_text, regime_options
 from autotune.results.order import fields_in_order
 from autotune.results.result import why_stale
 from autotune.results.study import Study
 
 TEXT = "Seen from the machine and the versions that made this page."
-
-
-@dataclass(frozen=True)
-class Line:
-    """Problems that differ in one size alone."""
-
-    name: str
-    problem: dict[str, object]
-    sizes: set[int]
-
-
-@dataclass(frozen=True)
-class Field:
-    """All studies of a workload on one machine, in one regime."""
-
-    first: Study
-    size: str
-    """The size in which the problems differ most."""
-    lines: list[Line]
-
-    @property
-    def sizes(self) -> list[int]:
-        return sorted({size for line in self.lines for size in line.sizes})
 
 
 def view(studies: Sequence[Study], unfinished: Sequence[StudyRecord]) -> View | None:
@@ -58,19 +32,26 @@ def _stale(studies: Sequence[Study]) -> Table:
 
 
 def _missing(studies: Sequence[Study]) -> Table:
-    rows = [row for field in fields_of(studies) for row in _missing_in(field)]
+    """Sizes that one family of problems has, and another of the same workload, machine and regime has not."""
+    groups: dict[tuple[object, ...], list[dict[int, Study]]] = defaultdict(list)
+    for name, members in families(studies, least=1):
+        key = members[0][1].key
+        machine = (key.world_size, key.device, key.arch, key.interconnect)
+        groups[name, key.workload, machine, key.regime].append(dict(members))
+    rows = [row for (name, *_), group in groups.items() for row in _missing_in(str(name), group)]
     return Table(["workload", "missing", "tune it"], rows, "lll", "Sizes that other problems of the workload have")
 
 
-def _missing_in(field: Field) -> list[list[str]]:
+def _missing_in(name: str, group: Sequence[Mapping[int, Study]]) -> list[list[str]]:
+    sizes, firsts = sorted(set().union(*group)), [next(iter(members.values())) for members in group]
     rows = []
-    for line in field.lines:
-        for size in field.sizes:
-            if size not in line.sizes and len(line.sizes) > 1:
-                told = f"{field.size}={size} of {line.name}"
-                problem = {**line.problem, field.size: size}
-                command = f"{field.first.command} {options_text(problem)}{regime_options(field.first.regime)}"
-                rows.append([field.first.title, told, command if field.first.command else "in its program"])
+    for members, first in zip(group, firsts, strict=True):
+        rest = {field: value for field, value in first.problem.items()
+                if field != name and any(each.problem.get(field) != value for each in firsts)}  # fmt: skip
+        for size in [size for size in sizes if size not in members and len(members) > 1]:
+            command = f"{first.command} {options_text({**first.problem, name: size})}{regime_options(first.regime)}"
+            told = f"{name}={size} of {problem_text(rest)}"
+            rows.append([first.title, told, command if first.command else "in its program"])
     return rows
 
 
@@ -81,33 +62,3 @@ def _unfinished(records: Sequence[StudyRecord]) -> Table:
         rows.append([dashed(record.key.workload), problem, f"{record.created_at:%Y-%m-%d %H:%M} UTC"])
     caption = "Unfinished: the same tune command goes on"
     return Table(["workload", "problem", "begun"], rows, "lll", caption)
-
-
-def fields_of(studies: Iterable[Study]) -> list[Field]:
-    """Finished studies of several sizes, by workload, machine and regime; of equal problems the first."""
-    groups: dict[tuple[Any, ...], list[Study]] = defaultdict(list)
-    for study in studies:
-        if study.result is not None:
-            key = study.key
-            machine = (key.world_size, key.device, key.arch, key.interconnect)
-            groups[key.workload, machine, key.regime].append(study)
-    found: list[Field] = []
-    for group in groups.values():
-        values = {name: {study.problem.get(name) for study in group} for name in sizes_of(group[0].problem)}
-        size = max(values, key=lambda name: len(values[name]), default="")
-        if size and len(values[size]) > 1:
-            found.append(_field(size, group))
-    return found
-
-
-def _field(size: str, group: Sequence[Study]) -> Field:
-    names = list(dict.fromkeys(name for study in group for name in study.problem if name not in (size, "world_size")))
-    differing = [name for name in names if len({json.dumps(study.problem.get(name)) for study in group}) > 1]
-    lines: dict[str, Line] = {}
-    for study in group:
-        at = sizes_of(study.problem).get(size)
-        if at is not None:
-            rest = {name: study.problem[name] for name in differing if name in study.problem}
-            told = problem_text(rest)
-            lines.setdefault(told, Line(told, study.problem, set())).sizes.add(at)
-    return Field(group[0], size, list(lines.values()))

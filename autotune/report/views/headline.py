@@ -68,8 +68,8 @@ def _explained(report: Result) -> str:
 
 
 def _hidden(limit: Limit) -> str:
-    """The overlap efficiency in words; empty where the winner hides nothing."""
-    if limit.efficiency is None or limit.efficiency <= 0:
+    """The overlap efficiency in words; empty where the winner hides nothing, or more than there is."""
+    if limit.efficiency is None or not 0 < limit.efficiency <= 1:
         return ""
     return f"; of what the fastest baseline takes beyond that, the winner saves {100 * limit.efficiency:.0f} %"
 

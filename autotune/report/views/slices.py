@@ -11,37 +11,30 @@ from autotune.report.draw import COLOURS, GREY, WINNER, shown
 from autotune.report.view import Chart, Option, Table, View
 from autotune.report.views.steps import SMALL
 from autotune.results.figures import microseconds
-from autotune.results.library import mode_name
 from autotune.results.study import Study, mode_of
 
 FEWEST_IN_A_BOX = 5
 """Configs with a value, below which quartiles would say nothing: the dots stand alone."""
 
 FEWEST_SLICED = 8
-"""Measured configs of a mode, below which its dimensions say nothing that is not in its few configs."""
-
-CLOSE = 1.25
-"""Another mode is sliced too if its best takes less than so many times the winner."""
+"""Measured configs of the winner's mode, below which its dimensions say nothing that is not in its few configs."""
 
 
 def view(study: Study) -> View | None:
-    """None where nothing varied within a mode of which enough was measured."""
-    modes = sliced(study)
-    charts: list[Chart] = []
-    for mode in modes:
-        tab = mode_name(study.key, mode)
-        for name, effect in effects(study, mode):
-            label, option = f"Latency by {shown(name)} in mode {tab}.", options(study, mode, name)
-            place, folded = f"slice-{len(charts)}", effect < SMALL
-            charts.append(Chart(place, label, option, 230, small=True, tab=tab, folded=folded))
-    if not charts:
+    """None where too little of the winner's mode was measured."""
+    mode = mode_of(study.winner) if study.winner is not None else ""
+    if len(study.of_mode(mode)) < FEWEST_SLICED:
         return None
-    text = "One dot is one measured config; boxes are quartiles, where there are five or more. "
-    if study.winner is not None and mode_of(study.winner) in modes:
-        text += f"The orange dot is the {'winner' if study.result else 'fastest so far'}. "
-    text += "Other dimensions vary freely here, so that a difference may be theirs."
+    charts = [
+        Chart(f"slice-{place}", f"Latency by {shown(name)}.", options(study, mode, name), 230, small=True,
+              folded=effect < SMALL)
+        for place, (name, effect) in enumerate(effects(study, mode))
+    ]  # fmt: skip
+    text = f"One dot is one measured config of the {'winner' if study.result else 'fastest so far'}'s mode, which is "
+    text += "the orange one; boxes are quartiles, where there are five or more. Other dimensions vary freely here, so "
+    text += "that a difference may be theirs."
     fold = f"Dimensions whose best values differ by less than {100 * SMALL:.0f} %"
-    return View("slices", "One dimension at a time", text, charts, [table(study, mode) for mode in modes], fold=fold)
+    return View("slices", "One dimension at a time", text, charts, [table(study, mode)], fold=fold)
 
 
 def effects(study: Study, mode: str) -> list[tuple[str, float]]:
@@ -54,20 +47,6 @@ def effects(study: Study, mode: str) -> list[tuple[str, float]]:
                 best[config[name]] = min(latency, best.get(config[name], math.inf))
         found.append((name, max(best.values()) / min(best.values()) - 1))
     return sorted(found, key=lambda each: -each[1])
-
-
-def sliced(study: Study) -> list[str]:
-    """The winner's mode, and the best other one that comes close, of which enough was measured."""
-    if study.winner is None or not study.measured:
-        return []
-    own = mode_of(study.winner)
-    best: dict[str, float] = {}
-    for config in study.measured:
-        mode = mode_of(config)
-        best[mode] = min(best.get(mode, math.inf), study.microseconds(config))
-    limit = CLOSE * min(best.values())
-    ranked = sorted((mode for mode in best if mode == own or best[mode] < limit), key=lambda m: (m != own, best[m]))
-    return [mode for mode in ranked if len(study.of_mode(mode)) >= FEWEST_SLICED][:2]
 
 
 def options(study: Study, mode: str, name: str) -> Option:

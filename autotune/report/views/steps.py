@@ -16,10 +16,7 @@ from autotune.text import counted
 SMALL = 0.01
 """A difference below this is not drawn, like one within the noise."""
 
-EXPLAINED = (
-    "Each bar is a config that differs from the winner in one dimension, by one step: how much longer it took in the "
-    "search."
-)
+EXPLAINED = "Each bar is a config that differs in one dimension, by one step: how much longer it took in the search."
 
 
 @dataclass(frozen=True)
@@ -50,11 +47,12 @@ def view(study: Study) -> View | None:
         return None
     drawn = [step for step in steps if not step.is_small]
     small = [_step_name(study, step) for step in steps if step.is_small]
-    text = f"{EXPLAINED} " if drawn else "Configs that differ from the winner in one dimension, by one step. "
+    text = f"{EXPLAINED} " if drawn else ""
     text += f"Within {100 * SMALL:.0f} % or the noise: {', '.join(small)}." if small else ""
     label = f"{counted(len(drawn), 'neighbour')} of the winner, by how much longer they take."
     charts = [Chart("steps", label, options(study, drawn), 50 + 24 * len(drawn))] if drawn else []
-    return View("steps", "One step from the winner", text.strip(), charts, [table(study, steps)])
+    title = f"One step from the {'winner' if study.result else 'fastest so far'}"
+    return View("steps", title, text.strip(), charts, [table(study, steps)])
 
 
 def neighbours(study: Study) -> list[Step]:
