@@ -132,7 +132,7 @@ def section(view: View) -> str:
     if charts and tables:
         keep = ' class="keep"' if view.name in UNFOLDED else ""
         tables = f"<details open{keep}><summary>As a table</summary>{tables}</details>"
-    drawn = "" if tables else ' class="drawn"'
+    drawn = "" if tables or not charts else ' class="with-script"'
     text = f"<p>{_text(view.text)}</p>" if view.text else ""
     return (
         f'<section id="{escape(view.name)}"{drawn}><h2>{_text(view.title)}</h2>{text}{hint}{switch}{charts}'

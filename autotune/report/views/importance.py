@@ -10,8 +10,8 @@ from autotune.results.knobs import Knob
 from autotune.results.study import Study
 
 EXPLAINED = (
-    "Importance is Optuna's PED-ANOVA: how much a dimension separates the best tenth from the rest. "
-    "Dimensions that never varied are not here. A dimension that only some modes have counts within them."
+    "Importance: how much a dimension separates the best tenth of the configs from the rest; all of it adds up to 1 "
+    "(Optuna's PED-ANOVA). A dimension that only some modes have counts within them."
 )
 
 
@@ -21,13 +21,18 @@ ENDS = (
 )
 
 
+LEAST = 0.005
+"""Importance below which a dimension is not drawn."""
+
+
 def view(study: Study) -> View | None:
     """None without importances: what each value cost is no more than other views have."""
     ranked = by_importance(study)
     if not ranked:
         return None
     label = f"Importance: {', '.join(f'{shown(k.name)} {k.importance:.2f}' for k in ranked[:3])} …"
-    chart = Chart("importance", label, options(study), 70 + 24 * len(ranked))
+    option = options(study)
+    chart = Chart("importance", label, option, 60 + 24 * len(option["series"][0]["data"]))
     notes = [shown(note) for note in study.knob_notes]
     return View("importance", "What matters", EXPLAINED, [chart], [table(study)], notes)
 
@@ -55,7 +60,7 @@ def by_importance(study: Study) -> list[Knob]:
 
 
 def options(study: Study) -> Option:
-    ranked = by_importance(study)
+    ranked = [knob for knob in by_importance(study) if knob.importance and knob.importance >= LEAST]
     data = [
         {"value": round(knob.importance or 0.0, 4), "name": f"{shown(knob.name)}: {shown(knob.help)}",
          "label": {"formatter": f"{knob.importance:.2f}"}}

@@ -16,7 +16,7 @@ from autotune.text import counted
 SMALL = 0.01
 """A difference below this is not drawn, like one within the noise."""
 
-EXPLAINED = "Each bar is a config that differs in one dimension, by one step: how much longer it took in the search."
+EXPLAINED = "Configs that differ in one dimension, by one step, and how much longer they took in the search."
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,11 @@ def view(study: Study) -> View | None:
         return None
     drawn = [step for step in steps if not step.is_small]
     small = [_step_name(study, step) for step in steps if step.is_small]
-    text = f"{EXPLAINED} " if drawn else ""
-    text += f"Within {100 * SMALL:.0f} % or the noise: {', '.join(small)}." if small else ""
+    text = EXPLAINED + (f" Within {100 * SMALL:.0f} % or the noise: {', '.join(small)}." if small else "")
     label = f"{counted(len(drawn), 'neighbour')} of the winner, by how much longer they take."
     charts = [Chart("steps", label, options(study, drawn), 50 + 24 * len(drawn))] if drawn else []
     title = f"One step from the {'winner' if study.result else 'fastest so far'}"
-    return View("steps", title, text.strip(), charts, [table(study, steps)])
+    return View("steps", title, text, charts, [table(study, steps)])
 
 
 def neighbours(study: Study) -> list[Step]:

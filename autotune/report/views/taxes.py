@@ -90,7 +90,7 @@ def responses(doses: Mapping[str, Doses], name: str, size: float, *, diagonal: b
         series.append({"type": "line", "name": letter, "data": data, "symbolSize": 6, "color": colour})
     if diagonal:
         most = max(dose for by_dose in doses.values() for dose in by_dose) / size
-        series.append({"type": "line", "name": "all", "data": [[0, 0], [most, most]], "symbol": "none",
+        series.append({"type": "line", "name": "all passed on", "data": [[0, 0], [most, most]], "symbol": "none",
                        "color": GREY, "lineStyle": {"type": "dashed", "width": 1}, "silent": True})  # fmt: skip
     return draw.base(
         legend=draw.legend(),
