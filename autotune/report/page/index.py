@@ -40,12 +40,12 @@ def _kicker(studies: Sequence[Study]) -> str:
 
 def _title(studies: Sequence[Study]) -> str:
     """The span of the speedups; their count where there are none."""
-    speedups = [found for study in studies if (found := _speedup(study)) is not None]
+    speedups = {study.key: found for study in studies if (found := _speedup(study)) is not None}
     if not speedups:
         tuned = sum(study.result is not None for study in studies)
         return counted(tuned, "tuned problem") if tuned else counted(len(studies), "unfinished problem")
-    called = dict.fromkeys(each for study in studies for each in libraries(study.key))
-    return f"{_span(speedups)} times as fast as {' + '.join(called) or 'the fastest baseline'}"
+    called = dict.fromkeys(each for key in speedups for each in libraries(key) or ("the fastest baseline",))
+    return f"{_span(list(speedups.values()))} times as fast as {' + '.join(called)}"
 
 
 def _lead(studies: Sequence[Study]) -> str:

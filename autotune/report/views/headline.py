@@ -9,7 +9,7 @@ from autotune.outcome import Latency, Regime
 from autotune.report import draw
 from autotune.report.draw import COLOURS, GREY, WINNER, shown
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import has_rounds, latency_text, microseconds, ratio, relative_error, resource_text
+from autotune.results.figures import Ratio, has_rounds, latency_text, microseconds, ratio, relative_error, resource_text
 from autotune.results.library import GRAPH, baseline_name, libraries
 from autotune.results.regimes import overhead_text, title_of
 from autotune.results.result import Limit, Result
@@ -50,7 +50,7 @@ def view(study: Study) -> View | None:
     rows = bars(report)
     baselines = counted(len(report.speedups), "baseline")
     label = f"Bars: winner {latency_text(report.latency, report.regime)} against {baselines}."
-    chart = Chart("headline", label, options(report), height=70 + 34 * len(rows))
+    chart = Chart("headline", label, options(report), height=80 + 34 * len(rows))
     title = "Against the library" if libraries(report.key) else "Against the baselines"
     notes = [*_elsewhere(report), overhead_text(report.latency)]
     return View("headline", title, _explained(report), [chart], [table(report), *roofline(report)], notes)
@@ -104,7 +104,7 @@ def options(report: Result) -> Option:
         for place, row in enumerate(rows)
     ]
     return draw.base(
-        grid={"left": 8, "right": 90, "top": 30, "bottom": 8},
+        grid={"left": 8, "right": 90, "top": 30, "bottom": 24},
         xAxis=draw.time_axis(min=0),
         yAxis=draw.names_axis(names, overflow="break"),
         series=[bar_series, draw.whiskers(ends)],
@@ -149,14 +149,14 @@ def interval(latency: Latency, regime: Regime) -> tuple[float, float]:
 def table(report: Result) -> Table:
     measured = regimes(report)
     limit = report.limit
-    shares = {_part(part): str(share) for part, share in limit.shares.items()} if limit is not None else {}
+    shares = {_part(part): _plain(share) for part, share in limit.shares.items()} if limit is not None else {}
     rows = []
     for bar in bars(report):
         known = [_text(bar, regime) for regime in measured]
         compared = ""
         if bar.kind == "baseline" and not report.key.is_interpreted:
             found = ratio(bar.latency, report.latency, report.regime)
-            compared = f"{found} times as fast" if found.is_told else found.text
+            compared = f"{_plain(found)} times as fast" if found.is_told else found.text
         if bar.kind == "part":
             share = shares.get(bar.name, f"{bar.latency.median / report.latency.median:.2f}")
             compared = f"{share} of its time"
@@ -182,6 +182,11 @@ def roofline(report: Result) -> list[Table]:
 def _part(name: str) -> str:
     """``GEMM alone``."""
     return f"{'GEMM' if name == 'gemm' else shown(name).replace('_', '-')} alone"
+
+
+def _plain(of: Ratio) -> str:
+    """Without the source of its error, which the text above tells."""
+    return str(of).removesuffix(" (by spread)")
 
 
 def _short(rows: list[Bar], place: int) -> str:

@@ -36,7 +36,7 @@ def _cells(study: Study, *, is_alone: bool) -> list[str]:
         f"{study.key.world_size} × {study.key.device}",
         _winner(study, study.winner) if study.winner is not None else "",
         latency_text(of.latency, of.regime) if of is not None else "unfinished",
-        first.text if first is not None else "",
+        first.text.removesuffix(" (by spread)") if first is not None else "",
         f"{100 * of.limit.share:.0f} %" if of is not None and of.limit is not None else "",
         f"replay of {replayed}" if replayed else f"{moment:%Y-%m-%d %H:%M}" if moment is not None else "",
     ]

@@ -30,9 +30,13 @@ def view(study: Study) -> View | None:
               folded=effect < SMALL)
         for place, (name, effect) in enumerate(effects(study, mode))
     ]  # fmt: skip
-    text = f"One dot is one measured config of the {'winner' if study.result else 'fastest so far'}'s mode, which is "
-    text += "the orange one; boxes are quartiles, where there are five or more. Other dimensions vary freely here, so "
-    text += "that a difference may be theirs."
+    text = (
+        f"One dot is one measured config of this mode; the {'winner' if study.result else 'fastest so far'} is orange. "
+    )
+    text += (
+        "Boxes are quartiles, where there are five or more. Other dimensions vary freely here, so that a difference "
+    )
+    text += "may be theirs."
     fold = f"Dimensions whose best values differ by less than {100 * SMALL:.0f} %"
     return View("slices", "One dimension at a time", text, charts, [table(study, mode)], fold=fold)
 
@@ -76,7 +80,7 @@ def options(study: Study, mode: str, name: str) -> Option:
         series.append({"type": "scatter", "data": [point], "symbolSize": 11, "color": WINNER, "z": 5})
     return draw.base(
         title=draw.heading(shown(name)),
-        grid={"left": 8, "right": 12, "top": 40, "bottom": 16},
+        grid={"left": 8, "right": 12, "top": 40, "bottom": 24},
         xAxis={"type": "category", "data": [shown(value) for value in values], "jitter": 26, "jitterOverlap": True,
                "axisLabel": {"fontSize": 11}},
         yAxis=draw.time_axis(**ends),

@@ -61,7 +61,8 @@ def options(taxes: Taxes) -> Option:
     offsets: list[Option] = [{"value": round(bar.begin / size, 4), **hidden} for bar in rows]
     heights = [_height(bar, size, unit) for bar in rows]
     ends = [
-        (place, *_interval(bar, size), 0, 1, waterfall.number(bar.found, size)) for place, bar in enumerate(rows)
+        (place, *_interval(bar, size), 0, 1, f"{waterfall.number(bar.found, size)} {unit}")
+        for place, bar in enumerate(rows)
     ]  # fmt: skip
     return draw.base(
         grid={"left": 8, "right": 110, "top": 16, "bottom": 24},

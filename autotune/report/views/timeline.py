@@ -83,7 +83,7 @@ def options(traced: Traced, title: str, last: float) -> Option:
     return draw.base(
         title=draw.heading(f"{title}: done after {microseconds(end_of(traced))}", draw.NARROW),
         legend=draw.legend(top=26),
-        grid={"left": 8, "right": 24, "top": 60, "bottom": 16},
+        grid={"left": 8, "right": 24, "top": 60, "bottom": 24},
         xAxis={"type": "value", "min": 0, "max": math.ceil(last / size), "splitNumber": 6,
                "axisLabel": {"formatter": f"{{value}} {unit}", "hideOverlap": True}},
         yAxis={"type": "category", "data": names, "inverse": True, "axisTick": {"show": False},

@@ -76,6 +76,7 @@
           if (each.tagName === "BUTTON") each.setAttribute("aria-pressed", chosen);
           else each.hidden = !chosen;
         }
+        for (const chart of drawn) if (chart.getDom().clientWidth) chart.resize();
       });
     }
   }
