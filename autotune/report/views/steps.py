@@ -49,7 +49,7 @@ def view(study: Study) -> View | None:
     small = [_step_name(study, step) for step in steps if step.is_small]
     text = EXPLAINED + (f" Within {100 * SMALL:.0f} % or the noise: {', '.join(small)}." if small else "")
     label = f"{counted(len(drawn), 'neighbour')} of the winner, by how much longer they take."
-    charts = [Chart("steps", label, options(study, drawn), 50 + 24 * len(drawn))] if drawn else []
+    charts = [Chart("steps", label, options(study, drawn), 40 + 32 * len(drawn))] if drawn else []
     title = f"One step from the {'winner' if study.result else 'fastest so far'}"
     return View("steps", title, text, charts, [table(study, steps)])
 
@@ -87,7 +87,7 @@ def options(study: Study, steps: list[Step]) -> Option:
     return draw.base(
         grid={"left": 8, "right": 110, "top": 8, "bottom": 16},
         xAxis={"type": "value", "axisLabel": {"formatter": "{value} %", "hideOverlap": True}, "splitNumber": 4},
-        yAxis=draw.names_axis(names),
+        yAxis=draw.names_axis(names, overflow="break"),
         series=[{"type": "bar", "data": data, "barMaxWidth": 16}, draw.whiskers(intervals)],
     )
 

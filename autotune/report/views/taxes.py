@@ -18,9 +18,9 @@ from autotune.taxes.result import Doses, Taxes
 TITLE = "What bulk synchrony costs"
 
 EXPLAINED = (
-    "Variants of one call, timed in turns. Each gives one thing up: from the library's kernels, called eagerly on an "
-    "idle GPU, down to the slowest part alone. Grey bars are whole calls; between two of them lies what the thing "
-    "costs, and all of it adds up exactly."
+    "Variants of one call, timed in turns. Each gives one thing up: from the library's kernels one after the other "
+    "(bulk-synchronous, BSP), called eagerly on an idle GPU, down to the slowest part alone. Grey bars are calls; "
+    "between two of them lies what the thing costs, and all of it adds up exactly."
 )
 
 COST = COLOURS[4]
