@@ -75,6 +75,8 @@ def test_a_point_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: 
     }
     (tied,) = [dot for data in dots.values() for dot in data if dot["itemStyle"]["color"] == "transparent"]
     assert tied["value"][0] == 64 and "a tie" in tied["name"]
+    rows = crossover.table("m", points)
+    assert rows.header[0] == "m" and [row[0] for row in rows.rows] == ["64", "256", "1024"]
     line, *_ = option["series"]
     borders = [each["xAxis"] for each in line["markLine"]["data"] if "xAxis" in each]
     assert borders == [each.first for each in ranges(points) if each.source == "range"][1:]

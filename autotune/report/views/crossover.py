@@ -37,9 +37,7 @@ def _view(place: str, name: str, members: Sequence[tuple[int, Study]], here: Stu
     charts = [Chart(place, label, options(name, points, here), 320)] if any(map(speedup_of, points)) else []
     text = ". ".join(told) + ". " + "A hollow point: the next mode is within the noise." * any(p.tied for p in points)
     what = "speedup and winner" if charts else "the winner"
-    title = (
-        f"{what.capitalize()} over {shown(name)}" if here is not None else f"{first.title}: {what} over {shown(name)}"
-    )
+    title = f"{f'{first.title}: {what}' if here is None else what.capitalize()} over {shown(name)}"
     tables = [table(name, points)]
     if first.key.is_kernel or name in free_sizes(first.key):
         tables.append(served(name, points))
@@ -89,8 +87,11 @@ def options(name: str, points: Sequence[Point], here: Study | None = None) -> Op
         series.append(
             {"type": "scatter", "name": mode_name(key, mode), "data": data, "color": colour, "symbolSize": 11}
         )
-    edges = [stretch for stretch in ranges(points) if stretch.source != NEAREST][1:]
-    series[0]["markLine"]["data"] += [_border(stretch) for stretch in edges]
+    for stretch in [each for each in ranges(points) if each.source != NEAREST][1:]:
+        label = {"formatter": str(stretch.first), "position": "end", "color": GREY, "fontSize": 11}
+        told = f"from {stretch.first} on: {mode_name(key, stretch.mode)}"
+        border = {"xAxis": stretch.first, "name": told, "label": label, "lineStyle": {"color": GREY, "type": "dotted"}}
+        series[0]["markLine"]["data"].append(border)
     least = min([1.0, *(low for _, low, _ in ends)])
     return draw.base(
         grid={"left": 8, "right": 24, "top": 44, "bottom": 36},
@@ -112,21 +113,12 @@ def _drawn(name: str, of: Point, ratio: Ratio, colour: str, here: Study | None) 
     return {"value": [of.size, round(ratio.value, 4)], "name": told, "itemStyle": style, "symbolSize": size}
 
 
-def _border(of: Range) -> Option:
-    """The border before a stretch, as a line with the first size of it."""
-    return {
-        "xAxis": of.first, "name": f"from {of.first} on: {mode_name(of.points[0].result.key, of.mode)}",
-        "lineStyle": {"color": GREY, "type": "dotted"},
-        "label": {"formatter": str(of.first), "position": "end", "color": GREY, "fontSize": 11},
-    }  # fmt: skip
-
-
 def table(name: str, points: Sequence[Point]) -> Table:
     rows = []
     for each in points:
         first = each.result.speedups[0] if each.result.speedups else None
-        name = baseline_name(each.result.key, first.baseline) if first is not None else ""
-        compared = [first.text if first is not None else "", name]
+        over = baseline_name(each.result.key, first.baseline) if first is not None else ""
+        compared = [first.text if first is not None else "", over]
         latency = latency_text(each.result.latency, each.result.regime)
         how = "verifying" if each.result.winner.verified else "search"
         rows.append([str(each.size), how, each.mode, latency, *compared, margin_text(each)])

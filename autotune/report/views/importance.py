@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.report import draw
 from autotune.report.draw import COLOURS, shown
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import microseconds, plain
+from autotune.results.figures import plain
 from autotune.results.knobs import Knob
 from autotune.results.study import Study
 
@@ -17,7 +19,7 @@ EXPLAINED = (
 
 ENDS = (
     "The best and the worst value of each dimension: the best latency of any config with it, over the best with any "
-    "value, and in brackets the number of such configs; --format html or json has every value."
+    "value, and in brackets the number of such configs; --format json has every value."
 )
 
 
@@ -27,29 +29,28 @@ LEAST = 0.005
 
 def view(study: Study) -> View | None:
     """None without importances: what each value cost is no more than other views have."""
-    ranked = by_importance(study)
-    if not ranked:
+    found, ranked = ends(study), by_importance(study)
+    if found is None or not ranked:
         return None
     label = f"Importance: {', '.join(f'{shown(k.name)} {k.importance:.2f}' for k in ranked[:3])} …"
     option = options(study)
     chart = Chart("importance", label, option, 60 + 24 * len(option["series"][0]["data"]))
-    notes = [shown(note) for note in study.knob_notes]
-    return View("importance", "What matters", EXPLAINED, [chart], [table(study)], notes)
+    return replace(found, charts=[chart])
 
 
 def ends(study: Study) -> View | None:
-    """The best and the worst value of each dimension, for a text; the web page and JSON have them all."""
+    """The best and the worst value of each dimension; JSON has them all."""
     has_importance = bool(by_importance(study))
     rows = []
     for knob in sorted(study.knobs, key=lambda knob: -(knob.importance or 0.0)):
         values = sorted(knob.reached, key=lambda each: each.relative)
         told = [f"{plain(each.value)}: {each.relative:.2f} ({each.configs})" for each in (values[0], values[-1])]
         importance = ["" if knob.importance is None else f"{knob.importance:.2f}"] if has_importance else []
-        rows.append([knob.name, *importance, *told])
+        rows.append([shown(knob.name), *importance, *told])
     if not rows:
         return None
     header = ["dimension", *(["importance"] if has_importance else []), "best", "worst"]
-    text = f"{ENDS} {EXPLAINED}" if has_importance else ENDS
+    text = f"{EXPLAINED} {ENDS}" if has_importance else ENDS
     table = Table(header, rows, "lr" if has_importance else "")
     return View("importance", "What matters", text, tables=[table], notes=study.knob_notes if has_importance else ())
 
@@ -73,16 +74,3 @@ def options(study: Study) -> Option:
         series=[{"type": "bar", "data": data, "color": COLOURS[0], "barMaxWidth": 14,
                  "label": {"show": True, "position": "right", "fontSize": 11}}],
     )  # fmt: skip
-
-
-def table(study: Study) -> Table:
-    """The best latency of any config with a value, for each value."""
-    rows = []
-    for knob in study.knobs:
-        importance = "" if knob.importance is None else f"{knob.importance:.2f}"
-        for reached in knob.reached:
-            best = microseconds(reached.best)
-            rows.append([shown(knob.name), importance, shown(reached.value), best, f"{reached.relative:.2f}",
-                         str(reached.configs)])  # fmt: skip
-    header = ["dimension", "importance", "value", "best reached", "over the best value's", "configs"]
-    return Table(header, rows, "lrrrrr", "What each value cost")

@@ -45,5 +45,6 @@ def _cells(study: Study, *, is_alone: bool) -> list[str]:
 def _winner(study: Study, config: Config) -> str:
     """The mode; of a kernel without modes its config."""
     mode = mode_of(config)
-    values = Config({name: value for name, value in config.items() if name != "mode"})
-    return mode_name(study.key, mode) if mode not in ("", "kernel") else config_text(values)
+    if mode not in ("", "kernel"):
+        return mode_name(study.key, mode)
+    return config_text(Config({name: value for name, value in config.items() if name != "mode"}))

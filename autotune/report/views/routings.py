@@ -5,7 +5,7 @@ for each.
 from __future__ import annotations
 
 from autotune.db import CacheKey
-from autotune.outcome import Latency, Regime
+from autotune.outcome import Regime
 from autotune.report import draw
 from autotune.report.draw import COLOURS, WINNER, shown
 from autotune.report.view import Chart, Option, Table, View
@@ -61,16 +61,11 @@ def _cells(row: UnderRouting, key: CacheKey) -> list[str]:
     return [row.title, ours, theirs, "" if first.is_winner else first.text]
 
 
-def _other(row: UnderRouting) -> Latency | None:
-    """The baseline to draw beside the winner; None where it is the winner."""
-    return row.baseline if row.speedup is not None and not row.speedup.is_winner else None
-
-
 def options(report: Result) -> Option:
     """A group of two bars for each routing."""
     series: list[Option] = []
     for slot, (name, colour) in enumerate(SERIES.items()):
-        latencies = [row.latency if slot == 0 else _other(row) for row in report.routings]
+        latencies = [row.latency if slot == 0 else row.other for row in report.routings]
         drawn = [(place, each, each.of(report.regime)) for place, each in enumerate(latencies) if each is not None]
         values = {place: round(value, 3) for place, _, value in drawn}
         bars = [{"value": values.get(place), "name": shown(f"{row.routing}, {name}")}
