@@ -67,7 +67,7 @@ WORDS = (
     ("rank", "a process with one GPU; a call ends when the slowest rank is done"),
     ("config", "a value for each dimension of the search, such as tile sizes and who moves the data when"),
     ("mode", "the dimension that says how data moves: a family of kernels, each with dimensions of its own"),
-    ("baseline", "the way of the libraries that the winner is compared with, measured beside it"),
+    ("baseline, bsp", "the libraries' calls one after the other (bulk-synchronous), measured beside the winner"),
     ("finals", "the fastest configs and the baselines, measured once more in turns"),
 )
 """The terms of a page, for a reader who has nothing else."""

@@ -17,11 +17,7 @@ EXPLAINED = (
 )
 
 
-ENDS = (
-    "The best and the worst value of each dimension: the best latency of any config with it, over the best with any "
-    "value, and in brackets the number of such configs; --format json has every value."
-)
-
+ENDS = "The best and the worst value: its best latency over the best of all (the number of its configs)"
 
 LEAST = 0.005
 """Importance below which a dimension is not drawn."""
@@ -50,9 +46,10 @@ def ends(study: Study) -> View | None:
     if not rows:
         return None
     header = ["dimension", *(["importance"] if has_importance else []), "best", "worst"]
-    text = f"{EXPLAINED} {ENDS}" if has_importance else ENDS
-    table = Table(header, rows, "lr" if has_importance else "")
-    return View("importance", "What matters", text, tables=[table], notes=study.knob_notes if has_importance else ())
+    table = Table(header, rows, "lr" if has_importance else "", ENDS)
+    if not has_importance:
+        return View("importance", "What matters", tables=[table])
+    return View("importance", "What matters", EXPLAINED, tables=[table], notes=study.knob_notes)
 
 
 def by_importance(study: Study) -> list[Knob]:
