@@ -61,8 +61,6 @@ class Problem:
     """Dimensions along which a look-up serves ranges, and takes the nearest tuned problem's config beyond them."""
     computes: ClassVar[str] = ""
     """What a call computes, in some six words; if empty, help pages show the docstring's first line."""
-    library: ClassVar[str] = ""
-    """The libraries of the baselines named ``bsp``, on NVIDIA."""
     of_inputs: ClassVar[tuple[str, ...]] = ()
     """Fields that say which inputs a config is tuned with, and change no result."""
 

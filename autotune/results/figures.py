@@ -150,14 +150,6 @@ def instead_text(ours: float, theirs: float) -> str:
     return f"{one} instead of {number if one.endswith(f' {unit}') else other}"
 
 
-def difference_text(value: float, error: float) -> str:
-    """A difference of times with its error, both in the unit of the larger: ``7.8 ± 0.3 µs``."""
-    size = max(abs(value), error)
-    factor, unit = (1.0, "µs") if size < 999.95 else (1e3, "ms") if size < 999.95e3 else (1e6, "s")
-    digits = 1 if unit == "µs" else 3
-    return f"{value / factor:.{digits}f} ± {error / factor:.{digits}f} {unit}"
-
-
 def evaluated(outcomes: Mapping[Outcome, int]) -> int:
     """The number of configs that a search tried; what the space or the compiler's figures rule out is not tried."""
     return sum(count for outcome, count in outcomes.items() if outcome is not Outcome.INVALID)

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from autotune.db import CacheKey, Winner
 from autotune.outcome import Latency, Regime
-from autotune.problem import Problem
 from autotune.results.figures import Ratio, fastest, microseconds, ratio, regime_options
-from autotune.text import visible
 
 WINNER = "winner"
 
@@ -45,24 +43,6 @@ def tuned_for(key: CacheKey) -> str:
     return OF_A_KERNEL if key.is_kernel else CALLERS[Regime(key.regime)]
 
 
-WAYS = {"counted": "all-to-all"}
-AMD = {"NCCL": "RCCL", "cuBLAS": "hipBLASLt", "CUDA": "HIP"}
-
-
-def way_of(problem: type[Problem] | None, arch: str, baseline: str) -> str:
-    """A baseline by its libraries: ``bsp graph`` is ``NCCL + cuBLAS as a CUDA graph``; another name as it is."""
-    first, *variant = baseline.split()
-    if problem is None or not problem.library or first != "bsp":
-        return visible(baseline)
-    how = variant.pop() if variant and variant[-1] in ("eager", "graph") else ""
-    variant_text = " ".join(WAYS.get(word, word) for word in variant)
-    text = ", ".join(filter(None, [problem.library, variant_text])) + " as a CUDA graph" * (how == "graph")
-    if arch.startswith("gfx"):
-        for theirs, amds in AMD.items():
-            text = text.replace(theirs, amds)
-    return text
-
-
 def is_captured(baseline: str) -> bool:
     """True for a baseline or a model's way as a captured graph."""
     return baseline.endswith("graph")
@@ -81,13 +61,6 @@ class Verdict:
     """Baseline's time over the winner's."""
     winner_microseconds: float
     baseline_microseconds: float
-
-    @property
-    def text(self) -> str:
-        """``isolated: 0.93 ± 0.01 times as fast as bsp graph, slower (98.0 µs vs 91.0 µs)``."""
-        times = f"({microseconds(self.winner_microseconds)} vs {microseconds(self.baseline_microseconds)})"
-        slower = ", slower" if self.ratio.is_less else ""
-        return f"{TITLES[self.regime]}: {self.ratio.against(self.baseline)}{slower} {times}"
 
 
 def in_regimes(winner: Winner) -> dict[str, dict[str, float]]:

@@ -32,7 +32,6 @@ class AllReduceNorm(Problem):
 
     workload = "all_reduce_norm"
     computes = "all_reduce(X) + residual, then RMSNorm"
-    library = "NCCL + torch"
     free = ("m",)
 
     m: int = size("rows: tokens")

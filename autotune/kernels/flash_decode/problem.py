@@ -36,7 +36,6 @@ class FlashDecode(Problem):
 
     workload = "flash_decode"
     computes = "attention over a KV cache sharded by tokens"
-    library = "NCCL + flash decode"
     free = ("kv_len", "batch")
     of_inputs = ("lengths",)
     of_default = {"dtype": "fp16"}

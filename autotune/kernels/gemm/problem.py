@@ -125,8 +125,6 @@ class GemmProblem(MatrixOperands):
     columns in B.
     """
 
-    library = "NCCL + cuBLAS"
-
     dtype: str = choice("element type of A and B; accumulation is fp32", tuple(COMBINATIONS), "bf16")
     out_dtype: str = choice(
         "element type of the result; auto is bf16 where A and B are fp8, else theirs", ("auto", *DTYPES), "auto",

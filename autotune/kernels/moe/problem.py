@@ -45,7 +45,6 @@ class ExpertsProblem(Problem):
     with; they decide nothing about a result. A call's own routing may be any.
     """
 
-    library = "NCCL"
     free = ("tokens",)
     of_inputs = ("routing", "exponent", "histogram")
 
@@ -191,8 +190,6 @@ class GroupedProblem(MatrixOperands, ExpertsProblem):
     ``row``: one for each row of A and each column of each expert's B. ``block``: one for each row and 128 of the depth
     in A, and for each 128 of the depth and 128 columns in each B. The result is bf16 then.
     """
-
-    library = "NCCL + grouped_mm"
 
     dtype: str = choice("element type of A and B; accumulation is fp32", tuple(COMBINATIONS), "bf16")
     scales: str = choice(SCALES_HELP.replace("per tensor; ", ""), ("none", "row", "block"), "none")
