@@ -135,14 +135,6 @@ def overlap_efficiency(
     return 1 - (latency.of(Regime.GRAPH) - alone) / exposed if exposed > 0 else None
 
 
-def efficiency_text(efficiency: float) -> str:
-    """The overlap efficiency in words; below zero the winner is a baseline, or of another regime than the device's."""
-    if efficiency < -0.005:
-        more = f"{-100 * efficiency:.0f} % more than the fastest baseline"
-        return f"nothing is hidden: the winner adds {more} to the computation alone"
-    return f"{100 * max(0.0, efficiency):.0f} % of what the fastest baseline adds to the computation alone is hidden"
-
-
 def instead_text(ours: float, theirs: float) -> str:
     """``19.58 µs instead of 28.03``; of another unit with its own."""
     one, other = microseconds(ours), microseconds(theirs)
