@@ -141,7 +141,7 @@ def _original(name: str, device: str) -> Callable[..., Any]:
 def _form(value: Any) -> object:
     """What all ranks share of an argument."""
     if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.dtype
+        return tuple(value.shape), value.dtype, value.stride()
     return tuple(map(_form, value)) if isinstance(value, list) else value
 
 
