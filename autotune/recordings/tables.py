@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
+import json
 from pathlib import Path
 
+from autotune.db import CacheKey
 from autotune.errors import InputError
 from autotune.text import did_you_mean
 
@@ -23,3 +27,14 @@ def file_of(name: str) -> Path:
         return Path(name)
     known = ", ".join(names())
     raise InputError(f"table {name!r}: tables: {known}, or a file of tune record{did_you_mean(name, names())}")
+
+
+@functools.cache
+def of_replay(key: CacheKey, recorded: str) -> str:
+    """The name of the table of that day that a study replays; ``FILE`` for a user's own."""
+    for name in names():
+        values = json.loads(gzip.decompress(file_of(name).read_bytes()))
+        is_of_day = values["workload"] == key.workload and values["recorded_at"].startswith(recorded)
+        if is_of_day and values["problem"].items() <= key.fields.items():
+            return name
+    return "FILE"

@@ -19,7 +19,7 @@ from autotune.text import visible
 WINNER = "#e8590c"
 """The colour of the winner, in all views."""
 
-COLOURS = ("#3b82f6", "#0d9488", "#a855f7", "#ca8a04", "#db2777", "#65a30d", "#0891b2", "#9f1239")
+COLOURS = ("#3b82f6", "#0d9488", "#a855f7", "#a0764a", "#db2777", "#65a30d", "#0891b2", "#9f1239")
 """Colours of modes and series, legible on white and on black."""
 
 GREY = "#8a94a6"
@@ -64,9 +64,9 @@ def base(**parts: Any) -> Option:
     return {"backgroundColor": "transparent", "animation": False, "tooltip": tooltip(), "color": list(COLOURS), **parts}
 
 
-def names_axis(data: Sequence[str | Option]) -> Option:
-    """An axis of names, the first at the top; long ones are cut."""
-    label = {"width": NAME_WIDTH, "overflow": "truncate"}
+def names_axis(data: Sequence[str | Option], overflow: str = "truncate") -> Option:
+    """An axis of names, the first at the top; long ones are cut, or take two lines."""
+    label = {"width": NAME_WIDTH, "overflow": overflow, "lineHeight": 13}
     return {"type": "category", "data": list(data), "inverse": True, "axisTick": {"show": False}, "axisLabel": label}
 
 
@@ -95,14 +95,15 @@ def up_to(width: int, narrow: Option, wide: Option) -> list[Option]:
     ]
 
 
-def heading(text: str) -> Option:
-    """A small chart's title; a long one is cut."""
-    style = {"fontSize": 13, "width": 280, "overflow": "truncate"}
+def heading(text: str, width: int = 280) -> Option:
+    """A chart's title; a long one is cut."""
+    style = {"fontSize": 13, "width": width, "overflow": "truncate"}
     return {"text": text, "left": 8, "top": 4, "textStyle": style}
 
 
-def time_axis(name: str = "µs", **parts: Any) -> Option:
-    return {"type": "value", "name": name, "splitNumber": 4, "axisLabel": {"hideOverlap": True}, **parts}
+def time_axis(**parts: Any) -> Option:
+    """An axis of microseconds, whose labels the page's script writes with the unit that suits each."""
+    return {"type": "value", "splitNumber": 4, "axisLabel": {"hideOverlap": True, "formatter": "time"}, **parts}
 
 
 def ceiling(latencies: Sequence[float], keep: Sequence[float] = ()) -> float:
@@ -129,7 +130,7 @@ def nice(span: float) -> float:
 
 def line_at(value: float, text: str, *, vertical: bool = False) -> Option:
     """A dashed line across a chart with a word at its end."""
-    place = "insideEndBottom" if vertical else "insideEndTop"
+    place = "start" if vertical else "insideEndTop"  # above a chart whose names begin at the top
     return {
         "xAxis" if vertical else "yAxis": value,
         "name": f"{shown(text)}: {microseconds(value)}",

@@ -12,7 +12,7 @@ from autotune.results.figures import asked_text, dashed
 from autotune.results.study import Study
 from autotune.text import markdown, markdown_code
 
-VIEWS = (headline.view, routings.view, taxes.view, best.view, search.endings, importance.ends, origin.view)
+VIEWS = (taxes.view, headline.view, routings.view, best.view, search.endings, importance.ends, origin.view)
 
 LANGUAGES = {"Python": "python", "command": "sh", "JSON": "json"}
 
@@ -58,7 +58,10 @@ def table(of: Table) -> str:
 def _lead(study: Study) -> str:
     parts = [f"# {markdown(f'{dashed(study.key.workload)}: {asked_text(study.key, study.problem)}')}"]
     parts.append(f"**{markdown(lead.verdict(study))}**")
-    parts += [markdown(text) for text in (" · ".join(lead.facts(study)), lead.circumstances(study)) if text]
+    claim, computed = lead.claim(study), lead.operation(study)
+    parts += [markdown(f"{claim}.")] if claim else []
+    parts += [markdown(f"Computed: {computed}.")] if computed else []
+    parts.append(markdown(" ".join(filter(None, [lead.circumstances(study), lead.tried(study)]))))
     parts += [f"> {markdown(note)}" for note in lead.notes(study)]
     parts += [markdown(words)] if (words := lead.words(study)) else []
     parts += [f"```{LANGUAGES[name]}\n{text}\n```" for name, text in study.copies.items()]

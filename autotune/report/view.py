@@ -24,6 +24,9 @@ class Chart:
     height: int = 320
     small: bool = False
     """True for one of several that stand beside each other."""
+    tab: str = ""
+    """The button that shows it, where charts of a view have several; those of the first are shown."""
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,3 +42,5 @@ class View:
     """The charts as characters, for a text."""
     hint: str = ""
     """Instructions for the charts; shown only where they are drawn."""
+    fold: str = ""
+    """The title of folded charts."""

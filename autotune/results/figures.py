@@ -139,14 +139,6 @@ def efficiency_text(efficiency: float) -> str:
     return f"{100 * max(0.0, efficiency):.0f} % of what the fastest baseline adds to the computation alone is hidden"
 
 
-def difference_text(value: float, error: float) -> str:
-    """A difference of times with its error, both in the unit of the larger: ``7.8 ± 0.3 µs``."""
-    size = max(abs(value), error)
-    factor, unit = (1.0, "µs") if size < 999.95 else (1e3, "ms") if size < 999.95e3 else (1e6, "s")
-    digits = 1 if unit == "µs" else 3
-    return f"{value / factor:.{digits}f} ± {error / factor:.{digits}f} {unit}"
-
-
 def share_text(share: float, of: str, beyond: str) -> str:
     """``0.97 of the limit``; a share above 1 needs a word."""
     return f"{share:.2f} of the {of}" + (f", {beyond}" if share > 1.005 else "")

@@ -62,13 +62,6 @@ class Verdict:
     winner_microseconds: float
     baseline_microseconds: float
 
-    @property
-    def text(self) -> str:
-        """``isolated: 0.93 ± 0.01 times as fast as bsp graph, slower (98.0 µs vs 91.0 µs)``."""
-        times = f"({microseconds(self.winner_microseconds)} vs {microseconds(self.baseline_microseconds)})"
-        slower = ", slower" if self.ratio.is_less else ""
-        return f"{TITLES[self.regime]}: {self.ratio.against(self.baseline)}{slower} {times}"
-
 
 def in_regimes(winner: Winner) -> dict[str, dict[str, float]]:
     """Microseconds of the winner and every baseline, by name and measured regime."""

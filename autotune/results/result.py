@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from autotune.results.figures import (
     NOT_TOLD_APART,
     Ratio,
     Speedup,
-    fastest,
     overlap_efficiency,
     problem_text,
     ratio,
@@ -31,10 +29,9 @@ from autotune.results.figures import (
     title,
 )
 from autotune.results.order import config_in_order, fields_in_order, problem_type
-from autotune.results.regimes import Verdict, in_regimes, is_captured, verdicts
+from autotune.results.regimes import Verdict, in_regimes, verdicts
 from autotune.results.repeat import copies
 from autotune.results.routings import UnderRouting, under_routings
-from autotune.rounds import mean_and_error
 from autotune.workloads import Workload
 from autotune.workloads.descriptors import installed_provenance
 
@@ -54,16 +51,6 @@ class Limit:
     def share(self) -> float:
         """The slowest part's; 1 is perfect overlap."""
         return self.shares[self.slowest].value
-
-
-@dataclass(frozen=True)
-class Tax:
-    """A cost of the bulk-synchronous way, as far as the finals can separate it."""
-
-    name: str
-    microseconds: float
-    error: float
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -155,26 +142,6 @@ class Result:
         """The winner under the routing that a mixture was tuned for, and under others that were measured."""
         return under_routings(self.key, self.winner)
 
-    @cached_property
-    def taxes(self) -> tuple[Tax, ...]:
-        """The taxes as far as measured: kernel launch is eager minus graph, the rest BSP minus its slowest part."""
-        baselines, limits = self.winner.baselines, self.winner.limits
-        if self.key.is_interpreted:
-            return ()
-        taxes = []
-        eager = next((latency for name, latency in baselines.items() if name.endswith("eager")), None)
-        graph = next((latency for name, latency in baselines.items() if is_captured(name)), None)
-        if eager is not None and graph is not None:
-            taxes.append(_difference("kernel launch", eager, graph, "eager baseline minus graph baseline"))
-        name, part = fastest(baselines, Regime.GRAPH), slowest(limits)
-        if name is not None and part is not None:
-            meaning = f"{name} minus its slowest part ({part}): the most that perfect overlap can win"
-            taxes.append(_difference("bulk synchrony and locality", baselines[name], limits[part], meaning))
-            if not baselines[name].same_calls(self.latency):
-                meaning = f"{name} minus the winner"
-                taxes.append(_difference("won back by the winner", baselines[name], self.latency, meaning))
-        return tuple(taxes)
-
     @property
     def copies(self) -> dict[str, str]:
         """The config to paste, by the place where it is needed."""
@@ -221,15 +188,6 @@ def short_problem(key: CacheKey) -> str:
     defaults = {field.name: field.default for field in dataclasses.fields(kind)} if kind is not None else {}
     fields = {name: value for name, value in fields_in_order(key).items() if value != defaults.get(name)}
     return problem_text(fields) + ("" if key.is_kernel else regime_options(key.regime))
-
-
-def _difference(name: str, one: Latency, other: Latency, meaning: str) -> Tax:
-    """The difference on the device, round by round if there are rounds."""
-    by_round = [ours - theirs for ours, theirs in zip(one.rounds, other.rounds, strict=False)]
-    if len(by_round) < 2:
-        error = math.hypot(one.spread * one.median, other.spread * other.median)
-        return Tax(name, one.median - other.median, error, meaning)
-    return Tax(name, *mean_and_error(by_round), meaning)
 
 
 def why_stale(key: CacheKey, provenance: Provenance) -> str:

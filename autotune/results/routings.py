@@ -27,8 +27,9 @@ class UnderRouting:
     """None if there is no baseline, or it failed."""
 
     @property
-    def baseline(self) -> Latency | None:
-        return None if self.speedup is None else self.speedup.latency
+    def other(self) -> Latency | None:
+        """The fastest baseline, unless it is the winner."""
+        return None if self.speedup is None or self.speedup.is_winner else self.speedup.latency
 
     @property
     def title(self) -> str:

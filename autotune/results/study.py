@@ -19,6 +19,7 @@ from autotune.db.values import key_values
 from autotune.errors import InputError
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
+from autotune.recordings import tables
 from autotune.results.figures import INTERPRETER_NOTE, dashed, drift_text, evaluated
 from autotune.results.knobs import Knob, knobs_of
 from autotune.results.order import config_in_order, fields_in_order
@@ -107,7 +108,9 @@ class Study:
 
     @property
     def repeat(self) -> str:
-        """The command that tunes it again."""
+        """The command that tunes it again, or replays it."""
+        if replayed := self.record.provenance.replay_of:
+            return f"tune demo {tables.of_replay(self.key, replayed)} --seed {self.record.seed}"
         return repeat_of(self.key, self.problem, self.record.origin, self.record.seed, self.command)
 
     @cached_property
@@ -329,6 +332,12 @@ def unfinished(store: Store, record: StudyRecord, workload: Workload | None = No
 def _study(store: Store, record: StudyRecord, workload: Workload | None, result: Result | None) -> Study:
     space = space_of(workload, record.provenance)
     known = store.trials(record.id, None if space is None else space.holds)
+    if (
+        workload is not None
+        and record.provenance.replay_of
+        and all(workload.space.holds(each.config) for each in known)
+    ):
+        space = workload.space  # a replay's is a part of it
     ordered = (dataclasses.replace(each, config=config_in_order(record.key, each.config, workload)) for each in known)
     return Study(record, tuple(ordered), space, result, workload)
 

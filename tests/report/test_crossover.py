@@ -6,12 +6,12 @@ import dataclasses
 import json
 
 import pytest
-import sized_studies
 from fakes import latency_of
-from sized_studies import of_size
+from sized_studies import of_size, won
 
 from autotune.config import Config
 from autotune.db import TrialRecord
+from autotune.machine import INTERPRETER
 from autotune.outcome import Evaluation, Outcome, Regime
 from autotune.report.views import crossover
 from autotune.results.crossover import Range, families, point, ranges, thresholds
@@ -48,33 +48,52 @@ def test_a_mode_wins_by_its_times_in_the_regime(study: Study) -> None:
         )
         for mode, block_m, device, host in times
     ]
-    won = trials[2]
-    assert study.result is not None and study.regime is Regime.PIPELINED and won.evaluation.latency is not None
+    fastest = trials[2]
+    assert study.result is not None and study.regime is Regime.PIPELINED and fastest.evaluation.latency is not None
     found = dataclasses.replace(of_size(study, 64), trials=tuple(trials))
-    found = sized_studies.won(found, config=won.config, latency=won.evaluation.latency)
+    found = won(found, config=fastest.config, latency=fastest.evaluation.latency)
     ours = point(found, 64)
     assert (ours.mode, ours.next_mode) == ("pull", "push")
     assert ours.margin is not None and ours.margin.value == pytest.approx(300.0 / 190.0)
     (measured,) = json.loads(thresholds([found]))["maps"][0]["measured"]
     assert measured["microseconds"] == 190.0 and found.result is not None
-    assert dataclasses.replace(found, result=None).winner == won.config, "and is the fastest so far"
+    assert dataclasses.replace(found, result=None).winner == fastest.config, "and is the fastest so far"
     other = of_size(study, 128)
-    assert not families([found, sized_studies.won(other, dataclasses.replace(other.key, regime=Regime.ISOLATED))]), (
+    assert not families([found, won(other, dataclasses.replace(other.key, regime=Regime.ISOLATED))]), (
         "another regime's own"
     )
 
 
-def test_a_bar_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: Study) -> None:
+def test_a_point_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: Study) -> None:
     members = [of_size(study, 64, pull=99.5), of_size(study, 256), of_size(study, 1024, push=100.0, pull=60.0)]
     points = [point(each, int(str(each.problem["m"]))) for each in members]
     option = crossover.options("m", points)
-    assert option["yAxis"]["data"] == ["m 64", "m 256", "m 1024"]
-    drawn = {series["name"]: [bar["value"] for bar in series["data"]] for series in option["series"][:-1]}
-    assert list(drawn) == ["pull", "push"]
-    assert [value is None for value in drawn["pull"]] == [False, True, False]
-    assert [value is None for value in drawn["push"]] == [True, False, True]
-    hollow = [bar for series in option["series"][:-1] for bar in series["data"] if "itemStyle" in bar]
-    assert len(hollow) == 1 and "a tie" in hollow[0]["name"]
+    dots = {each["name"]: each["data"] for each in option["series"] if each["type"] == "scatter"}
+    assert {mode: [dot["value"][0] for dot in data] for mode, data in dots.items()} == {
+        "pull": [64, 1024],
+        "push": [256],
+    }
+    (tied,) = [dot for data in dots.values() for dot in data if dot["itemStyle"]["color"] == "transparent"]
+    assert tied["value"][0] == 64 and "a tie" in tied["name"]
+    rows = crossover.table("m", points)
+    assert rows.header[0] == "m" and [row[0] for row in rows.rows] == ["64", "256", "1024"]
+    line, *_ = option["series"]
+    borders = [each["xAxis"] for each in line["markLine"]["data"] if "xAxis" in each]
+    assert borders == [each.first for each in ranges(points) if each.source == "range"][1:]
+
+
+def test_the_axis_of_speedups_begins_at_1_or_at_the_least_below(study: Study) -> None:
+    faster, slower = ([point(of_size(study, 64, push=push, pull=push), 64)] for push in (100.0, 900.0))
+    assert crossover.options("m", faster)["yAxis"]["min"] == 1
+    assert 0.3 < crossover.options("m", slower)["yAxis"]["min"] < 0.6
+
+
+def test_without_speedups_no_chart_is_drawn(study: Study) -> None:
+    """Under the interpreter."""
+    sizes = [won(each, dataclasses.replace(each.key, device=INTERPRETER)) for each in
+             (of_size(study, 64), of_size(study, 128))]  # fmt: skip
+    (view,) = crossover.views(sizes)
+    assert not view.charts and view.tables[0].rows
 
 
 def told(found: list[Range]) -> list[tuple[int, int, str, str, list[int]]]:

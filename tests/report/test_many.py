@@ -1,4 +1,4 @@
-"""Many problems: the map, and what is stale or missing."""
+"""Many problems: what is stale or missing, and what an index says of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from sized_studies import of_size, won
 
 from autotune.report.page import to_html, to_index
-from autotune.report.views import crossover, gaps, many
+from autotune.report.views import crossover, gaps, overview
 from autotune.results.figures import problem_text
 from autotune.results.study import Study
 
@@ -20,28 +20,11 @@ def studies(study: Study) -> list[Study]:
     return [*first, of_size(study, 64, k=1024), of_size(study, 4096, k=1024, push=100.0, pull=60.0)]
 
 
-def test_a_cell_for_each_problem_in_its_modes_colour(studies: list[Study]) -> None:
-    [field] = many.fields_of(studies)
-    assert (field.size, field.sizes, [line.name for line in field.lines]) == (
-        "m",
-        [64, 256, 4096],
-        ["k=8192", "k=1024"],
-    )
-    option = many.map_options(field)
-    assert option["xAxis"]["data"] == ["64", "256", "4096"] and option["yAxis"]["data"] == ["k=8192", "k=1024"]
-    cells = {series["name"]: [cell["value"] for cell in series["data"]] for series in option["series"]}
-    assert cells == {
-        "pull": [[0, 0, 1, ""], [2, 1, 0, "+67 %"]],
-        "push": [[1, 0, 0, "+50 %"], [2, 0, 0, "+50 %"], [0, 1, 0, "+50 %"]],
-    }
-    assert len({series["color"] for series in option["series"]}) == 2
-    assert "a tie" in option["series"][0]["data"][0]["name"]
-
-
-def test_problems_of_one_size_are_no_field(study: Study, only_failed: Study) -> None:
-    assert many.fields_of([of_size(study, 64), of_size(study, 64, dtype="fp16"), only_failed]) == []
-    other = of_size(study, 64)
-    assert many.fields_of([study, won(other, dataclasses.replace(other.key, device="other"))]) == [], "two machines"
+def test_problems_of_one_size_and_two_machines_lack_nothing(study: Study, only_failed: Study) -> None:
+    assert gaps.view([of_size(study, 64), of_size(study, 64, dtype="fp16"), only_failed], []) is None
+    here = [of_size(study, 64), of_size(study, 256)]
+    there = [won(each, dataclasses.replace(each.key, device="other")) for each in (*here, of_size(study, 512))]
+    assert gaps.view([*here, *there], []) is None
 
 
 def test_missing_sizes_come_with_their_command(studies: list[Study]) -> None:
@@ -67,7 +50,29 @@ def test_results_of_two_regimes_are_told_apart(study: Study) -> None:
     eager = [of_size(study, 64), of_size(study, 256)]
     graph = [won(each, dataclasses.replace(each.key, regime="graph")) for each in eager]
     page = to_index([*eager, *graph], [graph[0].record])
-    assert 'data-chart="map-0"' in page
     assert page.count(" --regime graph</td>") == len(graph) + 1, "in the list of all studies, and of unfinished ones"
     assert len(crossover.views([*eager, *graph])) == 2
     assert f"{problem_text(graph[0].problem)} --regime graph</p>" in to_html(graph[0])
+
+
+def test_a_page_has_the_range_that_its_study_belongs_to(studies: list[Study]) -> None:
+    assert 'id="range"' in to_html(studies[1], studies) and 'id="range"' not in to_html(studies[1])
+    view = crossover.around(studies[1], studies)
+    assert view is not None
+    [own] = [dot for series in view.charts[0].option["series"] for dot in series["data"]
+             if isinstance(dot, dict) and dot["symbolSize"] > 11]  # fmt: skip
+    assert own["value"][0] == 256, "the page's own point is the largest"
+
+
+def test_replays_are_called_so_and_not_stale(study: Study) -> None:
+    replayed = dataclasses.replace(study.record.provenance, space="00, replay of 2026-11-21", triton="1.0")
+    replay = dataclasses.replace(study, record=dataclasses.replace(study.record, provenance=replayed))
+    assert replay.repeat.startswith("tune demo ") and gaps.view([replay], []) is None
+    index = to_index([study, replay])
+    assert "1 of 2 results are replays" in index and "replay of 2026-11-21" in index
+
+
+def test_results_of_one_kernel_and_problem_are_told_apart(without_modes: Study) -> None:
+    record = dataclasses.replace(without_modes.record, id=7)
+    rows = overview.table([without_modes, dataclasses.replace(without_modes, record=record)]).rows
+    assert rows[0] != rows[1] and all("BLOCK=64" in row for row in rows)

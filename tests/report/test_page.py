@@ -75,6 +75,20 @@ def test_the_elements_are_ours_whatever_names_hold_and_ask_nothing_of_a_network(
     assert not any(name.startswith("on") for _, attributes in parsed.elements for name in attributes)
 
 
+def test_one_mode_is_shown_and_a_button_for_each(study: Study) -> None:
+    elements = Parsed(to_html(study)).elements
+    buttons = {
+        each["data-tab"]: each["aria-pressed"] for tag, each in elements if tag == "button" and "data-tab" in each
+    }
+    tabs = [each for tag, each in elements if tag == "div" and each.get("data-tab") in buttons]
+    assert len(buttons) > 1 and list(buttons.values()).count("true") == 1
+    assert {each["data-tab"] for each in tabs if "hidden" not in each} == {n for n, p in buttons.items() if p == "true"}
+
+
+def test_the_title_begins_with_the_result(study: Study) -> None:
+    assert "<title>1.12× as fast as NCCL, then cuBLAS" in to_html(study)
+
+
 def test_hostile_names_are_shown_as_text(hostile: Study) -> None:
     parsed = Parsed(to_html(hostile))
     assert not HIDDEN.search(parsed.text.replace("\n", ""))

@@ -13,14 +13,17 @@ from fakes import latency_of
 from sized_studies import won
 
 from autotune.db import TrialRecord
-from autotune.outcome import Evaluation, HostOverhead, Outcome, Regime
+from autotune.machine import INTERPRETER
+from autotune.outcome import Evaluation, HostOverhead, Outcome
 from autotune.report.draw import bounds
 from autotune.report.page.document import VIEWS
 from autotune.report.view import View
-from autotune.report.views import finals, headline, importance, parallel, search, slices
+from autotune.report.views import finals, headline, importance, parallel, search, slices, steps
+from autotune.results.library import LIBRARIES, OPERATIONS, baseline_name, mode_name
 from autotune.results.result import Result
 from autotune.results.study import Study
 from autotune.tuning.finals import FINAL
+from autotune.workloads.user_files import BUILT_IN
 
 SERIES = {"bar", "boxplot", "custom", "line", "parallel", "scatter"}
 
@@ -52,32 +55,48 @@ def test_options_are_json_of_series_that_the_library_has(any_study: Study) -> No
             assert not any(hidden in text for hidden in (r"\u001b", r"\u0007", "\u202e"))
 
 
-def test_the_headline_has_winner_baselines_and_limits_in_every_regime(study: Study) -> None:
+def test_the_headline_has_winner_baselines_and_limits_in_the_regime_tuned_for(study: Study) -> None:
     report = result_of(study)
     option = headline.options(report)
+    library = "NCCL, then cuBLAS"
     rows = [each["value"] for each in option["yAxis"]["data"]]
-    assert rows[0] == f"winner: {report.config['mode']}" and rows[1:3] == [s.baseline for s in report.speedups]
-    assert set(rows[3:]) == {"gemm alone", "all_gather alone", "roofline (arithmetic)"}
-    for regime, title in ((Regime.GRAPH, "in a graph"), (Regime.PIPELINED, "pipelined"), (Regime.ISOLATED, "isolated")):
-        bars = [bar["value"] for bar in series_of(option, title)["data"]]
-        expected = [report.latency.of(regime), *(each.latency.of(regime) for each in report.speedups)]
-        assert bars[:3] == pytest.approx(expected, abs=1e-3)
-        assert all((bar is not None) == (regime is Regime.GRAPH) for bar in bars[3:]), "limits are of the device alone"
-    lines = [line["xAxis"] for line in option["series"][0]["markLine"]["data"]]
-    assert report.limit is not None and report.roofline is not None
-    assert lines == [report.limit.parts["gemm"].median, report.roofline.limit]
+    assert rows[:3] == [f"winner: {report.config['mode']}", library, "the same as a CUDA graph"]
+    assert set(rows[3:]) == {"GEMM alone", "all-gather alone", "roofline (arithmetic)"}
+    series = option["series"][0]
+    taken = {each.baseline: each.latency.of(report.regime) for each in report.speedups}
+    expected = [report.latency.of(report.regime), taken["bsp eager"], taken["bsp graph"]]
+    assert [bar["value"] for bar in series["data"]][:3] == pytest.approx(expected, abs=1e-3)
+    assert report.limit is not None
+    assert [line["xAxis"] for line in series["markLine"]["data"]] == [report.limit.parts["gemm"].median]
+    told = {row[0]: row for row in headline.table(report).rows}
+    assert told[f"{library} as a CUDA graph"][1].startswith("529.6 µs") and told[library][3].startswith("748.5 µs")
+    assert told["GEMM alone"][2:4] == ["", ""], "limits are of the device alone"
+
+
+@pytest.mark.parametrize(
+    ("arch", "device", "name"),
+    [("sm_90", "GPU", "NCCL, then cuBLAS"), ("gfx942", "GPU", "RCCL, then hipBLASLt"), ("cpu", INTERPRETER, "torch")],
+)
+def test_a_baseline_is_named_by_the_libraries_of_its_device(study: Study, arch: str, device: str, name: str) -> None:
+    key = dataclasses.replace(study.key, arch=arch, device=device)
+    assert baseline_name(key, "bsp eager") == name and baseline_name(key, "bsp graph") == f"{name} as a CUDA graph"
+    assert baseline_name(key, "mine") == baseline_name(dataclasses.replace(key, workload="own"), "mine") == "mine"
+
+
+def test_every_operation_says_what_it_computes_and_calls() -> None:
+    assert OPERATIONS.keys() == LIBRARIES.keys() == BUILT_IN.keys()
 
 
 def test_only_intervals_over_rounds_are_called_so(study: Study) -> None:
     """A replay and an older version's result have one round, or none."""
     report = study.result
     assert report is not None and report.latency.rounds
-    assert headline.EXPLAINED in views(study)["headline"].text
+    assert headline.BY_ROUNDS in views(study)["headline"].text
     once = won(study, latency=latency_of(report.latency.median))
     assert headline.BY_SPREAD in views(once)["headline"].text
     assert "95 % interval" in views(study)["finals"].text
     trials = tuple(each for each in study.trials if each.source != FINAL or each.number == 0)
-    assert "95 % interval" not in views(dataclasses.replace(study, trials=trials))["finals"].text
+    assert "finals" not in views(dataclasses.replace(study, trials=trials)), "of one round there is nothing to see"
 
 
 def test_the_best_so_far_falls_to_the_best(study: Study) -> None:
@@ -112,37 +131,58 @@ def test_an_interruption_is_left_out_of_the_clock(study: Study) -> None:
     assert len(series_of(search.options(paused), "phases")["markLine"]["data"]) == 1
 
 
-def test_parallel_axes_begin_with_the_mode_and_end_with_the_latency(study: Study) -> None:
-    option = parallel.options(study)
-    axes = option["parallelAxis"]
-    assert axes[0]["name"] == "mode" and axes[-1]["name"] == "µs"
-    lines = option["series"][0]["data"]
-    assert len(lines) == len(study.measured)
-    for line in lines:
-        assert all(value in axis["data"] for value, axis in zip(line["value"], axes[:-1], strict=False))
-        assert len(line["value"]) == len(axes) and line["value"][-1] <= axes[-1]["max"]
-    bsp = next(line for line in lines if line["value"][0] == "bsp")
-    assert parallel.ABSENT in bsp["value"]
-    assert option["media"][0]["option"]["parallel"]["layout"] == "vertical"
+def test_parallel_axes_are_of_one_mode_and_end_with_the_latency(study: Study) -> None:
+    modes = parallel.shown_modes(study)
+    assert len(modes) > 1
+    for mode in modes:
+        option = parallel.options(study, mode)
+        axes, lines = option["parallelAxis"], option["series"][0]["data"]
+        assert axes[-1]["name"] == "latency" and "mode" not in [axis["name"] for axis in axes]
+        assert len(lines) == len(study.of_mode(mode))
+        for line in lines:
+            assert all(value in axis["data"] for value, axis in zip(line["value"], axes[:-1], strict=False))
+            assert len(line["value"]) == len(axes) and line["value"][-1] <= axes[-1]["max"]
+        assert option["media"][0]["option"]["parallel"]["layout"] == "vertical"
+    found = parallel.view(study)
+    assert found is not None and [chart.tab for chart in found.charts] == [mode_name(study.key, m) for m in modes]
 
 
-def test_slices_are_of_the_winners_mode_first(study: Study) -> None:
-    assert study.winner is not None
-    assert slices.sliced(study)[0] == study.winner["mode"]
-    option = slices.options(study, str(study.winner["mode"]), "num_stages")
+def test_slices_are_of_the_winners_mode_and_those_without_effect_are_folded(study: Study) -> None:
+    assert slices.view(study) is None, "three configs of its mode"
+    mode = parallel.shown_modes(study)[0]
+    config = min(study.of_mode(mode), key=study.microseconds)
+    other = won(study, config=config)
+    option = slices.options(other, mode, "num_stages")
     assert option["xAxis"]["data"] == sorted(option["xAxis"]["data"], key=int)
     dots, winner = option["series"][1]["data"], option["series"][2]["data"]
-    assert len(dots) == len(study.of_mode(str(study.winner["mode"])))
-    assert winner[0]["value"][1] == pytest.approx(study.microseconds(study.winner), abs=1e-3)
+    assert len(dots) == len(study.of_mode(mode))
+    assert winner[0]["value"][1] == pytest.approx(study.microseconds(config), abs=1e-3)
+    found, effects = slices.view(other), [effect for _, effect in slices.effects(other, mode)]
+    assert found is not None and effects == sorted(effects, reverse=True)
+    assert [chart.folded for chart in found.charts] == [effect < steps.SMALL for effect in effects]
+
+
+def test_small_steps_are_named_and_not_drawn(study: Study) -> None:
+    assert study.winner is not None
+    near = study.winner.replace(num_stages=5)
+    ours = study.measured[study.winner]
+    trials = [*study.trials, TrialRecord(near, Evaluation(Outcome.MEASURED, latency=ours), source="sampler")]
+    found = steps.view(dataclasses.replace(study, trials=tuple(trials)))
+    assert found is not None and "num_stages 4 → 5" in found.text
+    drawn = [bar["name"] for chart in found.charts for bar in chart.option["series"][0]["data"]]
+    assert drawn and not any("num_stages" in name for name in drawn)
+    assert any(row[0] == "num_stages 4 → 5" for row in found.tables[0].rows)
 
 
 def test_importance_is_of_what_varied_and_falls(study: Study, one_trial: Study) -> None:
     option = importance.options(study)
     values = [bar["value"] for bar in option["series"][0]["data"]]
     assert values == sorted(values, reverse=True) and sum(values) == pytest.approx(1.0, abs=0.01)
-    assert set(option["yAxis"]["data"]) == {knob.name for knob in study.knobs}
-    few = importance.view(one_trial)
-    assert few is not None and not few.charts and few.notes
+    drawn = {knob.name for knob in study.knobs if (knob.importance or 0) >= importance.LEAST}
+    assert set(option["yAxis"]["data"]) == drawn < {knob.name for knob in study.knobs}
+    assert importance.view(one_trial) is None
+    few = importance.ends(one_trial)
+    assert few is not None and not few.notes and "importance" not in few.tables[0].header
 
 
 def test_the_finals_show_each_round_of_each_finalist(study: Study) -> None:
@@ -160,7 +200,7 @@ def test_who_beat_whom(study: Study) -> None:
     found = finals.finalists(study)
     said = {each.name: finals.verdict(report, each) for each in found}
     assert said[found[0].name] == "winner"
-    assert said["baseline bsp eager"] == said["baseline bsp graph"] == "slower"
+    assert said["NCCL, then cuBLAS"] == said["NCCL, then cuBLAS as a CUDA graph"] == "slower"
     beaten = sum(verdict == "slower" for verdict in said.values())
     assert f" {beaten} of {len(found) - 1} " in finals.conclusion(report, found)
     assert finals.conclusion(report, found[:1]) == "", "there was nobody to beat"

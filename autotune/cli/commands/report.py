@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 import webbrowser
@@ -60,7 +61,9 @@ def report(
         raise InputError(f"--all and --open are web pages; leave them out for {format}, which has every report in one")
     studies, running = read(wanted, db, or_unfinished=format == "html")
     if format == "html":
-        write_pages(studies, running, file, open=open, all=all)
+        wider = dataclasses.replace(wanted, given={})
+        beside = read(wider, db, or_unfinished=True)[0] if wanted.given and len(studies) == 1 else studies
+        write_pages(studies, running, file, beside, open=open, all=all)
     elif format == "json":
         told = counted(len(studies), "report")
         output.write(json_text([each.to_dict() for each in studies]) + "\n", file, told)
@@ -90,9 +93,10 @@ def read(wanted: EntryFilter, db: str | None, *, or_unfinished: bool) -> tuple[l
 
 
 def write_pages(
-    studies: Sequence[Study], running: Sequence[StudyRecord], target: Path | None, *, open: bool, all: bool = False
-) -> None:
-    """A page, or a folder of them with an index."""
+    studies: Sequence[Study], running: Sequence[StudyRecord], target: Path | None, beside: Sequence[Study], *,
+    open: bool, all: bool = False,
+) -> None:  # fmt: skip
+    """A page, with its range among studies ``beside``, or a folder of pages with an index."""
     from autotune.report.page import to_html
 
     if all or len(studies) > 1:
@@ -106,7 +110,7 @@ def write_pages(
     if target is None and not open and output.stdout().isatty():
         raise InputError("a web page is not for a terminal: name a file with --output, or show it with --open")
     file = target or (_temporary() if open else None)
-    output.write(to_html(studies[0]), file, "a page")
+    output.write(to_html(studies[0], beside), file, "a page")
     if open and file is not None:
         _show(file)
 
@@ -122,7 +126,7 @@ def _write_folder(studies: Sequence[Study], running: Sequence[StudyRecord], fold
     except OSError as error:
         raise InputError(f"folder {folder}: {error.strerror}") from error
     for study in studies:
-        write_whole(folder / file_name(study), to_html(study).encode())
+        write_whole(folder / file_name(study), to_html(study, studies).encode())
     write_whole(folder / "index.html", to_index(studies, running).encode())
     told = f"{len(studies)} pages and their index" if len(studies) > 1 else "1 page and its index"
     output.say(f"wrote {told} to {folder}")

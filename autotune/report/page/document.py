@@ -20,6 +20,7 @@ from autotune.report import lead as first
 from autotune.report.page.layout import laid_out
 from autotune.report.view import Chart, Table, View
 from autotune.report.views import (
+    crossover,
     finals,
     headline,
     importance,
@@ -28,32 +29,59 @@ from autotune.report.views import (
     routings,
     search,
     slices,
+    steps,
     taxes,
     timeline,
 )
-from autotune.results.figures import asked_text, device_text
+from autotune.results.figures import asked_text
 from autotune.results.study import Study
 from autotune.text import visible
 
 VIEWS = (
+    timeline.view,
+    taxes.view,
     headline.view,
     routings.view,
-    search.view,
-    parallel.view,
+    steps.view,
     slices.view,
+    parallel.view,
     importance.view,
     finals.view,
-    taxes.view,
-    timeline.view,
+    search.view,
 )
+"""Why it is fast, how fast it is, what makes it fast, how it was found."""
+
+BEFORE_RANGE = ("timeline", "taxes", "headline", "routings")
 
 UNFOLDED = ("headline",)
 """Views whose tables stay open beside their charts."""
 
+WORDS = (
+    (
+        "NCCL, cuBLAS",
+        "NVIDIA's libraries for communication between GPUs and for matrix products; AMD's: RCCL, hipBLASLt",
+    ),
+    ("perfect overlap", "a call that takes as long as its slower part alone, communication or computation"),
+    ("eager", "kernels launched one by one; the host runs ahead if it enqueues calls before the GPU gets to them"),
+    ("CUDA graph", "launches recorded once and replayed together"),
+    ("rank", "a process with one GPU; a call ends when the slowest rank is done"),
+    ("config", "a value for each dimension of the search, such as tile sizes and who moves the data when"),
+    ("mode", "the dimension that says how data moves: a family of kernels, each with dimensions of its own"),
+    ("baseline, bsp", "the libraries' calls one after the other (bulk-synchronous), measured beside the winner"),
+    ("finals", "the fastest configs and the baselines, measured once more in turns"),
+)
+"""The terms of a page, for a reader who has nothing else."""
 
-def to_html(study: Study) -> str:
+
+def to_html(study: Study, studies: Sequence[Study] = ()) -> str:
+    """The page of a study; ``studies`` may hold others of its range of sizes."""
     views = [found for view in VIEWS if (found := view(study)) is not None]
-    return page(f"{study.title}: {asked_text(study.key, study.problem)}", lead(study), views, _origin(study))
+    in_range = crossover.around(study, studies)
+    if in_range is not None:
+        place = sum(each.name in BEFORE_RANGE for each in views)
+        views.insert(place, in_range)
+    title = f"{first.verdict(study)}: {study.title} {asked_text(study.key, study.problem)}"
+    return page(title, lead(study), views, f"{_origin(study)}{words()}")
 
 
 def page(title: str, lead: str, views: Sequence[View], end: str) -> str:
@@ -75,31 +103,55 @@ def page(title: str, lead: str, views: Sequence[View], end: str) -> str:
 
 def lead(study: Study) -> str:
     """The first screen: what was tuned, how it ended, the winner in words."""
+    kind = "" if first.is_faster(study) else ' class="plain"'
+    computed = first.operation(study)
     parts = [
-        f'<p class="kicker">{_text(study.title)} · {_text(device_text(study.key))}</p>',
-        f"<h1>{_text(first.verdict(study))}</h1>",
-        f'<p class="problem">{_text(asked_text(study.key, study.problem))}</p>',
-        f'<p class="facts">{" · ".join(map(_text, first.facts(study)))}</p>',
+        f'<p class="kicker">{_text(study.title)} · {_text(asked_text(study.key, study.problem))}</p>',
+        f"<h1{kind}>{_text(first.verdict(study))}</h1>",
+        f'<p class="claim">{_text(claim)}.</p>' if (claim := first.claim(study)) else "",
+        f'<p class="facts">{_text(first.circumstances(study))} {_text(first.tried(study))}</p>',
         *(f'<p class="note">{_text(note)}</p>' for note in first.notes(study)),
+        f"<p><strong>What is computed:</strong> {_text(computed)}.</p>" if computed else "",
     ]
     if study.winner is not None:
         name = "The winner" if study.result is not None else "The fastest so far"
         parts += [f"<p><strong>{name}:</strong> {_text(first.words(study))}</p>", _copies(study.copies)]
-    return "\n".join(parts)
+    return "\n".join(filter(None, parts))
 
 
 def section(view: View) -> str:
-    """A view as HTML: its charts, and its tables in a fold that stays open where nothing is drawn."""
-    charts = "".join(_chart(chart) for chart in view.charts)
-    tables = "".join(table(each) for each in view.tables)
+    """A view as HTML: its charts, and its tables in a fold that stays open where nothing is drawn. Charts without
+    tables are nothing without scripts.
+    """
+    tabs = list(dict.fromkeys(chart.tab for chart in view.charts))
+    charts = "".join(_tab(view, tab, is_first=tab == tabs[0]) for tab in tabs)
+    buttons = "".join(_button(tab, is_first=tab == tabs[0]) for tab in tabs)
+    switch = f'<p class="tabs drawn">{buttons}</p>' if len(tabs) > 1 else ""
     hint = f'<p class="hint drawn">{_text(view.hint)}</p>' if view.hint else ""
     notes = "".join(f'<p class="note">{_text(note)}</p>' for note in view.notes if note)
-    keep = ' class="keep"' if view.name in UNFOLDED or not view.charts else ""
-    fold = f"<details open{keep}><summary>As a table</summary>{tables}</details>" if tables else ""
+    tables = "".join(table(each) for each in view.tables)
+    if charts and tables:
+        keep = ' class="keep"' if view.name in UNFOLDED else ""
+        tables = f"<details open{keep}><summary>As a table</summary>{tables}</details>"
+    drawn = "" if tables or not charts else ' class="with-script"'
+    text = f"<p>{_text(view.text)}</p>" if view.text else ""
     return (
-        f'<section id="{escape(view.name)}"><h2>{_text(view.title)}</h2><p>{_text(view.text)}</p>{hint}'
-        f'<div class="charts">{charts}</div>{notes}{fold}</section>'
+        f'<section id="{escape(view.name)}"{drawn}><h2>{_text(view.title)}</h2>{text}{hint}{switch}{charts}'
+        f"{notes}{tables}</section>"
     )
+
+
+def _button(tab: str, *, is_first: bool) -> str:
+    return f'<button type="button" aria-pressed="{str(is_first).lower()}" data-tab="{_text(tab)}">{_text(tab)}</button>'
+
+
+def _tab(view: View, tab: str, *, is_first: bool) -> str:
+    """A tab's charts, the folded ones last."""
+    charts = [chart for chart in view.charts if chart.tab == tab]
+    plain, folded = ("".join(_chart(c) for c in charts if c.folded is fold) for fold in (False, True))
+    more = f'<details class="drawn"><summary>{_text(view.fold)}</summary><div class="charts">{folded}</div></details>'
+    hidden = "" if is_first else " hidden"
+    return f'<div data-tab="{_text(tab)}"{hidden}><div class="charts">{plain}</div>{more if folded else ""}</div>'
 
 
 def table(of: Table, links: Sequence[str] = ()) -> str:
@@ -153,8 +205,13 @@ def _copies(of: Mapping[str, str]) -> str:
 
 def _origin(study: Study) -> str:
     view = origin.view(study)
-    again = _copy_line("Tune it again:", study.repeat) if study.repeat else ""
+    what = "Replay it again:" if study.record.provenance.replay_of else "Tune it again:"
+    again = _copy_line(what, study.repeat) if study.repeat else ""
     return f'<section id="origin"><h2>{view.title}</h2>{again}{"".join(map(table, view.tables))}</section>'
+
+
+def words() -> str:
+    return f'<section id="words"><h2>Words</h2>{table(Table(["", ""], WORDS, "ll"))}</section>'
 
 
 def _copy_line(text: str, line: str) -> str:

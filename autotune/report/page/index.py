@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from html import escape
 
 from autotune.db import StudyRecord
-from autotune.report.page.document import page, table
-from autotune.report.views import crossover, gaps, many, overview
+from autotune.report.page.document import page, table, words
+from autotune.report.views import crossover, gaps, overview
 from autotune.results.figures import INTERPRETER_NOTE, device_text
+from autotune.results.library import libraries
 from autotune.results.study import Study
 from autotune.text import counted, visible
+
+SPEEDUP = "Speedup: how many times as fast as the fastest way of the libraries that was measured beside it."
 
 
 def file_name(study: Study) -> str:
@@ -21,16 +24,13 @@ def file_name(study: Study) -> str:
 
 
 def to_index(studies: Sequence[Study], unfinished: Sequence[StudyRecord] = ()) -> str:
-    """The page ``index.html``: how the winner changes with the size, what is missing, then every study."""
+    """The page ``index.html``: speedups over the sizes, what is missing, then every study."""
     every = table(overview.table(studies), [file_name(study) for study in studies])
-    end = f'<section id="studies"><h2>All studies</h2>{every}</section>'
-    tuned = sum(study.result is not None for study in studies)
-    title = counted(tuned, "tuned problem") if tuned else counted(len(studies), "unfinished problem")
-    views = [*many.views(studies), *crossover.views(studies)]
-    lacking = gaps.view(studies, unfinished)
-    return page(
-        title, f"{_kicker(studies)}<h1>{title}</h1>{_lead(studies)}", [*views, lacking] if lacking else views, end
-    )
+    text = f"<p>{SPEEDUP}</p>" if any(map(_speedup, studies)) else ""
+    end = f'<section id="studies"><h2>All studies</h2>{text}{every}</section>{words()}'
+    title, lacking = _title(studies), gaps.view(studies, unfinished)
+    head = f"{_kicker(studies)}<h1>{escape(visible(title))}</h1>{_lead(studies)}"
+    return page(title, head, [*crossover.views(studies), *([lacking] if lacking else [])], end)
 
 
 def _kicker(studies: Sequence[Study]) -> str:
@@ -38,25 +38,44 @@ def _kicker(studies: Sequence[Study]) -> str:
     return f'<p class="kicker">{escape(visible(" · ".join(machines)))}</p>'
 
 
+def _title(studies: Sequence[Study]) -> str:
+    """The span of the speedups; their count where there are none."""
+    speedups = {study.key: found for study in studies if (found := _speedup(study)) is not None}
+    if not speedups:
+        tuned = sum(study.result is not None for study in studies)
+        return counted(tuned, "tuned problem") if tuned else counted(len(studies), "unfinished problem")
+    called = dict.fromkeys(each for key in speedups for each in libraries(key) or ("the fastest baseline",))
+    return f"{_span(list(speedups.values()))} times as fast as {' + '.join(called)}"
+
+
 def _lead(studies: Sequence[Study]) -> str:
-    """The span of the speedups, by workload and machine."""
+    """The span of the speedups by workload and machine, where there are several; what holds for the times."""
     several = len({device_text(study.key) for study in studies}) > 1
     found: dict[str, list[float]] = {}
     for study in studies:
-        speedup = study.result.speedups[0].ratio if study.result is not None and study.result.speedups else None
-        if speedup is not None:
-            name = study.title + f" on {device_text(study.key)}" * several
-            found.setdefault(name, []).append(speedup.value)
-    facts = "".join(f'<p class="facts">{escape(visible(f"{name}: {_span(of)}"))}</p>' for name, of in found.items())
-    interpreted = all(study.key.is_interpreted for study in studies)
-    return facts + (f'<p class="note">{escape(INTERPRETER_NOTE)}</p>' if interpreted else "")
+        name = study.title + f" on {device_text(study.key)}" * several
+        found.setdefault(name, []).extend([each] if (each := _speedup(study)) is not None else [])
+    facts = [_fact(name, speedups) for name, speedups in found.items() if speedups]
+    notes = [INTERPRETER_NOTE] if all(study.key.is_interpreted for study in studies) else []
+    if replayed := sum(bool(study.record.provenance.replay_of) for study in studies):
+        count = "All" if replayed == len(studies) else f"{replayed} of {len(studies)}"
+        notes.append(f"{count} results are replays of recorded tables: no look-up serves them.")
+    return "".join(
+        f'<p class="{kind}">{escape(visible(text))}</p>'
+        for kind, texts in (("facts", facts), ("note", notes))
+        for text in texts
+    )
+
+
+def _speedup(study: Study) -> float | None:
+    ratio = study.result.speedup.ratio if study.result is not None and study.result.speedup is not None else None
+    return None if ratio is None else ratio.value
 
 
 def _span(values: Sequence[float]) -> str:
-    """Speedups of some problems in words."""
-    ends = list(dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values))))
-    text = f"{' to '.join(ends)} times as fast as the fastest baseline"
-    if len(values) == 1:
-        return text
-    mean = f", geometric mean {statistics.geometric_mean(values):.2f}" if len(ends) > 1 else ""
-    return f"{text}{mean}, {counted(len(values), 'problem')}"
+    return " to ".join(dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values))))
+
+
+def _fact(name: str, values: Sequence[float]) -> str:
+    mean = f", geometric mean {statistics.geometric_mean(values):.2f}" if len(values) > 1 else ""
+    return f"{name}: {_span(values)}{mean}, {counted(len(values), 'problem')}"

@@ -1,37 +1,47 @@
-"""Crossovers: over the sizes of otherwise equal problems, which mode wins, by how much, and where it is a tie."""
+"""Ranges: over the sizes of otherwise equal problems, the speedup, which mode wins, and where it is a tie."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from autotune.report import draw
 from autotune.report.draw import GREY, shown
 from autotune.report.view import Chart, Option, Table, View
 from autotune.results.crossover import NEAREST, Point, Range, claim, families, free_sizes, point, ranges, speedup_of
-from autotune.results.figures import device_text, latency_text, problem_text
+from autotune.results.figures import Ratio, device_text, latency_text, problem_text
+from autotune.results.library import baseline_name, mode_name
 from autotune.results.order import known_workload
-from autotune.results.regimes import title_of
+from autotune.results.regimes import tuned_for
 from autotune.results.study import Study
 
 
 def views(studies: Iterable[Study]) -> list[View]:
     """One for each family of problems with two sizes or more."""
-    found = []
-    for place, (name, members) in enumerate(families(studies)):
-        points = [point(study, size) for size, study in members]
-        first = members[0][1]
-        rest = {field: value for field, value in first.problem.items() if field != name}
-        where = f"{device_text(first.key)}, {title_of(first.key, first.regime)}"
-        told = claimed(name, points)
-        text = f"{problem_text(rest)} on {where}. {told}{told and '. '}A hollow bar: the next mode is within the noise."
-        modes = ", ".join(f"{each.size}: {each.mode}" for each in points)
-        chart = Chart(f"crossover-{place}", f"Modes by {name}: {modes}.", options(name, points), 80 + 30 * len(points))
-        title = f"{first.title}: the winner at each {shown(name)}"
-        tables = [table(name, points)]
-        if first.key.is_kernel or name in free_sizes(first.key):
-            tables.append(served(name, points))
-        found.append(View(f"crossover-{place}", title, text, [chart], tables))
-    return found
+    return [_view(f"crossover-{place}", name, members) for place, (name, members) in enumerate(families(studies))]
+
+
+def around(study: Study, studies: Iterable[Study]) -> View | None:
+    """The family that a study belongs to; None if there is none."""
+    own = [(name, members) for name, members in families(studies) if any(each.key == study.key for _, each in members)]
+    return _view("range", *own[0], here=study) if own else None
+
+
+def _view(place: str, name: str, members: Sequence[tuple[int, Study]], here: Study | None = None) -> View:
+    points, first = [point(study, size) for size, study in members], members[0][1]
+    rest = {field: value for field, value in first.problem.items() if field != name}
+    told = [f"{problem_text(rest)} on {device_text(first.key)}, for {tuned_for(first.key)}"] if here is None else []
+    told += filter(None, [claimed(name, points), borders(name, points)])
+    modes = ", ".join(f"{each.size}: {each.mode}" for each in points)
+    label = f"Speedup and mode by {shown(name)}: {modes}."
+    charts = [Chart(place, label, options(name, points, here), 320)] if any(map(speedup_of, points)) else []
+    text = ". ".join(told) + ". " + "A hollow point: the next mode is within the noise." * any(p.tied for p in points)
+    what = "speedup and winner" if charts else "the winner"
+    title = f"{f'{first.title}: {what}' if here is None else what.capitalize()} over {shown(name)}"
+    tables = [table(name, points)]
+    if first.key.is_kernel or name in free_sizes(first.key):
+        tables.append(served(name, points))
+    return View(place, title, text.strip(), charts, tables)
 
 
 def claimed(name: str, points: Sequence[Point]) -> str:
@@ -39,6 +49,14 @@ def claimed(name: str, points: Sequence[Point]) -> str:
     ratios = [(each.result.winner.verified, ratio.value) for each in points if (ratio := speedup_of(each)) is not None]
     searched, verified = ([ratio for kind, ratio in ratios if kind is wanted] for wanted in (False, True))
     return claim(f"{name}={points[0].size} to {points[-1].size}", searched, verified)
+
+
+def borders(name: str, points: Sequence[Point]) -> str:
+    """``Fastest: push up to m=181, then pull``, with the borders of look-ups; empty where one mode wins everywhere."""
+    served = [each for each in ranges(points) if each.source != NEAREST]
+    modes = [mode_name(points[0].result.key, each.mode) for each in served]
+    told = [f"{mode} up to {shown(name)}={each.last}" for mode, each in zip(modes, served[:-1], strict=False)]
+    return f"Fastest: {', then '.join([*told, modes[-1]])}" if told else ""
 
 
 def colours_of(points: Sequence[Point]) -> dict[str, str]:
@@ -51,48 +69,60 @@ def colours_of(points: Sequence[Point]) -> dict[str, str]:
     return {mode: colours[mode] for mode in dict.fromkeys(modes) if mode in won}
 
 
-def options(name: str, points: Sequence[Point]) -> Option:
-    """The speedup over the fastest baseline, coloured by the winner's mode."""
-    colours = colours_of(points)
-    modes = list(colours)
-    ratios = [speedup_of(each) for each in points]
-    series: list[Option] = []
-    for mode in modes:
-        data: list[Option] = []
-        for each, ratio in zip(points, ratios, strict=True):
-            if each.mode != mode or ratio is None:
-                data.append({"value": None})
-                continue
-            style: Option = {"color": "transparent", "borderColor": colours[mode], "borderType": "dashed"}
-            told = f"{shown(name)} {each.size}: {shown(mode)}, {ratio.text}\n{margin_text(each)}"
-            data.append({"value": round(ratio.value, 4), "name": told, **({"itemStyle": style} if each.tied else {})})
-        series.append({"type": "bar", "name": shown(mode) or "kernel", "stack": "one", "data": data, "barMaxWidth": 16,
-                       "color": colours[mode]})  # fmt: skip
-    even = {"xAxis": 1, "lineStyle": {"color": GREY, "type": "dashed"}, "label": {"show": False}}
-    series[0]["markLine"] = draw.mark_lines([even])
-    intervals = [
-        (place, ratio.value - ratio.error, ratio.value + ratio.error, 0, 1, f"{ratio.value:.2f}")
-        for place, ratio in enumerate(ratios)
-        if ratio is not None
-    ]
+def options(name: str, points: Sequence[Point], here: Study | None = None) -> Option:
+    """The speedup over the fastest baseline as points in the colours of the modes that won, with their intervals."""
+    colours, key = colours_of(points), points[0].result.key
+    known = [(each, ratio) for each in points if (ratio := speedup_of(each)) is not None]
+    ends = [(each.size, round(r.value - r.error, 4), round(r.value + r.error, 4)) for each, r in known]
+    series: list[Option] = [
+        {"type": "line", "name": "speedup", "data": [[each.size, round(ratio.value, 4)] for each, ratio in known],
+         "symbol": "none", "silent": True, "lineStyle": {"color": GREY, "width": 1}, "tooltip": {"show": False},
+         "markLine": draw.mark_lines([{"yAxis": 1, "name": "as fast as the library", "label": {"show": False},
+                                       "lineStyle": {"color": GREY, "type": "dashed"}}])},
+        {"type": "custom", "renderItem": "interval", "name": "intervals", "silent": True, "data": ends, "color": GREY,
+         "encode": {"x": 0, "y": [1, 2]}, "tooltip": {"show": False}},
+    ]  # fmt: skip
+    for mode, colour in colours.items():
+        data = [_drawn(name, each, ratio, colour, here) for each, ratio in known if each.mode == mode]
+        series.append(
+            {"type": "scatter", "name": mode_name(key, mode), "data": data, "color": colour, "symbolSize": 11}
+        )
+    for stretch in [each for each in ranges(points) if each.source != NEAREST][1:]:
+        label = {"formatter": str(stretch.first), "position": "end", "color": GREY, "fontSize": 11}
+        told = f"from {stretch.first} on: {mode_name(key, stretch.mode)}"
+        border = {"xAxis": stretch.first, "name": told, "label": label, "lineStyle": {"color": GREY, "type": "dotted"}}
+        series[0]["markLine"]["data"].append(border)
+    least = min([1.0, *(low for _, low, _ in ends)])
     return draw.base(
-        grid={"left": 8, "right": 60, "top": 40, "bottom": 24},
-        legend=draw.legend(data=[shown(mode) or "kernel" for mode in modes], selectedMode=False),
-        xAxis={"type": "value", "min": 0, "name": "times as fast", "nameLocation": "middle", "nameGap": 24},
-        yAxis=draw.names_axis([f"{shown(name)} {each.size}" for each in points]),
-        series=[*series, draw.whiskers(intervals)],
-    )
+        grid={"left": 8, "right": 24, "top": 44, "bottom": 36},
+        legend=draw.legend(data=[mode_name(key, mode) for mode in colours], selectedMode=False),
+        xAxis={"type": "log" if points[0].size > 0 else "value", "logBase": 2, "min": points[0].size,
+               "max": points[-1].size, "name": shown(name), "nameLocation": "middle", "nameGap": 24,
+               "axisLabel": {"hideOverlap": True, "formatter": "{value}"}},
+        yAxis={"type": "value", "min": math.floor(20 * least) / 20, "splitNumber": 4,
+               "axisLabel": {"formatter": "{value}×"}},
+        series=series,
+    )  # fmt: skip
+
+
+def _drawn(name: str, of: Point, ratio: Ratio, colour: str, here: Study | None) -> Option:
+    """A point, hollow where the next mode is within the noise, larger where it is the page's own."""
+    told = f"{shown(name)} {of.size}: {mode_name(of.result.key, of.mode)}, {ratio.text}\n{margin_text(of)}"
+    style = {"color": "transparent" if of.tied else colour, "borderColor": colour, "borderWidth": 2}
+    size = 18 if here is not None and of.result.key == here.key else 11
+    return {"value": [of.size, round(ratio.value, 4)], "name": told, "itemStyle": style, "symbolSize": size}
 
 
 def table(name: str, points: Sequence[Point]) -> Table:
     rows = []
     for each in points:
         first = each.result.speedups[0] if each.result.speedups else None
-        compared = [first.text, first.baseline] if first is not None else ["", ""]
+        over = baseline_name(each.result.key, first.baseline) if first is not None else ""
+        compared = [first.text if first is not None else "", over]
         latency = latency_text(each.result.latency, each.result.regime)
         how = "verifying" if each.result.winner.verified else "search"
         rows.append([str(each.size), how, each.mode, latency, *compared, margin_text(each)])
-    return Table([name, "by", "mode", "latency", "times as fast", "as", "next mode"], rows, "rllrrll")
+    return Table([name, "by", "mode", "latency", "speedup", "over", "next mode"], rows, "rllrrll")
 
 
 def served(name: str, points: Sequence[Point]) -> Table:
@@ -103,7 +133,7 @@ def served(name: str, points: Sequence[Point]) -> Table:
             rows.append([str(int(rows[-1][1]) + 1), str(each.first - 1), "", "the default", "", ""])
         rows.append([str(each.first), str(each.last), each.mode, each.source, measured_text(name, each),
                      speedup_text(each)])  # fmt: skip
-    return Table([f"from {name}", "to", "mode", "served as", "measured at", "times as fast"], rows, "rrllll")
+    return Table([f"from {name}", "to", "mode", "served as", "measured at", "speedup"], rows, "rrllll")
 
 
 def measured_text(name: str, of: Range) -> str:

@@ -10,6 +10,7 @@ from autotune.report import draw
 from autotune.report.draw import GREY, WINNER, shown
 from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import Ratio, change_text, latency_text, microseconds, ratio
+from autotune.results.library import baseline_name
 from autotune.results.result import Result
 from autotune.results.study import Study
 from autotune.text import counted
@@ -32,20 +33,15 @@ class Finalist:
 
 
 def view(study: Study) -> View | None:
-    """None where the study had no finals, or where they are not here."""
+    """None where the study had no finals of several rounds, or where they are not here."""
     report = study.result
     found = finalists(study)
-    if report is None or not any(each.rounds for each in found):
+    rounds = max((len(each.rounds) for each in found), default=0)
+    if report is None or rounds < 2:
         return None
-    rounds = max(len(each.rounds) for each in found)
-    turns = "one round" if rounds == 1 else f"{rounds} rounds"
-    text = f"{counted(len(found), 'config')} took turns for {turns}, "
-    if rounds == 1:
-        text += "so that ± is the spread of iterations and does not cover changes between rounds."
-    else:
-        text += "in alternating order, so that common drift cancels. "
-        text += "The ratios come round by round; ± is their 95 % interval."
-    label = f"Latency of {counted(len(found), 'finalist')} over {turns}."
+    text = f"{counted(len(found), 'config')} took turns for {rounds} rounds, in alternating order, so that common "
+    text += "drift cancels. The ratios come round by round; ± is their 95 % interval."
+    label = f"Latency of {counted(len(found), 'finalist')} over {rounds} rounds."
     chart = Chart("finals", label, options(study, found), 400)
     return View(
         "finals", "The finals, round by round", text, [chart], [table(report, found)], [conclusion(report, found)]
@@ -148,11 +144,11 @@ def _baselines(study: Study) -> set[Config]:
 
 
 def _name(study: Study, config: Config, counts: dict[str, int]) -> str:
-    """Its mode with a number: ``push 2``; a baseline's launch instead, where it has one."""
+    """Its mode with a number: ``push 2``; of a baseline what it calls."""
     mode = shown(config.get("mode", "config"))
     if config in _baselines(study):
-        mode = " ".join([mode, shown(config["launch"])] if "launch" in config else [mode])
-        return f"baseline {mode}" if config != study.winner else f"winner: {mode}"
+        name = baseline_name(study.key, " ".join(str(config[each]) for each in ("mode", "launch") if each in config))
+        return name if config != study.winner else f"winner: {name}"
     counts[mode] = counts.get(mode, 0) + 1
     if config == study.winner:
         return f"winner: {mode}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from autotune.db import StudyRecord
 from autotune.report.view import Table, View
-from autotune.report.views.many import Field, fields_of
-from autotune.results.figures import asked_text, dashed, options_text, regime_options
+from autotune.results.crossover import families
+from autotune.results.figures import asked_text, dashed, options_text, problem_text, regime_options
 from autotune.results.order import fields_in_order
 from autotune.results.result import why_stale
 from autotune.results.study import Study
@@ -25,25 +26,32 @@ def _stale(studies: Sequence[Study]) -> Table:
     rows = []
     for study in studies:
         why = why_stale(study.key, study.record.provenance)
-        if why:
+        if why and not study.record.provenance.replay_of:
             rows.append([study.title, asked_text(study.key, study.problem), why, study.repeat])
     return Table(["workload", "problem", "stale, and not served", "tune it again"], rows, "llll", "Stale")
 
 
 def _missing(studies: Sequence[Study]) -> Table:
-    rows = [row for field in fields_of(studies) for row in _missing_in(field)]
+    """Sizes that one family of problems has, and another of the same workload, machine and regime has not."""
+    groups: dict[tuple[object, ...], list[dict[int, Study]]] = defaultdict(list)
+    for name, members in families(studies, least=1):
+        key = members[0][1].key
+        machine = (key.world_size, key.device, key.arch, key.interconnect)
+        groups[name, key.workload, machine, key.regime].append(dict(members))
+    rows = [row for (name, *_), group in groups.items() for row in _missing_in(str(name), group)]
     return Table(["workload", "missing", "tune it"], rows, "lll", "Sizes that other problems of the workload have")
 
 
-def _missing_in(field: Field) -> list[list[str]]:
+def _missing_in(name: str, group: Sequence[Mapping[int, Study]]) -> list[list[str]]:
+    sizes, firsts = sorted(set().union(*group)), [next(iter(members.values())) for members in group]
     rows = []
-    for line in field.lines:
-        for size in field.sizes:
-            if size not in line.points and len(line.points) > 1:
-                told = f"{field.size}={size} of {line.name}"
-                problem = {**line.problem, field.size: size}
-                command = f"{field.first.command} {options_text(problem)}{regime_options(field.first.regime)}"
-                rows.append([field.first.title, told, command if field.first.command else "in its program"])
+    for members, first in zip(group, firsts, strict=True):
+        rest = {field: value for field, value in first.problem.items()
+                if field != name and any(each.problem.get(field) != value for each in firsts)}  # fmt: skip
+        for size in [size for size in sizes if size not in members and len(members) > 1]:
+            command = f"{first.command} {options_text({**first.problem, name: size})}{regime_options(first.regime)}"
+            told = f"{name}={size} of {problem_text(rest)}"
+            rows.append([first.title, told, command if first.command else "in its program"])
     return rows
 
 

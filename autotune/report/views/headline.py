@@ -1,42 +1,36 @@
-"""The headline: the winner, the baselines and both limits as bars on one axis, in every regime that was measured."""
+"""The headline: the winner, the baselines and both limits as bars on one axis."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.outcome import Latency, Regime
 from autotune.report import draw
 from autotune.report.draw import COLOURS, GREY, WINNER, shown
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import (
-    efficiency_text,
-    has_rounds,
-    latency_text,
-    microseconds,
-    ratio,
-    relative_error,
-    resource_text,
-)
-from autotune.results.regimes import conclusion, overhead_text, title_of
-from autotune.results.result import Result
+from autotune.results.figures import Ratio, has_rounds, latency_text, microseconds, ratio, relative_error, resource_text
+from autotune.results.library import GRAPH, baseline_name, libraries
+from autotune.results.regimes import overhead_text, title_of
+from autotune.results.result import Limit, Result
 from autotune.results.study import Study
 from autotune.text import counted
 
-EXPLAINED = (
-    "Median over the rounds of the finals, in which all took turns; ± is a 95 % interval over the rounds, of a ratio "
-    "over the ratios within each round, so that changes that hit both alike cancel. Skew is slowest minus fastest rank."
+BY_ROUNDS = (
+    "Times are medians over the rounds of the finals, in which all took turns; ± is a 95 % interval over the rounds, "
+    "of a ratio over the ratios within each round, so that changes that hit both alike cancel."
 )
 
 BY_SPREAD = (
-    "Median over iterations; ± is their spread, half the distance from the 20th to the 80th percentile, which does not "
-    "cover changes between rounds. Skew is slowest minus fastest rank."
+    "Times are medians over calls; ± is half the distance from the 20th to the 80th percentile, which does not cover "
+    "changes between rounds."
 )
 
+SKEW = " Skew: time between the end of the fastest and of the slowest rank."
+
 REGIMES = (
-    " In a graph: the device's time alone. Pipelined: eager calls, the host running ahead. Isolated: one eager call on "
-    "an idle GPU."
+    " In a graph: the GPU's time alone. Pipelined: eager calls, the host running ahead. Isolated: one eager call on an "
+    "idle GPU."
 )
 
 
@@ -56,63 +50,85 @@ def view(study: Study) -> View | None:
     rows = bars(report)
     baselines = counted(len(report.speedups), "baseline")
     label = f"Bars: winner {latency_text(report.latency, report.regime)} against {baselines}."
-    chart = Chart("headline", label, options(report), height=90 + 22 * len(rows) * max(1, len(regimes(report))))
-    notes = [*(each.text for each in report.verdicts), conclusion(report.verdicts), overhead_text(report.latency)]
-    if report.limit is not None and report.limit.efficiency is not None:
-        notes.append(f"Overlap efficiency: {efficiency_text(report.limit.efficiency)}.")
-    text = EXPLAINED if has_rounds(report.latency, report.regime) else BY_SPREAD
-    text += "" if report.key.is_interpreted else REGIMES
-    title = "Against the baselines and the limits" if limits(report) else "Against the baselines"
-    return View("headline", title, text, [chart], [table(report), *roofline(report)], notes)
+    chart = Chart("headline", label, options(report), height=80 + 34 * len(rows))
+    title = "Against the library" if libraries(report.key) else "Against the baselines"
+    notes = [*_elsewhere(report), overhead_text(report.latency)]
+    return View("headline", title, _explained(report), [chart], [table(report), *roofline(report)], notes)
+
+
+def _explained(report: Result) -> str:
+    called, limit = libraries(report.key), report.limit
+    text = ""
+    if called:
+        text += f"{baseline_name(report.key, 'bsp eager')}: one after the other, so that nothing overlaps. "
+    if limit is not None:
+        text += f"Perfect overlap would take as long as the slower part, {_part(limit.slowest)}{_hidden(limit)}. "
+    text += BY_ROUNDS if has_rounds(report.latency, report.regime) else BY_SPREAD
+    return text + SKEW + REGIMES * (len(regimes(report)) > 1 and not report.key.is_interpreted)
+
+
+def _hidden(limit: Limit) -> str:
+    """The overlap efficiency in words; empty where the winner hides nothing, or more than there is."""
+    if limit.efficiency is None or not 0 < limit.efficiency <= 1:
+        return ""
+    return f"; of what the fastest baseline takes beyond that, the winner saves {100 * limit.efficiency:.0f} %"
+
+
+def _elsewhere(report: Result) -> list[str]:
+    """The winner against the fastest baseline in other regimes than it was tuned for, unless it is the same there."""
+    own = {(each.baseline, each.ratio.brief) for each in report.verdicts if each.regime is report.regime}
+    return [
+        f"{title_of(report.key, each.regime).capitalize()}: "
+        f"{each.ratio.against(baseline_name(report.key, each.baseline))} "
+        f"({microseconds(each.winner_microseconds)} and {microseconds(each.baseline_microseconds)})."
+        for each in report.verdicts
+        if own and (each.baseline, each.ratio.brief) not in own
+    ]
 
 
 def options(report: Result) -> Option:
-    """A group of bars for each of winner, baselines and parts; a bar for each regime; the limits as lines."""
-    rows, measured = bars(report), regimes(report)
-    series, others = [], list(COLOURS)
-    for slot, regime in enumerate(measured):
-        colour = WINNER if regime is report.regime else others.pop(0)
-        series.append(_bars_in(rows, regime, title_of(report.key, regime), colour))
-        series.append(_whiskers_in(rows, regime, slot, len(measured)))
-    lines = [draw.line_at(value, name, vertical=True) for name, value in limits(report)]
-    for line in lines:
-        line["label"] = {"show": False}  # its bar has the name
-    series[0]["markLine"] = draw.mark_lines(lines)
-    names = [{"value": shown(row.name), "textStyle": {"fontWeight": "bold" if row.kind == "winner" else "normal"}}
-             for row in rows]  # fmt: skip
+    """A bar for each of winner, baselines and parts, in the regime tuned for; perfect overlap as a line."""
+    rows, data, ends = bars(report), [], []
+    colours = {"winner": WINNER, "baseline": COLOURS[0], "part": GREY}
+    for place, bar in enumerate(rows):
+        regime = Regime.GRAPH if bar.kind == "part" else report.regime
+        value, name = bar.latency.of(regime), f"{shown(bar.name)}\n{latency_text(bar.latency, regime)}"
+        data.append({"value": round(value, 3), "name": name, "itemStyle": {"color": colours[bar.kind]}})
+        ends.append((place, *interval(bar.latency, regime), 0, 1, microseconds(value)))
+    bar_series: Option = {"type": "bar", "data": data, "itemStyle": {"borderRadius": 2}, "barMaxWidth": 16}
+    if report.limit is not None:
+        line = draw.line_at(report.limit.parts[report.limit.slowest].median, "perfect overlap", vertical=True)
+        bar_series["markLine"] = draw.mark_lines([line])
+    names = [
+        {"value": shown(_short(rows, place)), "textStyle": {"fontWeight": "bold" if row.kind == "winner" else "normal"}}
+        for place, row in enumerate(rows)
+    ]
     return draw.base(
-        grid={"left": 8, "right": 90, "top": 40, "bottom": 24},
-        legend=draw.legend(data=[title_of(report.key, each) for each in measured], selectedMode=False),
+        grid={"left": 8, "right": 90, "top": 30, "bottom": 24},
         xAxis=draw.time_axis(min=0),
-        yAxis=draw.names_axis(names),
-        series=series,
+        yAxis=draw.names_axis(names, overflow="break"),
+        series=[bar_series, draw.whiskers(ends)],
     )
 
 
 def bars(report: Result) -> list[Bar]:
-    """Winner, baselines from the fastest on, then the limits: parts alone, and the roofline."""
+    """Winner, baselines, each called eagerly and then as a graph, and the limits: parts alone, and the roofline."""
     mode = report.config.get("mode")
     name = f"winner: {shown(mode)}" if mode is not None else "winner"
+    others = []
+    for each in sorted(report.speedups, key=lambda each: each.baseline.rsplit(" ", 1)):
+        if each.is_winner:
+            name = f"winner: {baseline_name(report.key, each.baseline)}"
+        else:
+            others.append(each)
     found = [Bar(name, report.latency, "winner")]
-    # a baseline may be the winner
-    others = [each for each in report.speedups if not each.is_winner]
-    found += [Bar(each.baseline, each.latency, "baseline") for each in others]
+    found += [Bar(baseline_name(report.key, each.baseline), each.latency, "baseline") for each in others]
     parts = report.limit.parts if report.limit is not None else {}
-    found += [Bar(f"{part} alone", latency, "part") for part, latency in parts.items()]
+    found += [Bar(_part(part), latency, "part") for part, latency in parts.items()]
     if report.roofline is not None:
         limit = report.roofline.limit
         name = f"roofline ({resource_text(report.roofline.slowest)})"
         found.append(Bar(name, Latency(limit, limit, limit, 0.0, 1), "part"))
-    return found
-
-
-def limits(report: Result) -> list[tuple[str, float]]:
-    """Both limits, drawn as lines across the bars: perfect overlap, and the roofline."""
-    found = []
-    if report.limit is not None:
-        found.append((f"{report.limit.slowest} alone", report.limit.parts[report.limit.slowest].median))
-    if report.roofline is not None:
-        found.append((f"roofline ({resource_text(report.roofline.slowest)})", report.roofline.limit))
     return found
 
 
@@ -132,20 +148,21 @@ def interval(latency: Latency, regime: Regime) -> tuple[float, float]:
 
 def table(report: Result) -> Table:
     measured = regimes(report)
-    shares = {f"{part} alone": str(share) for part, share in report.limit.shares.items()} if report.limit else {}
+    limit = report.limit
+    shares = {_part(part): _plain(share) for part, share in limit.shares.items()} if limit is not None else {}
     rows = []
     for bar in bars(report):
         known = [_text(bar, regime) for regime in measured]
         compared = ""
         if bar.kind == "baseline" and not report.key.is_interpreted:
             found = ratio(bar.latency, report.latency, report.regime)
-            compared = f"{found} times as fast" if found.is_told else found.text
+            compared = f"{_plain(found)} times as fast" if found.is_told else found.text
         if bar.kind == "part":
             share = shares.get(bar.name, f"{bar.latency.median / report.latency.median:.2f}")
             compared = f"{share} of its time"
         skew = "" if bar.kind == "part" else microseconds(bar.latency.skew)
         rows.append([bar.name, *known, skew, compared])
-    names = [title_of(report.key, each) for each in measured]
+    names = [title_of(report.key, each) for each in measured] if len(measured) > 1 else ["time"]
     return Table(["", *names, "skew", "the winner"], rows, "l" + "r" * (len(names) + 2))
 
 
@@ -162,6 +179,22 @@ def roofline(report: Result) -> list[Table]:
     return [Table(header, rows, "lrrr", "The roofline, at rates measured on this device")]
 
 
+def _part(name: str) -> str:
+    """``GEMM alone``."""
+    return f"{'GEMM' if name == 'gemm' else shown(name).replace('_', '-')} alone"
+
+
+def _plain(of: Ratio) -> str:
+    """Without the source of its error, which the text above tells."""
+    return str(of).removesuffix(" (by spread)")
+
+
+def _short(rows: list[Bar], place: int) -> str:
+    """A bar's name beside the one above it."""
+    name = rows[place].name
+    return f"the same{GRAPH}" if place and name == rows[place - 1].name + GRAPH else name
+
+
 def _rate(resource: str, per_microsecond: float) -> str:
     flops = resource == "flops"
     return f"{per_microsecond / 1e6:.0f} TFLOP/s" if flops else f"{per_microsecond / 1e3:.0f} GB/s"
@@ -173,37 +206,3 @@ def _text(bar: Bar, regime: Regime) -> str:
     if len(bar.latency.rounds) < 2 and bar.kind == "part":
         return microseconds(bar.latency.median)
     return latency_text(bar.latency, regime) if bar.latency.knows(regime) else "not measured"
-
-
-def _drawn(bar: Bar, regime: Regime) -> bool:
-    return regime is Regime.GRAPH if bar.kind == "part" else bar.latency.knows(regime)
-
-
-def _bars_in(rows: Sequence[Bar], regime: Regime, title: str, colour: str) -> Option:
-    data: list[Option] = []
-    for bar in rows:
-        if not _drawn(bar, regime):
-            data.append({"value": None})
-            continue
-        value = bar.latency.of(regime)
-        data.append(
-            {
-                "value": round(value, 3),
-                "name": f"{shown(bar.name)}, {title}\n{_text(bar, regime)}",
-                "itemStyle": {"color": GREY} if bar.kind == "part" else {"opacity": 1 if bar.kind == "winner" else 0.6},
-            }
-        )
-    return {
-        "type": "bar", "name": title, "data": data, "itemStyle": {"color": colour, "borderRadius": 2},
-        "barMaxWidth": 16, "barGap": "15%", "barCategoryGap": "30%",
-    }  # fmt: skip
-
-
-def _whiskers_in(rows: Sequence[Bar], regime: Regime, slot: int, slots: int) -> Option:
-    return draw.whiskers(
-        [
-            (place, *interval(bar.latency, regime), slot, slots, microseconds(bar.latency.of(regime)))
-            for place, bar in enumerate(rows)
-            if _drawn(bar, regime)
-        ]
-    )

@@ -2,50 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.report import draw
 from autotune.report.draw import COLOURS, shown
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import microseconds, plain
+from autotune.results.figures import plain
 from autotune.results.knobs import Knob
 from autotune.results.study import Study
 
 EXPLAINED = (
-    "Importance is Optuna's PED-ANOVA: how much a dimension separates the best tenth from the rest. "
-    "Dimensions that never varied are not here. A dimension that only some modes have counts within them."
+    "Importance: how much a dimension separates the best tenth of the configs from the rest; all of it adds up to 1 "
+    "(Optuna's PED-ANOVA). A dimension that only some modes have counts within them."
 )
 
 
-ENDS = (
-    "The best and the worst value of each dimension: the best latency of any config with it, over the best with any "
-    "value, and in brackets the number of such configs; --format html or json has every value."
-)
+ENDS = "The best and the worst value: its best latency over the best of all (the number of its configs)"
+
+LEAST = 0.005
+"""Importance below which a dimension is not drawn."""
 
 
 def view(study: Study) -> View | None:
-    """None where nothing varied."""
-    if not study.knobs:
+    """None without importances: what each value cost is no more than other views have."""
+    found, ranked = ends(study), by_importance(study)
+    if found is None or not ranked:
         return None
-    ranked = by_importance(study)
-    charts = []
-    if ranked:
-        label = f"Importance: {', '.join(f'{shown(k.name)} {k.importance:.2f}' for k in ranked[:3])} …"
-        charts.append(Chart("importance", label, options(study), 70 + 24 * len(ranked)))
-    text = EXPLAINED if ranked else "What each value cost, as far as it was measured."
-    return View("importance", "What matters", text, charts, [table(study)], [shown(note) for note in study.knob_notes])
+    label = f"Importance: {', '.join(f'{shown(k.name)} {k.importance:.2f}' for k in ranked[:3])} …"
+    option = options(study)
+    chart = Chart("importance", label, option, 60 + 24 * len(option["series"][0]["data"]))
+    return replace(found, charts=[chart])
 
 
 def ends(study: Study) -> View | None:
-    """The best and the worst value of each dimension, for a text; the web page and JSON have them all."""
-    ranked = sorted(study.knobs, key=lambda knob: -(knob.importance or 0.0))
+    """The best and the worst value of each dimension; JSON has them all."""
+    has_importance = bool(by_importance(study))
     rows = []
-    for knob in ranked:
+    for knob in sorted(study.knobs, key=lambda knob: -(knob.importance or 0.0)):
         values = sorted(knob.reached, key=lambda each: each.relative)
         told = [f"{plain(each.value)}: {each.relative:.2f} ({each.configs})" for each in (values[0], values[-1])]
-        rows.append([knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", *told])
+        importance = ["" if knob.importance is None else f"{knob.importance:.2f}"] if has_importance else []
+        rows.append([shown(knob.name), *importance, *told])
     if not rows:
         return None
-    table = Table(["dimension", "importance", "best", "worst"], rows, "lr")
-    return View("importance", "What matters", f"{ENDS} {EXPLAINED}", tables=[table], notes=study.knob_notes)
+    header = ["dimension", *(["importance"] if has_importance else []), "best", "worst"]
+    table = Table(header, rows, "lr" if has_importance else "", ENDS)
+    if not has_importance:
+        return View("importance", "What matters", tables=[table])
+    return View("importance", "What matters", EXPLAINED, tables=[table], notes=study.knob_notes)
 
 
 def by_importance(study: Study) -> list[Knob]:
@@ -54,7 +58,7 @@ def by_importance(study: Study) -> list[Knob]:
 
 
 def options(study: Study) -> Option:
-    ranked = by_importance(study)
+    ranked = [knob for knob in by_importance(study) if knob.importance and knob.importance >= LEAST]
     data = [
         {"value": round(knob.importance or 0.0, 4), "name": f"{shown(knob.name)}: {shown(knob.help)}",
          "label": {"formatter": f"{knob.importance:.2f}"}}
@@ -67,16 +71,3 @@ def options(study: Study) -> Option:
         series=[{"type": "bar", "data": data, "color": COLOURS[0], "barMaxWidth": 14,
                  "label": {"show": True, "position": "right", "fontSize": 11}}],
     )  # fmt: skip
-
-
-def table(study: Study) -> Table:
-    """The best latency of any config with a value, for each value."""
-    rows = []
-    for knob in study.knobs:
-        importance = "" if knob.importance is None else f"{knob.importance:.2f}"
-        for reached in knob.reached:
-            best = microseconds(reached.best)
-            rows.append([shown(knob.name), importance, shown(reached.value), best, f"{reached.relative:.2f}",
-                         str(reached.configs)])  # fmt: skip
-    header = ["dimension", "importance", "value", "best reached", "over the best value's", "configs"]
-    return Table(header, rows, "lrrrrr", "What each value cost")

@@ -18,15 +18,16 @@ def view(study: Study) -> View:
         ["tuned for", tuned_for(record.key)],
         ["begun", f"{record.created_at:%Y-%m-%d %H:%M} UTC"],
         ["finished" if study.result else "last trial", f"{moment:%Y-%m-%d %H:%M} UTC" if moment else "none"],
-        ["space", f"{record.space_size} valid configs" + f", {study.evaluated} evaluated" * bool(study.trials)],
+        ["space", f"{record.space_size:,} valid configs" + f", {study.evaluated:,} tried" * bool(study.trials)],
         ["study", f"{record.id}, seed {record.seed}"],
     ]
     if study.trials:  # an imported study's are elsewhere
         correlation = study.rank_correlation
+        measuring = f", of which measuring {study.measuring:.0f} s"
         model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 is a perfect order)"
         rows += [
             ["finals", f"{study.remeasured} evaluations"],
-            ["time in evaluations", f"{study.seconds:.0f} s, of which measuring {study.measuring:.0f} s"],
+            ["time in evaluations", f"{study.seconds:.0f} s" + measuring * (study.measuring > 0)],
             ["ranks restarted", f"{counted(len(restarts), 'time')}, {sum(restarts):.0f} s" if restarts else "never"],
             ["cost model", model],
         ]

@@ -1,7 +1,8 @@
-"""Parallel axes: each measured config as a line through its values, the mode first and the latency last."""
+"""Parallel axes: each measured config of a mode as a line through its values, the latency last."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -10,10 +11,8 @@ from autotune.report import draw
 from autotune.report.draw import WINNER, shown
 from autotune.report.view import Chart, Option, View
 from autotune.results.figures import microseconds
-from autotune.results.study import Study
-
-ABSENT = "–"
-"""The value of a dimension that the config's mode does not have."""
+from autotune.results.library import mode_name
+from autotune.results.study import Study, mode_of
 
 APART = 48
 """Pixels between two axes beside each other; names, which stand above and below in turn, may be twice as wide."""
@@ -22,36 +21,55 @@ SIDE_BY_SIDE = {"layout": "horizontal", "left": 75, "right": 60, "top": 44, "bot
 STACKED = {"layout": "vertical", "left": 110, "right": 30, "top": 30, "bottom": 40}
 """The axes' places: where there is no room beside each other, they lie on top of each other."""
 
-FAST_TO_SLOW = ("#f59e0b", "#3b82f6", "#8a94a6")
+FEWEST_LINES = 4
+"""Configs of a mode, below which nothing is shared."""
+
+FAST_TO_SLOW = ("#1d4ed8", "#93b4f5", "#8a94a6")
 
 
 def view(study: Study) -> View | None:
-    """None where no two measured configs differ."""
-    names = study.varied(list(study.measured))
-    if not names:
+    """None where too few configs of each mode were measured."""
+    modes = shown_modes(study)
+    if not modes:
         return None
-    text = f"Each line is one of the {len(study.measured)} measured configs, from its mode to its latency; the fastest "
-    text += f"are orange, the thick one is the {'winner' if study.result else 'fastest so far'}. {ABSENT}: the mode "
-    text += "does not have the dimension. Dimensions that never varied are left out."
+    charts: list[Chart] = []
+    for mode in modes:
+        names = study.varied(list(study.of_mode(mode)))
+        height = max(420, 90 + 24 * len(names))  # on a phone the axes lie on top of each other
+        label = f"Parallel axes of {', '.join(map(shown, names))} and latency in mode {mode_name(study.key, mode)}."
+        charts.append(
+            Chart(f"parallel-{len(charts)}", label, options(study, mode), height, tab=mode_name(study.key, mode))
+        )
+    text = "Each line is a measured config of one mode, from its values to its latency; the fastest are the darkest"
+    if study.winner in study.measured and mode_of(study.winner) in modes:
+        text += f", the orange one is the {'winner' if study.result else 'fastest so far'}"
     hint = "Drag along an axis to keep only the configs that pass there; click the axis to let go."
-    height = max(420, 90 + 24 * len(names))  # on a phone the axes lie on top of each other
-    label = f"Parallel axes of {', '.join(map(shown, names))} and latency."
-    return View(
-        "parallel", "What the good ones share", text, [Chart("parallel", label, options(study), height)], hint=hint
-    )
+    return View("parallel", "What the good ones share", f"{text}. Dimensions that never varied are left out.", charts,
+                hint=hint)  # fmt: skip
 
 
-def options(study: Study) -> Option:
+def shown_modes(study: Study) -> list[str]:
+    """Modes of which enough was measured, the winner's first, then from the fastest on."""
+    best: dict[str, float] = {}
+    for config in study.measured:
+        mode = mode_of(config)
+        best[mode] = min(study.microseconds(config), best.get(mode, math.inf))
+    own = mode_of(study.winner) if study.winner is not None else ""
+    enough = [mode for mode in best if len(study.of_mode(mode)) >= FEWEST_LINES]
+    return sorted(enough, key=lambda mode: (mode != own, best[mode]))
+
+
+def options(study: Study, mode: str) -> Option:
     """Categories in the dimensions' order; where there is no room beside each other, axes lie on top of each other."""
-    configs = list(study.measured)
-    names = study.varied(configs)
-    latencies = [study.microseconds(config) for config in configs]
+    found = study.of_mode(mode)
+    names, latencies = study.varied(list(found)), list(found.values())
     high = draw.ceiling(latencies)
-    axes = [axis(study, name, place) for place, name in enumerate(names)]
-    last = {"dim": len(names), "name": "µs", "type": "value", "max": high, "min": "dataMin", "inverse": True}
-    last |= {"axisLabel": {"showMinLabel": False, "showMaxLabel": False}, "nameLocation": "end"}
+    axes = [axis(study, mode, name, place) for place, name in enumerate(names)]
+    last = {"dim": len(names), "name": "latency", "type": "value", "max": high, "min": "dataMin", "inverse": True}
+    last |= {"axisLabel": {"showMinLabel": False, "showMaxLabel": False, "formatter": "time"}, "nameLocation": "end"}
     quarter = statistics.quantiles(latencies, n=4)[1] if len(latencies) > 1 else latencies[0]
     best = min(latencies)
+    slowest_first = sorted(found, key=study.microseconds, reverse=True)  # the fastest are drawn over them
     return draw.base(
         parallel={**SIDE_BY_SIDE, "parallelAxisDefault": {
             "nameTruncate": {"maxWidth": 140},
@@ -63,10 +81,10 @@ def options(study: Study) -> Option:
         series=[
             {"type": "parallel", "name": "measured", "lineStyle": {"width": 1.2, "opacity": 0.5},
              "inactiveOpacity": 0.03, "activeOpacity": 0.9, "smooth": False,
-             "data": [line(study, config, names, high) for config in by_latency(study)]},
+             "data": [line(study, config, names, high) for config in slowest_first]},
             {"type": "parallel", "name": "winner", "lineStyle": {"width": 4, "opacity": 0.9, "color": WINNER},
              "inactiveOpacity": 0.05, "z": 5,
-             "data": [line(study, config, names, high) for config in _winner(study)]},
+             "data": [line(study, config, names, high) for config in found if config == study.winner]},
         ],
         media=draw.up_to(
             max(draw.NARROW, APART * len(names)),
@@ -79,11 +97,9 @@ def options(study: Study) -> Option:
     )  # fmt: skip
 
 
-def axis(study: Study, name: str, place: int) -> Option:
+def axis(study: Study, mode: str, name: str, place: int) -> Option:
     """A dimension's axis; names stand above and below in turn, so that long ones do not meet."""
-    data = [shown(value) for value in study.values(name, list(study.measured))]
-    if any(name not in config for config in study.measured):
-        data = [ABSENT, *data]
+    data = [shown(value) for value in study.values(name, list(study.of_mode(mode)))]
     where = "end" if place % 2 == 0 else "start"
     return {"dim": place, "name": shown(name), "type": "category", "data": data, "nameLocation": where, "nameGap": 14}
 
@@ -91,15 +107,5 @@ def axis(study: Study, name: str, place: int) -> Option:
 def line(study: Study, config: Config, names: Sequence[str], high: float) -> Option:
     """A config's values along the axes; what is slower than the last axis goes, ends at its end."""
     value = study.microseconds(config)
-    places = [shown(config[name]) if name in config else ABSENT for name in names]
     told = f"{microseconds(value)}\n{draw.config_lines(config, study.names([config]))}"
-    return {"value": [*places, round(min(value, high), 3)], "name": told}
-
-
-def by_latency(study: Study) -> list[Config]:
-    """The slowest first, so that the fastest are drawn over them."""
-    return sorted(study.measured, key=study.microseconds, reverse=True)
-
-
-def _winner(study: Study) -> list[Config]:
-    return [study.winner] if study.winner in study.measured and study.winner is not None else []
+    return {"value": [*(shown(config[name]) for name in names), round(min(value, high), 3)], "name": told}

@@ -4,12 +4,14 @@ for each.
 
 from __future__ import annotations
 
+from autotune.db import CacheKey
 from autotune.outcome import Regime
 from autotune.report import draw
 from autotune.report.draw import COLOURS, WINNER, shown
 from autotune.report.view import Chart, Option, Table, View
 from autotune.report.views.headline import interval
 from autotune.results.figures import latency_text
+from autotune.results.library import baseline_name
 from autotune.results.result import Result
 from autotune.results.routings import NOT_TIMED, UnderRouting, inputs_named
 from autotune.results.study import Study
@@ -42,19 +44,20 @@ def view(study: Study) -> View | None:
     title = f"Under other {name}"
     if len(report.routings) == 1:
         return View("routings", title, NOT_MEASURED.format(name))
-    rows = [_cells(row, report.regime) for row in report.routings]
+    rows = [_cells(row, report.key) for row in report.routings]
     label = f"Bars: the winner and its fastest baseline under {len(rows)} {name}."
     chart = Chart("routings", label, options(report), height=90 + 44 * len(rows))
     return View("routings", title, EXPLAINED[name], [chart], [Table([name.removesuffix("s"), *HEADER], rows, "lrrr")])
 
 
-def _cells(row: UnderRouting, regime: Regime) -> list[str]:
+def _cells(row: UnderRouting, key: CacheKey) -> list[str]:
     if row.latency is None:
         return [row.title, NOT_TIMED, "", ""]
+    regime = Regime(key.regime)
     first, ours = row.speedup, latency_text(row.latency, regime)
     if first is None:
         return [row.title, ours, "not measured", ""]
-    theirs = f"{first.baseline}: {latency_text(first.latency, regime)}"
+    theirs = f"{baseline_name(key, first.baseline)}: {latency_text(first.latency, regime)}"
     return [row.title, ours, theirs, "" if first.is_winner else first.text]
 
 
@@ -62,7 +65,7 @@ def options(report: Result) -> Option:
     """A group of two bars for each routing."""
     series: list[Option] = []
     for slot, (name, colour) in enumerate(SERIES.items()):
-        latencies = [row.latency if slot == 0 else row.baseline for row in report.routings]
+        latencies = [row.latency if slot == 0 else row.other for row in report.routings]
         drawn = [(place, each, each.of(report.regime)) for place, each in enumerate(latencies) if each is not None]
         values = {place: round(value, 3) for place, _, value in drawn}
         bars = [{"value": values.get(place), "name": shown(f"{row.routing}, {name}")}

@@ -13,6 +13,7 @@ from autotune.report import draw
 from autotune.report.draw import FAILED, GREY, WINNER, cut, shown
 from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import latency_text, outcomes_text
+from autotune.results.library import baseline_name, mode_name
 from autotune.results.study import Study, mode_of
 from autotune.tuning.finals import BASELINE, FINAL, PROOF
 
@@ -47,7 +48,7 @@ def view(study: Study) -> View | None:
         return None
     moments = timeline(study)
     counted = outcomes_text({ending.outcome: ending.count for ending in study.endings})
-    text = f"{study.evaluated} of {study.record.space_size} valid configs were evaluated in {moments[-1].at:.0f} s: "
+    text = f"{study.evaluated:,} of {study.record.space_size:,} valid configs were tried in {moments[-1].at:.0f} s: "
     text += f"{counted}. Each dot is a trial{'; the line is the best so far' if study.measured else ''}."
     kinds = len(failures(study))
     chart = Chart(
@@ -117,7 +118,7 @@ def options(study: Study) -> Option:
     series += [_rim(study, moments, kind, place) for place, kind in enumerate(kinds)]
     rim = 22 * len(kinds)
     return draw.base(
-        legend=draw.legend(data=["best so far", *map(mode_name, _measured_modes(study))]),
+        legend=draw.legend(data=["best so far", *(_named(study, mode) for mode in _measured_modes(study))]),
         grid=[
             {**SIDES, "top": 48, "bottom": 76 + rim + (12 if kinds else 0), "show": bool(latencies)},
             {**SIDES, "height": rim, "bottom": 76, "show": bool(kinds)},
@@ -169,25 +170,26 @@ def _endings(study: Study, short: Callable[[str], str] = str) -> tuple[list[str]
     return ["ended", "configs", "for example"], rows, "lrl"
 
 
-def mode_name(mode: str) -> str:
-    return shown(mode) or "trials"
-
-
 def _words(config: Config, names: Sequence[str]) -> str:
     return " ".join(f"{shown(name)}={shown(config[name])}" for name in names if name in config)
 
 
 def _levels(study: Study) -> list[tuple[str, float]]:
-    """The fastest baseline and the slowest part alone."""
+    """The fastest baseline, and perfect overlap: the slowest part alone."""
     report = study.result
     if report is None:
         return []
     found = []
     if report.speedup is not None:
-        found.append((report.speedup.baseline, report.speedup.latency.of(report.regime)))
+        name = baseline_name(study.key, report.speedup.baseline)
+        found.append((name, report.speedup.latency.of(report.regime)))
     if report.limit is not None:
-        found.append((f"{report.limit.slowest} alone", report.limit.parts[report.limit.slowest].median))
+        found.append(("perfect overlap", report.limit.parts[report.limit.slowest].median))
     return found
+
+
+def _named(study: Study, mode: str) -> str:
+    return mode_name(study.key, mode) or "trials"
 
 
 def _measured_modes(study: Study) -> list[str]:
@@ -225,7 +227,9 @@ def _dots(study: Study, moments: Sequence[Moment], high: float) -> list[Option]:
                 continue
             value = latency.of(study.regime)
             final = moment.trial.source == FINAL
-            off = {"symbol": "triangle", "symbolSize": 7} if value > high else {}
+            off: Option = {"symbol": "triangle", "symbolSize": 7} if value > high else {}
+            if moment.trial.config == study.winner and not final:
+                off = {"itemStyle": {"color": WINNER, "opacity": 1}, "symbolSize": 11}
             data.append(
                 {
                     "value": [round(moment.at, 2), round(min(value, high), 3)],
@@ -234,8 +238,8 @@ def _dots(study: Study, moments: Sequence[Moment], high: float) -> list[Option]:
                     **off,
                 }
             )
-        found.append({"type": "scatter", "name": mode_name(mode), "data": data, "symbolSize": 7, "color": colours[mode],
-                      "itemStyle": {"opacity": 0.85}})  # fmt: skip
+        found.append({"type": "scatter", "name": _named(study, mode), "data": data, "symbolSize": 7,
+                      "color": colours[mode], "itemStyle": {"opacity": 0.85}})  # fmt: skip
     return found
 
 

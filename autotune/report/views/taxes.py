@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
+from typing import Any
 
 from autotune.report import draw, waterfall
-from autotune.report.draw import COLOURS, GREY, WINNER, shown
+from autotune.report.draw import COLOURS, GREY, shown
 from autotune.report.view import Chart, Option, Table, View
 from autotune.report.waterfall import Bar
-from autotune.results.figures import difference_text
 from autotune.results.study import Study
 from autotune.taxes import ladder
 from autotune.taxes.result import Doses, Taxes
@@ -18,22 +18,22 @@ from autotune.taxes.result import Doses, Taxes
 TITLE = "What bulk synchrony costs"
 
 EXPLAINED = (
-    "Variants of one call, timed in turns. Each gives one thing up: from the library's kernels, called eagerly on an "
-    "idle GPU, down to the slowest part alone. Grey bars are whole calls; between two of them lies what the thing "
-    "costs, and all of it adds up exactly."
+    "Variants of one call, timed in turns. Each gives one thing up: from the library's kernels one after the other "
+    "(bulk-synchronous, BSP), called eagerly on an idle GPU, down to the slowest part alone. Grey bars are calls; "
+    "between two of them lies what the thing costs, and all of it adds up exactly."
 )
+
+COST = COLOURS[4]
+"""The colour of what bulk synchrony costs."""
 
 CLEAR = "rgba(0,0,0,0)"
 
 
 def view(study: Study) -> View | None:
-    """As far as the finals tell it, where nobody has run ``tune taxes``; None if they do not."""
+    """None where nobody has run ``tune taxes``."""
     taxes = study.ladder
     if taxes is None:
-        found = study.result.taxes if study.result is not None else ()
-        cells = [[each.name, difference_text(each.microseconds, each.error), each.meaning] for each in found]
-        tables = [Table(["", "time", "how it was found"], cells, "lrl")]
-        return View("taxes", TITLE, tables=tables) if found else None
+        return None
     rows = waterfall.bars(taxes)
     told = ", ".join(f"{name}: {text}" for name, text in waterfall.table(taxes)[: len(ladder.TAXES)])
     charts = [Chart("taxes", f"Waterfall of {len(rows)} bars. {told}.", options(taxes), 60 + 26 * len(rows))]
@@ -61,11 +61,12 @@ def options(taxes: Taxes) -> Option:
     offsets: list[Option] = [{"value": round(bar.begin / size, 4), **hidden} for bar in rows]
     heights = [_height(bar, size, unit) for bar in rows]
     ends = [
-        (place, *_interval(bar, size), 0, 1, waterfall.number(bar.found, size)) for place, bar in enumerate(rows)
+        (place, *_interval(bar, size), 0, 1, f"{waterfall.number(bar.found, size)} {unit}")
+        for place, bar in enumerate(rows)
     ]  # fmt: skip
     return draw.base(
         grid={"left": 8, "right": 110, "top": 16, "bottom": 24},
-        xAxis=draw.time_axis(unit, min=0),
+        xAxis=_axis(unit, min=0),
         yAxis=draw.names_axis(names),
         series=[
             {"type": "bar", "stack": "all", "data": offsets, "silent": True, "barMaxWidth": 16},
@@ -90,15 +91,21 @@ def responses(doses: Mapping[str, Doses], name: str, size: float, *, diagonal: b
         series.append({"type": "line", "name": letter, "data": data, "symbolSize": 6, "color": colour})
     if diagonal:
         most = max(dose for by_dose in doses.values() for dose in by_dose) / size
-        series.append({"type": "line", "name": "all", "data": [[0, 0], [most, most]], "symbol": "none",
+        series.append({"type": "line", "name": "all passed on", "data": [[0, 0], [most, most]], "symbol": "none",
                        "color": GREY, "lineStyle": {"type": "dashed", "width": 1}, "silent": True})  # fmt: skip
     return draw.base(
         legend=draw.legend(),
         grid={"left": 8, "right": 16, "top": 44, "bottom": 36},
         xAxis={"type": "value", "name": name, "nameLocation": "middle", "nameGap": 24, "splitNumber": 4},
-        yAxis=draw.time_axis(f"{waterfall.unit(10 * size)[1]} more"),
+        yAxis=_axis(waterfall.unit(10 * size)[1]),
         series=series,
     )
+
+
+def _axis(unit: str, **parts: Any) -> Option:
+    """An axis of times in a unit."""
+    label = {"hideOverlap": True, "formatter": f"{{value}} {unit}"}
+    return {"type": "value", "splitNumber": 4, "axisLabel": label, **parts}
 
 
 def table(taxes: Taxes) -> Table:
@@ -119,7 +126,7 @@ def summary(taxes: Taxes) -> Table:
 
 def _height(bar: Bar, size: float, unit: str) -> Option:
     nil = not bar.letter and bar.found.is_nil
-    colour = GREY if bar.letter else WINNER if bar.found.value >= 0 else COLOURS[1]
+    colour = GREY if bar.letter else COST if bar.found.value >= 0 else COLOURS[1]
     text = f"{bar.letter or '–'} {bar.name}: {waterfall.number(bar.found, size)} {unit}"
     return {
         "value": round((bar.end - bar.begin) / size, 4), "name": text,

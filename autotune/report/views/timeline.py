@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from autotune.report import draw, waterfall
-from autotune.report.draw import COLOURS, GREY, WINNER
+from autotune.report.draw import COLOURS, GREY
 from autotune.report.view import Chart, Option, Table, View
+from autotune.results.figures import microseconds
 from autotune.results.study import Study
 from autotune.taxes import ladder
 from autotune.taxes.trace import KINDS, SENDS, TILE, WAITS, Event, Traced
 from autotune.text import counted
 
 EXPLAINED = (
-    "One call of a traced twin: the same kernels, which leave stamps of time behind. Each rank has a lane, and each of "
-    "some of its programs a row in it. Clocks are aligned at a barrier of all ranks just before the call, a link's "
-    "latency apart at most. tune taxes --trace FILE writes all programs for Perfetto."
+    "One call, as stamps of time within the kernels tell it. Each rank has a lane, and each of some of its programs a "
+    "row in it. Where tiles are computed while data is on its way, nobody waits for all of it. Clocks are aligned at a "
+    "barrier of all ranks just before the call. tune taxes --trace FILE writes all programs for Perfetto."
 )
 
-COLOUR = {TILE: COLOURS[0], SENDS: WINNER, WAITS: GREY}
+COLOUR = {TILE: COLOURS[0], SENDS: COLOURS[1], WAITS: GREY}
 """Colours in drawing order: a tile first, then its parts."""
 
 MOST_ROWS = 64
@@ -31,14 +33,21 @@ def view(study: Study) -> View | None:
     if taxes is None or not taxes.traces:
         return None
     charts, tables, notes = [], [], []
+    last = max(map(end_of, taxes.traces.values()))
     for letter, traced in taxes.traces.items():
         title = f"{letter}, {ladder.RUNGS[letter]}"
         count = len(rows(traced))
         label = f"Timeline of {title}: {counted(len(traced.ranks), 'rank')}, {counted(count, 'program')}."
-        charts.append(Chart(f"timeline-{letter}", label, options(traced), 90 + max(8 * count, 40 * len(traced.ranks))))
+        height = 110 + max(8 * count, 40 * len(traced.ranks))
+        charts.append(Chart(f"timeline-{letter}", label, options(traced, title, last), height))
         tables.append(table(traced, title))
-        notes.append(f"{title}: the twin takes {traced.slowdown:.2f} times as long as the kernel itself.")
-    return View("timeline", "One call, program by program", EXPLAINED, charts, tables, notes)
+        notes.append(f"{title}: with its stamps a call takes {traced.slowdown:.2f} times as long as without.")
+    return View("timeline", "Why: one call, program by program", EXPLAINED, charts, tables, notes)
+
+
+def end_of(traced: Traced) -> float:
+    """Microseconds at which the last program is done."""
+    return max((event.end for rank in traced.ranks for event in rank), default=1.0)
 
 
 def rows(traced: Traced) -> list[tuple[int, int, int]]:
@@ -51,11 +60,11 @@ def rows(traced: Traced) -> list[tuple[int, int, int]]:
     return found
 
 
-def options(traced: Traced) -> Option:
-    """A series of spans for each kind of event."""
+def options(traced: Traced, title: str, last: float) -> Option:
+    """A series of spans for each kind of event, on an axis up to the end of the ``last`` of several traces."""
     lines = rows(traced)
     place = {line: number for number, line in enumerate(lines)}
-    size, unit = waterfall.unit(max((event.end for rank in traced.ranks for event in rank), default=1.0))
+    size, unit = waterfall.unit(last)
     series: list[Option] = []
     for kind, colour in COLOUR.items():
         spans = [
@@ -72,9 +81,11 @@ def options(traced: Traced) -> Option:
     first = {rank: min(number for line, number in place.items() if line[0] == rank) for rank, *_ in lines}
     names = [f"rank {line[0]}" if first[line[0]] == number else "" for line, number in place.items()]
     return draw.base(
-        legend=draw.legend(),
-        grid={"left": 8, "right": 24, "top": 40, "bottom": 36},
-        xAxis={"type": "value", "name": unit, "nameLocation": "middle", "nameGap": 24, "min": 0, "splitNumber": 6},
+        title=draw.heading(f"{title}: done after {microseconds(end_of(traced))}", draw.NARROW),
+        legend=draw.legend(top=26),
+        grid={"left": 8, "right": 24, "top": 60, "bottom": 24},
+        xAxis={"type": "value", "min": 0, "max": math.ceil(last / size), "splitNumber": 6,
+               "axisLabel": {"formatter": f"{{value}} {unit}", "hideOverlap": True}},
         yAxis={"type": "category", "data": names, "inverse": True, "axisTick": {"show": False},
                "axisLabel": {"interval": 0}},
         series=series,
@@ -83,7 +94,7 @@ def options(traced: Traced) -> Option:
 
 def table(traced: Traced, title: str) -> Table:
     """Each rank's call in figures, of the programs that are stored."""
-    size, unit = waterfall.unit(max((event.end for rank in traced.ranks for event in rank), default=1.0))
+    size, unit = waterfall.unit(end_of(traced))
 
     def shown(values: Sequence[float]) -> str:
         return f"{max(values) / size:.2f}" if values else ""

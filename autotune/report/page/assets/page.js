@@ -46,28 +46,39 @@
     return { type: "rect", shape, style: { fill: api.visual("color") } };
   }
 
-  // A value of a cell: column, row, whether it is a tie (then hatched), its text.
-  function cell(params, api) {
-    const [x, y] = api.coord([api.value(0), api.value(1)]);
-    const [width, height] = api.size([1, 1]).map((side) => Math.max(2, side - 3));
-    const [left, top, colour] = [x - width / 2, y - height / 2, api.visual("color")];
-    const tied = api.value(2) === 1;
-    const children = [{
-      type: "rect", shape: { x: left, y: top, width, height, r: 2 },
-      style: { fill: colour, opacity: tied ? 0.18 : 0.8, stroke: tied ? colour : "none" },
-    }];
-    for (let at = -height; tied && at < width; at += 8) {
-      const [from, to] = [Math.max(at, 0), Math.min(at + height, width)];
-      const line = { x1: left + from, y1: top + height - (from - at), x2: left + to, y2: top + height - (to - at) };
-      children.push({ type: "line", shape: line, style: { stroke: colour, lineWidth: 1.2 }, silent: true });
+  // A value of an interval: place, low end, high end; from low to high, upright.
+  function interval(params, api) {
+    const [[x, low], [, high]] = [1, 2].map((end) => api.coord([api.value(0), api.value(end)]));
+    const style = { stroke: api.visual("color"), lineWidth: 1.3 };
+    return { type: "line", shape: { x1: x, y1: low, x2: x, y2: high }, style };
+  }
+
+  // Microseconds with the unit that suits them, as in the page's texts.
+  function time(value) {
+    const [size, unit] = Math.abs(value) < 1e3 ? [1, "µs"] : Math.abs(value) < 1e6 ? [1e3, "ms"] : [1e6, "s"];
+    return `${+(value / size).toPrecision(4)} ${unit}`;
+  }
+
+  function withUnits(option) {
+    for (const axis of [option.xAxis, option.yAxis, option.parallelAxis].flat()) {
+      if (axis && axis.axisLabel && axis.axisLabel.formatter === "time") axis.axisLabel.formatter = time;
     }
-    const text = api.ordinalRawValue(3);
-    if (text && width > 38) {
-      const fill = theme() === "dark" ? "#e4e8ee" : "#1b2430";
-      const style = { text, x, y, fill, fontSize: 11, align: "center", verticalAlign: "middle" };
-      children.push({ type: "text", style, silent: true });
+    return option;
+  }
+
+  // Buttons that show one tab of a section's charts.
+  function tabs() {
+    for (const button of document.querySelectorAll(".tabs button")) {
+      button.addEventListener("click", () => {
+        const section = button.closest("section");
+        for (const each of section.querySelectorAll("[data-tab]")) {
+          const chosen = each.dataset.tab === button.dataset.tab;
+          if (each.tagName === "BUTTON") each.setAttribute("aria-pressed", chosen);
+          else each.hidden = !chosen;
+        }
+        for (const chart of drawn) if (chart.getDom().clientWidth) chart.resize();
+      });
     }
-    return { type: "group", children };
   }
 
   // Below parallel axes: how many configs are kept, and the fastest of them.
@@ -89,7 +100,7 @@
   function draw(options) {
     for (const place of document.querySelectorAll("[data-chart]")) {
       const chart = echarts.init(place, theme(), { renderer: "svg" });
-      const option = options[place.dataset.chart];
+      const option = withUnits(options[place.dataset.chart]);
       chart.setOption(option);
       drawn.push(chart);
       if (option.parallelAxis || (option.baseOption && option.baseOption.parallelAxis)) tellSelection(chart, place);
@@ -118,11 +129,12 @@
     document.head.append(script);
     echarts.registerCustomSeries("whisker", whisker);
     echarts.registerCustomSeries("span", span);
-    echarts.registerCustomSeries("cell", cell);
+    echarts.registerCustomSeries("interval", interval);
     root.classList.add("with-charts");
     draw(JSON.parse(options));
     for (const fold of document.querySelectorAll("details:not(.keep)")) fold.open = false;
     copies();
+    tabs();
     prefersDark.addEventListener("change", () => retheme());
     document.getElementById("theme").addEventListener("click", () => {
       root.dataset.theme = theme() === "dark" ? "light" : "dark";

@@ -1,0 +1,124 @@
+"""The neighbours one step from the winner: what a change of one dimension costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autotune.config import Config, Value
+from autotune.report import draw
+from autotune.report.draw import COLOURS, GREY, shown
+from autotune.report.view import Chart, Option, Table, View
+from autotune.results.figures import latency_text
+from autotune.results.study import Study, mode_of
+from autotune.text import counted
+
+SMALL = 0.01
+"""A difference below this is not drawn, like one within the noise."""
+
+EXPLAINED = "Configs that differ in one dimension, by one step, and how much longer they took in the search."
+
+
+@dataclass(frozen=True)
+class Step:
+    """A measured config that differs from the winner in one dimension, and by one step where that has an order."""
+
+    name: str
+    value: Value
+    config: Config
+    ratio: float
+    """Latency in the search over the winner's."""
+    error: float
+    """Error from the spread of the iterations of both."""
+
+    @property
+    def is_tied(self) -> bool:
+        return abs(self.ratio - 1) <= self.error
+
+    @property
+    def is_small(self) -> bool:
+        return self.is_tied or abs(self.ratio - 1) < SMALL
+
+
+def view(study: Study) -> View | None:
+    """None where nothing was measured one step from the winner."""
+    steps = neighbours(study)
+    if not steps:
+        return None
+    drawn = [step for step in steps if not step.is_small]
+    small = [_step_name(study, step) for step in steps if step.is_small]
+    text = EXPLAINED + (f" Within {100 * SMALL:.0f} % or the noise: {', '.join(small)}." if small else "")
+    label = f"{counted(len(drawn), 'neighbour')} of the winner, by how much longer they take."
+    charts = [Chart("steps", label, options(study, drawn), 40 + 32 * len(drawn))] if drawn else []
+    title = f"One step from the {'winner' if study.result else 'fastest so far'}"
+    return View("steps", title, text, charts, [table(study, steps)])
+
+
+def neighbours(study: Study) -> list[Step]:
+    """The measured configs one step from the winner, the fastest first."""
+    winner = study.winner
+    if winner is None or winner not in study.measured:
+        return []
+    ours, found = study.measured[winner], []
+    for config, latency in study.measured.items():
+        differing = [name for name in config if name not in winner or config[name] != winner[name]]
+        if set(config) != set(winner) or len(differing) != 1 or differing == ["mode"]:
+            continue
+        (name,) = differing
+        if _one_step(study, name, winner[name], config[name]):
+            quotient = latency.of(study.regime) / ours.of(study.regime)
+            error = quotient * math.hypot(latency.spread, ours.spread)
+            found.append(Step(name, config[name], config, quotient, error))
+    return sorted(found, key=lambda step: step.ratio)
+
+
+def options(study: Study, steps: list[Step]) -> Option:
+    """A bar for each neighbour: by how many percent it is slower than the winner."""
+    names = [_step_name(study, step) for step in steps]
+    data = [
+        {"value": round(100 * (step.ratio - 1), 2), "name": f"{name}\n{_percent(step)}, {_verdict(step)}",
+         "itemStyle": {"color": GREY if step.is_tied else COLOURS[0]}}
+        for name, step in zip(names, steps, strict=True)
+    ]  # fmt: skip
+    intervals = [
+        (place, 100 * (step.ratio - step.error - 1), 100 * (step.ratio + step.error - 1), 0, 1, _percent(step))
+        for place, step in enumerate(steps)
+    ]
+    return draw.base(
+        grid={"left": 8, "right": 110, "top": 8, "bottom": 16},
+        xAxis={"type": "value", "axisLabel": {"formatter": "{value} %", "hideOverlap": True}, "splitNumber": 4},
+        yAxis=draw.names_axis(names, overflow="break"),
+        series=[{"type": "bar", "data": data, "barMaxWidth": 16}, draw.whiskers(intervals)],
+    )
+
+
+def table(study: Study, steps: list[Step]) -> Table:
+    rows = [
+        [_step_name(study, step), latency_text(study.measured[step.config], study.regime), _percent(step),
+         _verdict(step)]
+        for step in steps
+    ]  # fmt: skip
+    return Table(["change", "latency", "against the winner", ""], rows, "lrrl")
+
+
+def _one_step(study: Study, name: str, one: Value, other: Value) -> bool:
+    dimension = study.space.dimensions.get(name) if study.space is not None else None
+    if dimension is None or not dimension.ordinal or not (dimension.holds(one) and dimension.holds(other)):
+        return True
+    tried = study.values(name, list(study.of_mode(mode_of(study.winner) if study.winner else "")))
+    return abs(tried.index(one) - tried.index(other)) == 1
+
+
+def _step_name(study: Study, step: Step) -> str:
+    assert study.winner is not None
+    return f"{shown(step.name)} {shown(study.winner[step.name])} → {shown(step.value)}"
+
+
+def _percent(step: Step) -> str:
+    return f"{100 * (step.ratio - 1):+.1f} ± {100 * step.error:.1f} %"
+
+
+def _verdict(step: Step) -> str:
+    if step.is_tied:
+        return "a tie"
+    return "slower" if step.ratio > 1 else "faster in the search; the finals decided"
