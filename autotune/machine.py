@@ -32,7 +32,8 @@ class Machine:
     """Multiprocessors (NVIDIA) or compute units (AMD); for the interpreter the number of programs it runs."""
     shared_memory: int
     """Bytes of shared memory (LDS) that one program may use."""
-    l2_bytes: int
+    cache_bytes: int
+    """Bytes of the last level of cache."""
     interconnect: str
     """``nvlink``, ``xgmi``, ``pcie-peer``, ``pcie``, ``shared-memory``: the slowest link between two of the devices.
 
@@ -53,8 +54,11 @@ class Machine:
 INTERPRETED = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 """The machine of kernels under Triton's interpreter, whatever GPUs there are."""
 
-MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 4 << 20, "xgmi", 64)
-MI350X = Machine("hip", "AMD Instinct MI350X", "gfx950", 8, 256, 160 * 1024, 4 << 20, "xgmi", 64)
+INFINITY_CACHE = {"gfx942": 256 << 20, "gfx950": 256 << 20}
+"""Bytes of the cache behind the L2, of which the driver tells nothing."""
+
+MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, INFINITY_CACHE["gfx942"], "xgmi", 64)
+MI350X = Machine("hip", "AMD Instinct MI350X", "gfx950", 8, 256, 160 * 1024, INFINITY_CACHE["gfx950"], "xgmi", 64)
 H100 = Machine("cuda", "NVIDIA H100 80GB HBM3", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
 """Targets for offline compilation on hosts without such GPUs."""
 
@@ -75,8 +79,8 @@ def machine() -> Machine:
         arch = properties.gcnArchName.split(":")[0]
         lds = 160 * 1024 if arch == "gfx950" else 64 * 1024
         return Machine(
-            "hip", properties.name, arch, gpus, properties.multi_processor_count, lds, properties.L2_cache_size,
-            "xgmi", 64,
+            "hip", properties.name, arch, gpus, properties.multi_processor_count, lds,
+            INFINITY_CACHE.get(arch, properties.L2_cache_size), "xgmi", 64,
         )  # fmt: skip
     return Machine(
         "cuda",

@@ -23,9 +23,9 @@ from autotune.outcome import Latency
 from autotune.ranks.early_stop import slowest
 from autotune.ranks.protocol import Stamped
 
-FLUSH_OVER_L2 = 2
-"""The L2 is evicted by reading this many times its size. Reading, not writing: written lines stay dirty, and writing
-them back would slow a following memory-bound kernel by up to a whole L2's write time.
+FLUSH_OVER_CACHE = 2
+"""The last level of cache is evicted by reading this many times its size. Reading, not writing: written lines stay
+dirty, and writing them back would slow a following memory-bound kernel by up to a whole cache's write time.
 """
 
 SLOWEST_CLOCK_GHZ = 2.0
@@ -101,7 +101,7 @@ class Stopwatch:
         self._begin_anew()
         self._barrier = self._barrier_launch(spin_limit)
         self._spin_limit = spin_limit
-        self._flush = torch.zeros(machine.l2_bytes * FLUSH_OVER_L2 // 4, device=heap.device)
+        self._flush = torch.zeros(machine.cache_bytes * FLUSH_OVER_CACHE // 4, device=heap.device)
         self._sink = torch.zeros((), device=heap.device)
         self._shortest_pause = SHORTEST_PAUSE
 

@@ -27,7 +27,7 @@ SCRIPT = ROOT / "bench/results.py"
 PLACE = {
     "machine": {
         "kind": "cuda", "device": "NVIDIA H200", "arch": "sm_90", "gpus": 4, "compute_units": 132, "shared_memory": 1,
-        "l2_bytes": 1, "interconnect": "nvlink", "warp_size": 32,
+        "cache_bytes": 1, "interconnect": "nvlink", "warp_size": 32,
     },
     "versions": {"triton": "3.6.0", "iris": "", "torch": "2.11.0", "driver": "580"},
 }  # fmt: skip

@@ -72,12 +72,16 @@ class Installed:
     def _behind(self, name: str, device: str) -> Callable[..., Any]:
         ours, original = OURS[name], _original(name, device)
         names = [each.name for each in getattr(torch.ops.symm_mem, name).default._schema.arguments]
+        at = names.index("group_name")
 
         def call(*given: Any, **named: Any) -> Any:
+            context = self.context_of(given[at] if len(given) > at else named["group_name"])
+            if context is None:
+                return original(*given, **named)
             asked = {**dict(zip(names, given, strict=False)), **named}
-            context, form = self.context_of(asked["group_name"]), (name, *map(_form, asked.values()))
+            form = (name, *map(_form, asked.values()))
             known = self._computed.get(form)
-            if context is None or known is False:
+            if known is False:
                 return original(*given, **named)
             try:
                 with torch.no_grad():  # torch's have no backward either
@@ -137,7 +141,7 @@ def _original(name: str, device: str) -> Callable[..., Any]:
 def _form(value: Any) -> object:
     """What all ranks share of an argument."""
     if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.dtype
+        return tuple(value.shape), value.dtype, value.stride()
     return tuple(map(_form, value)) if isinstance(value, list) else value
 
 
