@@ -11,7 +11,6 @@ from autotune.agreement import Agreement
 from autotune.errors import InputError, NotTuned
 from autotune.problem import Problem
 from autotune.runtime.lookup import Found
-from autotune.tuning.effort import parse_duration
 from autotune.workloads import Workload
 
 LOG = logging.getLogger("autotune")
@@ -27,6 +26,8 @@ class FirstCalls:
 
     def __init__(self, agreement: Agreement, budget: str, url: str | None, regime: str) -> None:
         """Raises InvalidBudget, and InputError where the context has not all of the program's ranks."""
+        from autotune.tuning.effort import parse_duration  # not before it is asked for: it imports the search
+
         self.budget, self._left = budget, parse_duration(budget)
         ranks = dist.get_world_size()
         if agreement.world_size != ranks:
