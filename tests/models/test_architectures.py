@@ -1,6 +1,6 @@
 """What the forwards of served models call on two ranks, read from their configs (the fields with sizes).
 
-forwards.txt was checked by hand against the models' code.
+forwards.txt was checked by hand, line by line.
 
 python tests/models/test_architectures.py    writes it anew
 """
