@@ -112,10 +112,10 @@ class Table:
         return Verdict(problem, options, entry, reason)
 
     def _tuned(self, found: LaunchedWorkload, problem: Problem) -> tuple[Entry | None, str]:
-        """What is served once the ranks have tuned a problem, all of which compile the same graph."""
+        """Let the ranks, all of which compile the same graph, tune a problem; then the same as ``_served``."""
         with _outside_of_compilation():
-            self.context.choose(problem, workload=found)
-            self._entries[found.name] = self.context.tuned(found.name)
+            if self.context.choose(problem, workload=found).entry is not None:  # not where the budget is used up
+                self._entries[found.name] = self.context.tuned(found.name)
         return self._served(found, problem)
 
     def _check_group(self, candidate: Candidate) -> None:

@@ -88,7 +88,7 @@ class Plan:
     experts_by_width: bool = False
     """True: the ranks share the width of every expert; False: whole experts."""
     quantization: Quantization | None = None
-    """Of the weights; None: all are of ``dtype``."""
+    """Form of the stored weights; None: all are of ``dtype``."""
 
     def types(self, part: str) -> dict[str, Any] | None:
         """Element type and scales of a part's GEMMs; None where no operator multiplies such weights."""
@@ -157,9 +157,9 @@ class Linear(NamedTuple):
     """Columns of one behind a gather, depth of one before a sum over ranks."""
     bias: bool
     layers: int
-    """Those of the model that have one."""
+    """Number of the model's layers that have one."""
     part: str
-    """What of a layer it belongs to: ``quantization.PARTS``."""
+    """Its part of a layer: a name in ``quantization.PARTS``."""
 
 
 def _mlps(model: Architecture) -> Iterator[tuple[str, int, int, str]]:

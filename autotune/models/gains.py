@@ -23,7 +23,7 @@ class Estimate:
     limit: float
     """The longer of the two alone."""
     moving: float
-    """The collective alone."""
+    """Time of the collective alone."""
 
     @property
     def gain(self) -> float:

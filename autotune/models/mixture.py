@@ -46,7 +46,7 @@ class Mixture:
     shared: int
     """Width of the experts that every token goes to, all of them side by side; 0 without any."""
     left_out: str = ""
-    """What the experts have that no operator of ours computes."""
+    """The reason why no operator of ours computes the experts; empty if one does."""
 
     def problems(
         self, hidden: int, tokens: int, ranks: int, dtype: str, scales: str, zipf: float, by_width: bool

@@ -31,9 +31,9 @@ class Sums:
 
     device: float = 0.0
     host: float = 0.0
-    """To enqueue the calls."""
+    """Time to enqueue the calls."""
     isolated: float = 0.0
-    """If each is waited for."""
+    """Time if each call is waited for."""
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(self.device + other.device, self.host + other.host, self.isolated + other.isolated)

@@ -65,20 +65,25 @@ def _scales(said: Mapping[str, Any]) -> str | None:
         case "modelopt":
             return "tensor" if said.get("quant_algo") == "FP8" else None
         case "compressed-tensors":
-            group: Mapping[str, Any] = next(iter((said.get("config_groups") or {}).values()), {})
-            weights, activations = (group.get(name) or {} for name in ("weights", "input_activations"))
+            group = _object(next(iter(_object(said.get("config_groups")).values()), None))
+            weights, activations = (_object(group.get(name)) for name in ("weights", "input_activations"))
             of_8_bits = [(each.get("num_bits"), each.get("type")) == (8, "float") for each in (weights, activations)]
             return BY_STRATEGY.get(str(weights.get("strategy"))) if all(of_8_bits) else None
     return None
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _kept(names: Sequence[str], layers: int) -> frozenset[str]:
     """The parts of which these names exclude most layers' modules."""
     if not names:
         return frozenset()
-    written = [each[3:] if each.startswith("re:") else rf"(?:.*\.)?{_pattern(each)}(?:\..*)?" for each in names]
+    # Regular expressions need only match a name's beginning, as in compressed-tensors.
+    written = [each[3:] if each.startswith("re:") else rf"(?:.*\.)?{_pattern(each)}(?:\..*)?\Z" for each in names]
     try:
-        excluded = re.compile("|".join(f"(?:{each})\\Z" for each in written))
+        excluded = re.compile("|".join(f"(?:{each})" for each in written))
     except re.error as error:
         raise InputError(f"quantization_config: {error} among the modules that it excludes") from error
 

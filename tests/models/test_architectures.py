@@ -73,7 +73,7 @@ LAYERS = 8
         (["lm_head", "model.layers.0", "model.layers.7.mlp.down_proj"], set()),
         ([f"model.layers.{layer}.self_attn.o_proj" for layer in range(5)], {"attention"}),
         (["model.layers.*.self_attn", "model.embed_tokens"], {"attention"}),
-        (["re:.*self_attn.*", "re:.*shared_experts.*"], {"attention", "shared experts"}),
+        (["re:.*self_attn.*", "re:.*shared_experts"], {"attention", "shared experts"}),
         (["language_model.model.layers.*.mlp.experts.*"], {"experts"}),
         (["linear_attn", "mlp.shared_expert"], {"linear attention", "shared experts"}),
         (["model.layers"], {"attention", "linear attention", "mlp", "shared experts", "experts"}),
@@ -109,6 +109,8 @@ def group(bits: int, kind: str, strategy: str, activations: int | None = 8) -> d
         (group(4, "float", "tensor_group", 4), None), (group(8, "float", "channel", None), None),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, None), ({"quant_method": "awq", "bits": 4}, None),
         ({"quant_method": "mxfp4"}, None), ({"bits": 4}, None), ({"quant_method": "compressed-tensors"}, None),
+        ({"quant_method": "compressed-tensors", "config_groups": ["one"]}, None),
+        ({"quant_method": "compressed-tensors", "config_groups": {"one": {"weights": "fp8"}}}, None),
     ],
 )  # fmt: skip
 def test_weights_are_what_their_quantization_says_or_left_out(said: dict[str, Any], scales: str | None) -> None:

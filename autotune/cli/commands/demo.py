@@ -153,7 +153,7 @@ def _note(recorded: Recording, replay: Replay) -> str:
 
 
 def _steps(result: Result, table: str) -> list[tuple[str, str]]:
-    """The next commands."""
+    """Commands to try after this one, or how to go on where it was interrupted."""
     if result.entry is None:
         told = "Interrupted. Next:  tune demo" if result.interrupted else "No config could be measured in these trials."
         return [("", told)]

@@ -56,7 +56,7 @@ class Job:
     seconds: float
     """Budget of all problems together, in place of their own; infinite where each has its own."""
     places: Sequence[Place]
-    """The forwards'."""
+    """Places of all forwards, some with alternatives."""
     force: bool
     regime: Regime
 

@@ -32,7 +32,7 @@ SIZES = (
 
 
 CALLS_ALONE = "; these calls alone, not what else a forward does"
-"""Of a list, whose model is not known."""
+"""Said of a list: its model is not known."""
 
 TITLES = {Regime.GRAPH: "in a CUDA graph", Regime.PIPELINED: "eager", Regime.ISOLATED: "each call waited for"}
 
@@ -93,7 +93,7 @@ class ModelResult:
         return [dashed(problem.workload), self.sizes(problem), microseconds(of.microseconds), of.speedup_text, of.mode]
 
     def lines(self) -> list[str]:
-        """What is left out and why."""
+        """Lines on problems that were left out, with the reason."""
         found = []
         if self.left_out:
             told = "not searched, only the library, the default and the configs of neighbouring sizes measured"
