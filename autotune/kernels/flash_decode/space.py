@@ -115,8 +115,8 @@ def _fits_shared_memory(s: Task[FlashDecode], block_n: int, num_stages: int, hea
     # A step is computed from its buffer while the others are being filled: one buffer less than stages; but one more
     # where 64 rows make asynchronous products of it, which read it while the next copies begin.
     heads = max(16, heads_per_program)
-    step = 2 * block_n * s.problem.head_dim
-    query = heads * (s.problem.head_dim + block_n)
+    step = block_n * s.problem.token_elements
+    query = heads * (s.problem.key_dim + block_n)
     buffers = num_stages if heads >= 64 else max(1, num_stages - 1)
     # A cache of fp8 is multiplied in the queries' type: one step more, converted.
     size, cached = int(s.problem.element_size), int(s.problem.cache_element_size)
@@ -244,7 +244,7 @@ SPACE = Space(
 
 def default_config(task: Task[FlashDecode]) -> Config:
     """One launch that does it all, by programs that fill the machine; parts that arrive within a trip go as words."""
-    heads = min(16, round_up(task.problem.group))
+    heads = min(64 if task.problem.rope else 16, round_up(task.problem.group))
     transfer_heads = _few_transfers(task, heads)
     config = Config(
         {
@@ -267,8 +267,14 @@ def default_config(task: Task[FlashDecode]) -> Config:
     )
     protocols = ("sentinel", "signal") if within_a_trip(task, task.problem.bytes_moved) else ("signal",)
     # Wide heads, a small LDS, short sequences: a smaller step fits where the usual one does not.
-    shapes = itertools.product(((64, 4), (32, 4), (16, 2)), protocols)
-    tried = [config.replace(block_n=n, num_warps=warps, protocol=protocol) for (n, warps), protocol in shapes]
+    shapes = [(64, 4, config["num_stages"]), (32, 4, config["num_stages"]), (16, 2, config["num_stages"])]
+    if task.problem.rope:  # a step's keys fill a third of the shared memory
+        wide = 8 if heads == 64 else 4
+        shapes = [(64, wide, 3), (64, wide, 2), (32, 4, 2), *shapes[1:], (16, 2, 1)]
+    tried = [
+        config.replace(block_n=n, num_warps=warps, num_stages=stages, protocol=protocol)
+        for (n, warps, stages), protocol in itertools.product(shapes, protocols)
+    ]
     return SPACE.first_valid(tried, task) or tried[-1]
 
 
@@ -291,12 +297,15 @@ def _few_transfers(task: Task[FlashDecode], heads: int) -> int:
 
 
 def _filling_programs(task: Task[FlashDecode], heads: int) -> int:
-    """The most programs that are at most two for each compute unit, and have a step of 64 tokens each; at least one."""
+    """The most programs that are at most two for each compute unit, of a latent one, which takes its shared memory, and
+    have a step of 64 tokens each; at least one.
+    """
     blocks, problem = _head_blocks(task.problem, heads), task.problem
+    resident = 1 if problem.rope else 2
     useful = [
         int(programs) for programs in SPACE.dimensions["programs_per_head"].values
         if (int(programs) - 1) * 64 < problem.batch * problem.kv_len
-        and int(programs) * blocks <= 2 * task.machine.compute_units
+        and int(programs) * blocks <= resident * task.machine.compute_units
     ]  # fmt: skip
     return max(useful, default=1)
 
