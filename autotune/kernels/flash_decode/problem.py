@@ -20,6 +20,12 @@ CACHE_SCALES = ("none", "tensor", "head")
 RESULTS = ("replicated", "heads")
 
 
+def check_rope(rope: object) -> None:
+    """Raise InvalidProblem for elements beyond a latent's value that our kernels do not take."""
+    if rope not in (0, *ROPES):
+        raise InvalidProblem(f"rope={rope!r}: allowed: {', '.join(map(str, ROPES))}; 0 where values have a cache")
+
+
 @dataclass(frozen=True, kw_only=True)
 class FlashDecode(Problem):
     """out [batch, q_heads, head_dim] = softmax(q K^T * scale) V over the tokens of all ranks.
@@ -65,8 +71,7 @@ class FlashDecode(Problem):
 
     def check(self) -> None:
         """Raise InvalidProblem if dimensions do not fit each other or our kernels."""
-        if self.rope not in (0, *ROPES):
-            raise InvalidProblem(f"rope={self.rope}: allowed: {', '.join(map(str, ROPES))}; 0 for a cache of values")
+        check_rope(self.rope)
         allowed = LATENT_DIMS if self.rope else HEAD_DIMS
         if self.head_dim not in allowed:
             of_latent = f" with rope={self.rope}" if self.rope else ""

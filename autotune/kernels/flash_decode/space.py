@@ -135,7 +135,8 @@ def _fits_registers(s: Task[FlashDecode], heads_per_program: int, block_n: int, 
 def _loads_fit_registers(s: Task[FlashDecode], block_n: int, num_warps: int) -> bool:
     # On AMD a step's keys and values are held in registers on the way to the LDS.
     threads = int(s.machine.warp_size) * num_warps
-    return s.machine.kind != "hip" or block_n * int(s.problem.head_dim) <= REGISTER_ELEMENTS * threads
+    tiles = 1 if s.problem.rope else 2
+    return s.machine.kind != "hip" or tiles * block_n * int(s.problem.head_dim) <= 2 * REGISTER_ELEMENTS * threads
 
 
 def _feeds_every_warp(s: Task[FlashDecode], block_n: int, num_warps: int) -> bool:
@@ -244,7 +245,13 @@ SPACE = Space(
 
 def default_config(task: Task[FlashDecode]) -> Config:
     """One launch that does it all, by programs that fill the machine; parts that arrive within a trip go as words."""
-    heads = min(64 if task.problem.rope else 16, round_up(task.problem.group))
+    widths = (64, 16) if task.problem.rope else (16,)
+    tried = [each for heads in widths for each in _usual(task, min(heads, round_up(task.problem.group)))]
+    return SPACE.first_valid(tried, task) or tried[-1]
+
+
+def _usual(task: Task[FlashDecode], heads: int) -> list[Config]:
+    """The default with so many heads per program, by its steps: the first one that fits is the best."""
     transfer_heads = _few_transfers(task, heads)
     config = Config(
         {
@@ -267,15 +274,15 @@ def default_config(task: Task[FlashDecode]) -> Config:
     )
     protocols = ("sentinel", "signal") if within_a_trip(task, task.problem.bytes_moved) else ("signal",)
     # Wide heads, a small LDS, short sequences: a smaller step fits where the usual one does not.
-    shapes = [(64, 4, config["num_stages"]), (32, 4, config["num_stages"]), (16, 2, config["num_stages"])]
-    if task.problem.rope:  # a step's keys fill a third of the shared memory
-        wide = 8 if heads == 64 else 4
-        shapes = [(64, wide, 3), (64, wide, 2), (32, 4, 2), *shapes[1:], (16, 2, 1)]
-    tried = [
-        config.replace(block_n=n, num_warps=warps, num_stages=stages, protocol=protocol)
-        for (n, warps, stages), protocol in itertools.product(shapes, protocols)
+    stages = int(config["num_stages"])
+    steps = [(64, 4, stages), (32, 4, stages), (16, 2, stages)]
+    if task.problem.rope:  # two steps' keys fill the shared memory
+        warps = 8 if heads == 64 else 4
+        steps = [(64, warps, 3), (64, warps, 2), (32, 4, 2), (16, 2, 2), (16, 2, 1)]
+    return [
+        config.replace(block_n=n, num_warps=warps, num_stages=depth, protocol=protocol)
+        for (n, warps, depth), protocol in itertools.product(steps, protocols)
     ]
-    return SPACE.first_valid(tried, task) or tried[-1]
 
 
 def _head_blocks(problem: FlashDecode, heads: int) -> int:

@@ -16,7 +16,7 @@ from autotune.errors import InvalidProblem
 from autotune.heap.status import status_shape
 from autotune.kernels.flash_decode.launch import KERNELS, library_exchange
 from autotune.kernels.flash_decode.lengths import lengths_of
-from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
+from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode, check_rope
 from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.space import SPACE, default_config, first_configs
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
@@ -203,6 +203,7 @@ def _kind_of_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, 
 
 def _check_latent(v_cache: torch.Tensor | None, v_scale: torch.Tensor | None, rope: Any) -> None:
     """Raise InvalidProblem unless there is a cache of values, or a latent one whose keys have some elements more."""
+    check_rope(rope)
     if rope and (v_cache is not None or v_scale is not None):
         given = "v_scale" if v_cache is None else "v_cache"
         raise InvalidProblem(
