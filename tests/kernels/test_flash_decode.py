@@ -226,6 +226,8 @@ PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
         {"batch": 64, "q_heads": 8, "kv_heads": 8, "head_dim": 64, "kv_len": 512, "page_size": 16},
         {**PAPER, "batch": 1, "kv_len": 8192, "result": "heads"},
         {"batch": 9, "q_heads": 16, "kv_heads": 1, "head_dim": 128, "kv_len": 777, "result": "heads"},
+        {**MLA, "batch": 4, "q_heads": 64, "kv_len": 5000, "page_size": 64},
+        {**MLA, "batch": 3, "q_heads": 16, "kv_len": 2049, "kv_dtype": "fp8", "kv_scales": "tensor"},
     ],
     ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
 )

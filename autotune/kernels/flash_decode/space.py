@@ -139,8 +139,10 @@ def _loads_fit_registers(s: Task[FlashDecode], block_n: int, num_warps: int) -> 
     return s.machine.kind != "hip" or tiles * block_n * int(s.problem.head_dim) <= 2 * REGISTER_ELEMENTS * threads
 
 
-def _feeds_every_warp(s: Task[FlashDecode], block_n: int, num_warps: int) -> bool:
-    return block_n >= 8 * num_warps
+def _feeds_every_warp(s: Task[FlashDecode], block_n: int, num_warps: int, heads_per_program: int) -> bool:
+    # Asynchronous products, of 64 rows, have these shared out over four warps.
+    beside = 4 if heads_per_program >= 64 and s.machine.kind == "cuda" else 1
+    return block_n * beside >= 8 * num_warps
 
 
 def _peers_exist(s: Task[FlashDecode], exchange: str) -> bool:
@@ -233,7 +235,7 @@ SPACE = Space(
                    "the fp32 accumulator or the logits need more than 128 registers per thread"),
         Constraint("registers of a step", ("block_n", "num_warps"), _loads_fit_registers,
                    "on AMD the keys and values of a step need more than 32 registers per thread"),
-        Constraint("a warp's share", ("block_n", "num_warps"), _feeds_every_warp,
+        Constraint("a warp's share", ("block_n", "num_warps", "heads_per_program"), _feeds_every_warp,
                    "a warp gets less than 8 tokens of a step"),
         Constraint("shared memory", ("block_n", "num_stages", "heads_per_program"), _fits_shared_memory,
                    "the pipeline's stages do not fit into a program's shared memory"),
@@ -326,6 +328,9 @@ def first_configs(task: Task[FlashDecode]) -> list[Config]:
         default.replace(reducer="kernel", combine_site="next_launch"),
         default.replace(exchange="two_shot", wire="rounded", protocol="signal"),
     ]
+    if task.problem.rope:  # deeper pipelines of smaller steps
+        smaller = default.replace(block_n=32, num_stages=4)
+        fused = [smaller, smaller.replace(num_warps=4, heads_per_program=32), *fused]
     others = []
     for mode in SEVERAL_KERNELS:
         launched = "eager" if task.machine.is_interpreter else "graph"
