@@ -18,7 +18,7 @@ import torch
 from torch.fx import Graph, Node
 from vllm.compilation.passes.inductor_pass import InductorPass, get_pass_context
 
-from iris_autotune_vllm.settings import LOG, switched_off
+from iris_autotune_vllm.settings import LOG
 
 ATEN = torch.ops.aten
 
@@ -34,7 +34,7 @@ class Fusing(InductorPass):
 
         from iris_autotune_vllm import tables
 
-        table = None if switched_off() else tables.joined()
+        table = tables.joined()
         if table is None:
             return
         tp = get_tp_group()
@@ -64,7 +64,7 @@ class Fusing(InductorPass):
         """Part of the keys of vLLM's caches. The table is one on all ranks, and so is this."""
         from iris_autotune_vllm import tables
 
-        table = None if switched_off() else tables.joined()
+        table = tables.joined()
         return "off" if table is None else _key(table)
 
 
@@ -192,10 +192,11 @@ def _gathered(collective: Node) -> Iterator[Way]:
 
 
 def _gemm(product: Any) -> dict[str, Node] | None:
-    """The operands of a GEMM that nothing else needs."""
+    """The operands of a GEMM with weights that nothing else needs."""
     if product.target is not ATEN.mm.default or len(product.users) != 1:
         return None
-    return {"a": product.args[0], "b": product.args[1]}
+    a, b = product.args
+    return {"a": a, "b": b} if all(isinstance(size, int) for size in b.meta["val"].shape) else None
 
 
 def _rewrite(graph: Graph, way: Way) -> None:

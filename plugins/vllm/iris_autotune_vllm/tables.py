@@ -19,17 +19,20 @@ from autotune.runtime import symm_mem
 from autotune.runtime.entries import read_entries
 from autotune.settings import default_database_url
 from autotune.workloads import workload
-from iris_autotune_vllm.settings import LOG
+from iris_autotune_vllm.settings import LOG, switched_off
 
 NOTHING = "nothing is tuned for {} ranks in {}; see `tune model --help`"
 
 
 @functools.cache
 def join() -> Table | None:
-    """The table of this process's tensor parallel group; None where nothing is tuned for it or ours cannot run.
+    """The table of this process's tensor parallel group; None where nothing is tuned for it, ours cannot run, or
+    all is switched off.
 
     Collective the first time: the first rank reads the database, and all open their context.
     """
+    if switched_off():
+        return None
     tp = get_tp_group()
     told = tp.broadcast_object(_missing(tp.world_size) if tp.rank_in_group == 0 else None, src=0)
     found = None
