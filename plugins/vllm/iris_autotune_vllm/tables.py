@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from vllm.distributed import get_tp_group
+from vllm.utils.torch_utils import set_default_torch_dtype
 
+from autotune.agreement import Agreement
 from autotune.compiled.decisions import OPERATORS, SHARED_ROWS, Table, Tuned, border
 from autotune.compiled.graphs import NoMatch
 from autotune.errors import AutotuneError
@@ -34,16 +36,23 @@ def join() -> Table | None:
     if switched_off():
         return None
     tp = get_tp_group()
-    told = tp.broadcast_object(_missing(tp.world_size) if tp.rank_in_group == 0 else None, src=0)
     found = None
-    if not told:
-        try:
-            found = Table(symm_mem.context_of(tp.device_group))
-        except AutotuneError as error:  # on every rank
-            told = str(error)
+    try:
+        told = Agreement(tp.cpu_group).broadcast(lambda: _missing(tp.world_size))
+        if not told:
+            found = _opened(tp.device_group)
+            told = f"decides by {_told(found)}"
+    except AutotuneError as error:  # on every rank
+        told = f"off: {error}"
     if tp.rank_in_group == 0:
-        LOG.info("iris-autotune: %s", told or f"decides by {_told(found)}")
+        LOG.info("iris-autotune: %s", told)
     return found
+
+
+def _opened(group: Any) -> Table:
+    """Whatever device and type vLLM makes a model's tensors of at this moment."""
+    with torch.inference_mode(False), torch.device("cpu"), set_default_torch_dtype(torch.float32):
+        return Table(symm_mem.context_of(group))
 
 
 def joined() -> Table | None:
@@ -59,16 +68,12 @@ def here(ranks: int) -> Tuned:
 
 
 def _missing(ranks: int) -> str:
-    """The reason why there is no table; empty where there is one. Raises nothing: the other ranks wait."""
-    try:
-        tuned = here(ranks)
-    except AutotuneError as error:
-        return str(error)
-    return "" if any(map(tuned.fields, OPERATORS)) else NOTHING.format(ranks, default_database_url())
+    """The reason why there is no table; empty where there is one. Raises what a look-up raises."""
+    return "" if any(map(here(ranks).fields, OPERATORS)) else NOTHING.format(ranks, default_database_url())
 
 
-def _told(table: Tuned | None) -> str:
-    counted = {name: len(table.fields(name)) for name in OPERATORS} if table is not None else {}
+def _told(table: Tuned) -> str:
+    counted = {name: len(table.fields(name)) for name in OPERATORS}
     return ", ".join(f"{number} tuned sizes of {name}" for name, number in counted.items() if number)
 
 

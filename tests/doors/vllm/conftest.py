@@ -48,7 +48,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         "AUTOTUNE_DB": f"sqlite:///{folder / 'tuned.db'}",
     }  # fmt: skip
     path = os.pathsep.join(map(str, (folder, HERE, PLUGIN, ROOT, ROOT / "tests")))
-    yield {**os.environ, **settings, "PYTHONPATH": path}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    yield {**kept, **settings, "PYTHONPATH": path}
 
 
 @pytest.fixture(scope="session")
