@@ -90,22 +90,23 @@ def problem_of(
         raise NoMatch(str(error)) from error
 
 
-def sizes(table: Tuned, name: str, smallest: int, largest: int) -> list[int]:
-    """The sizes of a range by which its graph is decided: its ends, and what is tuned between."""
-    tuned = {int(each["m"]) for each in table.fields(name)}
+def sizes(table: Tuned, smallest: int, largest: int) -> list[int]:
+    """The numbers of tokens by which the graph of a range is decided: its ends, and what is tuned between."""
+    tuned = {int(each["m"]) for name in OPERATORS for each in table.fields(name)}
     return sorted({smallest, largest, *(m for m in tuned if smallest < m < largest)})
 
 
-def borders(table: Tuned) -> list[int]:
-    """The numbers of rows up to which an operator gains, or does not, of all tuned problems: ends of ranges for vLLM,
-    whose graphs are then decided as a whole.
+def borders(table: Tuned, hidden_size: int | None = None) -> list[int]:
+    """The numbers of rows up to which an operator gains, or does not: ends of ranges for vLLM, whose graphs are then
+    decided as a whole. Of all tuned problems, or those of a model with this hidden size.
     """
     found = set[int]()
     for name in OPERATORS:
         families = dict[str, tuple[dict[str, Any], set[int]]]()
         for fields in table.fields(name):
-            besides = {each: value for each, value in fields.items() if each != "m"}
-            families.setdefault(repr(sorted(besides.items())), (besides, set()))[1].add(int(fields["m"]))
+            if hidden_size is None or hidden_size in (fields["n"], fields.get("k")):
+                besides = {each: value for each, value in fields.items() if each != "m"}
+                families.setdefault(repr(besides), (besides, set()))[1].add(int(fields["m"]))
         for besides, measured in families.values():
             found |= _borders(table, name, besides, measured)
     return sorted(found)
