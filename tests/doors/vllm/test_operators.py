@@ -82,14 +82,11 @@ def test_a_layer_adds_its_bias_once_and_is_left_where_it_reduces_nothing(told: l
         assert layers["biased"] == [[64, 128]] and rank["calls of layers"] == 1
 
 
-@pytest.mark.parametrize("case", ["switched off", "nothing tuned", "unreadable"])
+@pytest.mark.parametrize("case", ["switched off", "unreadable"])
 def test_without_a_table_all_is_vllms(environment: dict[str, str], case: str, tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_text("not a database" * 100)
-    settings = {
-        "switched off": {"IRIS_AUTOTUNE_VLLM": "0"}, "nothing tuned": {"AUTOTUNE_DB": str(tmp_path / "none.db")},
-        "unreadable": {"AUTOTUNE_DB": str(broken)},
-    }  # fmt: skip
+    settings = {"switched off": {"IRIS_AUTOTUNE_VLLM": "0"}, "unreadable": {"AUTOTUNE_DB": str(broken)}}
     for rank in run(environment, **settings[case]):
         assert all(name.endswith("declined") for name in rank["calls"])
         assert not any(found for found, _ in rank["graphs"].values())
