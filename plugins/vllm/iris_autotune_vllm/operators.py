@@ -14,6 +14,8 @@ import torch
 from vllm.distributed import get_tp_group  # registers vLLM's collectives
 from vllm.ir import ops as vllm_ir
 
+from iris_autotune_vllm.settings import LOG
+
 Tensor = torch.Tensor
 Pair = tuple[Tensor, Tensor]
 
@@ -29,25 +31,40 @@ def ours(name: str, group: str, operands: dict[str, Tensor | None], **options: A
     """What our kernel makes of a call; None where vLLM's way is as fast, by what all ranks share."""
     forms = (x if x is None else (x.shape, x.stride(), x.dtype) for x in operands.values())
     form = (name, group, *options.values(), *forms)
-    if form not in _CONTEXTS:
+    if form not in _CONTEXTS and not _captured(operands):
         _CONTEXTS[form] = _decided(name, group, operands, options)
-    context = _CONTEXTS[form]
-    CALLS[name if context is not None else f"{name} declined"] += 1
-    if context is None:
-        return None
+    result = None if _CONTEXTS.get(form) is None else _called(name, form, operands, options)
+    CALLS[name if result is not None else f"{name} declined"] += 1
+    return result
+
+
+def _called(name: str, form: tuple[object, ...], operands: dict[str, Tensor | None], options: dict[str, Any]) -> Any:
+    """Our kernel's result; None, as for all later calls, where the heap has no room for it."""
     import autotune
+    from autotune.errors import HeapExhausted
     from autotune.runtime.symm_mem.installed import lying_well
 
     # An operand may lie badly on one rank alone.
     given = {each: x if x is None else lying_well(x) for each, x in operands.items()}
-    return getattr(autotune, name)(context, **given, **options)
+    try:
+        return getattr(autotune, name)(_CONTEXTS[form], **given, **options)
+    except HeapExhausted as error:  # by a first call, on every rank
+        LOG.warning_once("iris-autotune: %s left: %s", name, str(error))
+        _CONTEXTS[form] = None
+        return None
+
+
+def _captured(operands: dict[str, Tensor | None]) -> bool:
+    """True within a CUDA graph, where a first call of ours cannot be made: vLLM has not warmed this size up."""
+    from autotune.kernels.launching.streams import capturing
+
+    return any(capturing(x.device) for x in operands.values() if x is not None)
 
 
 def _decided(name: str, group: str, operands: dict[str, Tensor | None], options: dict[str, Any]) -> Any:
     from autotune.compiled.graphs import NoMatch
     from autotune.runtime import symm_mem
     from iris_autotune_vllm import tables
-    from iris_autotune_vllm.settings import LOG
 
     tp, table = get_tp_group(), tables.join()
     if table is None or tp.unique_name != group:

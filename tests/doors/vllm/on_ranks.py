@@ -198,7 +198,12 @@ def main() -> None:
         from compiled_cpu import change_operators
         from iris_autotune_vllm import CALLS, PASS
 
+        import autotune
+
         change_operators()
+        small = None  # held, or nobody would find it
+        if "HEAP" in os.environ:
+            small = autotune.Context(int(os.environ["HEAP"]), group=get_tp_group().device_group)
         before = PASS.uuid()
         with torch.inference_mode():
             told: dict[str, Any] = {
@@ -213,6 +218,8 @@ def main() -> None:
     from autotune import symm_mem
 
     symm_mem.close()
+    if small is not None:
+        small.close()
 
 
 if __name__ == "__main__":

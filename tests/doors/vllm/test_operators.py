@@ -93,6 +93,12 @@ def test_without_a_table_all_is_vllms(environment: dict[str, str], case: str, tm
         assert rank["uuids"] == ["off", "off"]
 
 
+def test_what_the_heap_has_no_room_for_is_vllms(environment: dict[str, str], database: Path) -> None:
+    for rank in run(environment, HEAP=str(16 << 10)):
+        assert any(name.endswith("declined") for name in rank["calls"])
+        assert max(rank["16"].values()) < 1e-4 and all(error < 1e-3 for _, error in rank["graphs"].values())
+
+
 def test_the_command_refuses_what_it_cannot_tell(environment: dict[str, str], tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_text("not a database" * 100)
