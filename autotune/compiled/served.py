@@ -27,6 +27,7 @@ from autotune.runtime.entries import read_entries
 from autotune.runtime.symm_mem.installed import lying_well
 from autotune.settings import default_database_url
 from autotune.workloads import workload
+from autotune.workloads.launched import LaunchedWorkload
 
 Operands = Mapping[str, torch.Tensor | None]
 
@@ -44,10 +45,10 @@ def ours(name: str, group: Any, operands: Operands, log: logging.Logger, **optio
     """What our kernel makes of a call among a coordinator's ranks; None where their way is as fast, by what all ranks
     share. Collective at the first call of a form.
     """
-    forms = (x if x is None else (x.shape, x.stride(), x.dtype) for x in operands.values())
+    forms = (x if x is None else (x.shape, x.dtype) for x in operands.values())
     form = (name, group.unique_name, *options.values(), *forms)
     if form not in _CONTEXTS and not _captured(operands):
-        _CONTEXTS[form] = _decided(name, group, operands, log, options)
+        _CONTEXTS[form] = _decided(name, group, _lying_well(operands), log, options)
     result = None if _CONTEXTS.get(form) is None else _called(name, form, operands, log, options)
     CALLS[name if result is not None else f"{name} declined"] += 1
     return result
@@ -57,14 +58,17 @@ def _called(
     name: str, form: tuple[object, ...], operands: Operands, log: logging.Logger, options: dict[str, Any]
 ) -> Any:
     """Our kernel's result; None, as for all later calls, where the heap has no room for it."""
-    # An operand may lie badly on one rank alone.
-    given = {each: x if x is None else lying_well(x) for each, x in operands.items()}
     try:
-        return getattr(operators, name)(_CONTEXTS[form], **given, **options)
+        return getattr(operators, name)(_CONTEXTS[form], **_lying_well(operands), **options)
     except HeapExhausted as error:  # by a first call, on every rank
         log.warning("iris-autotune: %s left: %s", name, error)
         _CONTEXTS[form] = None
         return None
+
+
+def _lying_well(operands: Operands) -> Operands:
+    """As our kernels take them: one may lie badly on one rank alone. Weights lie alike on all, in either order."""
+    return {name: x if x is None else lying_well(x if name == "b" else x.contiguous()) for name, x in operands.items()}
 
 
 def _captured(operands: Operands) -> bool:
@@ -72,9 +76,7 @@ def _captured(operands: Operands) -> bool:
     return any(capturing(x.device) for x in operands.values() if x is not None)
 
 
-def _decided(
-    name: str, group: Any, operands: Operands, log: logging.Logger, options: dict[str, Any]
-) -> Context | None:
+def _decided(name: str, group: Any, operands: Operands, log: logging.Logger, options: dict[str, Any]) -> Context | None:
     table = joined(group, log)
     if table is None:
         return None
@@ -97,6 +99,11 @@ def joined(group: Any, log: logging.Logger) -> Table | None:
     if group.unique_name not in _TABLES:
         _TABLES[group.unique_name] = _join(group, log)
     return _TABLES[group.unique_name]
+
+
+def known(group: Any) -> Table | None:
+    """The same, if it has been asked for before: not collective."""
+    return _TABLES.get(group.unique_name)
 
 
 def _join(group: Any, log: logging.Logger) -> Table | None:
@@ -146,6 +153,7 @@ def _told(table: Tuned) -> str:
 def problem_of(table: Tuned, name: str, operands: Operands, options: Mapping[str, Any]) -> Problem:
     """The problem of a call; options that are not given have defaults. Raises NoMatch where the operator takes none."""
     found = workload(name)
+    assert isinstance(found, LaunchedWorkload)
     fields = found.problem_type.__dataclass_fields__
     given = [options.get(option, fields[option].default) for option in found.options]
     try:

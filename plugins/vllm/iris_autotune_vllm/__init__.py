@@ -7,15 +7,13 @@ Layers that are not compiled are taken without the option. ``IRIS_AUTOTUNE_VLLM=
 
 from __future__ import annotations
 
-from iris_autotune_vllm import operators  # registers what a graph from vLLM's cache calls
+from autotune.compiled.served import CALLS as CALLS
+from iris_autotune_vllm import operators as operators  # registers what a graph from vLLM's cache calls
 from iris_autotune_vllm.fusing import Fusing
 from iris_autotune_vllm.settings import switched_off
 
 PASS = Fusing()
 """Found by its name in this module, before plugins are loaded: ``inductor_passes`` of vLLM's compilation config."""
-
-CALLS = operators.CALLS
-"""By operator: how many calls ran our kernel in this process, and how many vLLM's own way (``NAME declined``)."""
 
 
 def register() -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from autotune.compiled import served
 from autotune.errors import AutotuneError
 from iris_autotune_vllm import tables
 
@@ -17,7 +18,7 @@ def compilation_config(tensor_parallel_size: int, hidden_size: int | None = None
     """
     return {
         "inductor_passes": {"post_grad_custom_post_pass": "iris_autotune_vllm.PASS"},
-        "compile_ranges_endpoints": tables.borders(tables.here(tensor_parallel_size), hidden_size),
+        "compile_ranges_endpoints": tables.borders(served.tuned(tensor_parallel_size), hidden_size),
         "pass_config": {"fuse_allreduce_rms": False},
     }
 

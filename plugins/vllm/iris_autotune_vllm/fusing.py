@@ -102,13 +102,13 @@ def _judged(way: Way, table: Any, sizes: list[int]) -> Way:
 
 
 def _saved(way: Way, table: Any, tokens: int) -> tuple[float, str]:
+    from autotune.compiled import served
     from autotune.compiled.graphs import NoMatch
-    from iris_autotune_vllm import tables
 
     try:
         operands = {name: _stand_in(node, tokens) for name, node in way.operands.items() if node is not None}
         operands = {"residual": operands.get("x"), **operands}  # zeros, before a first norm
-        problem = tables.problem_of(table, way.name, operands, way.options)
+        problem = served.problem_of(table, way.name, operands, way.options)
         gain, reason = table.gain(problem)
     except NoMatch as error:
         return 0.0, str(error)

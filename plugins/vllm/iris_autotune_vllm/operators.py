@@ -6,7 +6,6 @@ They hold a group's name and no context, so they also run from a graph that vLLM
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,69 +13,21 @@ import torch
 from vllm.distributed import get_tp_group  # registers vLLM's collectives
 from vllm.ir import ops as vllm_ir
 
-from iris_autotune_vllm.settings import LOG
+from autotune.compiled import served
+from iris_autotune_vllm.settings import LOG, switched_off
 
 Tensor = torch.Tensor
 Pair = tuple[Tensor, Tensor]
 
-CALLS: Counter[str] = Counter()
-
 LIBRARY = torch.library.Library("iris_autotune_vllm", "DEF")
-
-_CONTEXTS: dict[tuple[object, ...], Any] = {}
-"""The context of a form of call that runs our kernel; None of the others."""
 
 
 def ours(name: str, group: str, operands: dict[str, Tensor | None], **options: Any) -> Any:
     """What our kernel makes of a call; None where vLLM's way is as fast, by what all ranks share."""
-    forms = (x if x is None else (x.shape, x.stride(), x.dtype) for x in operands.values())
-    form = (name, group, *options.values(), *forms)
-    if form not in _CONTEXTS and not _captured(operands):
-        _CONTEXTS[form] = _decided(name, group, operands, options)
-    result = None if _CONTEXTS.get(form) is None else _called(name, form, operands, options)
-    CALLS[name if result is not None else f"{name} declined"] += 1
-    return result
-
-
-def _called(name: str, form: tuple[object, ...], operands: dict[str, Tensor | None], options: dict[str, Any]) -> Any:
-    """Our kernel's result; None, as for all later calls, where the heap has no room for it."""
-    import autotune
-    from autotune.errors import HeapExhausted
-    from autotune.runtime.symm_mem.installed import lying_well
-
-    # An operand may lie badly on one rank alone.
-    given = {each: x if x is None else lying_well(x) for each, x in operands.items()}
-    try:
-        return getattr(autotune, name)(_CONTEXTS[form], **given, **options)
-    except HeapExhausted as error:  # by a first call, on every rank
-        LOG.warning_once("iris-autotune: %s left: %s", name, str(error))
-        _CONTEXTS[form] = None
+    tp = get_tp_group()
+    if switched_off() or tp.unique_name != group:
         return None
-
-
-def _captured(operands: dict[str, Tensor | None]) -> bool:
-    """True within a CUDA graph, where a first call of ours cannot be made: vLLM has not warmed this size up."""
-    from autotune.kernels.launching.streams import capturing
-
-    return any(capturing(x.device) for x in operands.values() if x is not None)
-
-
-def _decided(name: str, group: str, operands: dict[str, Tensor | None], options: dict[str, Any]) -> Any:
-    from autotune.compiled.graphs import NoMatch
-    from autotune.runtime import symm_mem
-    from iris_autotune_vllm import tables
-
-    tp, table = get_tp_group(), tables.join()
-    if table is None or tp.unique_name != group:
-        return None
-    try:
-        problem = tables.problem_of(table, name, operands, options)
-        gain, reason = table.gain(problem)
-    except NoMatch as error:
-        problem, gain, reason = None, 0.0, str(error)
-    if tp.rank_in_group == 0:
-        LOG.debug("iris-autotune: %s (%s): %s: %s", name, problem, "ours" if gain > 0 else "vLLM's", reason)
-    return symm_mem.context_of(tp.device_group) if gain > 0 else None
+    return served.ours(name, tp, operands, LOG, **options)
 
 
 def gemm_all_reduce(a: Tensor, b: Tensor, group: str) -> Tensor:

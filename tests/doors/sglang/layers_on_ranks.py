@@ -19,18 +19,18 @@ if not hasattr(torch.ops.torchvision, "nms"):
     for each in ("nms", "qnms"):
         MISSING.define(f"{each}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-from fakes import latency_of  # noqa: E402
-from sglang.srt.distributed import parallel_state  # noqa: E402
-from sglang.srt.layers import flashinfer_comm_fusion, layernorm  # noqa: E402
-from sglang.srt.layers.linear import RowParallelLinear  # noqa: E402
-from sglang.srt.plugins import load_plugins  # noqa: E402
-from sglang.srt.runtime_context import get_parallel  # noqa: E402
+from fakes import latency_of
+from sglang.srt.distributed import parallel_state
+from sglang.srt.layers import flashinfer_comm_fusion, layernorm
+from sglang.srt.layers.linear import RowParallelLinear
+from sglang.srt.plugins import load_plugins
+from sglang.srt.runtime_context import get_parallel
 
-from autotune.db import CacheKey, Store, Winner  # noqa: E402
-from autotune.machine import machine  # noqa: E402
-from autotune.settings import default_database_url  # noqa: E402
-from autotune.task import Task  # noqa: E402
-from autotune.workloads import provenance_of, workload  # noqa: E402
+from autotune.db import CacheKey, Store, Winner
+from autotune.machine import machine
+from autotune.settings import default_database_url
+from autotune.task import Task
+from autotune.workloads import provenance_of, workload
 
 WIDTHS = {
     "tp_size": 2, "pp_size": 1, "moe_ep_size": 1, "attn_dp_size": 1, "attn_cp_size": 1, "moe_dp_size": 1,
@@ -94,11 +94,15 @@ def calls(rank: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 def main() -> None:
     rank, port, answer = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     os.environ |= {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": str(rank),
     }
     if sys.argv[4] == "tuned" and rank == 0:
         fill()
-    get_parallel().override_permanently(**WIDTHS)
+    get_parallel().override_permanently(**WIDTHS, attn_tp_rank=rank)
     parallel_state.init_distributed_environment(world_size=2, rank=rank, local_rank=rank, backend="gloo")
     parallel_state.initialize_model_parallel(backend="gloo")
     flashinfer_comm_fusion.flashinfer_allreduce_residual_rmsnorm = no_flashinfer

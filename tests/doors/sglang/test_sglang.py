@@ -22,9 +22,10 @@ def on_ranks(environment: dict[str, str], folder: Path, *options: str) -> list[d
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
+    program = [sys.executable, str(HERE / "layers_on_ranks.py")]
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(HERE / "layers_on_ranks.py"), str(rank), port, str(folder / f"answer{rank}"), *options],
+            [*program, str(rank), port, str(folder / f"answer{rank}"), *options],
             env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in range(2)
@@ -45,7 +46,9 @@ def test_layer_and_norm_are_ours_where_that_is_faster(environment: dict[str, str
             assert error < (1e-5 if name.startswith("fp32") else 2e-2), (name, error)
         of_each = 2  # element types
         assert found["calls"] == {
-            "gemm_all_reduce": 2 * of_each, "gemm_all_reduce declined": 2 * of_each, "all_reduce_norm": 2 * of_each
+            "gemm_all_reduce": 2 * of_each,
+            "gemm_all_reduce declined": 2 * of_each,
+            "all_reduce_norm": 2 * of_each,
         }
 
 
