@@ -29,6 +29,8 @@ class Door:
     """Packages with what they require."""
     own: bool = False
     """True for an environment of its own; else packages beside those of ``.venv``, before them on the path."""
+    options: tuple[str, ...] = ()
+    """pytest's."""
     unwanted: tuple[str, ...] = ()
     """Packages that the others bring, and that break their import on a CPU."""
 
@@ -44,6 +46,7 @@ DOORS = {
         ("tests/runtime/operators/test_installed.py", "tests/nn/test_transformers.py"),
         ("torchtitan==0.3.0", "spmd-types==0.2.3", "accelerate==1.15.0"),
         ("tyro", "transformers==5.24.0", "psutil"),
+        options=("-m", "slow or not slow"),
     ),
     "sglang": Door(
         ("tests/doors/sglang",),
@@ -80,7 +83,7 @@ def passed(name: str, door: Door) -> bool | None:
     python, settings = interpreter(name, door), dict(os.environ)
     if not door.own:
         settings["PYTHONPATH"] = os.pathsep.join([str(FOLDER / name), *filter(None, [settings.get("PYTHONPATH")])])
-    options = ["-p", "no:xdist", "-q", *door.tests]
+    options = ["-p", "no:xdist", "-q", *door.options, *door.tests]
     return subprocess.run([python, "-m", "pytest", *options], cwd=ROOT, env=settings, check=False).returncode == 0
 
 
