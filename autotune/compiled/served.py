@@ -42,8 +42,9 @@ _CONTEXTS: dict[tuple[object, ...], Context | None] = {}
 
 
 def ours(name: str, group: Any, operands: Operands, log: logging.Logger, **options: Any) -> Any:
-    """What our kernel makes of a call among a coordinator's ranks; None where their way is as fast, by what all ranks
-    share. Collective at the first call of a form.
+    """Run a call among a coordinator's ranks by our kernel. Returns its result; None where the stack's way is as fast.
+
+    All ranks decide alike, by shapes and types. Collective at the first call of a form.
     """
     forms = (x if x is None else (x.shape, x.dtype) for x in operands.values())
     form = (name, group.unique_name, *options.values(), *forms)

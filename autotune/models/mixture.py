@@ -23,7 +23,7 @@ class Names:
     experts_since: str = ""
     """The experts' name in configs that newer versions of transformers have written."""
     form: Mapping[str, Any] = field(default_factory=dict)
-    """What differs from SwiGLU and no biases: fields of the first problem."""
+    """Fields of the dispatch's problem, where experts are not those with SwiGLU and without biases."""
 
 
 NAMES: Mapping[str, Names] = {

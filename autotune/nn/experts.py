@@ -28,7 +28,7 @@ Share = Literal["experts", "width"]
 
 @dataclass(frozen=True)
 class ExpertForm:
-    """What experts compute and how their weights lie: as Mixtral's, unless something else is said."""
+    """An expert's activation, its biases, and the order of its weights; by default Mixtral's."""
 
     epilogue: str = "swiglu"
     """Of gate and up, as ``moe_dispatch_gemm`` has them."""

@@ -96,7 +96,7 @@ def _are_experts(module: Any) -> bool:
 
 
 def _form(experts: Any) -> ExpertForm | str:
-    """What these experts compute, or the reason why our layer does not."""
+    """The form of these experts, or the reason why our layer does not compute it."""
     from transformers.activations import SiLUActivation
     from transformers.integrations.moe import _default_apply_gate
     from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts

@@ -1,6 +1,4 @@
-"""What follows a GEMM as a kernel of its own, behind the library's: experts' biases, the activation of gate and up, the
-rounding to fp8.
-"""
+"""A kernel behind the library's GEMM: it adds experts' biases, activates gate and up, rounds to fp8."""
 
 from __future__ import annotations
 

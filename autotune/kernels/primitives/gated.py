@@ -19,7 +19,7 @@ SWIGLU_OAI = tl.constexpr(4)
 
 OAI_LIMIT = tl.constexpr(7.0)
 OAI_ALPHA = tl.constexpr(1.702)
-"""Of gpt-oss' experts: where gate and up are clamped, and the factor in the gate's sigmoid."""
+"""In gpt-oss' experts gate and up are clamped at the limit; the factor is in the gate's sigmoid."""
 
 
 @triton.jit

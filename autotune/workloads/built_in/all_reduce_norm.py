@@ -68,7 +68,7 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Any]):
 
 
 class NormedWorkload(LaunchedWorkload):
-    """What workloads share whose first result is a norm, the last, where that is fp8, its scales."""
+    """A workload with a norm as its first result; its kernels give the norm's scales last, where it is fp8."""
 
     quantising: Kernels[Any, Any, Any, Any]
 
@@ -77,7 +77,7 @@ class NormedWorkload(LaunchedWorkload):
 
 
 class Quantising(NormedWorkload):
-    """The same with an fp8 norm, whose form is its last option."""
+    """A norm in fp8: its last option says for which parts of a row there are scales."""
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
         rows, columns = shape = self.out_shape(world_size, operands, options)

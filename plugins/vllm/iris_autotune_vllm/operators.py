@@ -23,7 +23,7 @@ LIBRARY = torch.library.Library("iris_autotune_vllm", "DEF")
 
 
 def ours(name: str, group: str, operands: dict[str, Tensor | None], **options: Any) -> Any:
-    """What our kernel makes of a call; None where vLLM's way is as fast, by what all ranks share."""
+    """Run a call by our kernel. Returns its result; None where vLLM's way is as fast, alike on all ranks."""
     tp = get_tp_group()
     if switched_off() or tp.unique_name != group:
         return None
