@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from autotune.sizes import WIDEST, few, off_grid, parse_sizes, spread
@@ -12,6 +12,7 @@ from autotune.sizes import WIDEST, few, off_grid, parse_sizes, spread
 SIZES = some.lists(some.integers(1, 1 << 20), min_size=1, max_size=300)
 
 
+@settings(deadline=None)
 @given(SIZES)
 def test_few_of_many_sizes_span_them_and_leave_no_gap_that_others_could_close(sizes: list[int]) -> None:
     found = few(sizes)
@@ -27,6 +28,7 @@ def test_of_a_doubling_range_every_other_size_is_searched() -> None:
     assert few(parse_sizes("1..8192", "m")) == [1, 4, 16, 64, 256, 1024, 4096, 8192]
 
 
+@settings(deadline=None)
 @given(SIZES, some.integers(1, 8))
 def test_sizes_off_the_grid_are_odd_for_each_rank_and_lie_between(sizes: list[int], ranks: int) -> None:
     shared = off_grid(sizes, ranks, lambda size: size % ranks == 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from test_candidates import gather, reduce
 from test_decisions import Opened, groups  # noqa: F401
@@ -92,6 +92,7 @@ def place_of(m: int, k: int) -> list[list[Problem]]:
             [autotune.AllReduceNorm(m=m, n=N, world_size=2)]]  # fmt: skip
 
 
+@settings(deadline=None)
 @given(some.lists(some.tuples(some.integers(1, 9000), some.sampled_from((K, 2 * K))), min_size=1, max_size=60))
 def test_places_are_written_and_read_with_all_their_calls(seen: list[tuple[int, int]]) -> None:
     """Whatever sizes are kept; a norm alone is an alternative in two places of one size."""

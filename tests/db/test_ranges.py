@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from autotune.config import Config
@@ -24,6 +24,7 @@ def place(size: int, mode: str, other: str, lost: float | None) -> Place:
     return Place(size, winner, Regime.GRAPH)
 
 
+@settings(deadline=None)
 @given(SIZES, some.floats(1.0, 8.0), LOST, LOST)
 def test_a_border_lies_between_the_two_nearer_to_the_one_whose_config_loses_more_at_the_other(
     small: int, factor: float, at_small: float | None, at_large: float | None

@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import InputError
@@ -108,6 +108,7 @@ def test_an_entry_takes_the_fields_of_another_one() -> None:
     assert '"k":64,' in first and second == first.replace('"k":64,', '"k":96,')
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="problems: [{}]workloadm16,.&*!<>\n-?|", max_size=60))
 def test_no_text_brings_a_traceback(text: str) -> None:
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fakes import latency_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from model_configs import LLAMA
 
@@ -222,6 +222,7 @@ ENTRIES = some.builds(
 )
 
 
+@settings(deadline=None)
 @given(some.data())
 def test_one_way_of_a_place_counts_whatever_was_measured(data: some.DataObject) -> None:
     one, other = problems()
@@ -246,6 +247,7 @@ def test_one_way_of_a_place_counts_whatever_was_measured(data: some.DataObject) 
             assert choice is not None and {call.problem for call in choice.way} <= measured.contenders(place)
 
 
+@settings(deadline=None)
 @given(some.lists(some.tuples(some.integers(1, 9), ENTRIES), min_size=1, max_size=4), some.sampled_from(Regime))
 def test_a_forward_takes_no_less_than_its_host_and_than_its_device(
     tuned: list[tuple[int, Any]], regime: Regime

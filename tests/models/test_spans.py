@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import autotune
@@ -35,6 +35,7 @@ def test_a_span_goes_along_the_size_that_varies_most() -> None:
     assert {each.batch for each in to_search(problems)} == {1, 4, 8}  # type: ignore[attr-defined]
 
 
+@settings(deadline=None)
 @given(some.lists(some.integers(1, 1 << 16), min_size=1, max_size=300, unique=True))
 def test_of_many_sizes_few_are_kept_and_the_others_lie_between_them(sizes: list[int]) -> None:
     stands_for = kept(map(reduced, sizes))
