@@ -17,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".doors"
+SECONDS = 1200
+"""For the tests of a door: vLLM's take five minutes on two quiet cores."""
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet", "--no-cache-dir", "--retries", "1", "install")
 
 
@@ -84,7 +86,12 @@ def passed(name: str, door: Door) -> bool | None:
     if not door.own:
         settings["PYTHONPATH"] = os.pathsep.join([str(FOLDER / name), *filter(None, [settings.get("PYTHONPATH")])])
     options = ["-p", "no:xdist", "-q", *door.options, *door.tests]
-    return subprocess.run([python, "-m", "pytest", *options], cwd=ROOT, env=settings, check=False).returncode == 0
+    try:
+        done = subprocess.run([python, "-m", "pytest", *options], cwd=ROOT, env=settings, check=False, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"{name}: its tests did not end in {SECONDS} s", flush=True)
+        return False
+    return done.returncode == 0
 
 
 def interpreter(name: str, door: Door) -> str:
