@@ -44,9 +44,9 @@ _CONTEXTS: dict[tuple[object, ...], Context | None] = {}
 def ours(name: str, group: Any, operands: Operands, log: logging.Logger, **options: Any) -> Any:
     """Run a call among a coordinator's ranks by our kernel. Returns its result; None where the stack's way is as fast.
 
-    All ranks decide alike, by shapes and types. Collective at the first call of a form.
+    All ranks decide alike, by shapes, types and the order of weights. Collective at the first call of a form.
     """
-    forms = (x if x is None else (x.shape, x.dtype) for x in operands.values())
+    forms = (x if x is None else (x.shape, x.dtype, x.stride() if each == "b" else ()) for each, x in operands.items())
     form = (name, group.unique_name, *options.values(), *forms)
     if form not in _CONTEXTS and not _captured(operands):
         _CONTEXTS[form] = _decided(name, group, _lying_well(operands), log, options)
@@ -82,13 +82,13 @@ def _decided(name: str, group: Any, operands: Operands, log: logging.Logger, opt
     if table is None:
         return None
     try:
-        problem: Problem | None = problem_of(table, name, operands, options)
-        assert problem is not None
+        problem = problem_of(table, name, operands, options)
         gain, reason = table.gain(problem)
+        told = f"{problem}: {reason}"
     except NoMatch as error:
-        problem, gain, reason = None, 0.0, str(error)
+        gain, told = 0.0, str(error)
     if group.rank_in_group == 0:
-        log.debug("iris-autotune: %s (%s): %s: %s", name, problem, "ours" if gain > 0 else "left", reason)
+        log.debug("iris-autotune: %s %s: %s", name, "taken" if gain > 0 else "left", told)
     return table.context if gain > 0 else None
 
 
@@ -124,7 +124,7 @@ def _join(group: Any, log: logging.Logger) -> Table | None:
 
 @contextmanager
 def _plain_torch() -> Iterator[None]:
-    """Whatever device and type a stack makes a model's tensors of at this moment."""
+    """Torch's defaults: a stack that is making a model has set others."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:

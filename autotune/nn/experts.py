@@ -97,6 +97,8 @@ def expert_parallel(
     rows, ids, gates = (each.reshape(-1, each.shape[-1]) for each in (x, ids, gates))
     ids, gates = expert_ids(ids).contiguous(), gates.float().contiguous()
     check_routing(rows, ids, gates)  # before rows are filled up or shared out, which makes any number fit
+    if len(biases) not in (0, 2):
+        raise InvalidProblem(f"{len(biases)} biases: none, or those of gate_up and of down, expected")
     if form.transposed:
         gate_up, down = gate_up.mT, down.mT
     if down.shape[1:2] != gate_up.shape[2:]:

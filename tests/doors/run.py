@@ -32,13 +32,13 @@ class Door:
     own: bool = False
     """True for an environment of its own; else packages beside those of ``.venv``, before them on the path."""
     options: tuple[str, ...] = ()
-    """pytest's."""
+    """Further options for pytest."""
     unwanted: tuple[str, ...] = ()
     """Packages that the others bring, and that break their import on a CPU."""
 
 
 def ours() -> tuple[str, ...]:
-    """What this project requires, but for torch and Triton."""
+    """This project's requirements, but for torch and Triton."""
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     return tuple(each for each in told if not each.startswith(("torch", "triton")))
 
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def passed(name: str, door: Door) -> bool | None:
-    """Whether its tests passed; None where it cannot be had."""
+    """Run a door's tests. Returns None where it cannot be had."""
     began = time.monotonic()
     if reason := lacking(name, door):
         print(f"{name} left out: {reason}", flush=True)

@@ -169,7 +169,7 @@ def poll_kernel(words, seen, BLOCK: tl.constexpr):
 
 
 def words_polled(argument: Any) -> list[int]:
-    """What polls of rank 0 see in words of 16 bits, of which all but each fourth are asked for, while rank 1 writes
+    """All that rank 0's polls see in words of 16 bits, of which all but each fourth are asked for, while rank 1 writes
     0x1234 and 0 there, so often that every run would see some half way.
     """
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))

@@ -143,6 +143,9 @@ def everything(url: str) -> dict[str, Any]:
             "filled": said(lambda: bounded(x, ids[:3], gates[:3])),
             "parts": said(lambda: gathering(x, ids[:4], gates[:4])),
             "order": said(lambda: layer(x, ids, gates.T)),
+            "biases": said(
+                lambda: autotune.nn.expert_parallel(context, *own, layer.gate_up_proj, layer.down_proj, biases=(x,))
+            ),
             "down": said(
                 lambda: autotune.nn.expert_parallel(context, *own, layer.gate_up_proj, layer.down_proj.mT.contiguous())
             ),

@@ -18,7 +18,7 @@ FP32, BF16 = 1e-5, 3e-2
 REFUSED = {
     "tokens": "tokens=5", "experts": "experts=7", "hidden": "[3, 32, 32]", "width": "width=15", "share": "'rows'",
     "short": "ids [3, 3]", "long": "ids [5, 3]", "filled": "ids [3, 3]", "parts": "ids [4, 3]", "order": "gates [3, 5]",
-    "down": "gate_up", "choices": "top_k=9", "gradient": "gradient",
+    "biases": "1 biases", "down": "gate_up", "choices": "top_k=9", "gradient": "gradient",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.all_reduce_norm.launch import KERNELS, QUANTISING
 from autotune.kernels.all_reduce_norm.library import Tensors, norm_launch
 from autotune.kernels.all_reduce_norm.modes import LibraryCollective
-from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
+from autotune.kernels.all_reduce_norm.problem import QUANTISED, AllReduceNorm
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Kernels
@@ -78,6 +78,12 @@ class NormedWorkload(LaunchedWorkload):
 
 class Quantising(NormedWorkload):
     """A norm in fp8: its last option says for which parts of a row there are scales."""
+
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Any:
+        """Of a call that has to name them."""
+        if options[-1] not in QUANTISED[1:]:
+            raise InvalidProblem(f"scales={options[-1]!r}: allowed: {', '.join(QUANTISED[1:])}")
+        return super().problem_of(world_size, operands, options)
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
         rows, columns = shape = self.out_shape(world_size, operands, options)

@@ -86,7 +86,7 @@ class Way:
     last: Node
     """The node behind which nothing of it comes: the operator stands there."""
     results: dict[Node, int | None]
-    """What it replaces, by the operator's result; None where it has one."""
+    """Nodes that it replaces, and which of the operator's results stands for each; None where it has one."""
     group: str
     options: dict[str, Any] = field(default_factory=dict)
     gain: float = 0.0

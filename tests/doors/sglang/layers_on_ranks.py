@@ -41,7 +41,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def no_flashinfer(*_: Any, **__: Any) -> tuple[None, None]:
-    """What SGLang's function answers without FlashInfer; as an operator of torch it has none for CPUs."""
+    """The answer of SGLang's function without FlashInfer, in place of an operator that has no kernel for CPUs."""
     return None, None
 
 
@@ -66,7 +66,7 @@ def fill() -> None:
 
 
 def calls(rank: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """What layer and norm make of the same inputs, in several ways of calling them."""
+    """Results of layer and norm for the same inputs, in several ways of calling them."""
     generator, own = torch.Generator().manual_seed(0), slice(DEPTH // 2 * rank, DEPTH // 2 * (rank + 1))
     weight, x, residual, bias = (
         torch.randn(shape, generator=generator).to(dtype)

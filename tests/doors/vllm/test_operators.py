@@ -26,7 +26,7 @@ REWRITTEN = {
 
 
 def run(environment: dict[str, str], **settings: str) -> list[dict[str, Any]]:
-    """What each rank tells."""
+    """The ranks' answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -129,6 +129,11 @@ def norms(context: autotune.Context) -> Cases:
     yield "residual is torch.float32", lambda: call(context, x, residual.float(), weight)
     narrow = x[:, :100].contiguous(), residual[:, :100].contiguous(), weight[:100]
     yield "n=100", lambda: call(context, *narrow)
+    quantised = autotune.all_reduce_norm_quantised
+    for scales in ("none", "tensor"):
+        told = f"scales='{scales}': allowed: row, block"
+        yield told, lambda scales=scales: quantised(context, x, residual, weight, scales=scales)  # type: ignore[misc]
+    yield "n=264 with quantised=block", lambda: quantised(context, x, residual, weight, scales="block")
     yield "eps=-1.0", lambda: call(context, x, residual, weight, eps=-1.0)
     yield "shares memory", lambda: call(context, x, residual, weight, out=(like, x))
     yield "out holds 1", lambda: call(context, x, residual, weight, out=(like,))  # type: ignore[arg-type]
