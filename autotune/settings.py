@@ -110,8 +110,14 @@ WAIT_SECONDS = Setting(
     "seconds for which the ranks of a program wait for each other, in a kernel or on the host; default: 600, as NCCL's",
     _whole_number(10**6),
 )
+TRACE = Setting(
+    "AUTOTUNE_TRACE",
+    "1 or 0",
+    "0: a search ends without one traced call of its winner; 1: with one under the interpreter, too",
+    _yes_or_no,
+)
 SETTINGS: Sequence[Setting[Any]] = (
-    DATABASE, WORKLOADS, COMPILE_WORKERS, PIN, DEFAULTS, OFFLINE, HEAP_BYTES, WAIT_SECONDS
+    DATABASE, WORKLOADS, COMPILE_WORKERS, PIN, DEFAULTS, OFFLINE, HEAP_BYTES, WAIT_SECONDS, TRACE
 )  # fmt: skip
 
 

@@ -70,6 +70,9 @@ class Study(Base):
     winner_beside: Mapped[str | None] = mapped_column(Text)
     winner_verified: Mapped[str | None] = mapped_column(Text)
 
+    winner_timeline: Mapped[str | None] = mapped_column(Text)
+    """Of some 15 KB."""
+
     imported_at: Mapped[str | None] = mapped_column(Text)
     imported_trials: Mapped[int | None]
 

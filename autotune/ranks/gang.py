@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -20,11 +21,15 @@ from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
 from autotune.processes.memory import advice, shortage
 from autotune.processes.python import DYING, Process, import_ahead, kill_all, start_python
-from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, MeasurePlan, check_same_work, kind_of
+from autotune.ranks.evaluation import FEWEST, SPIN_LIMITS, AllRanks, MeasurePlan, check_same_work, kind_of
 from autotune.ranks.protocol import Bug, Done, Failed, MeasureBarrier, Open, Reply, Request, SetUp, Trace, Turn
+from autotune.ranks.tracing import traced_call
 from autotune.settings import HEAP_BYTES
 from autotune.task import Task
+from autotune.timeline import Traced
 from autotune.workloads import Code, Workload, reference_of
+
+LOG = logging.getLogger("autotune")
 
 DEADLINES: Mapping[str, Mapping[str, float]] = {
     "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0},
@@ -37,6 +42,11 @@ IMPORTS = "autotune.ranks.imports"
 
 GRACE = 3.0
 """Seconds for the other ranks after one has failed: they may wait for it in a collective forever."""
+
+LONGEST_TRACED = 20e3
+"""Microseconds of the longest call that is traced, so that two of them take less than a second with all around."""
+TRACED_CALLS = 10
+"""Calls by which a traced config's slowdown is told."""
 
 MOST_RESTARTS = 10
 """After this many in a row without a measured config, the machine is to blame, not the configs."""
@@ -189,6 +199,17 @@ class Gang(AllRanks):
         """A turn of ``tune taxes`` on all ranks, whose config has been evaluated before."""
         self._revive()
         return self.everyone(request, "measure")
+
+    def trace(self, config: Config, latency: float) -> Traced | None:
+        """Where it fails, the ranks run again afterwards, or are closed."""
+        if latency > LONGEST_TRACED and self._kind == "gpu":
+            return None
+        calls = 1 if self._kind == "interpreter" else max(FEWEST, min(TRACED_CALLS, int(LONGEST_TRACED / latency)))
+        found = traced_call(self, config, self.workload.traced(config), min(calls, FEWEST), calls)
+        if isinstance(found, Failed):
+            LOG.info("not traced: %s, %s", found.reason, config)
+            return None
+        return found.sampled()
 
     def last_words(self) -> str:
         """The last lines of every running rank's log."""

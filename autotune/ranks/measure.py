@@ -21,6 +21,7 @@ from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS, PASSED
 from autotune.machine import Machine
 from autotune.outcome import Latency
 from autotune.ranks.early_stop import slowest
+from autotune.ranks.marks import Marks
 from autotune.ranks.protocol import Stamped
 
 FLUSH_OVER_CACHE = 2
@@ -58,6 +59,9 @@ shortest that does is tried first, and doubled whenever it did not. Before that,
 one of four times the rows 15 (AG m=16, 64, 2 x H100, 2026-11-25): a slow host is the likely cause. As such a host stays
 slow, as a rule, the next timing begins with the pause that this one came to; each that was long enough is halved.
 """
+
+MARKING_PAUSE = 10e-3
+"""Seconds that the device sleeps before a call whose operations are marked, which takes the host longer."""
 
 WARM_CALLS = 4
 """Calls before a traced one: the third is captured, and replayed from then on. And before host overhead is timed."""
@@ -170,7 +174,8 @@ class Stopwatch:
         }  # fmt: skip
 
     def trace(self, call: Callable[[], None], traces: Sequence[torch.Tensor]) -> tuple[Stamped, ...]:
-        """The events of one traced call on this rank, in microseconds since all ranks passed a barrier. Collective.
+        """The events of one traced call on this rank, in microseconds since all ranks passed a barrier; without
+        ``traces`` its torch operations, of a call that was not made before. Collective.
 
         The ranks' clocks differ; each counts from its own exit of the barrier, a link's latency apart at most.
         """
@@ -178,7 +183,8 @@ class Stopwatch:
         shape = (1, KINDS.value, MOST_EVENTS.value, 3)
         aligned = torch.zeros(shape, dtype=torch.int64, device=self._heap.device)
         barrier = self._barrier_launch(self._spin_limit, aligned)
-        for _ in range(1 if self._machine.is_interpreter else WARM_CALLS):
+        marks = None if traces else Marks(self._heap.device)
+        for _ in range(1 if self._machine.is_interpreter or marks is not None else WARM_CALLS):
             barrier.run()
             call()
         for trace in (aligned, *traces):
@@ -186,12 +192,21 @@ class Stopwatch:
         self._heap.barrier()
         if not self._machine.is_interpreter:
             torch.sum(self._flush, dim=0, out=self._sink)
-            torch.cuda._sleep(int(LONGEST_PAUSE * SLOWEST_CLOCK_GHZ * 1e9))
+            pause = LONGEST_PAUSE if marks is None else MARKING_PAUSE
+            torch.cuda._sleep(int(pause * SLOWEST_CLOCK_GHZ * 1e9))
         barrier.run()
-        call()
+        if marks is None:
+            call()
+        else:
+            begin = marks.now()
+            with marks:
+                call()
+            end = marks.now()
         self._heap.barrier()
         passed = int(aligned[0, PASSED.value, 0, 1].item())
         origin = passed if not self._machine.is_interpreter else -int(self._latest(-passed))  # one clock
+        if marks is not None:
+            return marks.events(origin if self._machine.is_interpreter else begin, end)
         tick = 10.0 if self._machine.kind == "hip" else 1.0
         return tuple(
             event for number, trace in enumerate(traces) for event in _events(number, trace.cpu(), origin, tick)

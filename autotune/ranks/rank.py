@@ -144,6 +144,8 @@ class Rank:
         elif isinstance(request, Turn):
             return self._turn(request)
         elif isinstance(request, Trace):
+            if not self._operation.traces():  # its operations are marked, which a replayed call does not show
+                self._run = self._operation.prepare(self._config)
             events = self._stopwatch.trace(self._run, self._operation.traces())
             return Failed(Outcome.TIMED_OUT, TIMED_OUT) if self._operation.timed_out() else Done(
                 self.fingerprint, events=events

@@ -8,6 +8,7 @@ from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings.recording import Recording
+from autotune.timeline import Traced
 from autotune.workloads import Workload
 
 
@@ -50,6 +51,10 @@ class Replay:
     def measure_overhead(self) -> HostOverhead | None:
         """None: a recording is of bound calls."""
         return None
+
+    def trace(self, config: Config, latency: float) -> Traced | None:
+        """The recorded one, of few configs."""
+        return self.recording.timeline.get(config.to_json())
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """None: a recording has no rates."""

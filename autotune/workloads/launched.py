@@ -76,6 +76,12 @@ class LaunchedWorkload(Workload):
             return None
         return CAPTURED if self.kernels.has_collective(self.kernels.knobs.of(config)) else None
 
+    def traced(self, config: Config) -> Config:
+        knobs = self.kernels.knobs.of(config)
+        return (
+            config.replace(trace=True) if hasattr(knobs, "trace") and not self.kernels.has_collective(knobs) else config
+        )
+
     def filled(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Operands | None:
         """Operands of a small problem in place of operands without rows, whose results have none; else None."""
         first = operands[0]

@@ -16,7 +16,7 @@ from autotune.ranks.protocol import Failed, Trace, Turn
 from autotune.task import Task
 from autotune.taxes.ladder import RUNGS
 from autotune.taxes.measure import ladder_of
-from autotune.taxes.trace import BARRIER, KINDS, SENDS, TILE, WAITS, Event, Traced, kept, perfetto
+from autotune.timeline import BARRIER, KINDS, SENDS, TILE, WAITS, Event, Traced, kept, perfetto
 from autotune.workloads import workload
 
 NAMES = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode")

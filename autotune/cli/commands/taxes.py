@@ -90,7 +90,7 @@ def measure_taxes(
 
 def _write_trace(found: Taxes, file: Path) -> None:
     from autotune.taxes.ladder import RUNGS
-    from autotune.taxes.trace import perfetto
+    from autotune.timeline import perfetto
 
     output.write(jsonlib.dumps(perfetto(found.traces, RUNGS)), file, "a trace, which ui.perfetto.dev opens,")
 

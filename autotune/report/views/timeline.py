@@ -11,7 +11,7 @@ from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import microseconds
 from autotune.results.study import Study
 from autotune.taxes import ladder
-from autotune.taxes.trace import KINDS, SENDS, TILE, WAITS, Event, Traced
+from autotune.timeline import KINDS, SENDS, TILE, WAITS, Event, Traced
 from autotune.text import counted
 
 EXPLAINED = (
