@@ -14,8 +14,8 @@ from autotune.heap.interpreter_speed import hasten
 
 @functools.cache
 def mend_interpreter() -> None:
-    """Replace the write-back, let ``dot`` multiply bf16, and fp8 with its NaN, and spread truth as truth. Triton has no
-    switch for any of it.
+    """Replace the write-back, let ``dot`` multiply bf16, and fp8 with its NaN, spread truth as truth, and poll words of
+    16 bits as a whole. Triton has no switch for any of it.
 
     Write-back: the interpreter copies arguments to the host and back after a launch. It copies host tensors onto
     themselves, which would undo the stores of peers into them.
@@ -26,7 +26,11 @@ def mend_interpreter() -> None:
     fp8: the interpreter takes e4m3's NaN, with which inboxes are poisoned, for a number.
 
     Truth: a comparison of scalars, spread over a tile, becomes integers, which Triton 3.9 refuses as a mask.
+
+    Polls: the interpreter copies elements by memcpy, and glibc's (2.36, x86) copies two bytes in two moves. So a
+    sentinel word of 16 bits could be seen half written; the 32 bits around it are copied in one.
     """
+    import numpy as np
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -52,7 +56,18 @@ def mend_interpreter() -> None:
             made.data = made.data.astype(bool)
         return made
 
-    builder.create_dot, builder.create_splat = create_dot, create_splat
+    load = builder.create_masked_load
+
+    def create_masked_load(self: Any, ptrs: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
+        element = ptrs.get_element_ty()
+        if not named.get("is_volatile", rest and rest[-1]) or element.primitive_bitwidth != 16:
+            return load(self, ptrs, mask, other, *rest, **named)
+        around = interpreter.TensorHandle(ptrs.data & np.uint64(2**64 - 4), tl.pointer_type(tl.uint32))
+        words = load(self, around, mask, None, *rest, **named).data >> (ptrs.data % 4 * 8).astype(np.uint32)
+        found = words.astype(np.uint16).view(interpreter._get_np_dtype(element))
+        return interpreter.TensorHandle(found if other is None else np.where(mask.data, found, other.data), element)
+
+    builder.create_dot, builder.create_splat, builder.create_masked_load = create_dot, create_splat, create_masked_load
     hasten(interpreter)
 
 

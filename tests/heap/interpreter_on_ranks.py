@@ -162,6 +162,34 @@ def send_and_read_kernel(ones, sent, slot, seen, ACQUIRE: tl.constexpr, BLOCK: t
     tl.store(seen + places, found)
 
 
+@triton.jit
+def poll_kernel(words, seen, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    tl.store(seen + places, tl.load(words + places, mask=places % 4 != 3, other=7, volatile=True))
+
+
+def words_polled(argument: Any) -> list[int]:
+    """What polls of rank 0 see in words of 16 bits, of which all but each fourth are asked for, while rank 1 writes
+    0x1234 and 0 there, so often that every run would see some half way.
+    """
+    heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
+    words, seen = heap.allocate((4096,), torch.int16).zero_(), torch.zeros(4096, dtype=torch.int16)
+    done = heap.allocate((1,), torch.int32).zero_()
+    heap.barrier()
+    found: set[int] = set()
+    if heap.rank == 0:
+        for _ in range(argument):
+            poll_kernel[(1,)](words, seen, BLOCK=4096)
+            found |= set(seen.tolist())
+        heap.peer(done, 1).fill_(1)
+    theirs = heap.peer(words, 0)
+    while heap.rank == 1 and not done:
+        theirs.fill_(0x1234).fill_(0)
+    heap.barrier()
+    heap.close()
+    return sorted(found)
+
+
 def held_polls(argument: Any) -> dict[str, Any]:
     """What kernels see in a slot that a peer writes while they are held, and the seconds of each hold."""
     heap = open_heap(1 << 16, dist.new_group(backend="gloo"))

@@ -39,3 +39,8 @@ def test_a_program_is_held_between_what_it_has_sent_and_its_first_poll(tmp_path:
     assert found["held"] == [7, 7, 31, 31]
     assert found["after"] == [31, 31]
     assert found["seconds"] == [0.25, 1.25]
+
+
+def test_a_poll_sees_no_half_of_a_word(tmp_path: Path) -> None:
+    reader, _ = run_ranks(ON_RANKS, "words_polled", 2, tmp_path, argument=1000)
+    assert reader == [0, 7, 0x1234]

@@ -81,10 +81,10 @@ def words_after_release(url: str) -> dict[str, float]:
     errors = {}
     with autotune.Context(HEAP, url=url) as context:
         problem = problems(context.heap.device)[2]
-        default = workload("flash_decode").default_config(Task(problem, context.machine))
         for protocol in ("signal", "ll", "sentinel"):
             for seed in range(2):
                 here = dataclasses.replace(problem, batch=2 - seed, result=("replicated", "heads")[seed])
+                default = workload("flash_decode").default_config(Task(here, context.machine))
                 operands, reference = drawn(here, seed, context.heap.device)
                 if dist.get_rank() == 1:
                     time.sleep(0.03)
