@@ -274,9 +274,6 @@ def json_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"$ref": f"#/$defs/{kind.__name__}"}
     if kind is datetime:
         return {"type": "string", "format": "date-time"}
-    if hasattr(kind, "_fields"):
-        items = [inner(each) for each in typing.get_type_hints(kind, include_extras=True).values()]
-        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
     names = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
     return {"type": names[kind]}
 

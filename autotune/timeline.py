@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
+from autotune import schema
+from autotune.errors import InputError
 from autotune.schema import Within
 
-KINDS = ("sends", "tile", "waits", "barrier", "collective", "GEMM", "copy", "other")
+KINDS = ("sends", "tile", "waits", "barrier", "collective", "GEMM", "copy", "other kernels")
 """Names of ``kernels/primitives/trace.py``'s kinds, by number; then those of ``ranks/marks.py``."""
 SENDS, TILE, WAITS, BARRIER, COLLECTIVE, GEMM, COPY, OTHER = range(len(KINDS))
 
@@ -18,7 +21,9 @@ KEPT_EVENTS = 400
 """Events that are stored at most, unless one program of each launch and rank has more."""
 
 WINNER = "winner"
-"""Names the winner's call among a study's; the library's has the baseline's name."""
+"""Names the winner's call in a timeline; the library's has the baseline's name."""
+
+Timeline = dict[str, "Traced"]
 
 
 class Event(NamedTuple):
@@ -48,11 +53,6 @@ class Traced:
         """Microseconds at which the last program is done; 0 without events."""
         return max((event.end for rank in self.ranks for event in rank), default=0.0)
 
-    @property
-    def is_marked(self) -> bool:
-        """True if operations were marked from without: the kernels leave no stamps."""
-        return any(event.kind >= COLLECTIVE for rank in self.ranks for event in rank)
-
     def sampled(self) -> Traced:
         """With the events of some programs only, spread evenly, in times of nanoseconds."""
         most = KEPT_PROGRAMS
@@ -74,6 +74,18 @@ def kept(events: Iterable[Event], launch: int, most: int = KEPT_PROGRAMS) -> fro
     programs = sorted({event.program for event in events if event.launch == launch})
     step = -(-len(programs) // most) if programs else 1
     return frozenset(programs[::step])
+
+
+def as_json(timeline: Timeline) -> str:
+    return json.dumps(schema.write(timeline))
+
+
+def from_json(text: str) -> Timeline:
+    """Raises InputError for what ``as_json`` did not write."""
+    try:
+        return schema.read(Timeline, json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the stored timeline is damaged ({error}); tune again with --force") from error
 
 
 def perfetto(traces: Mapping[str, Traced], titles: Mapping[str, str]) -> dict[str, Any]:

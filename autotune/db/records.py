@@ -18,7 +18,6 @@ from autotune.problem import Problem
 from autotune.schema import Within
 from autotune.task import Task
 from autotune.text import shortened
-from autotune.timeline import Traced
 
 Differences = dict[str, tuple[str, str]]
 """Differing fields by name, with both sides' values."""
@@ -215,8 +214,6 @@ class Winner:
     """Of a mixture of experts, by the names of ``Problem.other_routings``; those that were measured."""
     beside: dict[str, Time] = field(default_factory=dict)
     """Microseconds in the key's regime of the finals' other configs, by their JSON: what a neighbour's config takes."""
-    timeline: dict[str, Traced] = field(default_factory=dict)
-    """One traced call of the library's way, by the baseline's name, and one of the winner; of some programs."""
     verified: bool = False
     """True if nothing was searched: the library, the default and the configs of neighbouring sizes were measured."""
 

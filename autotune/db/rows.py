@@ -101,7 +101,7 @@ def write_winner(row: Study, winner: Winner) -> None:
     """Each field of the winner in a column; NULL for nothing."""
     for name, value in schema.write(winner).items():
         text = winner.config.to_json() if name == "config" else json.dumps(value)
-        absent = value is None or (name in ("routings", "beside", "timeline", "verified") and not value)
+        absent = value is None or (name in ("routings", "beside", "verified") and not value)
         setattr(row, f"winner_{name}", None if absent else text)
     row.finished_at, row.imported_at = now(), None
 

@@ -15,7 +15,7 @@ PARTS = {"key": CacheKey, "winner": Winner}
 HERE = ("study_id", "imported_at")
 """Fields that another database has otherwise."""
 
-BY_NAME = ("config", "baselines", "limits", "routings", "beside", "timeline")
+BY_NAME = ("config", "baselines", "limits", "routings", "beside")
 """Fields whose values are in the order of their names, so that two exports of an entry are the same bytes."""
 
 FIELDS = {

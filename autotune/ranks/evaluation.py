@@ -202,9 +202,9 @@ class AllRanks(ABC):
         )
         return HostOverhead(host, isolated)
 
-    def trace(self, config: Config, latency: float) -> Traced | None:
-        """One traced call of a config of ``latency`` microseconds that was measured before; None if there is none."""
-        return None
+    def trace(self, config: Config, latency: float) -> Traced | Failed:
+        """See ``Evaluator``."""
+        return Failed(Outcome.INVALID, "ranks of a running program are not traced")
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """Rates of the slowest rank's device and links per microsecond, by resource; empty on a failure."""

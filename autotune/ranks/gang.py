@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
 from autotune.processes.memory import advice, shortage
 from autotune.processes.python import DYING, Process, import_ahead, kill_all, start_python
-from autotune.ranks.evaluation import FEWEST, SPIN_LIMITS, AllRanks, MeasurePlan, check_same_work, kind_of
+from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, MeasurePlan, check_same_work, kind_of
 from autotune.ranks.protocol import Bug, Done, Failed, MeasureBarrier, Open, Reply, Request, SetUp, Trace, Turn
 from autotune.ranks.tracing import traced_call
 from autotune.settings import HEAP_BYTES
@@ -29,11 +28,9 @@ from autotune.task import Task
 from autotune.timeline import Traced
 from autotune.workloads import Code, Workload, reference_of
 
-LOG = logging.getLogger("autotune")
-
 DEADLINES: Mapping[str, Mapping[str, float]] = {
-    "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0},
-    "interpreter": {"start": 300.0, "compile": 60.0, "check": 60.0, "measure": 120.0},
+    "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0, "trace": 3.0},
+    "interpreter": {"start": 300.0, "compile": 60.0, "check": 60.0, "measure": 120.0, "trace": 120.0},
 }
 """Deadlines of the phases, in seconds, for all ranks together."""
 
@@ -44,9 +41,9 @@ GRACE = 3.0
 """Seconds for the other ranks after one has failed: they may wait for it in a collective forever."""
 
 LONGEST_TRACED = 20e3
-"""Microseconds of the longest call that is traced, so that two of them take less than a second with all around."""
-TRACED_CALLS = 10
-"""Calls by which a traced config's slowdown is told."""
+"""Microseconds of the longest call that is traced, so that a winner and the library's way take less than a second."""
+TRACED_CALLS = {"gpu": 10, "interpreter": 1}
+"""Calls by which a traced config's slowdown is told; fewer if they are long."""
 
 MOST_RESTARTS = 10
 """After this many in a row without a measured config, the machine is to blame, not the configs."""
@@ -200,16 +197,22 @@ class Gang(AllRanks):
         self._revive()
         return self.everyone(request, "measure")
 
-    def trace(self, config: Config, latency: float) -> Traced | None:
-        """Where it fails, the ranks run again afterwards, or are closed."""
+    def trace(self, config: Config, latency: float) -> Traced | Failed:
+        """Ranks that break in it are not started again before the next problem."""
         if latency > LONGEST_TRACED and self._kind == "gpu":
-            return None
-        calls = 1 if self._kind == "interpreter" else max(FEWEST, min(TRACED_CALLS, int(LONGEST_TRACED / latency)))
-        found = traced_call(self, config, self.workload.traced(config), min(calls, FEWEST), calls)
-        if isinstance(found, Failed):
-            LOG.info("not traced: %s, %s", found.reason, config)
-            return None
-        return found.sampled()
+            return Failed(Outcome.INVALID, f"a call of {latency / 1e3:.0f} ms is too long")
+        if not self._alive():
+            return Failed(Outcome.CRASHED, "the ranks are not running")
+        calls = max(1, min(TRACED_CALLS[self._kind], int(LONGEST_TRACED / latency)))
+        found = traced_call(self._ask_once, config, self.workload.traced(config), min(2, calls - 1), calls)
+        return found if isinstance(found, Failed) else found.sampled()
+
+    def _ask_once(self, request: Turn | Trace) -> list[Done] | Failed:
+        result = self._ask([request] * self.problem.world_size, "trace")
+        failure = self._failure(result, "trace")
+        if failure is not None and failure.broken:
+            self._kill()
+        return failure or result.done
 
     def last_words(self) -> str:
         """The last lines of every running rank's log."""

@@ -16,25 +16,27 @@ SHORTEST_GAP = 0.03
 
 
 class Marks(TorchDispatchMode):
-    """Marks what is called within it. Where nothing is marked, kernels run that torch's dispatcher does not see."""
+    """Marks what is called within it; torch's dispatcher does not see other kernels, which run in the gaps."""
 
     def __init__(self, device: torch.device) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._cuda = device.type == "cuda"
-        self._spans: list[tuple[int, int, Any, Any]] = []
+        self._marked: list[tuple[int, int, Any, Any]] = []
         self._streams: dict[int, int] = {}
+        """Numbers of streams, in the order of their first use."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind = _kind(func)
         if kind is None:
             return func(*args, **(kwargs or {}))
-        stream, begin = self._stream(), self.now()
+        stream = torch.cuda.current_stream().cuda_stream if self._cuda else 0
+        begin = self.now()
         result = func(*args, **(kwargs or {}))
         if kind == COLLECTIVE:  # it may run on a stream of its own
             for each in result if isinstance(result, tuple) else (result,):
                 if isinstance(each, torch.ScriptObject):
-                    each.wait()
-        self._spans.append((stream, kind, begin, self.now()))
+                    each.wait()  # type: ignore[attr-defined]
+        self._marked.append((self._streams.setdefault(stream, len(self._streams)), kind, begin, self.now()))
         return result
 
     def now(self) -> Any:
@@ -46,32 +48,27 @@ class Marks(TorchDispatchMode):
         return event
 
     def events(self, origin: Any, end: Any) -> tuple[Stamped, ...]:
-        """What was marked, a row for each stream, and the gaps; nothing where nothing was marked."""
+        """What was marked, a row for each stream, and the gaps until the ``end``; nothing where nothing was marked."""
 
         def since(moment: Any) -> float:
-            return origin.elapsed_time(moment) * 1e3 if self._cuda else (moment - origin) / 1e3
+            return float(origin.elapsed_time(moment) * 1e3 if self._cuda else (moment - origin) / 1e3)
 
-        found = [
+        marked: list[Stamped] = [
             (0, stream, kind, number, since(begin), since(ended))
-            for number, (stream, kind, begin, ended) in enumerate(self._spans)
+            for number, (stream, kind, begin, ended) in enumerate(self._marked)
         ]
-        whole, covered, gaps = since(end), 0.0, []
-        for begin, ended in [*sorted(each[4:] for each in found), (whole, whole)]:
+        whole, covered, gaps = since(end), 0.0, list[Stamped]()
+        for begin, ended in [*sorted(each[4:] for each in marked), (whole, whole)]:
             if begin - covered > SHORTEST_GAP * whole:
                 gaps.append((0, 0, OTHER, len(gaps), covered, begin))
             covered = max(covered, ended)
-        return (*found, *gaps) if found else ()
-
-    def _stream(self) -> int:
-        """A number for the current stream, in the order of their first use."""
-        handle = torch.cuda.current_stream().cuda_stream if self._cuda else 0
-        return self._streams.setdefault(handle, len(self._streams))
+        return (*marked, *gaps) if marked else ()
 
 
 def _kind(func: Any) -> int | None:
     namespace, _, name = func._schema.name.partition("::")
     if "c10d" in namespace:
         return COLLECTIVE
-    if "mm" in name.split("_") or name.endswith("mm"):
+    if name.strip("_").removesuffix("_v2").endswith("mm"):
         return GEMM
     return COPY if name == "copy_" else None

@@ -174,8 +174,7 @@ class Stopwatch:
         }  # fmt: skip
 
     def trace(self, call: Callable[[], None], traces: Sequence[torch.Tensor]) -> tuple[Stamped, ...]:
-        """The events of one traced call on this rank, in microseconds since all ranks passed a barrier; without
-        ``traces`` its torch operations, of a call that was not made before. Collective.
+        """The events of one traced call on this rank, in microseconds since all ranks passed a barrier. Collective.
 
         The ranks' clocks differ; each counts from its own exit of the barrier, a link's latency apart at most.
         """
@@ -183,8 +182,7 @@ class Stopwatch:
         shape = (1, KINDS.value, MOST_EVENTS.value, 3)
         aligned = torch.zeros(shape, dtype=torch.int64, device=self._heap.device)
         barrier = self._barrier_launch(self._spin_limit, aligned)
-        marks = None if traces else Marks(self._heap.device)
-        for _ in range(1 if self._machine.is_interpreter or marks is not None else WARM_CALLS):
+        for _ in range(1 if self._machine.is_interpreter else WARM_CALLS):
             barrier.run()
             call()
         for trace in (aligned, *traces):
@@ -192,25 +190,38 @@ class Stopwatch:
         self._heap.barrier()
         if not self._machine.is_interpreter:
             torch.sum(self._flush, dim=0, out=self._sink)
-            pause = LONGEST_PAUSE if marks is None else MARKING_PAUSE
-            torch.cuda._sleep(int(pause * SLOWEST_CLOCK_GHZ * 1e9))
+            torch.cuda._sleep(int(LONGEST_PAUSE * SLOWEST_CLOCK_GHZ * 1e9))
         barrier.run()
-        if marks is None:
-            call()
-        else:
-            begin = marks.now()
-            with marks:
-                call()
-            end = marks.now()
+        call()
         self._heap.barrier()
         passed = int(aligned[0, PASSED.value, 0, 1].item())
         origin = passed if not self._machine.is_interpreter else -int(self._latest(-passed))  # one clock
-        if marks is not None:
-            return marks.events(origin if self._machine.is_interpreter else begin, end)
         tick = 10.0 if self._machine.kind == "hip" else 1.0
         return tuple(
             event for number, trace in enumerate(traces) for event in _events(number, trace.cpu(), origin, tick)
         )  # fmt: skip
+
+    def mark(self, call: Callable[[], None]) -> tuple[Stamped, ...]:
+        """torch's operations in a call on this rank, in microseconds since all ranks passed a barrier. Collective.
+
+        The call must be new: its third time may be the replay of a graph, which shows nothing.
+        """
+        marks = Marks(self._heap.device)
+        self._begin_anew()
+        call()
+        self._heap.barrier()
+        if self._machine.is_interpreter:
+            self._heap.host_barrier()
+        else:
+            torch.sum(self._flush, dim=0, out=self._sink)
+            torch.cuda._sleep(int(MARKING_PAUSE * SLOWEST_CLOCK_GHZ * 1e9))
+            self._barrier.run()
+        begin = marks.now()
+        with marks:
+            call()
+        end = marks.now()
+        self._heap.barrier()
+        return marks.events(begin, end)
 
     def delayed(self, call: Callable[[], None], seconds: float) -> Callable[[], None]:
         """``call`` after a pause, on the device where there is one."""

@@ -214,7 +214,7 @@ class Course:
         if found.latency is None:
             self.missing[f"{letter} traced"] = f"{found.outcome.value}: {found.reason}"
             return None
-        traced = traced_call(self.ranks, self.configs[letter], twin, self.amount.warmup, self.amount.calls)
+        traced = traced_call(self.ranks.turn, self.configs[letter], twin, self.amount.warmup, self.amount.calls)
         if isinstance(traced, Failed):
             self.missing[f"{letter} traced"] = f"{traced.outcome.value}: {traced.reason}"
             return None

@@ -7,20 +7,17 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Lease, Provenance, Routed, Store, StudyRecord, TrialRecord, Winner
-from autotune.errors import AutotuneError
+from autotune.errors import StoreError
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, kind_of, warm_from
-from autotune.settings import TRACE
 from autotune.task import Task
-from autotune.timeline import WINNER, Traced
+from autotune.timeline import as_json
 from autotune.tuning.cached import answers
 from autotune.tuning.claim import claimed
 from autotune.tuning.effort import MOST_TRIALS, Budget, Effort
@@ -44,6 +41,7 @@ from autotune.tuning.progress import Progress
 from autotune.tuning.routings import WAYS, under_other_routings
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
+from autotune.tuning.tracing import Calls, Tracer, compared
 from autotune.tuning.warm_start import beginning, neighbours, previous_winner
 from autotune.workloads import Workload, origin_of, provenance_of
 from autotune.workloads.roofline import roofline
@@ -52,10 +50,6 @@ LOG = logging.getLogger("autotune")
 
 ISOLATED_TRIAL = 15
 """Isolated calls per trial if that is the regime tuned for."""
-
-TRACING = "one traced call"
-TRACING_SECONDS = 1.0
-"""Limit on the traced calls of the winner and of the library's way; half of it may pass until the twin is compiled."""
 
 OTHER_FINALISTS = 4
 """Expected beside the fastest and the baselines: the default, the previous winner, modes that come close."""
@@ -103,10 +97,12 @@ def tune(
             else:
                 run.start(baselines=False)
             finished = run.finish(extra_finalists, verified=not search)
+            interrupted = finished and run.trace()
         except KeyboardInterrupt:
             gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
             return Result(study, run.progress, None, interrupted=True)
-        return Result(study, run.progress, store.entry(key, provenance) if finished else None)  # not an earlier study's
+        found = store.entry(key, provenance) if finished else None  # not an earlier study's
+        return Result(study, run.progress, found, interrupted=interrupted)
 
 
 class _Run:
@@ -145,10 +141,8 @@ class _Run:
         self.progress.resumed = self.progress.trials
         if budget.trials < MOST_TRIALS:
             self.progress.trials_planned = budget.trials
-        self._tracing = TRACE.value()
-        if self._tracing is None:
-            self._tracing = not task.machine.is_interpreter
-        self._twins: dict[Config, Future[Any] | None] = {}
+        self._tracer = Tracer(workload, task, gang, screen)
+        self._to_trace: Calls = {}
         self._whole: list[float] = []
         """Seconds of the trials of this run that were measured to the end."""
         self._finals_began = 0.0
@@ -191,8 +185,9 @@ class _Run:
     def finish(self, extra_finalists: Sequence[Config] = (), *, verified: bool = False) -> bool:
         """Run the finals, measure the limits, store the winner; False if no config could be measured."""
         self._show("finals")
-        for config in [] if verified else self._search.best(1):
-            self._compile_twin(config)
+        self._tracer.is_on &= not verified
+        for config in self._search.best(1):
+            self._tracer.compile(config)
         baselines, regime = list(self._baselines.values()), self._regime
         incumbents = previous_winner(self._workload, self._task, self._store, regime)
         incumbents.append(self._workload.default_config(self._task))
@@ -243,51 +238,27 @@ class _Run:
             roofline=roofline(self._task.problem, self._gang.measure_rates(self._task.problem.dtype)),
             routings={name: replace(each, latency=each.latency.through(overhead)) for name, each in routings.items()},
             beside={each.to_json(): took.of(regime) for each, took in measured.items() if each != best},
-            timeline={} if verified else self._timeline(best, measured),
             verified=verified,
         )
         self._store.finish(self._study.id, found, self._lease)
+        self._to_trace = compared(self._baselines, best, measured)
         if self._live is not None:
             self._live.finish(found)
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
         return True
 
-    def _timeline(self, best: Config, measured: Mapping[Config, Latency]) -> dict[str, Traced]:
-        """One traced call of the library's way and of the winner, in a second; nothing if either cannot be traced."""
-        eager = {
-            name: each for name, each in self._baselines.items() if each in measured and each.get("launch") != "graph"
-        }
-        if not self._tracing or best in self._baselines.values() or not eager:
-            return {}
-        self._show(TRACING)
-        begin, name = time.monotonic(), min(eager, key=lambda each: measured[eager[each]].median)
-        found: dict[str, Traced] = {}
+    def trace(self) -> bool:
+        """One call of the library's way and of the winner, whose result is stored; True if the user interrupted it."""
         try:
-            if self._twin_compiled(best):
-                for label, config in ((name, eager[name]), (WINNER, best)):
-                    traced = self._gang.trace(config, measured[config].median)
-                    if traced is None or time.monotonic() - begin > TRACING_SECONDS:
-                        return {}
-                    found[label] = traced
-        except AutotuneError as error:
-            LOG.warning("the traced call failed, which the result does not need: %s", error)
-            return {}
-        LOG.info("traced in %.2f s", time.monotonic() - begin)
-        return found
-
-    def _compile_twin(self, config: Config) -> None:
-        """Begin to compile what is traced in the end, while the finals are measured."""
-        twin = self._workload.traced(config) if self._tracing else config
-        if twin != config and config not in self._twins:
-            self._twins[config] = self._screen.submit(twin)
-
-    def _twin_compiled(self, config: Config) -> bool:
-        """True if the twin has been compiled, or need not be; a refused one is not run."""
-        future = self._twins.get(config)
-        if future is not None and wait([future], timeout=TRACING_SECONDS / 2).not_done:
-            return False
-        return self._screen.verdict(config, future) is None
+            if found := self._tracer.timeline(self._to_trace):
+                self._store.attach(self._study.id, "timeline", as_json(found))
+        except StoreError as error:
+            LOG.warning("the timeline is not stored: %s", error)
+        except KeyboardInterrupt:
+            self._gang.close()
+            return True
+        return False
 
     def _valid(self, configs: Sequence[Config]) -> Iterator[Config]:
         """Configs that are in the space; a reduced one may not have the default."""
@@ -328,7 +299,7 @@ class _Run:
         """
         while eligible := self._eligible(rounds):
             best = winner(eligible, baselines, incumbents, self._regime)
-            self._compile_twin(best)
+            self._tracer.compile(best)
             self._show(PROOF)
             failed = self._gang.prove(best, self._seed(self.progress.trials), merge(rounds[best]).median)
             if failed is None:

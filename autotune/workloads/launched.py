@@ -78,9 +78,8 @@ class LaunchedWorkload(Workload):
 
     def traced(self, config: Config) -> Config:
         knobs = self.kernels.knobs.of(config)
-        return (
-            config.replace(trace=True) if hasattr(knobs, "trace") and not self.kernels.has_collective(knobs) else config
-        )
+        stamped = isinstance(knobs, LadderKnobs) and not self.kernels.has_collective(knobs)
+        return config.replace(trace=True) if stamped else config
 
     def filled(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Operands | None:
         """Operands of a small problem in place of operands without rows, whose results have none; else None."""

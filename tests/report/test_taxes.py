@@ -47,7 +47,7 @@ def study_of(file: Path, text: str) -> Study:
     screen: Any = FakeScreen(FOUND, Task(problem, EIGHT_GPUS))
     with Store.open(file) as store:
         tune(FOUND, Task(problem, EIGHT_GPUS), store, gang, screen, budget=Budget(9), effort=EFFORT)
-        store.add_taxes(1, text)
+        store.attach(1, "taxes", text)
         return finished(store, store.entries()[0], FOUND)
 
 

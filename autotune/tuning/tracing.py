@@ -1,0 +1,82 @@
+"""Traced calls: one of the library's way and one of the winner, after all else, in a second."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, wait
+from typing import Any
+
+from autotune.config import Config
+from autotune.errors import AutotuneError
+from autotune.outcome import Latency
+from autotune.problem import Problem
+from autotune.settings import TRACE
+from autotune.task import Task
+from autotune.timeline import WINNER, Timeline, Traced
+from autotune.tuning.evaluator import Evaluator
+from autotune.tuning.screening import Screen
+from autotune.workloads import Workload
+
+LOG = logging.getLogger("autotune")
+
+SECONDS = 1.0
+"""After so many no further call is traced; half of it may pass until a twin is compiled."""
+
+
+Calls = dict[str, tuple[Config, float]]
+"""Configs and their latencies in microseconds, by the name of a call."""
+
+
+class Tracer:
+    """Traces calls, and fails for none. The twins, whose kernels leave stamps, are compiled while others are measured."""
+
+    def __init__(
+        self, workload: Workload, task: Task[Problem], gang: Evaluator, screen: Screen,
+        *, seconds: float = SECONDS,
+    ) -> None:  # fmt: skip
+        self._workload, self._gang, self._screen, self._seconds = workload, gang, screen, seconds
+        asked = TRACE.value()
+        self.is_on = not task.machine.is_interpreter if asked is None else asked
+        self._compiling: dict[Config, Future[Any] | None] = {}
+
+    def compile(self, config: Config) -> None:
+        """Begin to compile the config's twin."""
+        twin = self._workload.traced(config)
+        if self.is_on and twin != config and config not in self._compiling:
+            self._compiling[config] = self._screen.submit(twin)
+
+    def timeline(self, calls: Calls) -> Timeline:
+        """All of the calls, or nothing."""
+        begin, found = time.monotonic(), Timeline()
+        for name, (config, latency) in calls.items() if self.is_on else ():
+            traced = self._traced(config, latency, begin)
+            if isinstance(traced, str):
+                LOG.info("no timeline, since %s is not traced: %s", name, traced)
+                return {}
+            found[name] = traced
+        return found
+
+    def _traced(self, config: Config, latency: float, begin: float) -> Traced | str:
+        """One call, or the reason why there is none."""
+        future = self._compiling.get(config)
+        if future is not None and wait([future], timeout=self._seconds / 2).not_done:
+            return "its twin is still being compiled"
+        if time.monotonic() - begin > self._seconds:
+            return "there is no time left"
+        try:
+            refused = self._screen.verdict(config, future)
+            found = self._gang.trace(config, latency) if refused is None else refused
+        except AutotuneError as error:
+            return str(error)
+        return found if isinstance(found, Traced) else f"{found.outcome}: {found.reason}"
+
+
+def compared(baselines: Mapping[str, Config], best: Config, measured: Mapping[Config, Latency]) -> Calls:
+    """The fastest eager baseline, since a graph hides its operations, and the winner; none where that is a baseline."""
+    eager = {name: each for name, each in baselines.items() if each in measured and each.get("launch") != "graph"}
+    if not eager or best in baselines.values():
+        return {}
+    fastest = min(eager, key=lambda name: measured[eager[name]].median)
+    return {name: (config, measured[config].median) for name, config in ((fastest, eager[fastest]), (WINNER, best))}
