@@ -302,6 +302,7 @@ CASES: Mapping[str, Case] = {
     "fd kernel": _decode(**APART),
     "fd cap": _decode({"batch": 2, "soft_cap": 3}),
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
+    "fd latent": _decode({"kv_heads": 1, "rope": 32, "scale": 0.25}),
     "fd sentinel": _decode(protocol="sentinel"),
     "fd heads sentinel": _decode(HEADS, protocol="sentinel", wire="rounded"),
     "fd heads": _decode(HEADS),

@@ -36,6 +36,8 @@ OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "all_r
 SHARED_ROWS = ("all_gather_gemm", "gemm_reduce_scatter")
 """Operators whose m the ranks share out."""
 
+MAY_DIFFER = "the tensor added to the sum may differ from rank to rank: see replicated=True"
+
 LIBRARY = "bsp"
 GATHERED = "all_gather"
 """The part of a problem's limits that is its collective alone."""
@@ -85,9 +87,13 @@ class Table:
         self._check_group(found[0])
         asked = [self._asked(each) for each in found]
         if any(each.entry is None for each in asked):
+            if any(map(self._may_differ, found)):
+                raise NoMatch(MAY_DIFFER)
             left = "another GEMM behind the same gather is not tuned"
             return [each if each.entry is None else dataclasses.replace(each, reason=left) for each in asked]
         gain, reason = _gain([each.entry for each in asked if each.entry is not None])
+        if any(map(self._may_differ, found)):
+            raise NoMatch(f"{MAY_DIFFER}, with which it would be: {reason}")
         looked_up = dict.fromkeys(each.reason for each in asked if each.reason)  # empty for what is exact
         reason = "; ".join([reason, *looked_up])
         replaced = gain > 0
@@ -101,15 +107,17 @@ class Table:
 
     def _asked(self, candidate: Candidate) -> Verdict:
         """A candidate's problem and the entry that a look-up serves for it; the decision comes later."""
-        if "residual" in candidate.operands and candidate.workload not in SHARED_ROWS and not self.replicated:
-            raise NoMatch("the tensor added to the sum may differ from rank to rank: see replicated=True")
         found = RETURNING_A if candidate.returns_a else _workload(candidate.workload)
         options = _options(candidate, found)
         problem = _problem(candidate, found, options, self.ranks)
         entry, reason = self._served(found, problem)
-        if entry is None and self.context.tunes_first_calls:
+        if entry is None and self.context.tunes_first_calls and not self._may_differ(candidate):
             entry, reason = self._tuned(found, problem)
         return Verdict(problem, options, entry, reason)
+
+    def _may_differ(self, candidate: Candidate) -> bool:
+        """True if a rank may add another tensor to the sum than the owner of a tile, who adds it for all."""
+        return "residual" in candidate.operands and candidate.workload not in SHARED_ROWS and not self.replicated
 
     def _tuned(self, found: LaunchedWorkload, problem: Problem) -> tuple[Entry | None, str]:
         """Let the ranks, all of which compile the same graph, tune a problem; then the same as ``_served``."""

@@ -74,9 +74,13 @@ class Candidate:
 
     @property
     def extra(self) -> str:
-        """The operator's larger part, for people: SwiGLU and the like, or an operator with a norm; else empty."""
+        """The operator's larger part, for people: SwiGLU and the like, a residual, or an operator with a norm; else
+        empty.
+        """
         if self.gate is not None:
             return str(self.gate.epilogue)
+        if self.added is not None:
+            return "with its residual"
         return self.workload.replace("_", "-") if self.norm is not None else ""
 
     @property

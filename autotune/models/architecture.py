@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from autotune.dtypes import DTYPES
 from autotune.errors import InputError
 from autotune.files import text_of
-from autotune.models.fields import flag, whole_number, whole_value
+from autotune.models.fields import flag, real_number, whole_number, whole_value
 from autotune.models.linear_attention import LinearAttention, linear_attention_of
 from autotune.models.mixture import FIELDS, NAMES, Mixture, mixture_of
 from autotune.models.quantization import Quantization, quantization_of
@@ -46,7 +47,9 @@ class Kind:
     head_dim: int | None = None
     """None: the hidden size by the heads."""
     attention: bool = True
-    """False: of a form that no operator of ours computes."""
+    """False: of a form that no operator of ours computes; decode over a latent cache apart."""
+    latent: bool = False
+    """True: the cache is a latent of ``kv_lora_rank`` and ``qk_rope_head_dim`` elements, read as a whole."""
     windowed: Rule | None = None
     """None: every layer attends to all tokens."""
     soft_cap: bool = False
@@ -74,7 +77,13 @@ NO_WINDOW = {"use_sliding_window": False, "sliding_window": 4096, "max_window_la
 """Qwen's: there is one where the first of these is true."""
 
 _QWEN2 = Kind(lambda values: Biases(qkv=True), windowed=late_layers, unsaid={"num_key_value_heads": 32, **NO_WINDOW})
-_MLA = Kind(_none, attention=False, unsaid={"first_k_dense_replace": 3, "n_shared_experts": 1})
+_MLA = Kind(
+    _none, attention=False, latent=True,
+    unsaid={
+        "first_k_dense_replace": 3, "n_shared_experts": 1, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+    },
+)  # fmt: skip
 
 KINDS: Mapping[str, Kind] = {
     "llama": Kind(_by_flags),
@@ -123,9 +132,19 @@ KINDS: Mapping[str, Kind] = {
             "num_key_value_heads": 8, "n_shared_experts": 1, "attention_chunk_size": 8192, "sliding_window_pattern": 4,
         },
     ),
-    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2"), _MLA),
+    **dict.fromkeys(("deepseek_v3", "kimi_k2"), _MLA),
+    "deepseek_v32": replace(_MLA, latent=False),  # it reads a few tokens that it selects
 }  # fmt: skip
 """Kinds by ``model_type``. All have gated MLPs, and attention whose heads are sharded, unless it is left out."""
+
+
+@dataclass(frozen=True)
+class Latent:
+    """What a cache of latents has of a token, and how queries are multiplied with it, the projection absorbed."""
+
+    rank: int
+    rope: int
+    scale: float
 
 
 @dataclass(frozen=True)
@@ -149,6 +168,8 @@ class Architecture:
     mixture: Mixture | None = None
     linear: LinearAttention | None = None
     """Layers that have one in the place of attention."""
+    latent: Latent | None = None
+    """What layers cache whose attention is left out in all else."""
     gated: bool = False
     """True: the queries' projection has a gate of its width beside them."""
     quantization: Quantization | None = None
@@ -223,9 +244,22 @@ def _architecture(name: str, values: Values) -> Architecture:
         soft_cap=whole_value(values, "attn_logit_softcapping") if kind.soft_cap else 0,
         mixture=mixture_of(name, layers, values) if name in NAMES else None,
         linear=linear_attention_of(layers, values) if name == "qwen3_next" else None,
+        latent=_latent(values) if kind.latent else None,
         gated=kind.gated,
         quantization=quantization_of(values, layers),
     )
+
+
+def _latent(values: Values) -> Latent:
+    """With YaRN's factor for long contexts the logits are larger, in training as in decoding."""
+    rope = whole_number(values, "qk_rope_head_dim")
+    scale = float((whole_number(values, "qk_nope_head_dim") + rope) ** -0.5)
+    stretched = values.get("rope_scaling") or values.get("rope_parameters")
+    stretched = stretched if isinstance(stretched, dict) else {}
+    factor, mscale = (real_number(stretched, name) for name in ("factor", "mscale_all_dim"))
+    if mscale and factor > 1:
+        scale *= (0.1 * mscale * math.log(factor) + 1) ** 2
+    return Latent(whole_number(values, "kv_lora_rank"), rope, scale)
 
 
 def _head_dim(kind: Kind, values: Values, hidden: int, heads: int) -> int:

@@ -34,6 +34,14 @@ def whole_value(values: Mapping[str, Any], name: str) -> int:
     return whole_number(values, name, 0)
 
 
+def real_number(values: Mapping[str, Any], name: str) -> float:
+    """0 where it is absent. Raises InputError that names the field."""
+    found = values.get(name) or 0
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= MOST:
+        raise _refused(name, values, f"a number from 0 to {MOST}")
+    return float(found)
+
+
 def flag(values: Mapping[str, Any], name: str) -> bool:
     """False where it is absent. Raises InputError that names the field."""
     found = values.get(name)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from autotune.dtypes import FP8
 from autotune.errors import InputError
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.flash_decode.problem import HEAD_DIMS, FlashDecode
+from autotune.kernels.flash_decode.problem import HEAD_DIMS, LATENT_DIMS, ROPES, FlashDecode
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.moe.problem import MOST_CHOICES
@@ -130,6 +130,11 @@ def forwards(model: Architecture, plan: Plan, tokens: Sequence[int]) -> list[For
         raise InputError(
             f"--context: flash decode takes heads of {', '.join(map(str, HEAD_DIMS))} elements, not {model.head_dim}"
         )
+    if plan.contexts and model.latent and (model.latent.rank not in LATENT_DIMS or model.latent.rope not in ROPES):
+        raise InputError(
+            f"--context: flash decode takes latents of {', '.join(map(str, LATENT_DIMS))} elements with "
+            f"{' or '.join(map(str, ROPES))} rotary ones, not {model.latent.rank} with {model.latent.rope}"
+        )
     found = [_forward(model, plan, each) for each in tokens]
     if not any(each.calls for each in found):
         raise InputError(
@@ -203,7 +208,7 @@ def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
         if types := plan.types(each.part):
             kind = GemmReduceScatter if gathered else GemmAllReduce
             yield Call(each.name, kind(**common, **types, n=model.hidden, k=each.size, bias=each.bias), each.layers)
-    if model.attention and not gathered:
+    if (model.attention or model.latent) and not gathered:
         for context in plan.contexts:
             if count := model.layers_over(context):
                 yield Call(f"attention, {context} tokens", _flash_decode(model, plan, tokens, context), count)
@@ -226,11 +231,15 @@ def left_out(model: Architecture, plan: Plan) -> list[str]:
 def _flash_decode(model: Architecture, plan: Plan, tokens: int, context: int) -> FlashDecode:
     if context % plan.ranks:
         raise InputError(f"--context {context}: {plan.ranks} ranks must divide it")
-    return FlashDecode(
-        batch=tokens, q_heads=model.heads, kv_heads=model.kv_heads, head_dim=model.head_dim,
-        kv_len=context // plan.ranks, page_size=16, soft_cap=model.soft_cap, world_size=plan.ranks,
-        dtype="fp16" if plan.dtype == "fp16" else "bf16",
-    )  # fmt: skip
+    common: dict[str, Any] = {
+        "batch": tokens, "q_heads": model.heads, "kv_len": context // plan.ranks, "world_size": plan.ranks,
+        "dtype": "fp16" if plan.dtype == "fp16" else "bf16",
+    }  # fmt: skip
+    if model.latent is not None:
+        own: dict[str, Any] = {"head_dim": model.latent.rank, "rope": model.latent.rope, "scale": model.latent.scale}
+        return FlashDecode(**common, **own, kv_heads=1, page_size=64)
+    own = {"kv_heads": model.kv_heads, "head_dim": model.head_dim, "soft_cap": model.soft_cap}
+    return FlashDecode(**common, **own, page_size=16)
 
 
 def _rest(model: Architecture, plan: Plan, tokens: int) -> Iterator[Work]:

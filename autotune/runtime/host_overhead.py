@@ -67,7 +67,9 @@ def arguments_of(
 ) -> dict[str, Any]:
     """Arguments as a caller writes them: tensors that are given, and options that are not at their defaults."""
     found: dict[str, Any] = {
-        "gates" if name == "row_gates" else name: each for name, each in operands.items() if each is not None
+        "gates" if name == "row_gates" else name: each
+        for name, each in operands.items()
+        if each is not None or name == "v_cache"  # None, of a latent cache, is said
     }
     defaults = type(problem).__dataclass_fields__
     for name in workload.options:

@@ -45,6 +45,8 @@ MUTANTS: list[Mutant] = [
         ("the last token counts twice", "fd signal", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end + 1)[None, :]")),
         ("the last token is lost", "fd signal", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end - 1)[None, :]")),
         ("sums are not rescaled", "fd signal", ("total = total * alpha + tl.sum(weights, axis=1)", "total = total + tl.sum(weights, axis=1)")),
+        ("the rotary elements are left out", "fd latent", ("logits = tl.dot(query_turned, tl.trans(key_turned), tl.dot(query, tl.trans(key)))", "logits = tl.dot(query, tl.trans(key))")),
+        ("rows of a latent are as long as its values", "fd latent", ("width = cache.kv_heads * (D + ROPE)", "width = cache.kv_heads * D")),
         ("no soft cap", "fd cap", ("if FORM.CAP > 0:", "if FORM.CAP > 1000:")),
         ("the last program but one reduces", "fd last", ("if before + 1 == sharing:", "if before + 2 == sharing:")),
         ("arrivals stay for the next launch", "fd last", ("                    tl.store(arrived + group, 0)\n", "")),

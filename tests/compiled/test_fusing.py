@@ -136,6 +136,8 @@ def test_what_is_said_to_be_the_same_on_every_rank_is_explained_as_added(answers
     for answer in answers:
         may_differ, same = answer["said"]
         assert "2.00 times" in may_differ and "2.50 times" in same
+        added = may_differ.partition("; with its residual: ")[2]
+        assert "may differ from rank to rank" in added and "2.50 times" in added, "what replicated=True would be worth"
 
 
 def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: list[dict[str, Any]]) -> None:

@@ -55,6 +55,8 @@ FP16 = {"dtype": "fp16"}
 LARGEST_CAP = {"soft_cap": LARGEST_DIMENSION}
 """It leaves logits as they are."""
 WIDE = {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 20, "page_size": 24}
+LATENT = {"kv_heads": 1, "head_dim": 64, "rope": 32, "scale": 0.125}
+MLA = {**LATENT, "head_dim": 512, "rope": 64}
 SMALL: Knobs = {
     "block_n": (16, 32), "programs_per_head": (1, 2, 3, 5), "heads_per_program": (1, 2, 4, 8), "num_warps": (2, 4),
     "num_stages": (1, 3), "transfer_heads": (1, 2, 4), "combine_heads": (1, 2),
@@ -69,6 +71,9 @@ SMALL: Knobs = {
         (3, KERNELS, {"batch": 1, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 21, "page_size": 5}),
         (4, KERNELS, WIDE),
         (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "result": "heads"}),
+        (2, 1, {**LATENT, "batch": 2, "q_heads": 3, "kv_len": 37}),
+        (2, {"fused"}, {**MLA, "batch": 1, "q_heads": 2, "kv_len": 21, "page_size": 64}),
+        whole(2, 1, {**LATENT, "batch": 2, "q_heads": 4, "kv_len": 45, "page_size": 5, "result": "heads"}),
         whole(4, 1, WIDE),
         whole(2, 2, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5, **FP16}),
         whole(2, 1, {"batch": 1, "q_heads": 8, "kv_heads": 1, "head_dim": 128, "kv_len": 64, "page_size": 32}),
@@ -138,6 +143,8 @@ ONE_HEAD = {**PAGED, "q_heads": 2, "kv_heads": 1}
         (2, {**PAGED, "batch": 4, "page_size": 1, "kv_dtype": "fp8", "kv_scales": "head"}),
         (2, {**PAGED, "batch": 1, "page_size": 64, "kv_len": 70, "dtype": "fp16"}),
         (2, {**PAGED, "batch": 6, "page_size": 64, "result": "heads"}),
+        (2, {**PAGED, **LATENT, "batch": 5, "page_size": 1, "kv_dtype": "fp8", "kv_scales": "tensor"}),
+        (2, {**PAGED, **LATENT, "batch": 3, "page_size": 64, "result": "heads"}),
         (3, {**ONE_HEAD, "batch": 3, "page_size": 16}),
         (1, {**ONE_HEAD, "batch": 34, "page_size": 16, "kv_len": 20}),
     ],
@@ -219,6 +226,8 @@ PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
         {"batch": 64, "q_heads": 8, "kv_heads": 8, "head_dim": 64, "kv_len": 512, "page_size": 16},
         {**PAPER, "batch": 1, "kv_len": 8192, "result": "heads"},
         {"batch": 9, "q_heads": 16, "kv_heads": 1, "head_dim": 128, "kv_len": 777, "result": "heads"},
+        {**MLA, "batch": 4, "q_heads": 64, "kv_len": 5000, "page_size": 64},
+        {**MLA, "batch": 3, "q_heads": 16, "kv_len": 2049, "kv_dtype": "fp8", "kv_scales": "tensor"},
     ],
     ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
 )

@@ -26,6 +26,7 @@ GOLDEN = HERE / "forwards.txt"
 SIZES = (
     "m", "n", "k", "tokens", "hidden", "experts", "top_k", "width", "batch", "q_heads", "kv_heads", "kv_len",
          "dtype", "scales", "bias",
+    "rope", "scale",
 )  # fmt: skip
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
@@ -33,7 +34,7 @@ FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 def told(name: str) -> str:
     """A line for each problem of forwards of 16 and of 512 tokens, and of what is left out of them."""
     model = architecture_of(CONFIGS[name])
-    plan = Plan(2, model.dtype or "bf16", quantization=model.quantization, contexts=(32768,) if model.attention else ())
+    plan = Plan(2, model.dtype or "bf16", quantization=model.quantization, contexts=(32768,))
     lines = [name, *(f"  left out: {part}, as it is stored" for part in left_out(model, plan))]
     if model.mixture is not None and model.mixture.left_out:
         lines.append(f"  left out: experts with {model.mixture.left_out}")

@@ -69,6 +69,7 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
     "flash_decode": [
         {**DECODE, "head_dim": 128, "dtype": "fp16"}, {**DECODE, "head_dim": 256, "page_size": 16, "soft_cap": 30},
         {**DECODE, "head_dim": 64, "page_size": 256, "result": "heads"},
+        {**DECODE, "q_heads": 64, "kv_heads": 1, "head_dim": 512, "rope": 64, "page_size": 64},
     ],
 }  # fmt: skip
 """Large and even; small and odd."""

@@ -48,6 +48,9 @@ LAST = Config(
 )  # fmt: skip
 
 
+MLA = {"q_heads": 64, "kv_heads": 1, "head_dim": 512, "rope": 64}
+
+
 @pytest.mark.parametrize(
     ("values", "fields", "machine", "told"),
     [
@@ -90,6 +93,9 @@ LAST = Config(
         ({"block_n": 32, "num_stages": 1, "num_warps": 2}, {"head_dim": 256}, MI350X, "registers of a step"),
         ({"block_n": 32}, {}, H100, None),
         ({"block_n": 16}, {}, H100, "a warp's share"),
+        # 64 rows are shared out over four warps, of eight each two have the same tokens.
+        ({"block_n": 16, "num_warps": 8, "heads_per_program": 64, "num_stages": 2}, MLA, H100, None),
+        ({"block_n": 16, "num_warps": 8, "heads_per_program": 32, "num_stages": 2}, MLA, H100, "a warp's share"),
     ],
 )  # fmt: skip
 def test_a_constraint_ends_where_it_says(
@@ -113,6 +119,9 @@ def test_a_constraint_ends_where_it_says(
         # Of fp8 half of that, and one more step converted.
         (H100, {"block_n": 128, "num_warps": 4}, {"kv_dtype": "fp8", "kv_scales": "tensor"}, 5),
         (H100, {"block_n": 256, "num_warps": 8}, {"kv_dtype": "fp8", "kv_scales": "tensor"}, 2),
+        # Of a latent 72 KiB once, for keys and values, and 80 for 64 queries and their logits; of 16 queries 20.
+        (H100, {"block_n": 64, "heads_per_program": 64, "num_warps": 8}, MLA, 2),
+        (H100, {"block_n": 64, "heads_per_program": 16}, MLA, 3),
     ],
 )
 def test_as_many_stages_as_shared_memory_holds(
@@ -133,6 +142,7 @@ def test_as_many_stages_as_shared_memory_holds(
         (H100, {"q_heads": 64, "kv_heads": 8, "batch": 64}, (33, 8, 8, 4)),
         (H100, {"q_heads": 128, "kv_heads": 8, "batch": 16, "world_size": 32, "result": "heads"}, (33, 16, 4, 4)),
         (MI300X, {"q_heads": 64, "kv_heads": 8, "batch": 64}, (76, 8, 8, 4)),
+        (H100, {**MLA, "batch": 16}, (132, 64, 4, 4)),  # one for each unit
     ],
 )
 def test_programs_and_transfers_that_are_written_down_unmeasured(

@@ -149,7 +149,8 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "flash_decode": [
         {"batch": batch, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_len": 1000}
         for batch, q_heads, kv_heads, head_dim in ((1, 96, 12, 128), (16, 96, 12, 128), (3, 3, 1, 64), (2, 5, 1, 256))
-    ] + [{"batch": 3, "q_heads": 24, "kv_heads": 2, "head_dim": 64, "kv_len": 1000, "result": "heads"}],
+    ] + [{"batch": 3, "q_heads": 24, "kv_heads": 2, "head_dim": 64, "kv_len": 1000, "result": "heads"},
+         {"batch": 3, "q_heads": 64, "kv_heads": 1, "head_dim": 512, "rope": 64, "kv_len": 1000}],
     "gemm_all_reduce_norm": [
         {"m": 1, "n": 8192, "k": 8192}, {"m": 40, "n": 360, "k": 8192, "bias": True},
         {"m": 64, "n": 8192, "k": 8192, "dtype": "fp8", "scales": "row", "b_order": "nk"},

@@ -253,7 +253,8 @@ def _tell_left_out(found: Architecture, plan: Plan) -> None:
         output.say(f"model_type {found.kind}: {what}")
 
     if not found.attention:
-        tell("its attention (MLA) is left out, since none of our operators computes it")
+        but = " but for its decode over a cache sharded by tokens (--context)" if found.latent else ""
+        tell(f"its attention (MLA) is left out{but}, since none of our operators computes it")
     if found.mixture is not None and found.mixture.left_out:
         tell(f"its experts are left out: none of our operators computes {found.mixture.left_out}")
     if found.window is not None and any(each > found.window.tokens for each in plan.contexts):

@@ -85,9 +85,9 @@ def capped(logits, CAP: tl.constexpr):
     return value
 
 
-Attention = namedtuple("Attention", "D HEADS BLOCK_N PAGE CAP AHEAD")
-"""HEADS rows attend to BLOCK_N tokens at once. AHEAD: the block table is read a step before its pages, so that it is
-off the way to them.
+Attention = namedtuple("Attention", "D ROPE HEADS BLOCK_N PAGE CAP AHEAD")
+"""HEADS rows attend to BLOCK_N tokens at once. ROPE: a key has so many elements more, and its first D are the value.
+AHEAD: the block table is read a step before its pages, so that it is off the way to them.
 """
 
 Cache = namedtuple("Cache", "k v table kv_heads key_scale value_scale")
@@ -97,19 +97,15 @@ are, and by the numbers behind ``key_scale`` and ``value_scale``.
 
 
 @triton.jit
-def beside_fp8(query, scale, TYPE: tl.constexpr):
-    """Queries [HEADS, D] as keys of TYPE are multiplied with them, and the scale of each row, fp32 [HEADS].
+def unit_of(query):
+    """A power of two [HEADS] that brings the largest number of each row of a query [HEADS, D] to 1."""
+    largest = tl.max(tl.abs(query.to(tl.float32)), axis=1)
+    return tl.exp2(tl.floor(tl.log2(tl.maximum(largest, 1e-30))))
 
-    Two numbers of fp8 become fp16 in one instruction, bf16 in five, two of them slow. fp16 has fewer exponents than
-    bf16: a row's largest number is brought to 1 by a power of two.
-    """
-    scales = tl.full((query.shape[0],), 1.0, dtype=tl.float32) * scale
-    if TYPE.is_fp8() and query.dtype == tl.bfloat16:
-        largest = tl.max(tl.abs(query.to(tl.float32)), axis=1)
-        unit = tl.where(largest > 1e-30, tl.exp2(tl.floor(tl.log2(largest))), 1.0)
-        query = (query.to(tl.float32) / unit[:, None]).to(tl.float16)
-        scales *= unit
-    return query, scales
+
+@triton.jit
+def in_units(query, unit):
+    return (query.to(tl.float32) / unit[:, None]).to(tl.float16)
 
 
 @triton.jit
@@ -117,37 +113,54 @@ def attend(q, cache, first_row, end_row, kv_head, begin, end, scale, FORM: tl.co
     """Attention of HEADS rows (those from ``end_row`` are padding) over tokens [begin, end) of one sequence.
 
     Returns values [HEADS, D] and lse [HEADS] as in ``primitives/softmax.py``. ``scale`` takes products to logits in
-    units of log2.
+    units of log2. Beside keys of fp8 queries are fp16: two numbers of fp8 become fp16 in one instruction, bf16 in five,
+    two of them slow. fp16 has fewer exponents than bf16, hence the units.
     """
     D: tl.constexpr = FORM.D
+    ROPE: tl.constexpr = FORM.ROPE
     HEADS: tl.constexpr = FORM.HEADS
     PAGE: tl.constexpr = FORM.PAGE
     BLOCK_N: tl.constexpr = FORM.BLOCK_N
     heads = tl.arange(0, HEADS)
     columns = tl.arange(0, D)
-    query = tl.load(
-        q + (first_row + heads)[:, None] * D + columns[None, :], mask=(first_row + heads < end_row)[:, None], other=0.0
-    )
+    there = (first_row + heads < end_row)[:, None]
+    row = q + (first_row + heads)[:, None] * (D + ROPE)
+    query = tl.load(row + columns[None, :], mask=there, other=0.0)
+    if ROPE > 0:
+        turned = D + tl.arange(0, ROPE)
+        query_turned = tl.load(row + turned[None, :], mask=there, other=0.0)
     acc = tl.zeros((HEADS, D), dtype=tl.float32)
     total = tl.zeros((HEADS,), dtype=tl.float32)
     running_max = tl.full((HEADS,), float("-inf"), dtype=tl.float32)
     if cache.key_scale is not None:
         scale *= tl.load(cache.key_scale)
-    query, scale = beside_fp8(query, scale, cache.k.dtype.element_ty)
-    width = cache.kv_heads * D
-    keys = cache.k + kv_head * D
-    values = cache.v + kv_head * D
+    scales = tl.full((HEADS,), 1.0, dtype=tl.float32) * scale
+    if cache.k.dtype.element_ty.is_fp8() and query.dtype == tl.bfloat16:
+        unit = unit_of(query)
+        if ROPE > 0:
+            unit = tl.maximum(unit, unit_of(query_turned))
+            query_turned = in_units(query_turned, unit)
+        query = in_units(query, unit)
+        scales *= unit
+    width = cache.kv_heads * (D + ROPE)
+    keys = cache.k + kv_head * (D + ROPE)
     if begin < end:
         pages = cache_rows(cache.table, begin, end, PAGE, BLOCK_N)
         for start in range(begin, end, BLOCK_N):
             if not FORM.AHEAD:
                 pages = cache_rows(cache.table, start, end, PAGE, BLOCK_N)
-            place = token_rows(pages, start, end, PAGE, BLOCK_N)[:, None] * width + columns[None, :]
+            place = token_rows(pages, start, end, PAGE, BLOCK_N)[:, None] * width
             if FORM.AHEAD:
                 pages = cache_rows(cache.table, start + BLOCK_N, end, PAGE, BLOCK_N)
-            key = tl.load(keys + place).to(query.dtype)
-            value = tl.load(values + place).to(query.dtype)
-            logits = tl.dot(query, tl.trans(key)) * scale[:, None]
+            key = tl.load(keys + place + columns[None, :]).to(query.dtype)
+            if ROPE > 0:
+                value = key
+                key_turned = tl.load(keys + place + turned[None, :]).to(query.dtype)
+                logits = tl.dot(query_turned, tl.trans(key_turned), tl.dot(query, tl.trans(key)))
+            else:
+                value = tl.load(cache.v + kv_head * D + place + columns[None, :]).to(query.dtype)
+                logits = tl.dot(query, tl.trans(key))
+            logits *= scales[:, None]
             if FORM.CAP > 0:
                 logits = capped(logits, FORM.CAP)
             logits = tl.where((start + tl.arange(0, BLOCK_N) < end)[None, :], logits, float("-inf"))
@@ -180,8 +193,8 @@ def attend_kernel(
     head_blocks, programs, batch, units, total_rows, heads_of_group, kv_heads, table_width,
     parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
     epoch_counter, arrived, arrivals, returns, finishing, trace, rank, heap_bases, status, spin_limit,
-    D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
-    AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr, SCAN: tl.constexpr,
+    D: tl.constexpr, ROPE: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr,
+    CAP: tl.constexpr, AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr, SCAN: tl.constexpr,
     UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr,
     PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, REDUCER: tl.constexpr,
     DELIVERY: tl.constexpr, COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr, MEMORY: tl.constexpr,
@@ -198,7 +211,7 @@ def attend_kernel(
         returns,
     )  # fmt: skip
     FORM: tl.constexpr = known(Units, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED, PART_CHUNK, CHUNK)
-    ATTENTION: tl.constexpr = known(Attention, D, HEADS, BLOCK_N, PAGE, CAP, AHEAD)
+    ATTENTION: tl.constexpr = known(Attention, D, ROPE, HEADS, BLOCK_N, PAGE, CAP, AHEAD)
     pid = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
     attending = head_blocks * programs

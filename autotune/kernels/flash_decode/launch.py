@@ -194,11 +194,11 @@ class _Planner:
         attending = units.head_blocks * knobs.programs_per_head
         arguments = self.common(knobs.num_warps) | self.own_records | self.reduction | {
             "q": tensors.q, "keys": tensors.k_cache, "values": tensors.v_cache, "table": tensors.block_table,
-            "out": tensors.out, "key_scales": tensors.k_scale,
-            "value_scales": tensors.v_scale, "SCALE_OF_HEAD": problem.kv_scales == "head",
-            "scale": problem.head_dim**-0.5 * math.log2(math.e), "head_blocks": units.head_blocks,
+            "out": tensors.out, "key_scales": tensors.scales[0],
+            "value_scales": tensors.scales[1], "SCALE_OF_HEAD": problem.kv_scales == "head",
+            "scale": problem.logit_scale * math.log2(math.e), "head_blocks": units.head_blocks,
             "table_width": problem.pages, "arrived": self.call.scratch.arrived,
-            "HEADS": max(16, knobs.heads_per_program), "PAGE": problem.page_size,
+            "HEADS": max(16, knobs.heads_per_program), "PAGE": problem.page_size, "ROPE": problem.rope,
             "CAP": problem.soft_cap, "AHEAD": knobs.table_reads == "ahead",
             "HEADS_FIRST": knobs.program_order == "heads", "REDUCER": reducer.value, "DELIVERY": to.value,
             "COMBINE": combine, "finishing": units.groups if reducer == device.LAST else units.count,

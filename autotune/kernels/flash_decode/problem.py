@@ -9,18 +9,26 @@ from typing import Self
 from autotune.dtypes import FP8, OPERAND_TYPES
 from autotune.errors import InvalidProblem
 from autotune.kernels.flash_decode.lengths import KINDS, WRITTEN, given_lengths, lengths_of
-from autotune.problem import Problem, choice, size, written
+from autotune.problem import Problem, choice, number, size, written
 from autotune.text import shortened
 
 HEAD_DIMS = (64, 128, 256)
+LATENT_DIMS = (*HEAD_DIMS, 512)
+ROPES = (32, 64)
 DTYPES = ("bf16", "fp16")
 CACHE_SCALES = ("none", "tensor", "head")
 RESULTS = ("replicated", "heads")
 
 
+def check_rope(rope: object) -> None:
+    """Raise InvalidProblem for elements beyond a latent's value that our kernels do not take."""
+    if rope not in (0, *ROPES):
+        raise InvalidProblem(f"rope={rope!r}: allowed: {', '.join(map(str, ROPES))}; 0 where values have a cache")
+
+
 @dataclass(frozen=True, kw_only=True)
 class FlashDecode(Problem):
-    """out [batch, q_heads, head_dim] = softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks.
+    """out [batch, q_heads, head_dim] = softmax(q K^T * scale) V over the tokens of all ranks.
 
     ``result`` is ``replicated``: all of it on every rank; or ``heads``: rank r gets the r-th equal share of the query
     heads, [batch, q_heads / world_size, head_dim].
@@ -29,6 +37,9 @@ class FlashDecode(Problem):
     heads share KV heads in groups: head h reads KV head h * kv_heads // q_heads. With a soft cap c, logits x become
     c * tanh(x / c). A sequence without any token gives zeros. A cache of fp8 has scales in fp32, each rank its own: one
     for all keys and one for all values (``tensor``), or one for each KV head (``head``).
+
+    With ``rope`` the cache is a latent, as in MLA with absorbed projections: keys and queries have head_dim + rope
+    elements, and a key's first head_dim are the value, too; there is no cache of values, and none of their scales.
 
     ``lengths`` says how long the sequences are in the inputs that a config is tuned with: it decides nothing about a
     result. A call's own lengths may be any.
@@ -43,10 +54,12 @@ class FlashDecode(Problem):
     batch: int = size("sequences")
     q_heads: int = size("query heads")
     kv_heads: int = size("KV heads; a divisor of the query heads")
-    head_dim: int = size("elements of a head: 64, 128 or 256")
+    head_dim: int = size("elements of a head: 64, 128 or 256; of a latent's value also 512")
     kv_len: int = size("tokens of the longest sequence on each rank")
     page_size: int = size("tokens in a page of the KV cache", default=1)
     soft_cap: int = size("soft cap of the logits, by tanh; 0: none", default=0, least=0)
+    rope: int = size("elements of a latent's key beyond its value, 32 or 64; 0: no latent", default=0, least=0)
+    scale: float = number("factor of the logits; 0: 1 / sqrt(elements of a key)", 0.0)
     dtype: str = choice("element type of q and of the output; accumulation is fp32", DTYPES, "bf16")
     lengths: str = written(
         "lengths of the sequences to tune with: even, geometric, one-long, all of these (mixed), or a file with a "
@@ -58,8 +71,11 @@ class FlashDecode(Problem):
 
     def check(self) -> None:
         """Raise InvalidProblem if dimensions do not fit each other or our kernels."""
-        if self.head_dim not in HEAD_DIMS:
-            raise InvalidProblem(f"head_dim={self.head_dim}: allowed: {', '.join(map(str, HEAD_DIMS))}")
+        check_rope(self.rope)
+        allowed = LATENT_DIMS if self.rope else HEAD_DIMS
+        if self.head_dim not in allowed:
+            of_latent = f" with rope={self.rope}" if self.rope else ""
+            raise InvalidProblem(f"head_dim={self.head_dim}{of_latent}: allowed: {', '.join(map(str, allowed))}")
         if self.q_heads % self.kv_heads:
             raise InvalidProblem(
                 f"kv_heads={self.kv_heads} must divide q_heads={self.q_heads}: each KV head serves a whole group"
@@ -77,6 +93,9 @@ class FlashDecode(Problem):
             object.__setattr__(self, "result", "replicated")  # likewise
         if self.batch == 1 and self.lengths in KINDS:
             object.__setattr__(self, "lengths", KINDS[0])  # likewise
+        # One problem has one key: as many digits as fp32 has, and none for the usual factor.
+        usual = abs(self.scale - self.key_dim**-0.5) < 1e-7
+        object.__setattr__(self, "scale", 0.0 if usual else float(f"{self.scale:.7g}"))
         self._check_lengths()
 
     def _check_lengths(self) -> None:
@@ -103,6 +122,20 @@ class FlashDecode(Problem):
         return self.q_heads // self.kv_heads
 
     @property
+    def key_dim(self) -> int:
+        """Elements of a key, and of a query."""
+        return self.head_dim + self.rope
+
+    @property
+    def token_elements(self) -> int:
+        """Elements that the cache has of a token for each KV head: of its key and, unless that holds it, its value."""
+        return self.key_dim if self.rope else 2 * self.head_dim
+
+    @property
+    def logit_scale(self) -> float:
+        return self.scale or self.key_dim**-0.5
+
+    @property
     def rows(self) -> int:
         """Rows of the whole output, one per sequence and query head."""
         return self.batch * self.q_heads
@@ -127,8 +160,8 @@ class FlashDecode(Problem):
 
     @property
     def cache_shape(self) -> tuple[int, int, int, int]:
-        """Shape of one rank's cache of keys, and of that of values: [pages, page_size, kv_heads, head_dim]."""
-        return self.batch * self.pages, self.page_size, self.kv_heads, self.head_dim
+        """Shape of one rank's cache of keys, and of one of values: [pages, page_size, kv_heads, key_dim]."""
+        return self.batch * self.pages, self.page_size, self.kv_heads, self.key_dim
 
     @property
     def cache_dtype(self) -> str:
@@ -146,12 +179,12 @@ class FlashDecode(Problem):
     @property
     def flops(self) -> int:
         """Floating-point operations of one rank."""
-        return 4 * self.q_heads * self.cached_tokens * self.head_dim
+        return 2 * self.q_heads * self.cached_tokens * (self.key_dim + self.head_dim)
 
     @property
     def bytes_read(self) -> int:
         """Lower bound on the bytes that one rank reads from its memory: keys and values."""
-        return 2 * self.cached_tokens * self.kv_heads * self.head_dim * self.cache_element_size
+        return self.cached_tokens * self.kv_heads * self.token_elements * self.cache_element_size
 
     @property
     def bytes_moved(self) -> int:

@@ -12,12 +12,12 @@ CHUNK_BYTES = 256 << 20
 
 
 def attention(problem: FlashDecode, tensors: Tensors, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's part for several ``queries`` [sets, batch, q_heads, head_dim]: fp32 output of the same shape, natural
-    LSE [sets, batch, q_heads]; 0 and -inf if empty. The cache is read once for all sets.
+    """This rank's part for several ``queries`` [sets, batch, q_heads, key_dim]: fp32 output, with head_dim in the last
+    dimension, natural LSE [sets, batch, q_heads]; 0 and -inf if empty. The cache is read once for all sets.
     """
-    out = torch.zeros(queries.shape, dtype=torch.float32, device=queries.device)
+    out = torch.zeros((*queries.shape[:3], problem.head_dim), dtype=torch.float32, device=queries.device)
     lse = torch.full(queries.shape[:3], float("-inf"), device=queries.device)
-    chunk = max(1, CHUNK_BYTES // (problem.kv_heads * problem.head_dim * 4))
+    chunk = max(1, CHUNK_BYTES // (problem.kv_heads * problem.key_dim * 4))
     for sequence, length in enumerate(tensors.lengths.tolist()):
         for begin in range(0, length, chunk):
             tokens = torch.arange(begin, min(begin + chunk, length))
@@ -38,27 +38,27 @@ def joined(
 def _of_tokens(
     problem: FlashDecode, tensors: Tensors, queries: torch.Tensor, sequence: int, tokens: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of one sequence's queries [sets, q_heads, head_dim] over some of its tokens."""
+    """Attention of one sequence's queries [sets, q_heads, key_dim] over some of its tokens."""
     tokens = tokens.to(queries.device)
     pages = tensors.block_table[sequence, tokens // problem.page_size].long()
     rows = pages * problem.page_size + tokens % problem.page_size
     keys, values = (
-        _dequantised(cache.view(-1, problem.kv_heads, problem.head_dim)[rows], scale).transpose(0, 1)
-        for cache, scale in ((tensors.k_cache, tensors.k_scale), (tensors.v_cache, tensors.v_scale))
+        _dequantised(cache.view(-1, problem.kv_heads, problem.key_dim)[rows], scale).transpose(0, 1)
+        for cache, scale in zip(tensors.caches, tensors.scales, strict=True)
     )
     sets = queries.shape[0]
-    # A KV head's queries of all sets side by side: [kv_heads, sets * group, head_dim].
-    query = queries.view(sets, problem.kv_heads, problem.group, problem.head_dim).float().transpose(0, 1)
-    query = query.reshape(problem.kv_heads, sets * problem.group, problem.head_dim)
-    logits = query @ keys.transpose(1, 2) * problem.head_dim**-0.5
+    # A KV head's queries of all sets side by side: [kv_heads, sets * group, key_dim].
+    query = queries.view(sets, problem.kv_heads, problem.group, problem.key_dim).float().transpose(0, 1)
+    query = query.reshape(problem.kv_heads, sets * problem.group, problem.key_dim)
+    logits = query @ keys.transpose(1, 2) * problem.logit_scale
     if problem.soft_cap:
         logits = problem.soft_cap * torch.tanh(logits / problem.soft_cap)
-    out = torch.softmax(logits, dim=-1) @ values
+    out = torch.softmax(logits, dim=-1) @ values[..., : problem.head_dim]
     shape = problem.kv_heads, sets, problem.group
-    out = out.view(*shape, problem.head_dim).transpose(0, 1).reshape(queries.shape)
+    out = out.view(*shape, problem.head_dim).transpose(0, 1).reshape(sets, problem.q_heads, problem.head_dim)
     return out, torch.logsumexp(logits, dim=-1).view(shape).transpose(0, 1).reshape(sets, problem.q_heads)
 
 
 def _dequantised(rows: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    """Rows of a cache [tokens, kv_heads, head_dim] in fp32, each head times its scale."""
+    """Rows of a cache [tokens, kv_heads, key_dim] in fp32, each head times its scale."""
     return rows.float() if scale is None else rows.float() * scale.view(1, -1, 1)

@@ -115,8 +115,8 @@ def _fits_shared_memory(s: Task[FlashDecode], block_n: int, num_stages: int, hea
     # A step is computed from its buffer while the others are being filled: one buffer less than stages; but one more
     # where 64 rows make asynchronous products of it, which read it while the next copies begin.
     heads = max(16, heads_per_program)
-    step = 2 * block_n * s.problem.head_dim
-    query = heads * (s.problem.head_dim + block_n)
+    step = block_n * s.problem.token_elements
+    query = heads * (s.problem.key_dim + block_n)
     buffers = num_stages if heads >= 64 else max(1, num_stages - 1)
     # A cache of fp8 is multiplied in the queries' type: one step more, converted.
     size, cached = int(s.problem.element_size), int(s.problem.cache_element_size)
@@ -135,11 +135,14 @@ def _fits_registers(s: Task[FlashDecode], heads_per_program: int, block_n: int, 
 def _loads_fit_registers(s: Task[FlashDecode], block_n: int, num_warps: int) -> bool:
     # On AMD a step's keys and values are held in registers on the way to the LDS.
     threads = int(s.machine.warp_size) * num_warps
-    return s.machine.kind != "hip" or block_n * int(s.problem.head_dim) <= REGISTER_ELEMENTS * threads
+    tiles = 1 if s.problem.rope else 2
+    return s.machine.kind != "hip" or tiles * block_n * int(s.problem.head_dim) <= 2 * REGISTER_ELEMENTS * threads
 
 
-def _feeds_every_warp(s: Task[FlashDecode], block_n: int, num_warps: int) -> bool:
-    return block_n >= 8 * num_warps
+def _feeds_every_warp(s: Task[FlashDecode], block_n: int, num_warps: int, heads_per_program: int) -> bool:
+    # Asynchronous products, of 64 rows, have these shared out over four warps.
+    beside = 4 if heads_per_program >= 64 and s.machine.kind == "cuda" else 1
+    return block_n * beside >= 8 * num_warps
 
 
 def _peers_exist(s: Task[FlashDecode], exchange: str) -> bool:
@@ -232,7 +235,7 @@ SPACE = Space(
                    "the fp32 accumulator or the logits need more than 128 registers per thread"),
         Constraint("registers of a step", ("block_n", "num_warps"), _loads_fit_registers,
                    "on AMD the keys and values of a step need more than 32 registers per thread"),
-        Constraint("a warp's share", ("block_n", "num_warps"), _feeds_every_warp,
+        Constraint("a warp's share", ("block_n", "num_warps", "heads_per_program"), _feeds_every_warp,
                    "a warp gets less than 8 tokens of a step"),
         Constraint("shared memory", ("block_n", "num_stages", "heads_per_program"), _fits_shared_memory,
                    "the pipeline's stages do not fit into a program's shared memory"),
@@ -244,7 +247,13 @@ SPACE = Space(
 
 def default_config(task: Task[FlashDecode]) -> Config:
     """One launch that does it all, by programs that fill the machine; parts that arrive within a trip go as words."""
-    heads = min(16, round_up(task.problem.group))
+    widths = (64, 16) if task.problem.rope else (16,)
+    tried = [each for heads in widths for each in _usual(task, min(heads, round_up(task.problem.group)))]
+    return SPACE.first_valid(tried, task) or tried[-1]
+
+
+def _usual(task: Task[FlashDecode], heads: int) -> list[Config]:
+    """The default with so many heads per program, by its steps: the first one that fits is the best."""
     transfer_heads = _few_transfers(task, heads)
     config = Config(
         {
@@ -267,9 +276,15 @@ def default_config(task: Task[FlashDecode]) -> Config:
     )
     protocols = ("sentinel", "signal") if within_a_trip(task, task.problem.bytes_moved) else ("signal",)
     # Wide heads, a small LDS, short sequences: a smaller step fits where the usual one does not.
-    shapes = itertools.product(((64, 4), (32, 4), (16, 2)), protocols)
-    tried = [config.replace(block_n=n, num_warps=warps, protocol=protocol) for (n, warps), protocol in shapes]
-    return SPACE.first_valid(tried, task) or tried[-1]
+    stages = int(config["num_stages"])
+    steps = [(64, 4, stages), (32, 4, stages), (16, 2, stages)]
+    if task.problem.rope:  # two steps' keys fill the shared memory
+        warps = 8 if heads == 64 else 4
+        steps = [(64, warps, 3), (64, warps, 2), (32, 4, 2), (16, 2, 2), (16, 2, 1)]
+    return [
+        config.replace(block_n=n, num_warps=warps, num_stages=depth, protocol=protocol)
+        for (n, warps, depth), protocol in itertools.product(steps, protocols)
+    ]
 
 
 def _head_blocks(problem: FlashDecode, heads: int) -> int:
@@ -291,12 +306,15 @@ def _few_transfers(task: Task[FlashDecode], heads: int) -> int:
 
 
 def _filling_programs(task: Task[FlashDecode], heads: int) -> int:
-    """The most programs that are at most two for each compute unit, and have a step of 64 tokens each; at least one."""
+    """The most programs that are at most two for each compute unit, of a latent one, which takes its shared memory, and
+    have a step of 64 tokens each; at least one.
+    """
     blocks, problem = _head_blocks(task.problem, heads), task.problem
+    resident = 1 if problem.rope else 2
     useful = [
         int(programs) for programs in SPACE.dimensions["programs_per_head"].values
         if (int(programs) - 1) * 64 < problem.batch * problem.kv_len
-        and int(programs) * blocks <= 2 * task.machine.compute_units
+        and int(programs) * blocks <= resident * task.machine.compute_units
     ]  # fmt: skip
     return max(useful, default=1)
 
@@ -310,6 +328,9 @@ def first_configs(task: Task[FlashDecode]) -> list[Config]:
         default.replace(reducer="kernel", combine_site="next_launch"),
         default.replace(exchange="two_shot", wire="rounded", protocol="signal"),
     ]
+    if task.problem.rope:  # deeper pipelines of smaller steps
+        smaller = default.replace(block_n=32, num_stages=4)
+        fused = [smaller, smaller.replace(num_warps=4, heads_per_program=32), *fused]
     others = []
     for mode in SEVERAL_KERNELS:
         launched = "eager" if task.machine.is_interpreter else "graph"

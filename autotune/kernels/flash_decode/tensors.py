@@ -16,10 +16,11 @@ class Tensors:
     """One rank's operands, contiguous, in ordinary memory."""
 
     q: torch.Tensor
-    """[batch, q_heads, head_dim], the same on every rank"""
+    """[batch, q_heads, key_dim], the same on every rank"""
     k_cache: torch.Tensor
-    """[pages, page_size, kv_heads, head_dim]"""
-    v_cache: torch.Tensor
+    """[pages, page_size, kv_heads, key_dim]"""
+    v_cache: torch.Tensor | None
+    """None: a latent cache, whose keys begin with the values"""
     block_table: torch.Tensor
     """int32 [batch, pages of a sequence]: which page holds a sequence's tokens"""
     lengths: torch.Tensor
@@ -30,21 +31,31 @@ class Tensors:
     """fp32 [1], or [kv_heads]: of an fp8 cache"""
     v_scale: torch.Tensor | None = None
 
+    @property
+    def caches(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values; of a latent cache both are the same tensor."""
+        return self.k_cache, self.k_cache if self.v_cache is None else self.v_cache
+
+    @property
+    def scales(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The scales of keys and of values."""
+        return self.k_scale, self.k_scale if self.v_cache is None else self.v_scale
+
     @classmethod
     def allocate(cls, problem: FlashDecode, allocate: Allocate) -> Tensors:
         dtype = TORCH_DTYPES[problem.dtype]
-        heads = (problem.batch, problem.q_heads, problem.head_dim)
+        latent = problem.rope > 0
         cache = OPERAND_DTYPES[problem.cache_dtype]
         scales = {"tensor": (1,), "head": (problem.kv_heads,)}.get(problem.kv_scales)
         return cls(
-            q=allocate(heads, dtype),
+            q=allocate((problem.batch, problem.q_heads, problem.key_dim), dtype),
             k_cache=allocate(problem.cache_shape, cache),
-            v_cache=allocate(problem.cache_shape, cache),
+            v_cache=None if latent else allocate(problem.cache_shape, cache),
             block_table=allocate((problem.batch, problem.pages), torch.int32),
             lengths=allocate((problem.batch,), torch.int32),
             out=allocate(problem.result_shape, dtype),
             k_scale=None if scales is None else allocate(scales, torch.float32),
-            v_scale=None if scales is None else allocate(scales, torch.float32),
+            v_scale=None if scales is None or latent else allocate(scales, torch.float32),
         )
 
 

@@ -16,7 +16,7 @@ from autotune.errors import InvalidProblem
 from autotune.heap.status import status_shape
 from autotune.kernels.flash_decode.launch import KERNELS, library_exchange
 from autotune.kernels.flash_decode.lengths import lengths_of
-from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
+from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode, check_rope
 from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.space import SPACE, default_config, first_configs
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
@@ -76,10 +76,10 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
         generator = torch.Generator(device=device).manual_seed(seed * 1000 + 1 + self._heap.rank)
         shape = (SETS, *tensors.q.shape)
         self._queries = (drawn(shape, torch.float32, device, seed * 1000) * SHARPNESS).to(tensors.q.dtype)
-        for cache in (tensors.k_cache, tensors.v_cache):
+        for cache in dict.fromkeys(tensors.caches):
             _fill(cache, generator)
         for begin, zero in ((0, 0.0), (8, -0.0)):  # so that whole words of what ranks exchange are zero
-            tensors.v_cache[..., 0, begin : begin + 8].copy_(torch.tensor(zero, device=device))
+            tensors.caches[1][..., 0, begin : begin + 8].copy_(torch.tensor(zero, device=device))
         for offset, scale in enumerate((tensors.k_scale, tensors.v_scale)):
             if scale is not None:
                 seed_here = seed * 1000 + 250 + 2 * self._heap.rank + offset
@@ -201,12 +201,26 @@ def _kind_of_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, 
     raise InvalidProblem(f"{got}: expected both, contiguous, torch.float32, [1] or [{kv_heads}]")
 
 
+def _check_latent(v_cache: torch.Tensor | None, v_scale: torch.Tensor | None, rope: Any) -> None:
+    """Raise InvalidProblem unless there is a cache of values, or a latent one whose keys have some elements more."""
+    check_rope(rope)
+    if rope and (v_cache is not None or v_scale is not None):
+        given = "v_scale" if v_cache is None else "v_cache"
+        raise InvalidProblem(
+            f"rope={rope} and a {given}: the values of a latent cache are the beginnings of its keys; pass {given}=None"
+        )
+    if not rope and v_cache is None:
+        raise InvalidProblem(
+            "v_cache=None: only a latent cache has none; pass rope=, the elements of its keys behind the values"
+        )
+
+
 class FlashDecodeWorkload(LaunchedWorkload):
     problem_type = FlashDecode
     operation_type = FlashDecodeOperation
     space = SPACE
     kernels = KERNELS
-    options = ("soft_cap", "result")
+    options = ("soft_cap", "result", "rope", "scale")
     row_by_row = True
     overlapping = ("fused",)
     boundaries = 3
@@ -258,46 +272,51 @@ class FlashDecodeWorkload(LaunchedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> FlashDecode:
         """From q, one cache and the block table, which the others have to fit: its row is the longest sequence."""
+        soft_cap, result, rope, scale = options
         *operands, k_scale, v_scale = operands
         named = dict(zip(DIMENSIONS, operands, strict=True))
+        _check_latent(named["v_cache"], v_scale, rope)
         for name, tensor in named.items():
-            assert tensor is not None
+            if tensor is None:
+                continue
             if tensor.dim() != DIMENSIONS[name] or not tensor.is_contiguous():
                 raise InvalidProblem(
                     f"{name} is {list(tensor.shape)}, strides {tensor.stride()}: {DIMENSIONS[name]} dimensions, "
                     "contiguous, expected"
                 )
-        q, keys, values, table, lengths = (tensor for tensor in operands if tensor is not None)
+        q, keys, values, table, lengths = named.values()
+        assert q is not None and keys is not None and table is not None and lengths is not None
         cached = "auto"
         if keys.element_size() > 1:
             dtype = element_type({"q": q, "k_cache": keys, "v_cache": values}, DTYPES)
         else:
             dtype, cached = element_type({"q": q}, DTYPES), element_type({"k_cache": keys, "v_cache": values}, FP8)
-        batch, q_heads, head_dim = q.shape
+        batch, q_heads, key_dim = q.shape
         _, page_size, kv_heads, _ = keys.shape
         fits = (
-            values.shape == keys.shape and keys.shape[3] == head_dim and table.dtype == lengths.dtype == torch.int32
-            and table.shape[0] == batch and lengths.shape == (batch,)
+            (values is None or values.shape == keys.shape) and keys.shape[3] == key_dim
+            and table.dtype == lengths.dtype == torch.int32 and table.shape[0] == batch and lengths.shape == (batch,)
         )  # fmt: skip
         if not fits:
+            also = "" if values is None else f", v_cache {list(values.shape)}"
             raise InvalidProblem(
-                f"q is {list(q.shape)}, k_cache {list(keys.shape)}, v_cache {list(values.shape)}, block_table "
-                f"{list(table.shape)} {table.dtype}, lengths {list(lengths.shape)} {lengths.dtype}: expected both "
-                f"caches [pages, page_size, kv_heads, {head_dim}], block_table [{batch}, pages of a sequence] and "
-                f"lengths [{batch}], both int32"
+                f"q is {list(q.shape)}, k_cache {list(keys.shape)}{also}, block_table "
+                f"{list(table.shape)} {table.dtype}, lengths {list(lengths.shape)} {lengths.dtype}: expected "
+                f"{'a cache' if values is None else 'both caches'} [pages, page_size, kv_heads, {key_dim}], "
+                f"block_table [{batch}, pages of a sequence] and lengths [{batch}], both int32"
             )
-        soft_cap, result = options
-        scales = _kind_of_scales(k_scale, v_scale, kv_heads)
+        scales = _kind_of_scales(k_scale, k_scale if rope else v_scale, kv_heads)
         return FlashDecode(
-            batch=batch, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, kv_len=table.shape[1] * page_size,
-            page_size=page_size, soft_cap=soft_cap, dtype=dtype, world_size=world_size,
-            kv_dtype=cached, kv_scales=scales, result=result,
+            batch=batch, q_heads=q_heads, kv_heads=kv_heads, head_dim=key_dim - rope, rope=rope,
+            kv_len=table.shape[1] * page_size, page_size=page_size, soft_cap=soft_cap, scale=scale, dtype=dtype,
+            world_size=world_size, kv_dtype=cached, kv_scales=scales, result=result,
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
         assert operands[0] is not None
-        batch, q_heads, head_dim = operands[0].shape
-        return batch, q_heads // world_size if options[1] == "heads" else q_heads, head_dim
+        batch, q_heads, key_dim = operands[0].shape
+        _, result, rope, _ = options
+        return batch, q_heads // world_size if result == "heads" else q_heads, key_dim - rope
 
 
 WORKLOAD = FlashDecodeWorkload()

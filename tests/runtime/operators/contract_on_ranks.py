@@ -45,7 +45,10 @@ KINDS: dict[str, list[dict[str, Any]]] = {
     ],
     "all_reduce_norm": [{"in_place": True}],
     "gemm_all_reduce_norm": [{"eps": 1e-5, "bias": True}],
-    "flash_decode": [{"result": "heads", "soft_cap": 30}, {"kv_dtype": "fp8", "kv_scales": "head"}],
+    "flash_decode": [
+        {"result": "heads", "soft_cap": 30}, {"kv_dtype": "fp8", "kv_scales": "head"},
+        {"kv_heads": 1, "rope": 32, "scale": 0.125, "kv_dtype": "fp8", "kv_scales": "tensor"},
+    ],
     "moe_dispatch": [{"routing": "zipf", "exponent": 1.0}, {"dtype": "fp8", "scales": "row"}],
     "moe_dispatch_gemm": [{"epilogue": "none"}, {"gate_up": "interleaved", "dtype": "fp8", "scales": "row"}],
     "moe_combine": [{"deterministic": True}],

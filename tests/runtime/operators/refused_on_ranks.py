@@ -147,6 +147,12 @@ def decodes(context: autotune.Context) -> Cases:
     yield "q_heads=3", lambda: decode(context, odd, single, single, table, lengths, result="heads")
     yield "result='head'", lambda: decode(context, q, cache, cache, table, lengths, result="head")
     yield "soft_cap=-1", lambda: decode(context, q, cache, cache, table, lengths, soft_cap=-1)
+    yield "v_cache=None", lambda: decode(context, q, cache, None, table, lengths)
+    yield "rope=32 and a v_cache", lambda: decode(context, q, cache, cache, table, lengths, rope=32)
+    yield "rope=48", lambda: decode(context, q, cache, None, table, lengths, rope=48)
+    yield "head_dim=32 with rope=32", lambda: decode(context, q, cache, None, table, lengths, rope=32)
+    yield "q is [2, 4, 64]", lambda: decode(context, q, cache[..., :32].contiguous(), None, table, lengths, rope=32)
+    yield "scale=-1", lambda: decode(context, q, cache, cache, table, lengths, scale=-1.0)
     yield "soft_cap=30.5", lambda: decode(context, q, cache, cache, table, lengths, soft_cap=30.5)
 
 
