@@ -113,7 +113,7 @@ WAIT_SECONDS = Setting(
 TRACE = Setting(
     "AUTOTUNE_TRACE",
     "1 or 0",
-    "0: a search ends without one traced call of its winner; 1: with one under the interpreter, too",
+    "0: no call of a winner and of the library's way is traced after a search; 1: under the interpreter, too",
     _yes_or_no,
 )
 SETTINGS: Sequence[Setting[Any]] = (

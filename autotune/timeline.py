@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Annotated, Any, NamedTuple
 
 from autotune import schema
@@ -16,14 +17,9 @@ KINDS = ("sends", "tile", "waits", "barrier", "collective", "GEMM", "copy", "oth
 SENDS, TILE, WAITS, BARRIER, COLLECTIVE, GEMM, COPY, OTHER = range(len(KINDS))
 
 KEPT_PROGRAMS = 16
-"""Programs of each launch and rank that are stored at most; the file for Perfetto has all."""
+"""Programs of each launch and rank that are stored at most, and the last; the file for Perfetto has all."""
 KEPT_EVENTS = 400
 """Events that are stored at most, unless one program of each launch and rank has more."""
-
-WINNER = "winner"
-"""Names the winner's call in a timeline; the library's has the baseline's name."""
-
-Timeline = dict[str, "Traced"]
 
 
 class Event(NamedTuple):
@@ -53,6 +49,11 @@ class Traced:
         """Microseconds at which the last program is done; 0 without events."""
         return max((event.end for rank in self.ranks for event in rank), default=0.0)
 
+    @property
+    def is_marked(self) -> bool:
+        """True of torch's operations, which are marked from without."""
+        return any(event.kind >= COLLECTIVE for rank in self.ranks for event in rank)
+
     def sampled(self) -> Traced:
         """With the events of some programs only, spread evenly, in times of nanoseconds."""
         most = KEPT_PROGRAMS
@@ -63,6 +64,10 @@ class Traced:
             most //= 2
 
 
+Timeline = dict[str, Traced]
+"""Calls by the name of a baseline, or of a mode."""
+
+
 def _some(events: Sequence[Event], most: int) -> tuple[Event, ...]:
     programs = {launch: kept(events, launch, most) for launch in {event.launch for event in events}}
     some = (event for event in events if event.program in programs[event.launch])
@@ -70,10 +75,11 @@ def _some(events: Sequence[Event], most: int) -> tuple[Event, ...]:
 
 
 def kept(events: Iterable[Event], launch: int, most: int = KEPT_PROGRAMS) -> frozenset[int]:
-    """At most ``most`` programs of a launch that have events, spread evenly, the first among them."""
-    programs = sorted({event.program for event in events if event.launch == launch})
-    step = -(-len(programs) // most) if programs else 1
-    return frozenset(programs[::step])
+    """At most ``most`` programs of a launch that have events, spread evenly, and the one that is done last."""
+    done = sorted((event.program, event.end) for event in events if event.launch == launch)
+    programs = list(dict.fromkeys(program for program, _ in done))
+    step = -(-len(programs) // most) or 1
+    return frozenset([*programs[::step], max(done, key=itemgetter(1))[0]] if done else ())
 
 
 def as_json(timeline: Timeline) -> str:

@@ -25,6 +25,11 @@ class Marks(TorchDispatchMode):
         self._streams: dict[int, int] = {}
         """Numbers of streams, in the order of their first use."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Otherwise the first operation imports torch's compiler, for a second or two."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind = _kind(func)
         if kind is None:

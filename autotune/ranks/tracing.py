@@ -16,10 +16,9 @@ from autotune.timeline import Traced
 def traced_call(
     ask: Callable[[Turn | Trace], list[Done] | Failed], config: Config, twin: Config, warmup: int, calls: int
 ) -> Traced | Failed:
-    """One call of ``twin``, whose kernels leave stamps behind; where it is the config itself, its operations are marked
-    from without. The ranks are asked for each step.
+    """One call of ``twin``, whose kernels leave stamps behind; else its operations are marked. ``ask`` asks all ranks.
 
-    A twin's slowdown is that of ``calls`` of it, a marked call's its own.
+    A stamped call's slowdown is that of ``calls`` of it, a marked call's its own.
     """
     times = []
     for each in dict.fromkeys([config, twin]):
@@ -33,4 +32,4 @@ def traced_call(
     found = Traced.of(1.0, [answer.events for answer in answers])
     if not all(found.ranks):
         return Failed(Outcome.INVALID, "nothing of the call can be traced")
-    return replace(found, slowdown=(found.end if twin == config else times[-1]) / times[0])
+    return replace(found, slowdown=(found.end if found.is_marked else times[-1]) / times[0])

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from autotune.config import Config, Value
+from autotune.config import Value
 from autotune.db import CacheKey, Store, TrialRecord
 from autotune.errors import InputError
 from autotune.outcome import Evaluation
@@ -16,21 +16,14 @@ from autotune.ranks.evaluation import MeasurePlan, warm_from
 from autotune.recordings.recording import Recording
 from autotune.search_spaces import Space
 from autotune.task import Task
-from autotune.timeline import Timeline
 from autotune.tuning import Evaluator
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate
-from autotune.tuning.tracing import Tracer
 from autotune.workloads import Workload, provenance_of
 
 SOURCE = "recorded"
 
 WARMUP = 2
-
-TRACED = 8
-"""The fastest configs of which a call is traced."""
-TRACING_SECONDS = 120.0
-"""For each of them, until its twin is compiled."""
 
 
 def record(
@@ -75,7 +68,6 @@ def record(
         evaluations[candidate.config] = evaluation
         ahead.fill(next_one)
     watch(len(evaluations), size)
-    kept = {config: _kept(evaluations[config]) for config in configs}
     return Recording(
         workload=workload.name,
         problem=task.problem.as_dict(),
@@ -86,25 +78,9 @@ def record(
         restriction={name: tuple(values) for name, values in allowed.items()},
         lifted=tuple(lifted),
         dimensions={name: dimension.values for name, dimension in space.dimensions.items()},
-        evaluations=kept,
+        evaluations={config: _kept(evaluations[config]) for config in configs},
         parts=gang.measure_parts(plan),
-        timeline=traced(workload, task, gang, screen, kept),
     )
-
-
-def traced(
-    workload: Workload, task: Task[Problem], gang: Evaluator, screen: Screen, measured: Mapping[Config, Evaluation]
-) -> Timeline:
-    """A call of each baseline and of each of the fastest configs, one of which a search may find."""
-    latencies = {config: each.latency.median for config, each in measured.items() if each.latency is not None}
-    fastest = sorted(latencies, key=latencies.__getitem__)[:TRACED]
-    calls = dict.fromkeys([*(each for each in workload.baselines(task).values() if each in latencies), *fastest])
-    tracer, found = Tracer(workload, task, gang, screen, seconds=TRACING_SECONDS), Timeline()
-    for config in calls:
-        tracer.compile(config)
-    for config in calls:
-        found |= tracer.timeline({config.to_json(): (config, latencies[config])})
-    return found
 
 
 def _emptied_by(

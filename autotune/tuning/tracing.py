@@ -1,8 +1,9 @@
-"""Traced calls: one of the library's way and one of the winner, after all else, in a second."""
+"""Traced calls: the library's way beside the winner, after all else, in a second."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
@@ -14,7 +15,7 @@ from autotune.outcome import Latency
 from autotune.problem import Problem
 from autotune.settings import TRACE
 from autotune.task import Task
-from autotune.timeline import WINNER, Timeline, Traced
+from autotune.timeline import Timeline, Traced
 from autotune.tuning.evaluator import Evaluator
 from autotune.tuning.screening import Screen
 from autotune.workloads import Workload
@@ -30,13 +31,17 @@ Calls = dict[str, tuple[Config, float]]
 
 
 class Tracer:
-    """Traces calls, and fails for none. The twins, whose kernels leave stamps, are compiled while others are measured."""
+    """Fails for no call. Twins, whose kernels leave stamps, are compiled while others are measured."""
 
     def __init__(
-        self, workload: Workload, task: Task[Problem], gang: Evaluator, screen: Screen,
-        *, seconds: float = SECONDS,
-    ) -> None:  # fmt: skip
-        self._workload, self._gang, self._screen, self._seconds = workload, gang, screen, seconds
+        self,
+        workload: Workload,
+        task: Task[Problem],
+        gang: Evaluator,
+        screen: Screen,
+    ) -> None:
+        self._workload, self._gang, self._screen = workload, gang, screen
+        self.seconds = math.inf if task.machine.is_interpreter else SECONDS
         asked = TRACE.value()
         self.is_on = not task.machine.is_interpreter if asked is None else asked
         self._compiling: dict[Config, Future[Any] | None] = {}
@@ -61,9 +66,9 @@ class Tracer:
     def _traced(self, config: Config, latency: float, begin: float) -> Traced | str:
         """One call, or the reason why there is none."""
         future = self._compiling.get(config)
-        if future is not None and wait([future], timeout=self._seconds / 2).not_done:
+        if future is not None and wait([future], timeout=self.seconds / 2).not_done:
             return "its twin is still being compiled"
-        if time.monotonic() - begin > self._seconds:
+        if time.monotonic() - begin > self.seconds:
             return "there is no time left"
         try:
             refused = self._screen.verdict(config, future)
@@ -74,9 +79,14 @@ class Tracer:
 
 
 def compared(baselines: Mapping[str, Config], best: Config, measured: Mapping[Config, Latency]) -> Calls:
-    """The fastest eager baseline, since a graph hides its operations, and the winner; none where that is a baseline."""
+    """The fastest eager baseline, since a graph hides its operations, and the winner by its mode; where that is a
+    baseline, the fastest other config.
+    """
+    time_of = {config: latency.median for config, latency in measured.items()}
     eager = {name: each for name, each in baselines.items() if each in measured and each.get("launch") != "graph"}
-    if not eager or best in baselines.values():
+    others = [each for each in measured if each not in baselines.values()]
+    if not eager or not others:
         return {}
-    fastest = min(eager, key=lambda name: measured[eager[name]].median)
-    return {name: (config, measured[config].median) for name, config in ((fastest, eager[fastest]), (WINNER, best))}
+    library = min(eager, key=lambda name: time_of[eager[name]])
+    other = best if best in others else min(others, key=time_of.__getitem__)
+    return {library: (eager[library], time_of[eager[library]]), str(other.get("mode", "ours")): (other, time_of[other])}

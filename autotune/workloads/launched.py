@@ -12,6 +12,7 @@ import torch
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Kernels, P, S, Setup, T
+from autotune.kernels.launching.knobs import LadderKnobs
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.outcome import Regime
 from autotune.problem import Problem

@@ -12,26 +12,25 @@ from autotune.results.library import way_of
 from autotune.results.study import Study, mode_of
 from autotune.taxes import ladder
 from autotune.text import counted
-from autotune.timeline import BARRIER, COLLECTIVE, COPY, GEMM, KINDS, OTHER, SENDS, TILE, WAITS, WINNER, Event, Traced
+from autotune.timeline import BARRIER, COLLECTIVE, COPY, GEMM, KINDS, OTHER, SENDS, TILE, WAITS, Event, Traced
 
 EXPLAINED = (
-    "One call of each, program by program. Each rank has a lane, and each of some of its programs or streams a row in "
-    "it. Where tiles are computed while data is on its way, nobody waits for all of it. Clocks are aligned at a "
-    "barrier of all ranks just before the call. tune taxes --trace FILE writes all programs for Perfetto."
+    "One traced call of each: a lane for each rank, in it a row for each stream of a library, or for each of some of a "
+    "kernel's programs. Where tiles are computed while data is on its way, nobody waits for all of it. Clocks are "
+    "aligned at a barrier of all ranks just before the call. tune taxes --trace FILE writes all programs for Perfetto."
 )
 
 ROLES = {
-    "computes": ((TILE, GEMM), COLOURS[0]), "communicates": ((SENDS, COLLECTIVE, COPY), COLOURS[1]),
-    "waits": ((WAITS, BARRIER), GREY), "other kernels": ((OTHER,), COLOURS[3]),
+    "computes": ((TILE, GEMM), COLOURS[0]), "sends": ((SENDS, COLLECTIVE, COPY), COLOURS[1]),
+    "waits": ((WAITS, BARRIER), GREY), "rest": ((OTHER,), COLOURS[3]),
 }  # fmt: skip
 """Kinds and colour of each role in drawing order: a tile first, then its parts."""
 
 MOST_ROWS = 64
 """Rows of a call's chart; ranks share them."""
 
-HEAD, GAP, FOOT = 40, 12, 28
-"""Pixels above a call's lanes, for its name and its end; between calls; below the last one, for the axis."""
-LEGEND = 30
+LEGEND, HEAD, GAP, FOOT = 30, 40, 12, 16
+"""Pixels above all; above a call's lanes, for its name and its end; below each; below all, for the axis."""
 
 Row = tuple[int, int, int]
 """Rank, launch and program."""
@@ -47,13 +46,15 @@ def view(study: Study) -> View | None:
         return None
     told = ", ".join(f"{name} done after {microseconds(traced.end)}" for name, traced in calls.items())
     ranks = counted(max(len(traced.ranks) for traced in calls.values()), "rank")
-    chart = Chart("timeline", f"Timeline of {ranks}: {told}.", options(calls), sum(map(_height, calls.values())) + 70)
+    height = LEGEND + FOOT + sum(HEAD + GAP + _height(traced) for traced in calls.values())
+    chart = Chart("timeline", f"Timeline of {ranks}: {told}.", options(calls), height)
     return View("timeline", "Why: one call, program by program", EXPLAINED, [chart], [table(calls)])
 
 
 def _name(study: Study, name: str) -> str:
-    mode = "" if study.winner is None else mode_of(study.winner)
-    return f"winner: {mode}".removesuffix(": ") if name == WINNER else way_of(study.key, name)
+    if study.result is not None and name in study.result.winner.baselines:
+        return way_of(study.key, name)
+    return f"winner: {name}" if study.winner is not None and mode_of(study.winner) == name else name
 
 
 def rows(traced: Traced) -> list[Row]:
@@ -68,7 +69,8 @@ def rows(traced: Traced) -> list[Row]:
 
 def _height(traced: Traced) -> int:
     """Pixels of a call's lanes."""
-    return max(6 * len(rows(traced)), 22 * len(traced.ranks))
+    count = len(rows(traced))
+    return max(22 * len(traced.ranks), min(12 * count, 160), 5 * count)
 
 
 def options(calls: dict[str, Traced]) -> Option:
@@ -80,7 +82,7 @@ def options(calls: dict[str, Traced]) -> Option:
     for place, (name, traced) in enumerate(calls.items()):
         is_last, height, lines = place == len(calls) - 1, _height(traced), rows(traced)
         titles.append({**draw.heading(f"{name} ({slower(traced)})", 560), "top": top})
-        grids.append({"left": 54, "right": 44, "top": top + HEAD, "height": height})
+        grids.append({"left": 54, "right": 56, "top": top + HEAD, "height": height})
         x_axes.append({
             "type": "value", "gridIndex": place, "min": 0, "max": float(f"{step * -(-last // (step * size)):.10g}"),
             "interval": step, "axisLabel": {"show": is_last, "formatter": f"{{value}} {unit}", "hideOverlap": True},
@@ -140,7 +142,7 @@ def table(calls: dict[str, Traced]) -> Table:
             programs = len({(event.launch, event.program) for event in events})
             end = max((event.end for event in events), default=0.0)
             body.append([
-                name, slower(traced), str(rank), str(programs), end_of(events, "communicates"),
+                name, slower(traced), str(rank), str(programs), end_of(events, "sends"),
                 end_of(events, "computes"), f"{waited / size / max(1, programs):.2f}", f"{end / size:.2f}",
             ])  # fmt: skip
     header = ["call", "", "rank", "rows", f"last sent, {unit}", "last computed", "waited, a row", "end"]
