@@ -57,9 +57,7 @@ def test_a_long_call_is_thinned_to_what_a_page_holds() -> None:
     assert sum(map(len, some.ranks)) <= KEPT_EVENTS and some.end == 99.0 and all(some.ranks)
 
 
-@pytest.mark.parametrize(
-    "text", ["[", "7", '{"push": 1}', '{"": {"slowdown": 1, "ranks": [[[0, 0, 99, 0, 1, 2]]]}}']
-)
+@pytest.mark.parametrize("text", ["[", "7", '{"push": 1}', '{"": {"slowdown": 1, "ranks": [[[0, 0, 99, 0, 1, 2]]]}}'])
 def test_a_damaged_timeline_is_told(text: str) -> None:
     with pytest.raises(InputError, match="damaged"):
         from_json(text)
