@@ -12,7 +12,7 @@ from autotune import schema
 from autotune.errors import InputError
 from autotune.schema import Within
 
-KINDS = ("sends", "tile", "waits", "barrier", "collective", "GEMM", "copy", "other kernels")
+KINDS = ("sends", "tile", "waits", "barrier", "collective", "GEMM", "copy", "other kernels or none")
 """Names of ``kernels/primitives/trace.py``'s kinds, by number; then those of ``ranks/marks.py``."""
 SENDS, TILE, WAITS, BARRIER, COLLECTIVE, GEMM, COPY, OTHER = range(len(KINDS))
 

@@ -2,7 +2,7 @@
 
     python bench/record_timelines.py autotune/recordings/data/ag-rows-1024.json.gz    # on the machine of the table
 
-Takes half a minute per table. A search on the table ends at one of the fastest configs, so eight of them are traced.
+Takes half a minute per table. A search on the table ends at one of the fastest configs, so four of them are traced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from arguments import new_parser
 
-from autotune.errors import InputError
+from autotune.errors import AutotuneError, InputError
 from autotune.machine import machine as machine_here
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
@@ -25,7 +25,7 @@ from autotune.tuning.screening import Screen
 from autotune.tuning.tracing import Tracer
 from autotune.workloads import workload
 
-FASTEST = 8
+FASTEST = 4
 PLAN = MeasurePlan(2, 5, 5)
 COMPILING = 120.0
 """Seconds at most until a twin is compiled."""
@@ -58,8 +58,11 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     for file in parser.parse_args().files:
-        recorded = read(file)
-        write(dataclasses.replace(recorded, timeline=traced(recorded)), file)
+        try:
+            recorded = read(file)
+            write(dataclasses.replace(recorded, timeline=traced(recorded)), file)
+        except AutotuneError as error:
+            parser.error(f"{file}: {error}")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,9 @@ class Marks(TorchDispatchMode):
         return event
 
     def events(self, origin: Any, end: Any) -> tuple[Stamped, ...]:
-        """What was marked, a row for each stream, and the gaps until the ``end``; nothing where nothing was marked."""
+        """What was marked, a row for each stream, and the gaps until the ``end``; nothing without a collective or GEMM,
+        where kernels run that are not seen.
+        """
 
         def since(moment: Any) -> float:
             return float(origin.elapsed_time(moment) * 1e3 if self._cuda else (moment - origin) / 1e3)
@@ -67,7 +69,7 @@ class Marks(TorchDispatchMode):
             if begin - covered > SHORTEST_GAP * whole:
                 gaps.append((0, 0, OTHER, len(gaps), covered, begin))
             covered = max(covered, ended)
-        return (*marked, *gaps) if marked else ()
+        return (*marked, *gaps) if any(each[2] in (COLLECTIVE, GEMM) for each in marked) else ()
 
 
 def _kind(func: Any) -> int | None:

@@ -55,12 +55,15 @@ class Tracer:
     def timeline(self, calls: Calls) -> Timeline:
         """All of the calls, or nothing."""
         begin, found = time.monotonic(), Timeline()
-        for name, (config, latency) in calls.items() if self.is_on else ():
+        if not (self.is_on and calls):
+            return {}
+        for name, (config, latency) in calls.items():
             traced = self._traced(config, latency, begin)
             if isinstance(traced, str):
                 LOG.info("no timeline, since %s is not traced: %s", name, traced)
                 return {}
             found[name] = traced
+        LOG.info("traced in %.2f s: %s", time.monotonic() - begin, ", ".join(found))
         return found
 
     def _traced(self, config: Config, latency: float, begin: float) -> Traced | str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_mode import on_cpu
+from every_mode import RANKS, on_cpu
 from fakes import EIGHT_GPUS, FakeGang, FakeScreen, stamps
 from small_space import BEST, BSP, Ranks, run
 
@@ -19,7 +19,7 @@ from autotune.outcome import Outcome
 from autotune.ranks.gang import Gang
 from autotune.ranks.protocol import Failed
 from autotune.task import Task
-from autotune.timeline import COLLECTIVE, COPY, GEMM, OTHER, Timeline, Traced, from_json
+from autotune.timeline import COLLECTIVE, COPY, GEMM, OTHER, SENDS, TILE, WAITS, Timeline, Traced, from_json
 from autotune.tuning import Budget, Effort, tune
 from autotune.tuning.screening import Screen
 from autotune.tuning.tracing import Tracer, compared
@@ -152,3 +152,27 @@ def test_a_search_on_ranks_stores_both_calls_in_order_of_time(path: Path) -> Non
         [gathered] = [event for event in rank if event.kind == COLLECTIVE]
         [multiplied] = [event for event in rank if event.kind == GEMM]
         assert gathered.end <= multiplied.begin and {event.kind for event in rank} <= {COLLECTIVE, GEMM, COPY, OTHER}
+
+
+SEEN = {
+    "push": {SENDS, TILE, WAITS},
+    "copy_engine": {COPY, GEMM, OTHER},
+    "custom_collective": {GEMM, OTHER},
+    "pull": None,
+}
+
+
+def test_each_mode_shows_what_can_be_seen_of_it() -> None:
+    on_cpu()
+    found = workload("all_gather_gemm")
+    problem = found.problem_type(m=128, n=128, k=128, world_size=2)
+    gang, _ = RANKS.turn_to(found, problem)
+    modes = {each["mode"]: each for each in found.first_configs(Task(problem, machine()))}
+    for mode, kinds in SEEN.items():
+        traced = gang.trace(modes[mode], 1000.0)
+        if kinds is None:
+            assert isinstance(traced, Failed), "its kernels leave no stamps"
+        else:
+            assert isinstance(traced, Traced)
+            assert all({event.kind for event in rank} <= kinds for rank in traced.ranks)
+            assert {event.kind for event in traced.ranks[0]} >= kinds - {OTHER}
