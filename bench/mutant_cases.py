@@ -58,6 +58,7 @@ DISPATCH = {
     "mode": "push", "protocol": "signal", "comm_programs": 1, "transfer_tokens": 2, "split": 1, "copy_kib": 1,
     "layout_rows": 2, "num_warps": 4,
 }  # fmt: skip
+LAYOUT = {"layout_rows": 2, "layout_warps": 4}
 MOVES = ("mode", "comm_programs", "transfer_tokens", "split", "copy_kib")
 MULTIPLY = {
     **{name: DISPATCH[name] for name in (*MOVES, "protocol")}, **TILE, "swap_ab": False, "programs_per_unit": 1,
@@ -279,14 +280,19 @@ CASES: Mapping[str, Case] = {
     "mdg own": _multiply({"tokens": 24}, tile_order="own_first"),
     "mdg parts": _multiply({**FP8, **LONG, "hidden": 64, "width": 64}, **TWO_PARTS, transfer_tokens=8),
     "mdg pull": _multiply(mode="pull", protocol=None),
-    "mdg unfused": _multiply(
-        {"tokens": 56}, mode="unfused", loads="tma", tile_order=None, layout_rows=2, layout_warps=4
+    "mdg bias": _multiply({"epilogue": "swiglu_oai", "gate_up": "interleaved", "bias": True}),
+    "mdg bias library": Case(
+        "moe_dispatch_gemm",
+        {**MDG, "bias": True},
+        {name: DISPATCH[name] for name in MOVES} | {"mode": "custom_collective", "protocol": "signal"} | LAYOUT,
     ),
+    "mdg unfused": _multiply({"tokens": 56}, mode="unfused", loads="tma", tile_order=None, **LAYOUT),
     "mc push": _combine(COMBINE),
     "mc pull": _combine(COMBINE, mode="pull"),
     "mc one": _combine(ROWS, protocol="signal"),
     "mc ll": _combine(ROWS, protocol="ll", transfer_tokens=1),
     "mgc push": _gemm_combine(COMBINE, column_groups=2),
+    "mgc bias": _gemm_combine(COMBINE, {"bias": True}, column_groups=2),
     "mgc one": _gemm_combine(TILE_ROWS, protocol="signal"),
     "mgc parts": _gemm_combine(COMBINE, {**FP8, **LONG, "width": 64, "hidden": 128}, **TWO_PARTS, **ONE_GROUP),
     "mgc parts blocks": _gemm_combine(

@@ -213,7 +213,7 @@ def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
             if count := model.layers_over(context):
                 yield Call(f"attention, {context} tokens", _flash_decode(model, plan, tokens, context), count)
     types = plan.types("experts")
-    if model.mixture is not None and types is not None and not model.mixture.left_out:
+    if model.mixture is not None and types is not None:
         named = model.mixture.problems(
             model.hidden, tokens, plan.ranks, types["dtype"], types["scales"], plan.zipf, plan.experts_by_width
         )  # fmt: skip
@@ -223,7 +223,7 @@ def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
 def left_out(model: Architecture, plan: Plan) -> list[str]:
     """The parts of a model's layers that no operator multiplies as they are stored."""
     parts = dict.fromkeys(each.part for each in (*_inputs(model, plan), *_outputs(model)))
-    if model.mixture is not None and not model.mixture.left_out:
+    if model.mixture is not None:
         parts["experts"] = None
     return [part for part in parts if plan.types(part) is None]
 

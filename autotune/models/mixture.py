@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from autotune.dtypes import FP8
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
 from autotune.models.fields import layer_numbers, whole_number
@@ -21,8 +22,8 @@ class Names:
     width: str = "moe_intermediate_size"
     experts_since: str = ""
     """The experts' name in configs that newer versions of transformers have written."""
-    left_out: str = ""
-    """The reason why no operator of ours computes such experts."""
+    form: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from SwiGLU and no biases: fields of the first problem."""
 
 
 NAMES: Mapping[str, Names] = {
@@ -32,9 +33,12 @@ NAMES: Mapping[str, Names] = {
     "qwen3_next": Names("num_experts"),
     **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe"), Names("n_routed_experts")),
     "llama4_text": Names("num_local_experts", width="intermediate_size"),
-    "gpt_oss": Names("num_local_experts", width="intermediate_size", left_out="biases and a clamped activation"),
-}
-"""Names by ``model_type``. All have SwiGLU and no biases in their experts, but for those that are left out."""
+    "gpt_oss": Names(
+        "num_local_experts", width="intermediate_size",
+        form={"epilogue": "swiglu_oai", "gate_up": "interleaved", "bias": True, "b_order": "kn"},
+    ),
+}  # fmt: skip
+"""Names by ``model_type``."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ class Mixture:
     width: int
     shared: int
     """Width of the experts that every token goes to, all of them side by side; 0 without any."""
-    left_out: str = ""
-    """The reason why no operator of ours computes the experts; empty if one does."""
+    form: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the first problem that differ from their defaults."""
 
     def problems(
         self, hidden: int, tokens: int, ranks: int, dtype: str, scales: str, zipf: float, by_width: bool
@@ -62,8 +66,10 @@ class Mixture:
             "top_k": self.top_k * parts, "width": self.width // parts, "routing": "zipf" if zipf else "uniform",
             "exponent": zipf, "world_size": ranks, "dtype": dtype, "scales": scales,
         }  # fmt: skip
-        yield "experts, gate, up", MoeDispatchGemm(**common)
-        yield "experts, down", MoeGemmCombine(**common)
+        form = {name: value for name, value in self.form.items() if name != "b_order" or dtype not in FP8}
+        of_both = {name: form[name] for name in ("bias", "b_order") if name in form}
+        yield "experts, gate, up", MoeDispatchGemm(**common, **form)
+        yield "experts, down", MoeGemmCombine(**common, **of_both)
 
 
 def mixture_of(kind: str, layers: int, values: Mapping[str, Any]) -> Mixture:
@@ -88,5 +94,5 @@ def mixture_of(kind: str, layers: int, values: Mapping[str, Any]) -> Mixture:
         top_k=whole_number(values, "num_experts_per_tok"),
         width=width,
         shared=whole_number(values, "shared_expert_intermediate_size", 0, least=0) or shared,
-        left_out=names.left_out,
+        form=names.form,
     )

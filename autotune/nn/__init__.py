@@ -14,6 +14,8 @@ from autotune.lazily import loading
 
 if TYPE_CHECKING:
     from autotune.nn import transformers as transformers
+    from autotune.nn.experts import GPT_OSS as GPT_OSS
+    from autotune.nn.experts import ExpertForm as ExpertForm
     from autotune.nn.experts import ExpertParallel as ExpertParallel
     from autotune.nn.experts import expert_parallel as expert_parallel
     from autotune.nn.experts import routed as routed
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "ColumnParallelLinear": "autotune.nn.linear",
     "ColwiseParallel": "autotune.nn.styles",
+    "ExpertForm": "autotune.nn.experts",
     "ExpertParallel": "autotune.nn.experts",
+    "GPT_OSS": "autotune.nn.experts",
     "RowParallelLinear": "autotune.nn.linear",
     "RowwiseParallel": "autotune.nn.styles",
     "expert_parallel": "autotune.nn.experts",

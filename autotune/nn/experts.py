@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, cast, get_args
 
 import torch
@@ -24,14 +26,35 @@ Share = Literal["experts", "width"]
 """A rank's part: whole experts, or a part of the width of every expert."""
 
 
-PARAMETERS = ("gate_up_proj", "down_proj")
+@dataclass(frozen=True)
+class ExpertForm:
+    """What experts compute and how their weights lie: as Mixtral's, unless something else is said."""
+
+    epilogue: str = "swiglu"
+    """Of gate and up, as ``moe_dispatch_gemm`` has them."""
+    gate_up: str = "halves"
+    """Columns of the first matrix: ``halves``, or ``interleaved``."""
+    bias: bool = False
+    transposed: bool = False
+    """True: weights are [experts, hidden, 2 * width] and [experts, width, hidden]."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        weights = ("gate_up_proj", "down_proj")
+        return (*weights, *(f"{name}_bias" for name in weights)) if self.bias else weights
+
+
+MIXTRAL = ExpertForm()
+GPT_OSS = ExpertForm("swiglu_oai", "interleaved", bias=True, transposed=True)
 
 
 class Experts(Protocol):
-    """Stacked experts, as mixtures of Hugging Face transformers hold them."""
+    """Stacked experts, as mixtures of Hugging Face transformers hold them; with biases also ``gate_up_proj_bias``
+    [experts, 2 * width] and ``down_proj_bias`` [experts, hidden].
+    """
 
     gate_up_proj: Tensor
-    """[experts, 2 * width, hidden]: gate, then up."""
+    """[experts, 2 * width, hidden]: gate, then up; or see ``ExpertForm``."""
     down_proj: Tensor
     """[experts, hidden, width]."""
 
@@ -47,17 +70,19 @@ def routed(logits: Tensor, top_k: int, *, normalised: bool = True) -> tuple[Tens
 
 def expert_parallel(
     context: Context, x: Tensor, ids: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, *,
-    share: Share = "experts", tokens: int | None = None, replicated: bool = False, routing: str = "uniform",
-    exponent: float = 0.0, histogram: str = "",
+    biases: Sequence[Tensor] = (), form: ExpertForm = MIXTRAL, share: Share = "experts", tokens: int | None = None,
+    replicated: bool = False, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
 ) -> Tensor:  # fmt: skip
     """Each token's sum of gate * expert over its experts, by ``moe_dispatch_gemm`` and ``moe_gemm_combine``.
 
     Collective. ``x`` [..., hidden] are this rank's tokens, bf16, fp16 or fp32; ``ids`` and ``gates`` [..., top_k]
     their experts, as ``moe_dispatch`` takes them. Rank r holds the experts r * L to (r + 1) * L - 1:
-    ``gate_up`` [L, 2 * width, hidden] and ``down`` [L, hidden, width]; an expert is down(SiLU(gate) * up). The result
-    has the form of ``x``; the host reads nothing. ``share="width"``: rank r holds a part of every expert, ``gate_up``
-    [experts, 2 * width / ranks, hidden], its part of gate, then of up, and ``down`` [experts, hidden, width / ranks];
-    tokens are gathered, and sums scattered. ``torch.autocast`` casts tokens and weights, in every call.
+    ``gate_up`` [L, 2 * width, hidden] and ``down`` [L, hidden, width]; an expert is down(SiLU(gate) * up), or as
+    ``form`` says, ``GPT_OSS`` for that model's; ``biases`` are none, or [L, 2 * width] and [L, hidden]. The result
+    has the shape of ``x``; the host reads nothing. ``share="width"``: rank r holds a part of every expert, ``gate_up``
+    [experts, 2 * width / ranks, hidden], its part of gate, then of up, and ``down`` [experts, hidden, width / ranks],
+    whose bias is zero but on one rank; tokens are gathered, and sums scattered. ``torch.autocast`` casts tokens and
+    weights, in every call.
 
     Every rank brings as many tokens, 0 too. Where their numbers differ, ``tokens``, the same on every rank, is the most
     that any of them has: fewer are filled up with tokens without experts. No token is left out, whatever the routing
@@ -72,6 +97,8 @@ def expert_parallel(
     rows, ids, gates = (each.reshape(-1, each.shape[-1]) for each in (x, ids, gates))
     ids, gates = expert_ids(ids).contiguous(), gates.float().contiguous()
     check_routing(rows, ids, gates)  # before rows are filled up or shared out, which makes any number fit
+    if form.transposed:
+        gate_up, down = gate_up.mT, down.mT
     if down.shape[1:2] != gate_up.shape[2:]:
         raise InvalidProblem(
             f"gate_up is {list(gate_up.shape)}, down {list(down.shape)}: expected [local experts, 2 * width, hidden] "
@@ -86,14 +113,18 @@ def expert_parallel(
     rows, ids, gates = longer(rows, missing), longer(ids, missing, -1), longer(gates, missing)
     if share == "width":
         ids, gates = _to_every_rank(ids, gates, gate_up.shape[0], ranks)
-    rows, gate_up, down = cast(list[Tensor], autocast((rows, gate_up, down), x.device.type))
-    rows, gates, gate_up, down = readable(rows, gates, gate_up, down)
+    rows, gate_up, down, *more = cast(list[Tensor], autocast((rows, gate_up, down, *biases), x.device.type))
+    rows, gates, gate_up, down, *more = readable(rows, gates, gate_up, down, *more)
+    gate_up_bias, down_bias = more or (None, None)
     popularity: dict[str, Any] = {"routing": routing, "exponent": exponent}
     popularity["histogram"] = histogram * ranks if share == "width" else histogram
     experts = ranks * gate_up.shape[0]
-    found = moe_dispatch_gemm(context, rows, ids, gates, gate_up.mT, experts=experts, **popularity)
+    found = moe_dispatch_gemm(
+        context, rows, ids, gates, gate_up.mT, experts=experts, epilogue=form.epilogue, gate_up=form.gate_up,
+        bias=gate_up_bias, **popularity,
+    )  # fmt: skip
     plan = found.offsets, found.pairs, found.gates
-    out = moe_gemm_combine(context, found.rows, down.mT, *plan, ids, **popularity)
+    out = moe_gemm_combine(context, found.rows, down.mT, *plan, ids, bias=down_bias, **popularity)
     if replicated and least:
         out = collectives.wait_tensor(collectives.all_gather_into_tensor(out, ranks, context.group_name))
     return out[:count].view(x.shape).to(x.dtype)
@@ -120,6 +151,15 @@ def _to_every_rank(ids: Tensor, gates: Tensor, experts: int, ranks: int) -> tupl
     return torch.where(exist, ids[..., None] + first, -1).flatten(1), gates.repeat_interleave(ranks, 1)
 
 
+def _of_width(name: str, whole: Tensor, form: ExpertForm, ranks: int, rank: int) -> Tensor:
+    """A rank's part of the width of all experts: columns of gate and of up, and rows of down."""
+    if name == "down_proj":
+        return whole.chunk(ranks, 1 if form.transposed else 2)[rank]
+    dim = 2 if form.transposed and name == "gate_up_proj" else 1
+    parts = whole.chunk(2, dim) if form.gate_up == "halves" else [whole]
+    return torch.cat([part.chunk(ranks, dim)[rank] for part in parts], dim)
+
+
 def _part(tensor: Tensor, rows: int, rank: int) -> Tensor:
     """A rank's rows: the last ranks may have fewer, or none."""
     return tensor[rank * rows : (rank + 1) * rows]
@@ -132,9 +172,10 @@ class ExpertParallel(nn.Module):
     """
 
     def __init__(
-        self, context: Context, experts: int, hidden: int, width: int, *, share: Share = "experts",
-        tokens: int | None = None, replicated: bool = False, routing: str = "uniform", exponent: float = 0.0,
-        histogram: str = "", device: torch.device | str | None = None, dtype: torch.dtype | None = None,
+        self, context: Context, experts: int, hidden: int, width: int, *, form: ExpertForm = MIXTRAL,
+        share: Share = "experts", tokens: int | None = None, replicated: bool = False, routing: str = "uniform",
+        exponent: float = 0.0, histogram: str = "", device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         """``experts`` and ``width`` are those of all ranks together; the options are those of ``expert_parallel``.
 
@@ -148,12 +189,18 @@ class ExpertParallel(nn.Module):
         if shared[share] % ranks:
             raise InvalidProblem(f"{share}={shared[share]}: {ranks} ranks do not divide it")
         self.context, self.experts, self.hidden, self.width, self.share = context, experts, hidden, width, share
+        self.form = form
         self.tokens, self.replicated = tokens, replicated
         self.routing, self.exponent, self.histogram = routing, exponent, histogram
-        form: dict[str, Any] = {"device": context.heap.device if device is None else device, "dtype": dtype}
+        kind: dict[str, Any] = {"device": context.heap.device if device is None else device, "dtype": dtype}
         shared[share] //= ranks
-        self.gate_up_proj = nn.Parameter(torch.empty(shared["experts"], 2 * shared["width"], hidden, **form))
-        self.down_proj = nn.Parameter(torch.empty(shared["experts"], hidden, shared["width"], **form))
+        count, columns, depth = shared["experts"], 2 * shared["width"], shared["width"]
+        first, second = (columns, hidden), (hidden, depth)
+        if form.transposed:
+            first, second = first[::-1], second[::-1]
+        sizes = ((count, *first), (count, *second), (count, columns), (count, hidden))
+        for name, shape in zip(form.parameters, sizes, strict=False):
+            setattr(self, name, nn.Parameter(torch.empty(shape, **kind)))
         self.reset_parameters()
 
     @classmethod
@@ -162,13 +209,14 @@ class ExpertParallel(nn.Module):
         made = cls._like(experts, context, (1, 1), options)
         ranks, rank = context.heap.world_size, context.heap.rank
         with torch.no_grad():
-            if made.share == "experts":
-                made.gate_up_proj.copy_(experts.gate_up_proj.chunk(ranks)[rank])
-                made.down_proj.copy_(experts.down_proj.chunk(ranks)[rank])
-            else:
-                for mine, whole in zip(made.gate_up_proj.chunk(2, 1), experts.gate_up_proj.chunk(2, 1), strict=True):
-                    mine.copy_(whole.chunk(ranks, 1)[rank])
-                made.down_proj.copy_(experts.down_proj.chunk(ranks, 2)[rank])
+            for name in made.form.parameters:
+                mine, whole = getattr(made, name), getattr(experts, name)
+                if made.share == "experts":
+                    mine.copy_(whole.chunk(ranks)[rank])
+                elif name == "down_proj_bias":  # the ranks' parts are summed: one adds it
+                    mine.copy_(whole if rank == 0 else torch.zeros_like(whole))
+                else:
+                    mine.copy_(_of_width(name, whole, made.form, ranks, rank))
         return made
 
     @classmethod
@@ -177,7 +225,7 @@ class ExpertParallel(nn.Module):
         ranks = context.heap.world_size
         times = (1, ranks) if options.get("share") == "width" else (ranks, 1)
         made = cls._like(shard, context, times, options, "meta")
-        for name in PARAMETERS:
+        for name in made.form.parameters:
             given = getattr(shard, name)
             setattr(made, name, nn.Parameter(given, given.requires_grad))
         return made
@@ -188,21 +236,24 @@ class ExpertParallel(nn.Module):
     ) -> Self:  # fmt: skip
         """A layer with ``times`` as many experts and as much width."""
         like, (count, hidden, width) = experts.gate_up_proj, experts.down_proj.shape
-        form: dict[str, Any] = {"device": device or like.device, "dtype": like.dtype}
-        made = cls(context, count * times[0], hidden, width * times[1], **form, **options)
-        for name in PARAMETERS:
+        if options.get("form", MIXTRAL).transposed:
+            hidden, width = width, hidden
+        kind: dict[str, Any] = {"device": device or like.device, "dtype": like.dtype}
+        made = cls(context, count * times[0], hidden, width * times[1], **kind, **options)
+        for name in made.form.parameters:
             getattr(made, name).requires_grad_(getattr(experts, name).requires_grad)
         return made
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew, as ``nn.Linear`` does."""
-        for parameter, depth in ((self.gate_up_proj, self.hidden), (self.down_proj, self.width)):
-            bound = 1 / math.sqrt(depth)
-            nn.init.uniform_(parameter, -bound, bound)
+        for name in self.form.parameters:
+            bound = 1 / math.sqrt(self.hidden if name.startswith("gate_up") else self.width)
+            nn.init.uniform_(getattr(self, name), -bound, bound)
 
     def forward(self, x: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        gate_up, down, *biases = (getattr(self, name) for name in self.form.parameters)
         return expert_parallel(
-            self.context, x, ids, gates, self.gate_up_proj, self.down_proj, share=self.share,
+            self.context, x, ids, gates, gate_up, down, biases=biases, form=self.form, share=self.share,
             tokens=self.tokens, replicated=self.replicated, routing=self.routing, exponent=self.exponent,
             histogram=self.histogram,
         )  # fmt: skip

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from autotune.errors import InputError
-from autotune.nn.experts import ExpertParallel, expert_parallel
+from autotune.kernels.primitives.gated import OAI_ALPHA, OAI_LIMIT
+from autotune.nn.experts import GPT_OSS, MIXTRAL, ExpertForm, ExpertParallel, expert_parallel
 from autotune.nn.styles import ColwiseLinear, Layouts, RowwiseLinear, become, check_mesh, takes
 from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
@@ -71,7 +72,7 @@ def share_experts(model: Any, context: Context, **options: Any) -> Any:
 
     All else stays whole, and each rank forwards its own sequences, as many tokens as the others; or, with
     ``replicated=True``, all ranks the same. ``options`` are those of ``ExpertParallel``. Raises InputError where the
-    model has no experts, or others than pairs of matrices with SwiGLU between them.
+    model has no experts, or others than pairs of matrices with SwiGLU, or gpt-oss' form of it, between them.
     """
     named = {name: module for name, module in model.named_modules() if _are_experts(module)}
     if not named:
@@ -79,11 +80,13 @@ def share_experts(model: Any, context: Context, **options: Any) -> Any:
             f"{type(model).__name__} has no experts: modules with a gate_up_proj [experts, 2 * width, hidden] and a "
             "down_proj [experts, hidden, width]"
         )
+    forms = {name: _form(experts) for name, experts in named.items()}
+    for name, form in forms.items():
+        if isinstance(form, str):
+            raise InputError(f"{name}, a {type(named[name]).__name__}: {form}")
     for name, experts in named.items():
-        if reason := _left(experts):
-            raise InputError(f"{name}, a {type(experts).__name__}: {reason}")
-    for name, experts in named.items():
-        model.set_submodule(name, ExpertParallel.from_experts(experts, context, **options).train(experts.training))
+        ours = ExpertParallel.from_experts(experts, context, form=forms[name], **options)
+        model.set_submodule(name, ours.train(experts.training))
     return model
 
 
@@ -92,21 +95,28 @@ def _are_experts(module: Any) -> bool:
     return shapes == [3, 3] and not isinstance(module, ExpertParallel)
 
 
-def _left(experts: Any) -> str:
-    """The reason why our layer does not compute what these experts do; empty where it does."""
+def _form(experts: Any) -> ExpertForm | str:
+    """What these experts compute, or the reason why our layer does not."""
     from transformers.activations import SiLUActivation
     from transformers.integrations.moe import _default_apply_gate
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
-    if getattr(experts, "has_bias", False):
-        return "the experts have biases, which our kernels do not add"
+    if isinstance(experts, GptOssExperts):
+        clamped = {name: getattr(experts, name) for name in ("alpha", "limit")}
+        if clamped != {"alpha": OAI_ALPHA.value, "limit": OAI_LIMIT.value}:
+            return f"alpha and limit are {clamped}; {OAI_ALPHA.value} and {OAI_LIMIT.value} are needed"
+        return GPT_OSS
     if not isinstance(getattr(experts, "act_fn", None), SiLUActivation | nn.SiLU):
         return f"the activation is {getattr(experts, 'act_fn', None)}; SiLU is needed"
     if getattr(type(experts), "_apply_gate", None) is not _default_apply_gate:
         return "gate and up meet in a way of their own; SiLU(gate) * up is needed"
-    for name, wanted in {"is_transposed": False, "is_concatenated": True, "has_post_expert_norm": False}.items():
-        if getattr(experts, name, wanted) != wanted:
-            return f"{name} is {not wanted}; {wanted} is needed"
-    return ""
+    if getattr(experts, "has_post_expert_norm", False):
+        return "has_post_expert_norm is True; False is needed"
+    return ExpertForm(
+        gate_up="halves" if getattr(experts, "is_concatenated", True) else "interleaved",
+        bias=getattr(experts, "has_bias", False),
+        transposed=getattr(experts, "is_transposed", False),
+    )
 
 
 def shared_out(model: Any, mesh: DeviceMesh) -> Any:
@@ -179,7 +189,8 @@ def _exchange(theirs: Any, context: Context) -> Any:
         def __init__(self, experts: Any, ep_mesh: DeviceMesh, tp_mesh: DeviceMesh) -> None:
             super().__init__(experts, ep_mesh, tp_mesh)
             check_mesh(ep_mesh, context)
-            reason = _left(experts)
+            form = _form(experts)
+            reason, self.form = (form, MIXTRAL) if isinstance(form, str) else ("", form)
             if not reason and tp_mesh.size() > 1 and not self.shares_batch:
                 reason = "some of its ranks, but not all, share a batch"
             if reason:
@@ -190,9 +201,11 @@ def _exchange(theirs: Any, context: Context) -> Any:
             ours = self.experts
             if ours is None or needs_gradient((hidden, weights, ours.gate_up_proj, ours.down_proj)):
                 return super().__call__(hidden, ids, weights)
+            gate_up, down, *biases = (getattr(ours, name) for name in self.form.parameters)
             return expert_parallel(
-                context, hidden, ids, weights, ours.gate_up_proj, ours.down_proj, replicated=self.shares_batch
-            )
+                context, hidden, ids, weights, gate_up, down, biases=biases, form=self.form,
+                replicated=self.shares_batch,
+            )  # fmt: skip
 
     return Exchange
 

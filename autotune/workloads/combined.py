@@ -53,7 +53,7 @@ class DrawnRows(DrawnVectors):
         exists = torch.arange(self._problem.capacity, device=rows.device) < plan.offsets[-1]
         token, place = plan.pairs // self._problem.top_k, plan.pairs % self._problem.top_k
         wide = torch.float16 if rows.element_size() == 1 else rows.dtype
-        values = chosen_rows(self._every, token).to(wide) * (FACTORS[number] * _factor(place))[:, None].to(wide)
+        values = chosen_rows(self._every, token).to(wide) * (FACTORS[number] * factor_of(place))[:, None].to(wide)
         rows.copy_(torch.where(exists[:, None], values, torch.nan))
         if self._scales is not None:
             tensors.scale_a.copy_(torch.where(exists[:, None], self._scales[token] * SCALE_FACTORS[number], torch.nan))
@@ -76,10 +76,10 @@ class DrawnRows(DrawnVectors):
         """
         ids, gates = self.ids(number), self.routings[number].gates[self._rank]
         place = torch.arange(self._problem.top_k, device=ids.device)
-        return torch.where(ids >= 0, gates * _factor(place), 0.0), (ids >= 0).any(1)
+        return torch.where(ids >= 0, gates * factor_of(place), 0.0), (ids >= 0).any(1)
 
 
-def _factor(place: torch.Tensor) -> torch.Tensor:
+def factor_of(place: torch.Tensor) -> torch.Tensor:
     """Factor of a row by its place among a token's ids: exact in every element type."""
     return 1.0 + place % 2
 

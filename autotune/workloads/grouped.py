@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from autotune.errors import InvalidProblem
-from autotune.workloads.gemm import kind_of_scales, operand_type
+from autotune.workloads.gemm import kind_of_scales, operand_type, result_type
 
 
 def is_transposed(name: str, a: torch.Tensor, b: torch.Tensor, sizes: tuple[str, str, str]) -> bool:
@@ -34,12 +34,20 @@ def check_experts(name: str, a: torch.Tensor, b: torch.Tensor, world_size: int, 
         )
 
 
-def grouped_operands(a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Tensor | None]) -> tuple[str, str]:
+def grouped_operands(
+    a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Tensor | None], bias: torch.Tensor | None
+) -> tuple[str, str]:
     """Our names of A's element type and of the kind of its and B's scales. Raises InvalidProblem where they do not go
-    together. ``b`` [local experts, depth, columns].
+    together, or with a ``bias`` [local experts, columns]. ``b`` [local experts, depth, columns].
     """
     dtype = operand_type(a, b, None, a.dtype)
     scale_a, scale_b = scales
+    expected = [b.shape[0], b.shape[2]], result_type(a.dtype)
+    if bias is not None and ((list(bias.shape), bias.dtype) != expected or not bias.is_contiguous()):
+        raise InvalidProblem(
+            f"bias is {list(bias.shape)}, {bias.dtype}, strides {bias.stride()}: a row for each local expert, "
+            f"{expected[0]}, contiguous, of type {expected[1]} expected"
+        )
     if scale_b is not None and (scale_b.dim() != 3 or scale_b.shape[0] != b.shape[0]):
         raise InvalidProblem(f"scale_b is {list(scale_b.shape)}: expected those of each of {b.shape[0]} experts' B")
     if scale_b is not None and not scale_b.transpose(1, 2).is_contiguous():

@@ -93,6 +93,8 @@ MUTANTS: list[Mutant] = [
     ),
     *rows_of(
         "kernels/moe/grouped_gemm.py",
+        ("no bias", "mdg bias", ("    if experts.bias is not None:", "    if False:")),
+        ("one expert's bias for all", "mgc bias", ("with_bias(acc, experts.bias + expert.to(tl.int64) * experts.columns,", "with_bias(acc, experts.bias,")),
         ("one expert's B for all", "mgc push", ("experts.b + expert.to(tl.int64) * experts.stride_be", "experts.b + 0 * expert.to(tl.int64) * experts.stride_be")),
         ("the last of K is lost", "mgc push", ("tile = tl.load(pointers, mask=(ks < experts.K)[:, None], other=0.0)", "tile = tl.load(pointers, mask=(ks < experts.K - 1)[:, None], other=0.0)")),
         ("a tile has the next expert's rows", "mgc one", ("first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)\n    m, n", "first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1) + 1\n    m, n")),

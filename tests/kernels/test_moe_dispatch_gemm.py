@@ -53,12 +53,13 @@ class TestMoeDispatchGemm(GroupedTests):
     small = [
         (2, {"tokens": 5, "hidden": 40, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn", "dtype": "fp32",
              "routing": "zipf", "exponent": 1.0}, 3),
-        (3, {"tokens": 2, "hidden": 40, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none"}, {"push", "pull"}),
+        (3, {"tokens": 2, "hidden": 40, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none", "bias": True},
+         {"custom_collective", "push", "unfused"}),
         (4, {"tokens": 1, "hidden": 40, "experts": 8, "top_k": 2, "width": 24, "dtype": "fp16",
-             "gate_up": "interleaved"}, {"push", "pull"}),
+             "gate_up": "interleaved", "epilogue": "swiglu_oai", "bias": True}, {"bsp", "push", "pull"}),
         (2, {"tokens": 9, "hidden": 48, "experts": 2, "top_k": 1, "width": 32, **FP8, "scales": "row"}, 3),
         whole(3, {"tokens": 2, "hidden": 64, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none"}, 3),
-        whole(1, {"tokens": 5, "hidden": 72, "experts": 2, "top_k": 2, "width": 40}, 3),
+        whole(1, {"tokens": 5, "hidden": 72, "experts": 2, "top_k": 2, "width": 40, "bias": True}, 3),
         whole(4, {"tokens": 1, "hidden": 64, "experts": 8, "top_k": 4, "width": 32, "dtype": "fp16",
                   "gate_up": "interleaved"}, 3),
         whole(2, {"tokens": 20, "hidden": 48, "experts": 2, "top_k": 1, "width": 32, **FP8, "scales": "row"}, 3),
@@ -71,7 +72,9 @@ class TestMoeDispatchGemm(GroupedTests):
         {"tokens": 1, "hidden": 7168, "experts": 64, "top_k": 8, "width": 2048},
         {"tokens": 128, "hidden": 7168, "experts": 64, "top_k": 8, "width": 2048, "routing": "zipf", "exponent": 1.0},
         {"tokens": 1000, "hidden": 2048, "experts": 8, "top_k": 2, "width": 1024, "dtype": "fp16", "b_order": "kn"},
-        {"tokens": 333, "hidden": 1160, "experts": 16, "top_k": 1, "width": 328, "epilogue": "none"},
+        {"tokens": 333, "hidden": 1160, "experts": 16, "top_k": 1, "width": 328, "epilogue": "none", "bias": True},
+        {"tokens": 64, "hidden": 2880, "experts": 128, "top_k": 4, "width": 2880, "gate_up": "interleaved",
+         "epilogue": "swiglu_oai", "bias": True},
         {"tokens": 1, "hidden": 7168, "experts": 32, "top_k": 8, "width": 2048, **FP8, "scales": "row"},
         {"tokens": 600, "hidden": 2048, "experts": 8, "top_k": 2, "width": 1040, **FP8, "scales": "row"},
         {"tokens": 333, "hidden": 1024, "experts": 16, "top_k": 4, "width": 584, **FP8, "scales": "block"},
@@ -79,9 +82,11 @@ class TestMoeDispatchGemm(GroupedTests):
     # fmt: on
 
     def further(self, rng: random.Random, gpu: bool) -> dict[str, Any]:
-        gated = rng.choice([{"epilogue": "none"}, {"gate_up": "halves"}, {"gate_up": "interleaved"}])
+        gated = rng.choice(
+            [{"epilogue": "none"}, {"gate_up": "halves"}, {"gate_up": "interleaved"}, {"epilogue": "swiglu_oai"}]
+        )
         widths = [64, 200, 1024] if gpu else [24, 40, 64]
-        return {"width": rng.choice(widths), "b_order": rng.choice(["kn", "nk"]), **gated}
+        return {"width": rng.choice(widths), "b_order": rng.choice(["kn", "nk"]), "bias": rng.random() < 0.3, **gated}
 
     def test_tiles_of_own_tokens_come_first_and_all_tiles_come(self) -> None:
         """More tokens than a tile has, so that some tiles are of own tokens alone, some of others', some of both."""

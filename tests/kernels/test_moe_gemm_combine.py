@@ -46,10 +46,23 @@ class TestMoeGemmCombine(GroupedTests):
     ]
     # fmt: on
     small = [
-        (2, {"tokens": 3, "hidden": 40, "experts": 4, "top_k": 2, "width": 40, "b_order": "kn", "dtype": "fp32"}, 4),
+        (
+            2,
+            {
+                "tokens": 3,
+                "hidden": 40,
+                "experts": 4,
+                "top_k": 2,
+                "width": 40,
+                "b_order": "kn",
+                "dtype": "fp32",
+                "bias": True,
+            },
+            4,
+        ),
         (
             3,
-            {"tokens": 2, "hidden": 40, "experts": 3, "top_k": 1, "width": 32, "dtype": "fp16"},
+            {"tokens": 2, "hidden": 40, "experts": 3, "top_k": 1, "width": 32, "dtype": "fp16", "bias": True},
             {"push", "pull", "one_shot"},
         ),
         (
@@ -69,6 +82,7 @@ class TestMoeGemmCombine(GroupedTests):
         {"tokens": 128, "hidden": 7168, "experts": 32, "top_k": 8, "width": 2048, "routing": "zipf", "exponent": 1.0},
         {"tokens": 1000, "hidden": 2048, "experts": 8, "top_k": 2, "width": 1024, "b_order": "kn", "dtype": "fp16"},
         {"tokens": 333, "hidden": 2888, "experts": 16, "top_k": 1, "width": 520, "dtype": "fp32"},
+        {"tokens": 64, "hidden": 2880, "experts": 128, "top_k": 4, "width": 2880, "bias": True},
         {"tokens": 1, "hidden": 7168, "experts": 32, "top_k": 8, "width": 2048, **FP8, "scales": "row"},
         {"tokens": 600, "hidden": 2064, "experts": 8, "top_k": 2, "width": 1024, **FP8, "scales": "row"},
         {"tokens": 333, "hidden": 1040, "experts": 16, "top_k": 4, "width": 512, **FP8, "scales": "block"},
@@ -76,4 +90,5 @@ class TestMoeGemmCombine(GroupedTests):
 
     def further(self, rng: random.Random, gpu: bool) -> dict[str, Any]:
         order = rng.choice(["kn", "nk"])
-        return {"width": rng.choice([32, 72, 128]), "b_order": order, "deterministic": rng.random() < 0.5}
+        flags = {name: rng.random() < 0.5 for name in ("deterministic", "bias")}
+        return {"width": rng.choice([32, 72, 128]), "b_order": order, **flags}

@@ -24,10 +24,10 @@ HERE = Path(__file__).parent
 CONFIGS: dict[str, dict[str, Any]] = json.loads((HERE / "configs.json").read_text())
 GOLDEN = HERE / "forwards.txt"
 SIZES = (
-    "m", "n", "k", "tokens", "hidden", "experts", "top_k", "width", "batch", "q_heads", "kv_heads", "kv_len",
-         "dtype", "scales", "bias",
-    "rope", "scale",
+    "m", "n", "k", "tokens", "hidden", "experts", "top_k", "width", "batch", "q_heads", "kv_heads", "kv_len", "dtype",
+    "scales", "bias", "rope", "scale", "epilogue",
 )  # fmt: skip
+UNTOLD = (None, False, "none", "swiglu")
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
@@ -36,17 +36,13 @@ def told(name: str) -> str:
     model = architecture_of(CONFIGS[name])
     plan = Plan(2, model.dtype or "bf16", quantization=model.quantization, contexts=(32768,))
     lines = [name, *(f"  left out: {part}, as it is stored" for part in left_out(model, plan))]
-    if model.mixture is not None and model.mixture.left_out:
-        lines.append(f"  left out: experts with {model.mixture.left_out}")
     try:
         found = forwards(model, plan, (16, 512))
     except InputError as error:
         return "\n".join([*lines, f"  {error}"])
     for call in (call for each in found for call in each.calls):
         fields = call.problem.as_dict()
-        sizes = " ".join(
-            f"{field}={fields[field]}" for field in SIZES if fields.get(field) not in (None, False, "none")
-        )
+        sizes = " ".join(f"{field}={fields[field]}" for field in SIZES if fields.get(field) not in UNTOLD)
         lines.append(f"  {call.count} x {call.layer}: {dashed(call.problem.workload)} {sizes}")
     return "\n".join(lines)
 

@@ -39,6 +39,31 @@ class Whole:
         return found
 
 
+class Clamped:
+    """The same of gpt-oss' experts, whose weights lie the other way round and have biases; some gates are clamped."""
+
+    def __init__(self, device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(4)
+
+        def made(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator).to(device)
+
+        self.gate_up_proj = made(EXPERTS, HIDDEN, 2 * WIDTH) * HIDDEN**-0.5 * 4
+        self.gate_up_proj_bias = made(EXPERTS, 2 * WIDTH)
+        self.down_proj, self.down_proj_bias = made(EXPERTS, WIDTH, HIDDEN) * WIDTH**-0.5, made(EXPERTS, HIDDEN)
+
+    def __call__(self, x: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        found = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        for expert in range(EXPERTS):
+            token, choice = (ids == expert).nonzero(as_tuple=True)
+            product = x[token].double() @ self.gate_up_proj[expert].double() + self.gate_up_proj_bias[expert]
+            gate, up = product[:, 0::2].clamp(max=7.0), product[:, 1::2].clamp(-7.0, 7.0)
+            of_expert = (up + 1) * gate * torch.sigmoid(1.702 * gate) @ self.down_proj[expert].double()
+            weighted = (of_expert + self.down_proj_bias[expert]) * gates[token, choice].double()[:, None]
+            found.index_add_(0, token, weighted)
+        return found
+
+
 def drawn(seed: int, tokens: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, and their experts by a router."""
     generator = torch.Generator().manual_seed(seed)
@@ -80,6 +105,11 @@ def everything(url: str) -> dict[str, Any]:
         holes[1][0], holes[1][1, 0], holes[1][2, 1] = -1, -1, EXPERTS
         for way, each in {"holes": layer, "width": narrow, "part": part}.items():
             found[way] = difference(each(*holes), whole(*holes))
+        clamped = Clamped(device)
+        for share in ("experts", "width"):
+            made = autotune.nn.ExpertParallel.from_experts(clamped, context, share=share, form=autotune.nn.GPT_OSS)
+            found[f"clamped by {share}"] = difference(made(*own), clamped(*own))
+        found["clamped names"] = sorted(made.state_dict())
         with autotune.collect() as by_tokens:
             more = autotune.nn.ExpertParallel.from_experts(whole, context, replicated=True, tokens=12)
             found["most"] = difference(more(*same), whole(*same))

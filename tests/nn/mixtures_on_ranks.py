@@ -26,10 +26,14 @@ def made(kind: str, device: torch.device, **changed: Any) -> Any:
     """A model with the same random weights on every rank."""
     import transformers
 
-    more = {"num_local_experts": 4} if kind == "Mixtral" else QWEN
+    more = QWEN if kind == "Qwen3Moe" else {"num_local_experts": 4}
     config = getattr(transformers, f"{kind}Config")(**{**SIZES, **more, **changed})
     torch.manual_seed(5)
-    return getattr(transformers, f"{kind}ForCausalLM")(config).to(device).eval()
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).to(device).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith(("gate_up_proj", "proj_bias")):  # drawn small: no gate would be clamped, no bias be seen
+            torch.nn.init.normal_(parameter)
+    return model
 
 
 def loaded(context: autotune.Context, folder: Path, tokens: torch.Tensor) -> dict[str, Any]:
@@ -69,7 +73,7 @@ def mixtures(given: tuple[str, str]) -> dict[str, Any]:
         batches = torch.randint(0, 40, (ranks, 2, 5), device=device)
         own = batches[dist.get_rank()]
         found: dict[str, Any] = {}
-        for kind in ("Mixtral", "Qwen3Moe"):
+        for kind in ("Mixtral", "Qwen3Moe", "GptOss"):
             whole, ours = made(kind, device), share(made(kind, device), context)
             found[kind] = difference(ours(own).logits, whole(own).logits)
             found[f"{kind} same names"] = whole.state_dict().keys() == ours.state_dict().keys()
@@ -82,6 +86,7 @@ def mixtures(given: tuple[str, str]) -> dict[str, Any]:
         found |= loaded(context, Path(folder), batches[0])
         found["refused"] = {
             "gelu": said(lambda: share(made("Mixtral", device, hidden_act="gelu"), context)),
+            "limit": said(lambda: share(made("GptOss", device, swiglu_limit=5.0), context)),
             "dense": said(lambda: share(torch.nn.Linear(2, 2), context)),
         }
         return found

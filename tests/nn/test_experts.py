@@ -13,7 +13,7 @@ import autotune
 
 ON_RANKS = str(Path(__file__).with_name("experts_on_ranks.py"))
 WAYS = {"eager", "batch", "compiled", "shard", "fewer", "replicated", "one token", "holes", "width", "part"}
-WAYS |= {"most", "by recorded experts", "by recorded width", "frozen"}
+WAYS |= {"most", "by recorded experts", "by recorded width", "frozen", "clamped by experts", "clamped by width"}
 FP32, BF16 = 1e-5, 3e-2
 REFUSED = {
     "tokens": "tokens=5", "experts": "experts=7", "hidden": "[3, 32, 32]", "width": "width=15", "share": "'rows'",
@@ -36,6 +36,7 @@ def test_experts_on_two_ranks_are_all_of_them(gpu: str, tmp_path: Path) -> None:
         operators = ("moe_dispatch_gemm", "moe_gemm_combine")
         assert found["asked"] == [[operator, "zipf", 1.1, 6] for operator in operators]
         assert (found["counts by experts"], found["counts by width"]) == ([6, 6], [12, 12])
+        assert found["clamped names"] == ["down_proj", "down_proj_bias", "gate_up_proj", "gate_up_proj_bias"]
         assert found["shares"] and found["names"] == ["down_proj", "gate_up_proj"]
         assert found["refused"].keys() == REFUSED.keys()
         for name, said in found["refused"].items():

@@ -31,9 +31,9 @@ def test_a_mixture_whose_experts_ranks_share_out_is_the_whole_one(gpu: str, tmp_
     pytest.importorskip("transformers", minversion="5.23")
     argument = (f"sqlite:///{tmp_path / 'none.db'}", str(tmp_path))
     for found in run_ranks(MIXTURES, "mixtures", 2, tmp_path, gpu=gpu, argument=argument):
-        for name in ("Mixtral", "Qwen3Moe", "both", "loaded", "trained"):
+        for name in ("Mixtral", "Qwen3Moe", "GptOss", "both", "loaded", "trained"):
             assert found[name] < 2e-5, found
-        assert found["Mixtral same names"] and found["Qwen3Moe same names"]
+        assert all(found[f"{kind} same names"] for kind in ("Mixtral", "Qwen3Moe", "GptOss"))
         assert found["Mixtral experts"] == [[2, 48, 32]] * 2 and found["Qwen3Moe experts"] == [[3, 32, 32]] * 2
         assert found["both kinds"] == ["ColwiseLinear", "ExpertParallel", "RowwiseLinear"]
         assert found["called"] == ["gemm_all_reduce", "moe_dispatch_gemm", "moe_gemm_combine"]

@@ -60,10 +60,11 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
     "moe_dispatch": [MIXTURE, {**MIXTURE, "dtype": "fp8", "scales": "block"}, {**SMALL_MIXTURE, "dtype": "fp32"}],
     "moe_dispatch_gemm": [
         {**MIXTURE, "width": 2048},
-        {**SMALL_MIXTURE, "width": 360, "dtype": "fp16", "b_order": "kn", "gate_up": "interleaved"},
+        {**SMALL_MIXTURE, "width": 360, "dtype": "fp16", "b_order": "kn", "gate_up": "interleaved",
+         "epilogue": "swiglu_oai", "bias": True},
     ],
     "moe_gemm_combine": [
-        {**MIXTURE, "width": 2048}, {**SMALL_MIXTURE, "width": 520, "b_order": "kn", "dtype": "fp32"},
+        {**MIXTURE, "width": 2048}, {**SMALL_MIXTURE, "width": 520, "b_order": "kn", "dtype": "fp32", "bias": True},
     ],
     "moe_combine": [MIXTURE, {**SMALL_MIXTURE, "dtype": "fp32"}],
     "flash_decode": [

@@ -255,8 +255,6 @@ def _tell_left_out(found: Architecture, plan: Plan) -> None:
     if not found.attention:
         but = " but for its decode over a cache sharded by tokens (--context)" if found.latent else ""
         tell(f"its attention (MLA) is left out{but}, since none of our operators computes it")
-    if found.mixture is not None and found.mixture.left_out:
-        tell(f"its experts are left out: none of our operators computes {found.mixture.left_out}")
     if found.window is not None and any(each > found.window.tokens for each in plan.contexts):
         tell(
             f"{found.window.layers} of its {found.layers} layers attend to the last {found.window.tokens} tokens "

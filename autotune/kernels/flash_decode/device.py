@@ -144,21 +144,23 @@ def attend(q, cache, first_row, end_row, kv_head, begin, end, scale, FORM: tl.co
         scales *= unit
     width = cache.kv_heads * (D + ROPE)
     keys = cache.k + kv_head * (D + ROPE)
+    values = keys if ROPE > 0 else cache.v + kv_head * D
     if begin < end:
         pages = cache_rows(cache.table, begin, end, PAGE, BLOCK_N)
         for start in range(begin, end, BLOCK_N):
             if not FORM.AHEAD:
                 pages = cache_rows(cache.table, start, end, PAGE, BLOCK_N)
-            place = token_rows(pages, start, end, PAGE, BLOCK_N)[:, None] * width
+            rows = token_rows(pages, start, end, PAGE, BLOCK_N)[:, None] * width
+            place = rows + columns[None, :]
             if FORM.AHEAD:
                 pages = cache_rows(cache.table, start + BLOCK_N, end, PAGE, BLOCK_N)
-            key = tl.load(keys + place + columns[None, :]).to(query.dtype)
+            key = tl.load(keys + place).to(query.dtype)
             if ROPE > 0:
                 value = key
-                key_turned = tl.load(keys + place + turned[None, :]).to(query.dtype)
+                key_turned = tl.load(keys + rows + turned[None, :]).to(query.dtype)
                 logits = tl.dot(query_turned, tl.trans(key_turned), tl.dot(query, tl.trans(key)))
             else:
-                value = tl.load(cache.v + kv_head * D + place + columns[None, :]).to(query.dtype)
+                value = tl.load(values + place).to(query.dtype)
                 logits = tl.dot(query, tl.trans(key))
             logits *= scales[:, None]
             if FORM.CAP > 0:

@@ -17,15 +17,15 @@ from collections import namedtuple
 import triton
 import triton.language as tl
 
-from autotune.kernels.primitives.gated import PLAIN, gated, loaded_columns
+from autotune.kernels.primitives.gated import PLAIN, gated, loaded_columns, with_bias
 from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import add_now, add_product, apart, together
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled_columns
 from autotune.kernels.primitives.tiles import Output, put_tile, store_tile, swizzle
 
-Experts = namedtuple("Experts", "b K columns stride_be stride_bk stride_bn scale_b", defaults=(None,))
-"""B [experts, K, columns], a tensor descriptor with TMA, and its scales: of all experts, one for each column or block,
-as B is stored.
+Experts = namedtuple("Experts", "b K columns stride_be stride_bk stride_bn scale_b bias", defaults=(None, None))
+"""B [experts, K, columns], a tensor descriptor with TMA; its scales: of all experts, one for each column or block, as B
+is stored; and biases [experts, columns], or None.
 """
 
 
@@ -187,8 +187,8 @@ def _product_in_parts(acc, a, row, scale_a, scale_b, experts, expert, column, FO
 
 @triton.jit
 def expert_product(a, row, scale_a, experts, expert, column, FORM: tl.constexpr):
-    """A tile of A @ B[expert], fp32 [BLOCK_M, BLOCK_N]: rows of A that begin at the pointers ``a`` [BLOCK_M], or with
-    A_TMA, ``a`` a descriptor, those from ``row`` on; the columns from ``column`` on, see ``tile_columns``.
+    """A tile of A @ B[expert] + bias, fp32 [BLOCK_M, BLOCK_N]: rows of A that begin at the pointers ``a`` [BLOCK_M], or
+    with A_TMA, ``a`` a descriptor, those from ``row`` on; the columns from ``column`` on, see ``tile_columns``.
 
     ``scale_a`` points to each row's first scale [BLOCK_M]. ``row`` and ``a`` may carry the zero of a wait. PARTS, with
     TMA: the upper and the lower half of the rows are multiplied in turn, see ``Tile.in_two_parts``.
@@ -215,6 +215,8 @@ def expert_product(a, row, scale_a, experts, expert, column, FORM: tl.constexpr)
     if FORM.SCALES == ROW:
         acc *= tl.load(scale_a)[:, None]
         acc = scaled_columns(acc, scale_b + expert.to(tl.int64) * experts.columns, column, experts.columns, FORM)
+    if experts.bias is not None:
+        acc = with_bias(acc, experts.bias + expert.to(tl.int64) * experts.columns, column, experts.columns, FORM)
     return acc
 
 
@@ -235,15 +237,15 @@ def store_expert_tile(acc, c, row, end, column, columns, FORM: tl.constexpr, who
 
 @triton.jit(do_not_specialize=["group_m"])
 def grouped_gemm_kernel(
-    a, gather, b, c, whole, scale_a, scale_b, offsets, N, K, stride_be, stride_bk, stride_bn, group_m,
+    a, gather, b, c, whole, scale_a, scale_b, bias, offsets, N, K, stride_be, stride_bk, stride_bn, group_m,
     EXPERTS: tl.constexpr, PER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     A_TMA: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr,
     SWAP: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr, SCALES: tl.constexpr, EPILOGUE: tl.constexpr,
 ):  # fmt: skip
-    """C [rows, N] = A [rows, K], gathered or not (None), @ B [EXPERTS, K, N] of each row's expert; with an EPILOGUE C
-    is [rows, N / 2]. ``whole``: see ``store_expert_tile``.
+    """C [rows, N] = A [rows, K], gathered or not (None), @ B [EXPERTS, K, N] + bias [EXPERTS, N] (or None) of each
+    row's expert; with an EPILOGUE C is [rows, N / 2]. ``whole``: see ``store_expert_tile``.
     """
-    experts = Experts(b, K, N, stride_be, stride_bk, stride_bn, scale_b)
+    experts = Experts(b, K, N, stride_be, stride_bk, stride_bn, scale_b, bias)
     FORM: tl.constexpr = known(
         Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE, EPILOGUE, HALVES, SWAP, PARTS,
         A_TMA,

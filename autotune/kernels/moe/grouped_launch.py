@@ -18,7 +18,7 @@ from autotune.kernels.moe.grouped_space import GroupedTile
 from autotune.kernels.moe.problem import GroupedProblem
 from autotune.kernels.primitives import gated
 
-EPILOGUES = {"none": gated.PLAIN.value, "swiglu": gated.SWIGLU.value}
+EPILOGUES = {"none": gated.PLAIN.value, "swiglu": gated.SWIGLU.value, "swiglu_oai": gated.SWIGLU_OAI.value}
 """The kernel's constants by the problem's word for what follows a grouped GEMM."""
 
 
@@ -41,6 +41,8 @@ class GroupedOperands:
     """fp32 [L, 1, N], or [L, K / 128, N / 128], stored as B is."""
     scales: str = "none"
     """The kind: ``row``, ``block`` or ``none``."""
+    bias: torch.Tensor | None = None
+    """[L, N], of C's type, or of that before the epilogue."""
 
     @property
     def transposed(self) -> bool:
@@ -96,6 +98,7 @@ def grouped_arguments(
     return {
         "a": tile.a_operand(operands.a, in_two_parts=parts) if a_tma else operands.a, "gather": operands.gather,
         "b": expert_b(tile, operands, halves=halves), "scale_a": operands.scale_a, "scale_b": operands.scale_b,
+        "bias": operands.bias,
         "offsets": operands.offsets, "N": columns, "K": depth,
         **{f"stride_b{name}": operands.b.stride(place) for place, name in enumerate("ekn")},
         "group_m": tile.group_m, "EXPERTS": experts, "PER": operands.per,
@@ -110,8 +113,8 @@ def grouped_gemm(
     tile: GroupedTile, operands: GroupedOperands, c: torch.Tensor, dtype: str, units: int, *,
     epilogue: str = "none", halves: bool = False, fast_accum: bool = False,
 ) -> Launch:  # fmt: skip
-    """C [rows, N] = each row of A times its expert's B; with swiglu C is [rows, N / 2], B's columns are gate and up:
-    ``halves``, or in turns. Rows of C beyond the last expert's are left alone.
+    """C [rows, N] = each row of A times its expert's B, + bias; with an epilogue C is [rows, N / 2], B's columns are
+    gate and up: ``halves``, or in turns. Rows of C beyond the last expert's are left alone.
     """
     experts, _, columns = operands.b.shape
     arguments = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 from autotune.dtypes import FP8, SCALE_BLOCK
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
-from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_gemm
+from autotune.kernels.moe.grouped_launch import EPILOGUES, GroupedOperands, grouped_gemm
 from autotune.kernels.moe.grouped_space import GroupedTile
+from autotune.kernels.primitives.activate import activate_kernel
 from autotune.machine import machine
 
 GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
@@ -26,6 +28,9 @@ OF_BLOCKS = GroupedTile(
 
 FEW_ROWS = 256
 """Rows of an expert, were all to have as many, up to which a tile has 64; with more, in two parts, 128."""
+
+FOLLOWING = 1024
+"""Elements of C that a program of what follows the library's GEMM computes."""
 
 NAMES = {OPERAND_DTYPES[name]: name for name in FP8}
 
@@ -55,6 +60,22 @@ def grouped_product(
         product: torch.Tensor = GROUPED(rows, b, offs=offsets[1:])
         return product
     return _one_by_one(rows, b, offsets)
+
+
+def follow(
+    product: torch.Tensor, c: torch.Tensor, offsets: torch.Tensor, bias: torch.Tensor | None = None,
+    epilogue: str = "none", *, halves: bool = False,
+) -> None:  # fmt: skip
+    """C [rows, ..], which may be the product itself, from a grouped product: each row plus its expert's bias
+    [L, columns], then the epilogue.
+    """
+    rows, columns = c.shape
+    if rows:
+        block = min(FOLLOWING, 1 << (columns - 1).bit_length())
+        blocks = math.ceil(columns / block)
+        activate_kernel[(rows * blocks,)](
+            product, c, None, columns, blocks, EPILOGUES[epilogue], halves, block, offsets, bias, len(offsets) - 1
+        )
 
 
 def _scaled_product(rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, scaling: Scaling) -> torch.Tensor:

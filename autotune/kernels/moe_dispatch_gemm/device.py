@@ -61,9 +61,9 @@ def multiply_arrived(
 
 @triton.jit(do_not_specialize=["T", "rank", "spin_limit", "group_m"])
 def dispatch_gemm_kernel(
-    x, ids, gates, b, c, scale_x, scale_b, offsets, pairs, row_gates, own_rows, routed, routings, inbox, scale_inbox,
-    arrivals, planned, done, T, H, K, N, local, capacity, routing_parts, comm_programs, stride_be, stride_bk,
-    stride_bn, group_m, rank, heap_bases, epoch_counter, status, spin_limit,
+    x, ids, gates, b, c, scale_x, scale_b, bias, offsets, pairs, row_gates, own_rows, routed, routings, inbox,
+    scale_inbox, arrivals, planned, done, T, H, K, N, local, capacity, routing_parts, comm_programs, stride_be,
+    stride_bk, stride_bn, group_m, rank, heap_bases, epoch_counter, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, LL: tl.constexpr, ROUTING_LL: tl.constexpr, STEP: tl.constexpr,
     TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr, OWN_FIRST: tl.constexpr,
     EXPERTS: tl.constexpr, PER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -71,7 +71,7 @@ def dispatch_gemm_kernel(
     SCALES: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr, EPILOGUE: tl.constexpr,
 ):  # fmt: skip
     """C [capacity, N], or half as many columns: tokens x [T, H] of all ranks by this rank's experts, each row times its
-    expert's B [EXPERTS, H, N], with their plan. Of fp8 both have scales.
+    expert's B [EXPERTS, H, N], + bias [EXPERTS, N] (or None), with their plan. Of fp8 both have scales.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     tokens = Tokens(x, ids, gates, T, H, K, local, scale_x, grouped.scales_per_row(H, SCALES))
@@ -79,7 +79,7 @@ def dispatch_gemm_kernel(
     box = Inbox(inbox, arrivals, done, scale_inbox)
     plan = Plan(offsets, pairs, row_gates, own_rows, local, capacity)
     MOVES: tl.constexpr = known(Moves, WORLD, STEP, ROUTING_LL, LL, PULL, TOKENS, COLUMNS, SPLIT, CHOICES)
-    experts = grouped.Experts(b, H, N, stride_be, stride_bk, stride_bn, scale_b)
+    experts = grouped.Experts(b, H, N, stride_be, stride_bk, stride_bn, scale_b, bias)
     FORM: tl.constexpr = known(
         Gemm, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, SCALES, PROMOTE, EPILOGUE, HALVES, SWAP, PARTS
     )

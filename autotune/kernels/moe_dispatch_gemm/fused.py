@@ -13,7 +13,7 @@ from autotune.kernels.moe_dispatch.exchange import PulledTokens, Scratch, Travel
 from autotune.kernels.moe_dispatch_gemm.device import dispatch_gemm_kernel
 from autotune.kernels.moe_dispatch_gemm.modes import DispatchGemmTask, Fused, Pull, Push
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
-from autotune.kernels.moe_dispatch_gemm.tensors import Tensors
+from autotune.kernels.moe_dispatch_gemm.tensors import OF_GEMM, Tensors
 
 UNUSED = ("a", "gather", "scale_a", "K", "A_TMA")
 """Arguments of a grouped GEMM that this one does not have: its A is the inbox, by the plan."""
@@ -33,7 +33,7 @@ class _FusedWay(Way[MoeDispatchGemm, F, Tensors, Scratch]):
         problem, mode, tensors = call.problem, call.knobs, call.tensors
         operands = GroupedOperands(
             call.scratch.inbox, tensors.b, tensors.offsets, problem.capacity, tensors.pairs, problem.top_k,
-            tensors.scale_x, tensors.scale_b, problem.scales,
+            tensors.scale_x, tensors.scale_b, problem.scales, tensors.bias,
         )  # fmt: skip
         gemm = grouped_arguments(
             mode, operands, problem.dtype, epilogue=problem.epilogue, halves=problem.halves,
@@ -41,7 +41,7 @@ class _FusedWay(Way[MoeDispatchGemm, F, Tensors, Scratch]):
         )  # fmt: skip
         first, exchange = exchange_arguments(call, mode, self.travel(mode), mode.num_warps)
         arguments = {name: value for name, value in gemm.items() if name not in UNUSED} | exchange
-        arguments |= {name: value for name, value in vars(tensors).items() if name not in ("b", "scale_b")}
+        arguments |= {name: value for name, value in vars(tensors).items() if name not in OF_GEMM}
         arguments["OWN_FIRST"] = mode.tile_order == "own_first"
         tiles = mode.grouped_programs(
             problem.capacity, problem.local_experts, problem.columns, call.machine.compute_units

@@ -20,7 +20,7 @@ from autotune.kernels.moe_dispatch.own import dispatch_launch
 from autotune.kernels.moe_dispatch_gemm.library import multiply
 from autotune.kernels.moe_dispatch_gemm.modes import CustomCollective, DispatchGemmTask, LaidOut, Unfused
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
-from autotune.kernels.moe_dispatch_gemm.tensors import Tensors, scaling_of
+from autotune.kernels.moe_dispatch_gemm.tensors import OF_GEMM, Tensors, scaling_of
 
 L = TypeVar("L", bound=LaidOut)
 
@@ -54,7 +54,7 @@ class _LaidOutWay(Way[MoeDispatchGemm, L, Tensors, LaidOutRows]):
         self, call: Call[MoeDispatchGemm, L, Tensors, LaidOutRows], product: torch.Tensor | None = None
     ) -> Launch:  # fmt: skip
         mode, scratch = call.knobs, call.scratch
-        given = {name: value for name, value in vars(call.tensors).items() if name not in ("b", "c", "scale_b")}
+        given = {name: value for name, value in vars(call.tensors).items() if name not in (*OF_GEMM, "c")}
         laid_out = {**given, "rows": scratch.rows, "scale_rows": scratch.scale_rows}
         return dispatch_launch(call, mode, _travel(mode), laid_out, mode.layout_rows, mode.layout_warps, product)
 
@@ -69,7 +69,7 @@ class UnfusedWay(_LaidOutWay[Unfused]):
         problem, tensors, scratch = call.problem, call.tensors, call.scratch
         operands = GroupedOperands(
             scratch.rows, tensors.b, tensors.offsets, problem.capacity, scale_a=scratch.scale_rows,
-            scale_b=tensors.scale_b, scales=problem.scales,
+            scale_b=tensors.scale_b, scales=problem.scales, bias=tensors.bias,
         )  # fmt: skip
         gemm = grouped_gemm(
             call.knobs, operands, tensors.c, problem.dtype, call.machine.compute_units, epilogue=problem.epilogue,
@@ -94,7 +94,7 @@ class CustomCollectiveWay(_LaidOutWay[CustomCollective]):
 
         def run() -> None:
             dispatch.run()
-            multiply(problem, scratch.rows, tensors.b, tensors.offsets, tensors.c, scaling)
+            multiply(problem, scratch.rows, tensors, tensors.offsets, tensors.c, scaling)
             seal.run()
 
         return run

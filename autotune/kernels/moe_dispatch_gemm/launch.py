@@ -41,6 +41,7 @@ class MoeDispatchGemmKernels(ModeKernels[MoeDispatchGemm, Tensors]):
             row_gates=own((problem.capacity,), torch.float32),
             scale_x=scale_x,
             scale_b=scale_b,
+            bias=own((local, columns), TORCH_DTYPES[problem.result_dtype]) if problem.bias else None,
         )
 
     def scratch_bytes(self, problem: MoeDispatchGemm) -> int:

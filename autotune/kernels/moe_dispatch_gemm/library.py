@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from autotune.kernels.gemm.library import OF_A_LIBRARY
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.tensors import Run
 from autotune.kernels.launching.way import LibraryWay
-from autotune.kernels.moe.grouped_launch import EPILOGUES
-from autotune.kernels.moe.library import Scaling, grouped_product
+from autotune.kernels.moe.library import Scaling, follow, grouped_product
 from autotune.kernels.moe_dispatch import library
 from autotune.kernels.moe_dispatch_gemm.modes import Library
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.kernels.moe_dispatch_gemm.tensors import Tensors, scaling_of
-from autotune.kernels.primitives.activate import activate_kernel
-
-ACTIVATED = 1024
-"""Elements of C that a program of the activation behind the library's GEMM computes."""
 
 
 class BulkSynchronous(LibraryWay[MoeDispatchGemm, Library, Tensors]):
@@ -29,7 +22,7 @@ class BulkSynchronous(LibraryWay[MoeDispatchGemm, Library, Tensors]):
         def run() -> None:
             rows, of_rows, plan = library.dispatched(call, tensors.scale_x)
             scaling = scaling_of(problem, tensors, of_rows)
-            multiply(problem, rows, tensors.b, plan.offsets, tensors.c[: rows.shape[0]], scaling)
+            multiply(problem, rows, tensors, plan.offsets, tensors.c[: rows.shape[0]], scaling)
 
         return run
 
@@ -38,16 +31,12 @@ class BulkSynchronous(LibraryWay[MoeDispatchGemm, Library, Tensors]):
 
 
 def multiply(
-    problem: MoeDispatchGemm, rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, c: torch.Tensor,
+    problem: MoeDispatchGemm, rows: torch.Tensor, tensors: Tensors, offsets: torch.Tensor, c: torch.Tensor,
     scaling: Scaling | None,
 ) -> None:  # fmt: skip
-    """C [rows, width] by the library's grouped GEMM of these rows, and the activation behind it: of rows that exist."""
-    product = grouped_product(rows, b, offsets, scaling)
-    if not problem.gated:
+    """C [rows, width] by the library's grouped GEMM of these rows, and what follows it: of rows that exist."""
+    product = grouped_product(rows, tensors.b, offsets, scaling)
+    if not problem.gated and tensors.bias is None:
         c.copy_(product)
-    elif len(rows):
-        block = min(ACTIVATED, 1 << (problem.width - 1).bit_length())
-        blocks = math.ceil(problem.width / block)
-        activate_kernel[(len(rows) * blocks,)](
-            product, c, None, problem.width, blocks, EPILOGUES[problem.epilogue], problem.halves, block, offsets[-1:]
-        )
+    else:
+        follow(product, c, offsets, tensors.bias, problem.epilogue, halves=problem.halves)

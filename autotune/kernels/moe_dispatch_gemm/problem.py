@@ -8,9 +8,9 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.problem import GATE_UP, GatedColumns
 from autotune.kernels.moe.problem import GroupedProblem
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
-from autotune.problem import choice, size
+from autotune.problem import choice, flag, size
 
-EPILOGUES = ("none", "swiglu")
+EPILOGUES = ("none", "swiglu", "swiglu_oai")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,18 +19,22 @@ class MoeDispatchGemm(GatedColumns, GroupedProblem, DispatchedProblem):
     B [hidden, columns], and the plan that says which row is whose (docs/kernels/moe.md).
 
     With the epilogue ``swiglu`` B holds gate and up, 2 * width columns, and C is SiLU(gate) * up, in fp32 until it is
-    rounded.
+    rounded. ``swiglu_oai`` is that of gpt-oss' experts: min(gate, 7) * sigmoid(1.702 * min(gate, 7)) * (up + 1), with
+    up between -7 and 7. With ``bias`` each expert adds a row [columns] to its products before that.
     """
 
     workload = "moe_dispatch_gemm"
     computes = "tokens to their experts, then the experts' GEMMs"
 
-    width: int = size("columns of C; B has twice as many, gate and up, with swiglu")
+    width: int = size("columns of C; B has twice as many, gate and up, with an epilogue")
     b_order: str = choice("storage of each expert's B: row by row (kn), or transposed (nk)", ("kn", "nk"), "nk")
-    epilogue: str = choice("activation after the GEMM: SiLU of the gate, times up; or none", EPILOGUES, "swiglu")
+    epilogue: str = choice(
+        "activation after the GEMM: SiLU of the gate, times up; that of gpt-oss; or none", EPILOGUES, "swiglu"
+    )
     gate_up: str = choice(
         "gate and up in B: halves is [gate, up]; interleaved is gate, up, gate, up, …", GATE_UP, "halves"
     )
+    bias: bool = flag("each expert adds a bias to its products, before the activation")
 
     def check(self) -> None:
         """Raise InvalidProblem also if the columns do not fit the library's GEMM."""

@@ -9,6 +9,9 @@ import torch
 from autotune.kernels.moe.library import Scaling
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 
+OF_GEMM = ("b", "scale_b", "bias")
+"""Tensors that a dispatch alone does not take."""
+
 
 @dataclass(frozen=True)
 class Tensors:
@@ -34,6 +37,8 @@ class Tensors:
     """fp32 [tokens, 1] or [tokens, hidden / 128]: x is fp8 then, as B is."""
     scale_b: torch.Tensor | None = None
     """fp32 [local experts, 1, columns] or [local experts, hidden / 128, columns / 128], stored as B is."""
+    bias: torch.Tensor | None = None
+    """[local experts, columns], of the result's type."""
 
 
 def scaling_of(problem: MoeDispatchGemm, tensors: Tensors, of_rows: torch.Tensor | None) -> Scaling | None:

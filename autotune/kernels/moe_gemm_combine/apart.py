@@ -14,11 +14,10 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import Way
 from autotune.kernels.moe.grouped_launch import grouped_gemm
-from autotune.kernels.moe.library import grouped_product
 from autotune.kernels.moe_combine.own import ROUNDINGS, Scratch, combine_launch, scratch_of
 from autotune.kernels.moe_gemm_combine.modes import Apart, CustomCollective, GemmCombineTask, Unfused
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
-from autotune.kernels.moe_gemm_combine.tensors import OF_GEMM, Tensors, operands_of, scaling_of
+from autotune.kernels.moe_gemm_combine.tensors import OF_GEMM, Tensors, library_product, operands_of
 
 A = TypeVar("A", bound=Apart)
 
@@ -73,10 +72,10 @@ class CustomCollectiveWay(_ApartWay[CustomCollective]):
         return [self.combine(call)]
 
     def run(self, call: Call[MoeGemmCombine, CustomCollective, Tensors, Products], launches: list[Launch]) -> Run:
-        tensors, scaling, (launch,) = call.tensors, scaling_of(call.problem, call.tensors), launches
+        (launch,) = launches
 
         def run() -> None:
-            rows = grouped_product(tensors.a, tensors.b, tensors.offsets, scaling)
+            rows = library_product(call.problem, call.tensors)
             replace(launch, arguments={**launch.arguments, "rows": rows}).run()
 
         return run

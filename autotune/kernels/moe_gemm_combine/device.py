@@ -76,21 +76,21 @@ def multiply_groups(
 
 @triton.jit(do_not_specialize=["T", "group_m", "placing", "gemm_programs", "sending", "rank", "spin_limit"])
 def gemm_combine_kernel(
-    a, b, scale_a, scale_b, y, offsets, pairs, row_gates, ids, out, places, placed, inbox, tickets, ready, arrivals,
-    done, T, H, K, local, depth, stride_be, stride_bk, stride_bn, group_m, placing, gemm_programs, sending, rank,
-    heap_bases, epoch_counter, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr,
+    a, b, scale_a, scale_b, bias, y, offsets, pairs, row_gates, ids, out, places, placed, inbox, tickets, ready,
+    arrivals, done, T, H, K, local, depth, stride_be, stride_bk, stride_bn, group_m, placing, gemm_programs, sending,
+    rank, heap_bases, epoch_counter, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr,
     LL: tl.constexpr, ROTATE: tl.constexpr, GROUPS: tl.constexpr, STEP: tl.constexpr, TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
     EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Out [T, H] = sums by token of the rows of A [capacity, depth] @ B [EXPERTS, depth, H] of all ranks times their
-    gates.
+    """Out [T, H] = sums by token of the rows of A [capacity, depth] @ B [EXPERTS, depth, H] + bias [EXPERTS, H] (or
+    None) of all ranks times their gates.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     rows = Rows(y, offsets, pairs, row_gates, places)
     sums = Sums(out, ids, T, H, K, local)
-    experts = grouped.Experts(b, depth, H, stride_be, stride_bk, stride_bn, scale_b)
+    experts = grouped.Experts(b, depth, H, stride_be, stride_bk, stride_bn, scale_b, bias)
     said = Said(tickets, ready, arrivals)
     MOVES: tl.constexpr = known(Moves, TYPE, WORLD, MODE == PULL, LL, ROTATE, TOKENS, COLUMNS, SPLIT, CHOICES)
     FORM: tl.constexpr = known(

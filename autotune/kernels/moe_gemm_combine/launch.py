@@ -42,6 +42,7 @@ class MoeGemmCombineKernels(ModeKernels[MoeGemmCombine, Tensors]):
             out=own((problem.tokens, columns), TORCH_DTYPES[problem.result_dtype]),
             scale_a=scale_a,
             scale_b=scale_b,
+            bias=own((local, columns), TORCH_DTYPES[problem.result_dtype]) if problem.bias else None,
         )
 
     def scratch_bytes(self, problem: MoeGemmCombine) -> int:

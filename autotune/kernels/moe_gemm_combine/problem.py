@@ -8,7 +8,7 @@ from typing import ClassVar
 from autotune.errors import InvalidProblem
 from autotune.kernels.moe.problem import WHOLE, GroupedProblem
 from autotune.kernels.moe_combine.problem import CombinedProblem
-from autotune.problem import choice, size
+from autotune.problem import choice, flag, size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,8 @@ class MoeGemmCombine(GroupedProblem, CombinedProblem):
     """out [tokens, hidden] = for each token of this rank the sum over its experts of gate * (row of A @ expert's B).
 
     A [capacity, width] lies on the experts' ranks, by expert, as the plan of a dispatch says (docs/kernels/moe.md), and
-    so does each rank's B [local experts, width, hidden]. ``deterministic``: the same inputs give the same bits in every
+    so does each rank's B [local experts, width, hidden]; with ``bias`` each product is row of A @ expert's B + its bias
+    [hidden]. ``deterministic``: the same inputs give the same bits in every
     call.
     """
 
@@ -25,6 +26,7 @@ class MoeGemmCombine(GroupedProblem, CombinedProblem):
 
     width: int = size("columns of A, rows of each expert's B")
     b_order: str = choice("storage of each expert's B: row by row (kn), or transposed (nk)", ("kn", "nk"), "nk")
+    bias: bool = flag("each expert adds a bias to its products, before they are summed")
 
     gated: ClassVar[bool] = False
     halves: ClassVar[bool] = False

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from autotune.kernels.moe.grouped_launch import GroupedOperands
-from autotune.kernels.moe.library import Scaling
+from autotune.kernels.moe.library import Scaling, follow, grouped_product
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
 
-OF_GEMM = ("a", "b", "scale_a", "scale_b")
+OF_GEMM = ("a", "b", "scale_a", "scale_b", "bias")
 """Tensors that a combine alone does not take."""
 
 
@@ -36,13 +36,23 @@ class Tensors:
     """fp32 [capacity, 1] or [capacity, width / 128]: A is fp8 then, as B is."""
     scale_b: torch.Tensor | None = None
     """fp32 [local experts, 1, hidden] or [local experts, width / 128, hidden / 128], stored as B is."""
+    bias: torch.Tensor | None = None
+    """[local experts, hidden], of the result's type."""
 
 
 def operands_of(problem: MoeGemmCombine, tensors: Tensors) -> GroupedOperands:
     return GroupedOperands(
         tensors.a, tensors.b, tensors.offsets, problem.capacity, scale_a=tensors.scale_a, scale_b=tensors.scale_b,
-        scales=problem.scales,
+        scales=problem.scales, bias=tensors.bias,
     )  # fmt: skip
+
+
+def library_product(problem: MoeGemmCombine, tensors: Tensors) -> torch.Tensor:
+    """Products [capacity, hidden] by the library's grouped GEMM, with biases where there are some."""
+    rows = grouped_product(tensors.a, tensors.b, tensors.offsets, scaling_of(problem, tensors))
+    if tensors.bias is not None:
+        follow(rows, rows, tensors.offsets, tensors.bias)
+    return rows
 
 
 def scaling_of(problem: MoeGemmCombine, tensors: Tensors) -> Scaling | None:

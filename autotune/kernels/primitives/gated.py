@@ -15,6 +15,11 @@ PLAIN = tl.constexpr(0)
 SWIGLU = tl.constexpr(1)
 GEGLU = tl.constexpr(2)
 GEGLU_TANH = tl.constexpr(3)
+SWIGLU_OAI = tl.constexpr(4)
+
+OAI_LIMIT = tl.constexpr(7.0)
+OAI_ALPHA = tl.constexpr(1.702)
+"""Of gpt-oss' experts: where gate and up are clamped, and the factor in the gate's sigmoid."""
 
 
 @triton.jit
@@ -53,16 +58,27 @@ def side_by_side(left, right):
 
 
 @triton.jit
-def activated(gate, EPILOGUE: tl.constexpr):
-    """The activation of the gate, in fp32."""
+def activated(gate, up, EPILOGUE: tl.constexpr):
+    """activation(gate) * up, in fp32."""
     if EPILOGUE == SWIGLU:
-        value = gate * tl.sigmoid(gate)
+        value = gate * tl.sigmoid(gate) * up
     elif EPILOGUE == GEGLU:
-        value = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
-    else:
+        value = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476)) * up
+    elif EPILOGUE == GEGLU_TANH:
         # (1 + tanh(z)) / 2 is the sigmoid of 2 z.
-        value = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+        value = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up
+    else:
+        gate = tl.minimum(gate, OAI_LIMIT, propagate_nan=tl.PropagateNan.ALL)
+        up = tl.clamp(up, -OAI_LIMIT, OAI_LIMIT, propagate_nan=tl.PropagateNan.ALL)
+        value = gate * tl.sigmoid(gate * OAI_ALPHA) * (up + 1.0)
     return value
+
+
+@triton.jit
+def with_bias(acc, bias, column, columns, FORM: tl.constexpr):
+    """A tile's sums plus the bias of B's columns."""
+    places = tl.minimum(tile_columns(column, columns, FORM.BLOCK_N, FORM.HALVES), columns - 1)
+    return acc + tl.load(bias + places).to(tl.float32)[None, :]
 
 
 @triton.jit
@@ -72,4 +88,4 @@ def gated(acc, FORM: tl.constexpr):
         gate, up = left_and_right(acc)
     else:
         gate, up = tl.split(tl.reshape(acc, (acc.shape[0], acc.shape[1] // 2, 2)))
-    return activated(gate, FORM.EPILOGUE) * up
+    return activated(gate, up, FORM.EPILOGUE)

@@ -106,8 +106,8 @@ def moe_dispatch(
 def moe_dispatch_gemm(
     context: Context, x: Tensor, ids: Tensor, gates: Tensor, b: Tensor,
     *, experts: int, tokens: int | None = None, epilogue: str = "swiglu", gate_up: str = "halves",
-    routing: str = "uniform", exponent: float = 0.0, histogram: str = "", scale_x: Tensor | None = None,
-    scale_b: Tensor | None = None, fast_accum: bool = False,
+    bias: Tensor | None = None, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
+    scale_x: Tensor | None = None, scale_b: Tensor | None = None, fast_accum: bool = False,
     out: tuple[Tensor, Tensor, Tensor, Tensor] | None = None, config: Config | None = None,
 ) -> Dispatched:  # fmt: skip
     """``moe_dispatch``, and each row times its expert's B, by the tuned config, on the current stream. Collective.
@@ -115,8 +115,9 @@ def moe_dispatch_gemm(
     ``x``, ``ids``, ``gates``, ``experts``, ``tokens``, ``routing``, ``exponent`` and ``histogram`` are as there. ``b``
     [local experts, hidden, columns] holds the B of this rank's experts, of the type of ``x``; contiguous, or each the
     transpose of a contiguous matrix. With the epilogue ``swiglu`` its columns are gate and up, ``gate_up`` says how
-    they lie, and rows are [capacity, columns / 2], SiLU(gate) * up; with ``none`` they are the product, [capacity,
-    columns].
+    they lie, and rows are [capacity, columns / 2], SiLU(gate) * up; ``swiglu_oai`` is gpt-oss' clamped form of that
+    (``MoeDispatchGemm``); with ``none`` they are the product, [capacity, columns]. ``bias`` [local experts, columns],
+    of the type of what is returned, is added to the product.
 
     Of fp8 both have fp32 scales, which travel with their tokens, and rows are bf16: ``scale_x`` [tokens, 1] and
     ``scale_b`` [local experts, 1, columns]; or, by blocks, [tokens, hidden / 128] and [local experts, hidden / 128,
@@ -128,11 +129,11 @@ def moe_dispatch_gemm(
             x, ids, gates, scale_x = as_the_most(tokens, x, ids, gates, scale_x)
         options, operands = (
             (experts, epilogue, gate_up, routing, exponent, fast_accum, histogram),
-            (x, ids, gates, b, scale_x, scale_b),
+            (x, ids, gates, b, scale_x, scale_b, bias),
         )
         return Dispatched(*_MOE_DISPATCH_GEMM.all_of(context, operands, options, out, config))
     except Exception as error:  # whatever it is: the other ranks wait
-        _MOE_DISPATCH_GEMM.refuse(context, (x, ids, gates, b, scale_x, scale_b), out, config, error)
+        _MOE_DISPATCH_GEMM.refuse(context, (x, ids, gates, b, scale_x, scale_b, bias), out, config, error)
         raise
 
 
@@ -165,28 +166,29 @@ def moe_combine(
 
 def moe_gemm_combine(
     context: Context, a: Tensor, b: Tensor, offsets: Tensor, pairs: Tensor,
-    gates: Tensor, ids: Tensor, *, tokens: int | None = None, routing: str = "uniform",
+    gates: Tensor, ids: Tensor, *, tokens: int | None = None, bias: Tensor | None = None, routing: str = "uniform",
     exponent: float = 0.0, histogram: str = "", deterministic: bool = False, scale_a: Tensor | None = None,
     scale_b: Tensor | None = None, fast_accum: bool = False, out: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:  # fmt: skip
-    """Each token's sum of gate * (row of A @ its expert's B), at the token's rank, by the tuned config, on the current
-    stream.
+    """Each token's sum of gate * (row of A @ its expert's B + bias), at the token's rank, by the tuned config, on the
+    current stream.
 
     Collective. ``a`` [capacity, width], contiguous, and ``b`` [local experts, width, hidden], contiguous or each the
     transpose of a contiguous matrix, are bf16, fp16 or fp32; or fp8 with ``scale_a`` and ``scale_b``, of the forms that
     ``moe_dispatch_gemm`` has, and then the result is bf16. A's rows lie by expert, by the plan ``offsets``,
-    ``pairs``, ``gates``. That, ``ids``, ``tokens``, ``deterministic``, ``routing``, ``exponent``, ``histogram`` and
-    what is returned are as in ``moe_combine``.
+    ``pairs``, ``gates``; ``bias`` [local experts, hidden] is of the result's type. The plan, ``ids``, ``tokens``,
+    ``deterministic``, ``routing``, ``exponent``, ``histogram`` and what is returned are as in ``moe_combine``.
     """
+    operands = a, b, offsets, pairs, gates, ids, scale_a, scale_b, bias
     try:
         more = 0
         if tokens is not None or getattr(ids, "dtype", None) is not torch.int32:
             ids, more = ids_of_the_most(ids, tokens)
-        operands = a, b, offsets, pairs, gates, ids, scale_a, scale_b
+            operands = (*operands[:5], ids, *operands[6:])
         options = routing, exponent, deterministic, fast_accum, histogram
         sums = _MOE_GEMM_COMBINE(context, operands, options, None if more else out, config)
         return own_rows(sums, more, out) if more else sums
     except Exception as error:  # whatever it is: the other ranks wait
-        _MOE_GEMM_COMBINE.refuse(context, (a, b, offsets, pairs, gates, ids, scale_a, scale_b), out, config, error)
+        _MOE_GEMM_COMBINE.refuse(context, operands, out, config, error)
         raise

@@ -26,6 +26,9 @@ from autotune.workloads.launched import Operands
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Error, Tolerance
 
+CLAMPED = 4.0
+"""The size of gate and up of gpt-oss' experts, so that some are beyond 7 and are clamped."""
+
 
 class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Scratch]):
     """The tensors of one rank, and the config prepared last."""
@@ -38,14 +41,18 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Scr
         if scale_b is not None:
             scale_b.copy_(drawn_scales(tuple(scale_b.shape), self._heap.device, seed * 1000 + 800 + self._heap.rank))
         if self._problem.gated:
-            (b if scale_b is None else scale_b).mul_(self._problem.hidden**-0.5)
+            width = CLAMPED if self._problem.epilogue == "swiglu_oai" else 1.0
+            (b if scale_b is None else scale_b).mul_(width * self._problem.hidden**-0.5)
+        if self._tensors.bias is not None:
+            bias = self._tensors.bias
+            bias.copy_(drawn(tuple(bias.shape), bias.dtype, self._heap.device, seed * 1000 + 900 + self._heap.rank))
 
     def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:
         """Against the products in fp32, or fp64 for fp32."""
         tokens = self.drawn.numbers(number, places)
         bounds = plan.offsets.tolist()
         parts = [
-            tokens[begin:end].to(self.wide) @ self._expert(expert).to(self.wide)
+            tokens[begin:end].to(self.wide) @ self._expert(expert).to(self.wide) + self._bias(expert)
             for expert, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False))
         ]
         return distance(rows[0], self._after(torch.cat(parts)))
@@ -55,11 +62,18 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Scr
         b, scale_b = self._tensors.b, self._tensors.scale_b
         return b[expert] if scale_b is None else dequantised(b[expert], scale_b[expert])
 
+    def _bias(self, expert: int) -> torch.Tensor | float:
+        bias = self._tensors.bias
+        return 0.0 if bias is None else bias[expert].to(self.wide)
+
     def _after(self, product: torch.Tensor) -> torch.Tensor:
         problem = self._problem
         if not problem.gated:
             return product
         gate, up = product.chunk(2, dim=1) if problem.halves else (product[:, 0::2], product[:, 1::2])
+        if problem.epilogue == "swiglu_oai":
+            gate = gate.clamp(max=7.0)
+            return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-7.0, 7.0) + 1)
         return torch.nn.functional.silu(gate) * up
 
     def parts(self) -> dict[str, Run]:
@@ -72,7 +86,7 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Scr
         scaling = scaling_of(problem, tensors, of_rows)
         return {
             "all_to_all": self.exchange(),
-            "gemm": lambda: multiply(problem, rows, tensors.b, plan.offsets, c, scaling),
+            "gemm": lambda: multiply(problem, rows, tensors, plan.offsets, c, scaling),
         }
 
 
@@ -91,16 +105,17 @@ class MoeDispatchGemmWorkload(ModedWorkload, DispatchedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatchGemm:
         """X is a contiguous matrix, ids and gates have a row for each of its rows, and B is this rank's experts'."""
-        x, ids, gates, b, *scales = operands
+        x, ids, gates, b, *scales, bias = operands
         assert x is not None and ids is not None and gates is not None and b is not None
         given = dict(zip(self.options, options, strict=True))
         check_routing(x, ids, gates)
         transposed = is_transposed("x", x, b, ("tokens", "hidden", "columns"))
         check_experts("x", x, b, world_size, given["experts"])
-        dtype, kind = grouped_operands(x, b, scales)
+        dtype, kind = grouped_operands(x, b, scales, bias)
         return MoeDispatchGemm(
             tokens=x.shape[0], hidden=x.shape[1], top_k=ids.shape[1], width=self.out_columns(operands, options),
-            b_order="nk" if transposed else "kn", **given, dtype=dtype, scales=kind, world_size=world_size,
+            b_order="nk" if transposed else "kn", bias=bias is not None, **given, dtype=dtype, scales=kind,
+            world_size=world_size,
         )  # fmt: skip
 
     def out_columns(self, operands: Operands, options: Sequence[Any]) -> int:

@@ -9,17 +9,17 @@ import torch
 
 from autotune.config import Config
 from autotune.kernels.gemm.library import dequantised
-from autotune.kernels.moe.library import grouped_product
 from autotune.kernels.moe_gemm_combine.apart import Products
 from autotune.kernels.moe_gemm_combine.launch import KERNELS
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
-from autotune.kernels.moe_gemm_combine.tensors import Tensors, scaling_of
+from autotune.kernels.moe_gemm_combine.tensors import Tensors, library_product
 from autotune.task import Task
 from autotune.workloads.combined import (
     CombinedOperation,
     CombinedWorkload,
     DrawnRows,
     combined_tolerance,
+    factor_of,
     plan_of_a_call,
 )
 from autotune.workloads.comparison import drawn, drawn_deep, drawn_scales, with_lost
@@ -43,6 +43,8 @@ class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, Product
             b.copy_(self._expert(first + local))
             if self._tensors.scale_b is not None:
                 self._tensors.scale_b[local].copy_(self._scales(first + local))
+            if self._tensors.bias is not None:
+                self._tensors.bias[local].copy_(self._bias(first + local))
 
     def _expert(self, expert: int) -> torch.Tensor:
         b = self._tensors.b
@@ -53,6 +55,12 @@ class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, Product
         assert like is not None
         seed = self._seed * 1000 + 800 + 1_000_003 * expert
         return drawn_scales(tuple(like.shape[1:]), self._heap.device, seed)
+
+    def _bias(self, expert: int) -> torch.Tensor:
+        like = self._tensors.bias
+        assert like is not None
+        seed = self._seed * 1000 + 900 + 1_000_003 * expert
+        return drawn(tuple(like.shape[1:]), like.dtype, self._heap.device, seed)
 
     def _wide(self, expert: int) -> torch.Tensor:
         """B of an expert as the reference takes it."""
@@ -65,16 +73,17 @@ class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, Product
         expected = torch.zeros(self._tensors.out.shape, dtype=self.wide, device=own.device)
         for expert in ids[ids >= 0].unique().tolist():
             token, place = (ids == expert).nonzero(as_tuple=True)
-            expected.index_add_(0, token, own[token] @ self._wide(expert) * weights[token, place, None])
+            product = own[token] @ self._wide(expert)
+            if self._problem.bias:
+                product += self._bias(expert).to(self.wide) / factor_of(place)[:, None]
+            expected.index_add_(0, token, product * weights[token, place, None])
         return expected
 
     def parts(self) -> dict[str, Run]:
         """The library's grouped GEMM of the rows of the plain routing, which is there, and what combines them."""
-        tensors = self._tensors
-        scaling = scaling_of(self._problem, tensors)
 
         def gemm() -> None:
-            grouped_product(tensors.a, tensors.b, tensors.offsets, scaling)
+            library_product(self._problem, self._tensors)
 
         return {"gemm": gemm, **super().parts()}
 
@@ -92,17 +101,17 @@ class MoeGemmCombineWorkload(ModedWorkload, CombinedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeGemmCombine:
         """A is a contiguous matrix, laid out by the plan of the tokens with these ids; B is this rank's experts'."""
-        a, b, offsets, pairs, gates, ids, *scales = operands
+        a, b, offsets, pairs, gates, ids, *scales, bias = operands
         assert a is not None and b is not None and ids is not None
         plan = [each for each in (offsets, pairs, gates) if each is not None]
         transposed = is_transposed("a", a, b, ("capacity", "width", "hidden"))
         given: dict[str, Any] = dict(zip(self.options, options, strict=True))
         given |= plan_of_a_call(world_size, a, plan, ids)
         check_experts("a", a, b, world_size, given["experts"])
-        dtype, kind = grouped_operands(a, b, scales)
+        dtype, kind = grouped_operands(a, b, scales, bias)
         return MoeGemmCombine(
             hidden=b.shape[2], width=a.shape[1], b_order="nk" if transposed else "kn", **given, dtype=dtype,
-            scales=kind, world_size=world_size,
+            scales=kind, bias=bias is not None, world_size=world_size,
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:

@@ -50,9 +50,11 @@ KINDS: dict[str, list[dict[str, Any]]] = {
         {"kv_heads": 1, "rope": 32, "scale": 0.125, "kv_dtype": "fp8", "kv_scales": "tensor"},
     ],
     "moe_dispatch": [{"routing": "zipf", "exponent": 1.0}, {"dtype": "fp8", "scales": "row"}],
-    "moe_dispatch_gemm": [{"epilogue": "none"}, {"gate_up": "interleaved", "dtype": "fp8", "scales": "row"}],
+    "moe_dispatch_gemm": [
+        {"epilogue": "swiglu_oai", "bias": True}, {"gate_up": "interleaved", "dtype": "fp8", "scales": "row"},
+    ],
     "moe_combine": [{"deterministic": True}],
-    "moe_gemm_combine": [{"dtype": "fp8", "scales": "row", "deterministic": True}],
+    "moe_gemm_combine": [{"bias": True}, {"dtype": "fp8", "scales": "row", "deterministic": True}],
 }  # fmt: skip
 """Beside the default problem of every workload."""
 

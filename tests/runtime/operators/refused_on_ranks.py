@@ -190,3 +190,5 @@ def mixtures(context: autotune.Context) -> Cases:
     combine = autotune.moe_gemm_combine
     yield "b is [3", lambda: combine(context, a, b[:-1], *plan, ids)
     yield "b is [4", lambda: combine(context, rows, b, *plan, ids)
+    yield "bias is [3, 64]", lambda: combine(context, a, b, *plan, ids, bias=ones(3, 64))
+    yield "bias is [4, 64], torch.float64", lambda: combine(context, a, b, *plan, ids, bias=ones(4, 64).double())
