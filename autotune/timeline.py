@@ -12,9 +12,9 @@ from autotune import schema
 from autotune.errors import InputError
 from autotune.schema import Within
 
-KINDS = ("sends", "tile", "waits", "barrier", "collective", "GEMM", "copy", "other kernels or none")
+KINDS = ("sends", "tile", "waits", "barrier", "collective", "GEMM", "copy", "call")
 """Names of ``kernels/primitives/trace.py``'s kinds, by number; then those of ``ranks/marks.py``."""
-SENDS, TILE, WAITS, BARRIER, COLLECTIVE, GEMM, COPY, OTHER = range(len(KINDS))
+SENDS, TILE, WAITS, BARRIER, COLLECTIVE, GEMM, COPY, CALL = range(len(KINDS))
 
 KEPT_PROGRAMS = 16
 """Programs of each launch and rank that are stored at most, and the last; the file for Perfetto has all."""
@@ -48,11 +48,6 @@ class Traced:
     def end(self) -> float:
         """Microseconds at which the last program is done; 0 without events."""
         return max((event.end for rank in self.ranks for event in rank), default=0.0)
-
-    @property
-    def is_marked(self) -> bool:
-        """True of torch's operations, which are marked from without."""
-        return any(event.kind >= COLLECTIVE for rank in self.ranks for event in rank)
 
     def sampled(self) -> Traced:
         """With the events of some programs only, spread evenly, in times of nanoseconds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -20,9 +21,9 @@ from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
 from autotune.processes.memory import advice, shortage
 from autotune.processes.python import DYING, Process, import_ahead, kill_all, start_python
+from autotune.ranks.early_stop import slowest
 from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, MeasurePlan, check_same_work, kind_of
 from autotune.ranks.protocol import Bug, Done, Failed, MeasureBarrier, Open, Reply, Request, SetUp, Trace, Turn
-from autotune.ranks.tracing import traced_call
 from autotune.settings import HEAP_BYTES
 from autotune.task import Task
 from autotune.timeline import Traced
@@ -40,10 +41,8 @@ IMPORTS = "autotune.ranks.imports"
 GRACE = 3.0
 """Seconds for the other ranks after one has failed: they may wait for it in a collective forever."""
 
-LONGEST_TRACED = 20e3
-"""Microseconds of the longest call that is traced, so that a winner and the library's way take less than a second."""
-TRACED_CALLS = {"gpu": 10, "interpreter": 1}
-"""Calls by which a traced config's slowdown is told; fewer if they are long."""
+TRACED_CALLS, TRACED_TIME = {"gpu": 10, "interpreter": 1}, 20e3
+"""Calls by which the slowdown of a traced one is told, and the microseconds of theirs beyond which they are fewer."""
 
 MOST_RESTARTS = 10
 """After this many in a row without a measured config, the machine is to blame, not the configs."""
@@ -198,21 +197,25 @@ class Gang(AllRanks):
         return self.everyone(request, "measure")
 
     def trace(self, config: Config, latency: float) -> Traced | Failed:
-        """Ranks that break in it are not started again before the next problem."""
-        if latency > LONGEST_TRACED and self._kind == "gpu":
-            return Failed(Outcome.INVALID, f"a call of {latency / 1e3:.0f} ms is too long")
+        """See ``Evaluator``. Ranks that break in it are not started again before the next problem."""
         if not self._alive():
             return Failed(Outcome.CRASHED, "the ranks are not running")
-        calls = max(1, min(TRACED_CALLS[self._kind], int(LONGEST_TRACED / latency)))
-        found = traced_call(self._ask_once, config, self.workload.traced(config), min(2, calls - 1), calls)
-        return found if isinstance(found, Failed) else found.sampled()
-
-    def _ask_once(self, request: Turn | Trace) -> list[Done] | Failed:
-        result = self._ask([request] * self.problem.world_size, "trace")
-        failure = self._failure(result, "trace")
-        if failure is not None and failure.broken:
-            self._kill()
-        return failure or result.done
+        twin, found = self.workload.traced(config), list[list[Done]]()
+        calls = max(1, min(TRACED_CALLS[self._kind], int(TRACED_TIME / latency)))
+        turns: list[Turn | Trace] = [Turn(each, min(2, calls - 1), calls) for each in dict.fromkeys([config, twin])]
+        for request in (*turns, Trace()):
+            result = self._ask([request] * self.problem.world_size, "trace")
+            failure = self._failure(result, "trace")
+            if failure is not None:
+                if failure.broken:
+                    self._kill()
+                return failure
+            found.append(result.done)
+        plain, *slower = (statistics.median(slowest([each.times for each in answers])) for answers in found[:-1])
+        call = Traced.of(1.0, [each.events for each in found[-1]])
+        if not all(call.ranks):
+            return Failed(Outcome.INVALID, "nothing of the call can be traced")
+        return replace(call, slowdown=(slower[0] if slower else call.end) / plain)
 
     def last_words(self) -> str:
         """The last lines of every running rank's log."""

@@ -9,14 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.ranks.protocol import Stamped
-from autotune.timeline import COLLECTIVE, COPY, GEMM, OTHER
-
-SHORTEST_GAP = 0.03
-"""Of the call: shorter gaps between marked operations are those of launches."""
+from autotune.timeline import CALL, COLLECTIVE, COPY, GEMM
 
 
 class Marks(TorchDispatchMode):
-    """Marks what is called within it; torch's dispatcher does not see other kernels, which run in the gaps."""
+    """Marks what is called within it; torch's dispatcher does not see other kernels."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -53,23 +50,17 @@ class Marks(TorchDispatchMode):
         return event
 
     def events(self, origin: Any, end: Any) -> tuple[Stamped, ...]:
-        """What was marked, a row for each stream, and the gaps until the ``end``; nothing without a collective or GEMM,
-        where kernels run that are not seen.
+        """The whole call, and what was marked, a row for each stream; nothing without a collective or a GEMM: other
+        kernels run then.
         """
+        if not {COLLECTIVE, GEMM} & {kind for _, kind, *_ in self._marked}:
+            return ()
 
         def since(moment: Any) -> float:
             return float(origin.elapsed_time(moment) * 1e3 if self._cuda else (moment - origin) / 1e3)
 
-        marked: list[Stamped] = [
-            (0, stream, kind, number, since(begin), since(ended))
-            for number, (stream, kind, begin, ended) in enumerate(self._marked)
-        ]
-        whole, covered, gaps = since(end), 0.0, list[Stamped]()
-        for begin, ended in [*sorted(each[4:] for each in marked), (whole, whole)]:
-            if begin - covered > SHORTEST_GAP * whole:
-                gaps.append((0, 0, OTHER, len(gaps), covered, begin))
-            covered = max(covered, ended)
-        return (*marked, *gaps) if any(each[2] in (COLLECTIVE, GEMM) for each in marked) else ()
+        marked = enumerate([(0, CALL, origin, end), *self._marked])
+        return tuple((0, row, kind, number, since(begin), since(ended)) for number, (row, kind, begin, ended) in marked)
 
 
 def _kind(func: Any) -> int | None:

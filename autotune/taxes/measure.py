@@ -17,7 +17,6 @@ from autotune.ranks.early_stop import slowest
 from autotune.ranks.evaluation import MeasurePlan, kind_of, warm_from
 from autotune.ranks.gang import Gang
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Turn
-from autotune.ranks.tracing import traced_call
 from autotune.task import Task
 from autotune.taxes.result import Doses, Taxes
 from autotune.timeline import Traced
@@ -214,7 +213,7 @@ class Course:
         if found.latency is None:
             self.missing[f"{letter} traced"] = f"{found.outcome.value}: {found.reason}"
             return None
-        traced = traced_call(self.ranks.turn, self.configs[letter], twin, self.amount.warmup, self.amount.calls)
+        traced = self.ranks.trace(self.configs[letter], found.latency.median)
         if isinstance(traced, Failed):
             self.missing[f"{letter} traced"] = f"{traced.outcome.value}: {traced.reason}"
             return None

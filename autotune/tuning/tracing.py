@@ -11,8 +11,9 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.errors import AutotuneError
-from autotune.outcome import Latency
+from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
+from autotune.ranks.protocol import Failed
 from autotune.settings import TRACE
 from autotune.task import Task
 from autotune.timeline import Timeline, Traced
@@ -24,7 +25,8 @@ LOG = logging.getLogger("autotune")
 
 SECONDS = 1.0
 """After so many no further call is traced; half of it may pass until a twin is compiled."""
-
+LONGEST = 0.02
+"""Of these seconds: the longest call that is traced."""
 
 Calls = dict[str, tuple[Config, float]]
 """Configs and their latencies in microseconds, by the name of a call."""
@@ -33,13 +35,7 @@ Calls = dict[str, tuple[Config, float]]
 class Tracer:
     """Fails for no call. Twins, whose kernels leave stamps, are compiled while others are measured."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        task: Task[Problem],
-        gang: Evaluator,
-        screen: Screen,
-    ) -> None:
+    def __init__(self, workload: Workload, task: Task[Problem], gang: Evaluator, screen: Screen) -> None:
         self._workload, self._gang, self._screen = workload, gang, screen
         self.seconds = math.inf if task.machine.is_interpreter else SECONDS
         asked = TRACE.value()
@@ -55,30 +51,25 @@ class Tracer:
     def timeline(self, calls: Calls) -> Timeline:
         """All of the calls, or nothing."""
         begin, found = time.monotonic(), Timeline()
-        if not (self.is_on and calls):
-            return {}
-        for name, (config, latency) in calls.items():
-            traced = self._traced(config, latency, begin)
-            if isinstance(traced, str):
-                LOG.info("no timeline, since %s is not traced: %s", name, traced)
+        for name, (config, latency) in calls.items() if self.is_on else ():
+            try:
+                traced = self._refused(config, latency, begin) or self._gang.trace(config, latency)
+            except AutotuneError as error:
+                traced = Failed(Outcome.CRASHED, str(error))
+            if not isinstance(traced, Traced):
+                LOG.info("no timeline, since %s is not traced: %s", name, traced.reason)
                 return {}
-            found[name] = traced
-        LOG.info("traced in %.2f s: %s", time.monotonic() - begin, ", ".join(found))
+            found[name] = traced.sampled()
+            LOG.info("%s traced after %.2f s", name, time.monotonic() - begin)
         return found
 
-    def _traced(self, config: Config, latency: float, begin: float) -> Traced | str:
-        """One call, or the reason why there is none."""
+    def _refused(self, config: Config, latency: float, begin: float) -> Evaluation | Failed | None:
         future = self._compiling.get(config)
         if future is not None and wait([future], timeout=self.seconds / 2).not_done:
-            return "its twin is still being compiled"
-        if time.monotonic() - begin > self.seconds:
-            return "there is no time left"
-        try:
-            refused = self._screen.verdict(config, future)
-            found = self._gang.trace(config, latency) if refused is None else refused
-        except AutotuneError as error:
-            return str(error)
-        return found if isinstance(found, Traced) else f"{found.outcome}: {found.reason}"
+            return Failed(Outcome.TIMED_OUT, "its twin is still being compiled")
+        if latency > 1e6 * LONGEST * self.seconds or time.monotonic() - begin > self.seconds:
+            return Failed(Outcome.TIMED_OUT, "it takes too long")
+        return self._screen.verdict(config, future)
 
 
 def compared(baselines: Mapping[str, Config], best: Config, measured: Mapping[Config, Latency]) -> Calls:

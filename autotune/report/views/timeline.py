@@ -12,7 +12,7 @@ from autotune.results.library import way_of
 from autotune.results.study import Study, mode_of
 from autotune.taxes import ladder
 from autotune.text import counted
-from autotune.timeline import BARRIER, COLLECTIVE, COPY, GEMM, KINDS, OTHER, SENDS, TILE, WAITS, Event, Traced
+from autotune.timeline import BARRIER, CALL, COLLECTIVE, COPY, GEMM, KINDS, SENDS, TILE, WAITS, Event, Traced
 
 EXPLAINED = (
     "One traced call of each: a lane for each rank, in it a row for each stream of a library, or for each of some of a "
@@ -20,11 +20,13 @@ EXPLAINED = (
     "aligned at a barrier of all ranks just before the call. tune taxes --trace FILE writes all programs for Perfetto."
 )
 
+PALE = "#8a94a655"
+
 ROLES = {
-    "computes": ((TILE, GEMM), COLOURS[0]), "sends": ((SENDS, COLLECTIVE, COPY), COLOURS[1]),
-    "waits": ((WAITS, BARRIER), GREY), "rest": ((OTHER,), COLOURS[3]),
+    "rest": ((CALL,), PALE), "computes": ((TILE, GEMM), COLOURS[0]), "sends": ((SENDS, COLLECTIVE, COPY), COLOURS[1]),
+    "waits": ((WAITS, BARRIER), GREY),
 }  # fmt: skip
-"""Kinds and colour of each role in drawing order: a tile first, then its parts."""
+"""Kinds and colour of each role in drawing order: a call, or a tile, then its parts."""
 
 MOST_ROWS = 64
 """Rows of a call's chart; ranks share them."""
@@ -54,7 +56,8 @@ def view(study: Study) -> View | None:
 def _name(study: Study, name: str) -> str:
     if study.result is not None and name in study.result.winner.baselines:
         return way_of(study.key, name)
-    return f"winner: {name}" if study.winner is not None and mode_of(study.winner) == name else name
+    is_winner = study.winner is not None and mode_of(study.winner) == name
+    return f"winner: {draw.shown(name)}" if is_winner else draw.shown(name)
 
 
 def rows(traced: Traced) -> list[Row]:
@@ -76,7 +79,7 @@ def _height(traced: Traced) -> int:
 def options(calls: dict[str, Traced]) -> Option:
     """A grid for each call, one above the other, on one axis up to the last end."""
     size, unit = waterfall.unit(last := max(traced.end for traced in calls.values()))
-    step = draw.nice(last / size / 5)
+    step = draw.nice(last / size / 8)
     titles, grids, x_axes, y_axes, series = [], [], [], [], list[Option]()
     top = LEGEND
     for place, (name, traced) in enumerate(calls.items()):
@@ -121,9 +124,9 @@ def _series(traced: Traced, lines: Sequence[Row], place: int, size: float, unit:
                 "type": "custom", "renderItem": "span", "name": role, "data": spans, "color": colour,
                 "xAxisIndex": place, "yAxisIndex": place, "encode": {"x": [1, 2], "y": 0}, "clip": True,
             })  # fmt: skip
-    end = draw.line_at(traced.end, "", vertical=True)
-    label = {**end["label"], "formatter": f"done after {microseconds(traced.end)}"}
-    found[0]["markLine"] = draw.mark_lines([{**end, "xAxis": round(traced.end / size, 4), "label": label}])
+    end, said = draw.line_at(traced.end, "", vertical=True), f"done after {microseconds(traced.end)}"
+    line = {**end, "xAxis": round(traced.end / size, 4), "name": said, "label": {**end["label"], "formatter": said}}
+    found[0]["markLine"] = draw.mark_lines([line])
     return found
 
 
@@ -131,22 +134,17 @@ def table(calls: dict[str, Traced]) -> Table:
     """Each rank's call in figures, of the programs that are stored."""
     size, unit = waterfall.unit(max(traced.end for traced in calls.values()))
 
-    def end_of(events: Sequence[Event], role: str) -> str:
-        ends = [event.end for event in events if event.kind in ROLES[role][0]]
+    def last(events: Sequence[Event], kinds: Sequence[int]) -> str:
+        ends = [event.end for event in events if event.kind in kinds]
         return f"{max(ends) / size:.2f}" if ends else ""
 
     body = []
     for name, traced in calls.items():
         for rank, events in enumerate(traced.ranks):
-            waited = sum(event.end - event.begin for event in events if event.kind in (WAITS, BARRIER))
-            programs = len({(event.launch, event.program) for event in events})
-            end = max((event.end for event in events), default=0.0)
-            body.append([
-                name, slower(traced), str(rank), str(programs), end_of(events, "sends"),
-                end_of(events, "computes"), f"{waited / size / max(1, programs):.2f}", f"{end / size:.2f}",
-            ])  # fmt: skip
-    header = ["call", "", "rank", "rows", f"last sent, {unit}", "last computed", "waited, a row", "end"]
-    return Table(header, body, "llrrrrrr")
+            count = len({(event.launch, event.program) for event in events})
+            ends = [last(events, kinds) for kinds in (ROLES["sends"][0], ROLES["computes"][0], range(len(KINDS)))]
+            body.append([f"{name} ({slower(traced)})", str(rank), str(count), *ends])
+    return Table(["call", "rank", "rows", f"last sent, {unit}", "last computed", "end"], body, "lrrrrr")
 
 
 def _span(row: int, rank: int, event: Event, size: float, unit: str) -> Option:
