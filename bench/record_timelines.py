@@ -38,7 +38,7 @@ def traced(recorded: Recording) -> Timeline:
         raise InputError(f"this machine has {machine.device}, the table is of {recorded.machine.device}")
     task = Task(recorded.problem_of(found), machine)
     measured = {config: each.latency.median for config, each in recorded.evaluations.items() if each.latency}
-    library = [config for config in found.baselines(task).values() if config in measured]
+    library = [each for each in found.baselines(task).values() if each in measured and each.get("launch") != "graph"]
     calls = [*library, *sorted(measured, key=measured.__getitem__)[:FASTEST]]
     timeline = Timeline()
     with Screen(found, task) as screen, Gang(found, task) as gang:

@@ -201,7 +201,7 @@ class Stopwatch:
             event for number, trace in enumerate(traces) for event in _events(number, trace.cpu(), origin, tick)
         )  # fmt: skip
 
-    def mark(self, call: Callable[[], None]) -> tuple[Stamped, ...]:
+    def trace_operations(self, call: Callable[[], None]) -> tuple[Stamped, ...]:
         """Torch's operations in a call on this rank, in microseconds since all ranks passed a barrier. Collective.
 
         The call must be new: its third time may be the replay of a graph, which shows nothing.

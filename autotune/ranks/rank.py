@@ -195,7 +195,7 @@ class Rank:
             events = self._stopwatch.trace(self._run, traces)
         else:
             self._run = self._operation.prepare(self._config)
-            events = self._stopwatch.mark(self._run)
+            events = self._stopwatch.trace_operations(self._run)
         if self._operation.timed_out():
             return Failed(Outcome.TIMED_OUT, TIMED_OUT)
         return Done(self.fingerprint, events=events)

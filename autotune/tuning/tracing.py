@@ -64,6 +64,7 @@ class Tracer:
         return found
 
     def _refused(self, config: Config, latency: float, begin: float) -> Evaluation | Failed | None:
+        self.compile(config)
         future = self._compiling.get(config)
         if future is not None and wait([future], timeout=self.seconds / 2).not_done:
             return Failed(Outcome.TIMED_OUT, "its twin is still being compiled")
