@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated, Any, NamedTuple
 
@@ -18,8 +18,8 @@ SENDS, TILE, WAITS, BARRIER, COLLECTIVE, GEMM, COPY, CALL = range(len(KINDS))
 
 KEPT_PROGRAMS = 16
 """Programs of each launch and rank that are stored at most, and the last; the file for Perfetto has all."""
-KEPT_EVENTS = 400
-"""Events that are stored at most, unless one program of each launch and rank has more."""
+KEPT_ROWS, KEPT_EVENTS = 80, 400
+"""Programs of all ranks and launches, and their events, beyond which fewer of each launch and rank are stored."""
 
 
 class Event(NamedTuple):
@@ -49,13 +49,18 @@ class Traced:
         """Microseconds at which the last program is done; 0 without events."""
         return max((event.end for rank in self.ranks for event in rank), default=0.0)
 
+    @property
+    def rows(self) -> list[tuple[int, int, int]]:
+        """Rank, launch and program of all that have events, in order."""
+        return sorted({(rank, each.launch, each.program) for rank, events in enumerate(self.ranks) for each in events})
+
     def sampled(self) -> Traced:
         """With the events of some programs only, spread evenly, in times of nanoseconds."""
         most = KEPT_PROGRAMS
         while True:
-            ranks = tuple(_some(rank, most) for rank in self.ranks)
-            if most == 1 or sum(map(len, ranks)) <= KEPT_EVENTS:
-                return replace(self, slowdown=round(self.slowdown, 4), ranks=ranks)
+            some = Traced(round(self.slowdown, 4), tuple(_some(rank, most) for rank in self.ranks))
+            if most == 1 or (len(some.rows) <= KEPT_ROWS and sum(map(len, some.ranks)) <= KEPT_EVENTS):
+                return some
             most //= 2
 
 

@@ -21,6 +21,7 @@ from autotune.results.study import Study, finished
 from autotune.task import Task
 from autotune.taxes.measure import Amount, Base, measure
 from autotune.taxes.result import Taxes
+from autotune.timeline import KEPT_ROWS
 from autotune.tuning import Budget, Effort, tune
 from autotune.workloads import workload
 
@@ -97,8 +98,8 @@ def test_the_timeline_has_a_lane_for_each_rank_and_a_span_for_each_event(taxed: 
     assert all(above["top"] + above["height"] < below["top"] for above, below in itertools.pairwise(grids))
     assert grids[-1]["top"] + grids[-1]["height"] < chart.height
     for place, traced in enumerate(calls):
-        lines = timeline.rows(traced)
-        assert {rank for rank, *_ in lines} == set(range(8)) and len(lines) <= 64
+        lines = traced.rows
+        assert {rank for rank, *_ in lines} == set(range(8)) and len(lines) <= KEPT_ROWS
         assert [name for name in option["yAxis"][place]["data"] if name] == [f"rank {rank}" for rank in range(8)]
         own = [series for series in option["series"] if series["xAxisIndex"] == place]
         for span in (span for series in own for span in series["data"]):

@@ -28,14 +28,8 @@ ROLES = {
 }  # fmt: skip
 """Kinds and colour of each role in drawing order: a call, or a tile, then its parts."""
 
-MOST_ROWS = 64
-"""Rows of a call's chart; ranks share them."""
-
 LEGEND, HEAD, GAP, FOOT = 30, 40, 12, 16
 """Pixels above all; above a call's lanes, for its name and its end; below each; below all, for the axis."""
-
-Row = tuple[int, int, int]
-"""Rank, launch and program."""
 
 
 def view(study: Study) -> View | None:
@@ -60,19 +54,9 @@ def _name(study: Study, name: str) -> str:
     return f"winner: {draw.shown(name)}" if is_winner else draw.shown(name)
 
 
-def rows(traced: Traced) -> list[Row]:
-    """From the top down: the same share of programs of each rank."""
-    found = []
-    for rank, events in enumerate(traced.ranks):
-        own = sorted({(event.launch, event.program) for event in events})
-        step = -(-len(own) * len(traced.ranks) // MOST_ROWS) if own else 1
-        found += [(rank, *each) for each in own[:: max(1, step)]]
-    return found
-
-
 def _height(traced: Traced) -> int:
     """Pixels of a call's lanes."""
-    count = len(rows(traced))
+    count = len(traced.rows)
     return max(22 * len(traced.ranks), min(12 * count, 160), 5 * count)
 
 
@@ -83,20 +67,20 @@ def options(calls: dict[str, Traced]) -> Option:
     titles, grids, x_axes, y_axes, series = [], [], [], [], list[Option]()
     top = LEGEND
     for place, (name, traced) in enumerate(calls.items()):
-        is_last, height, lines = place == len(calls) - 1, _height(traced), rows(traced)
+        is_last, height = place == len(calls) - 1, _height(traced)
+        ranks = [rank for rank, *_ in traced.rows]
         titles.append({**draw.heading(f"{name} ({slower(traced)})", 560), "top": top})
         grids.append({"left": 54, "right": 56, "top": top + HEAD, "height": height})
         x_axes.append({
             "type": "value", "gridIndex": place, "min": 0, "max": float(f"{step * -(-last // (step * size)):.10g}"),
             "interval": step, "axisLabel": {"show": is_last, "formatter": f"{{value}} {unit}", "hideOverlap": True},
         })  # fmt: skip
-        names = [f"rank {line[0]}" if number == 0 or lines[number - 1][0] != line[0] else "" for number, line in
-                 enumerate(lines)]  # fmt: skip
+        names = ["" if rank in ranks[:number] else f"rank {rank}" for number, rank in enumerate(ranks)]
         y_axes.append({
             "type": "category", "gridIndex": place, "data": names, "inverse": True, "axisTick": {"show": False},
             "axisLabel": {"interval": 0},
         })  # fmt: skip
-        series += _series(traced, lines, place, size, unit)
+        series += _series(traced, place, size, unit)
         top += HEAD + height + GAP
     return draw.base(
         title=titles, legend=draw.legend(data=list(dict.fromkeys(each["name"] for each in series if "name" in each))),
@@ -109,15 +93,15 @@ def slower(traced: Traced) -> str:
     return f"traced, {percent} % slower" if percent > 0 else "traced, no slower"
 
 
-def _series(traced: Traced, lines: Sequence[Row], place: int, size: float, unit: str) -> list[Option]:
+def _series(traced: Traced, place: int, size: float, unit: str) -> list[Option]:
     """Spans of each role in a call's grid, and a line at its end."""
-    row_of, found = {line: number for number, line in enumerate(lines)}, list[Option]()
+    row_of, found = {line: number for number, line in enumerate(traced.rows)}, list[Option]()
     for role, (kinds, colour) in ROLES.items():
         spans = [
             _span(row_of[rank, event.launch, event.program], rank, event, size, unit)
             for rank, events in enumerate(traced.ranks)
             for event in events
-            if event.kind in kinds and (rank, event.launch, event.program) in row_of
+            if event.kind in kinds
         ]
         if spans:
             found.append({
