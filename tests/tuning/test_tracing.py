@@ -176,3 +176,17 @@ def test_each_mode_shows_what_can_be_seen_of_it() -> None:
             assert isinstance(traced, Traced)
             assert all({event.kind for event in rank} <= kinds for rank in traced.ranks)
             assert {event.kind for event in traced.ranks[0]} >= kinds
+
+
+@pytest.mark.gpu(2)
+def test_the_library_is_marked_on_gpus() -> None:
+    found = workload("all_gather_gemm")
+    problem = found.problem_type(m=1024, n=4096, k=4096, world_size=2)
+    gang, _ = RANKS.turn_to(found, problem)
+    traced = gang.trace(found.baselines(Task(problem, machine()))["bsp eager"], 100.0)
+    assert isinstance(traced, Traced), traced
+    assert 0.5 < traced.slowdown < 3
+    for rank in traced.ranks:
+        [gathered] = [event for event in rank if event.kind == COLLECTIVE]
+        [multiplied] = [event for event in rank if event.kind == GEMM]
+        assert 0 <= gathered.begin < gathered.end <= multiplied.begin < multiplied.end <= traced.end < 10e3

@@ -57,7 +57,7 @@ def _name(study: Study, name: str) -> str:
 def _height(traced: Traced) -> int:
     """Pixels of a call's lanes."""
     count = len(traced.rows)
-    return max(22 * len(traced.ranks), min(12 * count, 160), 5 * count)
+    return max(22 * len(traced.ranks), min(12 * count, 160), 4 * count)
 
 
 def options(calls: dict[str, Traced]) -> Option:
