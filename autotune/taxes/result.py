@@ -141,7 +141,7 @@ class Taxes:
             values["traces"] = {letter: schema.read(Traced, each) for letter, each in values["traces"].items()}
             values["barrier"] = tuple(map(float, values["barrier"]))
             return cls(**values)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, schema.Mistakes) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise InputError(f"stored taxes are damaged ({error}); measure them again: tune taxes") from error
 
 
