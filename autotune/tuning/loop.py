@@ -71,12 +71,13 @@ def tune(
     *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
     watch: Callable[[Progress], None] = lambda progress: None, regime: Regime = DEFAULT_REGIME,
     live: LiveStorage | None = None, provenance: Provenance | None = None, search: bool = True,
+    trace: bool = True,
 ) -> Result:  # fmt: skip
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and stays
     running: the caller closes it. ``extra_finalists`` are measured in the finals in any case. The winner is the fastest
     in the ``regime``. ``live`` gets the run as it goes. ``provenance`` is that of the measurements, if not today's.
     Without ``search`` the finals alone are run, and no limits measured: of the library's way, the default, the winners
-    of neighbouring sizes and the ``extra_finalists``.
+    of neighbouring sizes and the ``extra_finalists``. With ``trace``, a search ends with traced calls, see ``Tracer``.
 
     An unfinished study is continued: the search measures nothing again, the finals start over. While another process
     tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes again. Ctrl-C ends the
@@ -91,6 +92,7 @@ def tune(
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
         brief = budget.is_brief or not search
         run = _Run(workload, task, store, gang, screen, budget, effort, study, lease, watch, regime, live, brief=brief)
+        run.tracer.is_on &= search and trace
         try:
             if search:
                 run.search_space()
@@ -141,7 +143,7 @@ class _Run:
         self.progress.resumed = self.progress.trials
         if budget.trials < MOST_TRIALS:
             self.progress.trials_planned = budget.trials
-        self._tracer = Tracer(workload, task, gang, screen)
+        self.tracer = Tracer(workload, task, gang, screen)
         self._to_trace: Calls = {}
         self._whole: list[float] = []
         """Seconds of the trials of this run that were measured to the end."""
@@ -185,9 +187,8 @@ class _Run:
     def finish(self, extra_finalists: Sequence[Config] = (), *, verified: bool = False) -> bool:
         """Run the finals, measure the limits, store the winner; False if no config could be measured."""
         self._show("finals")
-        self._tracer.is_on &= not verified
         for config in self._search.best(1):
-            self._tracer.compile(config)
+            self.tracer.compile(config)
         baselines, regime = list(self._baselines.values()), self._regime
         incumbents = previous_winner(self._workload, self._task, self._store, regime)
         incumbents.append(self._workload.default_config(self._task))
@@ -251,7 +252,7 @@ class _Run:
     def trace(self) -> bool:
         """One call of the library's way and of the winner, whose result is stored; True if the user interrupted it."""
         try:
-            if found := self._tracer.timeline(self._to_trace):
+            if found := self.tracer.timeline(self._to_trace):
                 self._store.attach(self._study.id, "timeline", as_json(found))
         except StoreError as error:
             LOG.warning("the timeline is not stored: %s", error)
@@ -299,7 +300,7 @@ class _Run:
         """
         while eligible := self._eligible(rounds):
             best = winner(eligible, baselines, incumbents, self._regime)
-            self._tracer.compile(best)
+            self.tracer.compile(best)
             self._show(PROOF)
             failed = self._gang.prove(best, self._seed(self.progress.trials), merge(rounds[best]).median)
             if failed is None:
