@@ -3,11 +3,12 @@
 #   make tune    tune all-gather + GEMM on this machine and print the report; ARGS="--m 4096 …"
 #   make test    all checks: ruff, mypy, pytest; ARGS="-k heap …" goes to pytest
 #
-# and six for occasional use:
+# and seven for occasional use:
 #
 #   make test-slow     the tests that "make test" leaves out: whole matrices, of which that runs a part
 #   make results       on a host with GPUs: measure the tables of README and docs/results.md again; ARGS="--minutes 9"
 #   make test-lowest   the decorator's contract and a sample of kernels with the lowest Triton that works, in .lowest
+#   make test-doors    the plugins for vLLM and SGLang, torchtitan and transformers, with what they need in .doors
 #   make docs          the docs as a website, in site/
 #   make wheelhouse    collect the wheels that a GPU host without internet needs (docs/offline-hosts.md)
 #   make clean         remove everything that the others made
@@ -32,7 +33,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 .PHONY: $(STAMP)
 endif
 
-.PHONY: tune test test-slow results test-lowest docs wheelhouse clean
+.PHONY: tune test test-slow results test-lowest test-doors docs wheelhouse clean
 
 tune: $(STAMP)
 	@$(BIN)/tune all-gather-gemm $(ARGS)
@@ -57,6 +58,9 @@ test-lowest: $(STAMP)
 	@[ -d .lowest/triton ] || $(PIP) install --no-deps --target .lowest "triton==3.6.*" "numpy==2.3.*"
 	@PYTHONPATH="$(CURDIR)/.lowest" $(PYTEST) -W "ignore:Conversion of an array:DeprecationWarning" \
 	$(or $(ARGS),--ignore=tests/decorator/test_example.py tests/decorator tests/examples/test_fused_matmul.py)
+
+test-doors: $(STAMP)
+	@$(BIN)/python tests/doors/run.py $(ARGS)
 
 $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, and \
@@ -86,5 +90,5 @@ docs: $(STAMP)
 	@echo "site/index.html" >&2
 
 clean:
-	@rm -rf .venv .lowest wheelhouse build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .lowest .doors wheelhouse build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	@find . -path './.*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

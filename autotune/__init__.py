@@ -44,9 +44,11 @@ if TYPE_CHECKING:
     from autotune.runtime.operators import all_gather_gemm_with_gathered as all_gather_gemm_with_gathered
     from autotune.runtime.operators import all_gather_shard as all_gather_shard
     from autotune.runtime.operators import all_reduce_norm as all_reduce_norm
+    from autotune.runtime.operators import all_reduce_norm_quantised as all_reduce_norm_quantised
     from autotune.runtime.operators import flash_decode as flash_decode
     from autotune.runtime.operators import gemm_all_reduce as gemm_all_reduce
     from autotune.runtime.operators import gemm_all_reduce_norm as gemm_all_reduce_norm
+    from autotune.runtime.operators import gemm_all_reduce_norm_quantised as gemm_all_reduce_norm_quantised
     from autotune.runtime.operators import gemm_reduce_scatter as gemm_reduce_scatter
     from autotune.runtime.operators import moe_combine as moe_combine
     from autotune.runtime.operators import moe_dispatch as moe_dispatch
@@ -78,8 +80,9 @@ _HOMES = {
         "autotune.runtime.lookup": "Found forget_lookups lookup",
         "autotune.runtime.operators": (
             "all_gather_gemm all_gather_gemm_quantised all_gather_gemm_several all_gather_gemm_with_gathered "
-            "all_gather_shard all_reduce_norm flash_decode gemm_all_reduce gemm_all_reduce_norm "
-            "gemm_reduce_scatter moe_combine moe_dispatch moe_dispatch_gemm moe_gemm_combine side_by_side"
+            "all_gather_shard all_reduce_norm all_reduce_norm_quantised flash_decode gemm_all_reduce "
+            "gemm_all_reduce_norm gemm_all_reduce_norm_quantised gemm_reduce_scatter moe_combine moe_dispatch "
+            "moe_dispatch_gemm moe_gemm_combine side_by_side"
         ),
         "autotune.sharing.by_size": "configs_by_size",
     }.items()

@@ -260,6 +260,7 @@ CASES: Mapping[str, Case] = {
     "arn ll": _norm(protocol="ll", senders=2),
     "arn sentinel": _norm(protocol="sentinel", senders=2),
     "arn senders": _norm(senders=2),
+    "arn fp8": Case("all_reduce_norm", {**ARN, "n": 384, "quantised": "block"}, NORM),
     "ar one": _reduce(),
     "ar two": _reduce(mode="two_shot"),
     "ar ll": _reduce(protocol="ll"),

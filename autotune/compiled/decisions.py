@@ -20,10 +20,12 @@ from autotune.compiled.graphs import NoMatch, shape_of, value_of
 from autotune.compiled.patterns import Candidate, shares_of
 from autotune.db import Entry
 from autotune.errors import AutotuneError
+from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.results.regimes import called_alike
 from autotune.runtime.context import Context, check_context
+from autotune.runtime.entries import Entries
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import choose, forget_lookups
 from autotune.task import Task
@@ -58,7 +60,36 @@ class Verdict:
     """Microseconds that replacing it, and those that are replaced with it, saves."""
 
 
-class Table:
+class Tuned:
+    """The tuned entries of a database, and what operators gain by them."""
+
+    def __init__(self, entries: dict[str, Entries], machine: Machine, regime: Regime, ranks: int) -> None:
+        self._entries, self._machine, self._regime, self.ranks = entries, machine, regime, ranks
+
+    def fields(self, name: str) -> list[dict[str, Any]]:
+        """The problems with entries, of an operator, for as many ranks."""
+        found = [each.key.fields for each in self._entries[name].all]
+        return [each for each in found if each["world_size"] == self.ranks]
+
+    def gain(self, problem: Problem) -> tuple[float, str]:
+        """Microseconds that the operator saves over the library, 0 where it does not, and the reason. Raises NoMatch
+        where it cannot run.
+        """
+        entry, told = self._served(_workload(problem.workload), problem)
+        if entry is None:
+            return 0.0, told
+        gain, reason = _gain([entry])
+        return max(gain, 0.0), "; ".join(each for each in (reason, told) if each)
+
+    def _served(self, found: LaunchedWorkload, problem: Problem) -> tuple[Entry | None, str]:
+        try:
+            chosen = choose(found, Task(problem, self._machine), self._entries[found.name], self._regime)
+        except AutotuneError as error:
+            raise NoMatch(str(error)) from error
+        return chosen.entry, chosen.reason
+
+
+class Table(Tuned):
     """The tuned entries of a context's database as its first rank sees them."""
 
     def __init__(self, context: Context, *, replicated: bool = False) -> None:
@@ -68,8 +99,8 @@ class Table:
         check_context(context)
         forget_lookups()  # also for what the operators in the graph will look up
         self.context, self.replicated = context, replicated
-        self.ranks = context.heap.world_size
-        self._entries = {name: context.tuned(name) for name in OPERATORS}
+        entries = {name: context.tuned(name) for name in OPERATORS}
+        super().__init__(entries, context.machine, context.regime, context.heap.world_size)
 
     @property
     def digest(self) -> str:
@@ -131,13 +162,6 @@ class Table:
         if ranks != ours:
             raise NoMatch(f"the collective is among ranks {list(ranks)}, the context among {list(ours)}")
 
-    def _served(self, found: LaunchedWorkload, problem: Problem) -> tuple[Entry | None, str]:
-        try:
-            chosen = choose(found, Task(problem, self.context.machine), self._entries[found.name], self.context.regime)
-        except AutotuneError as error:
-            raise NoMatch(str(error)) from error
-        return chosen.entry, chosen.reason
-
     def _span(self, verdict: Verdict) -> tuple[int, int]:
         """The smallest and the largest m around the problem's for which an entry of the same study is served: its
         winner, or what stands in for it.
@@ -153,7 +177,7 @@ class Table:
             return entry is not None and verdict.entry is not None and entry.study_id == verdict.entry.study_id
 
         beyond = here * 4 + 1  # a look-up's neighbours are within a factor of two
-        return _border(serves, here, 0) * step, _border(serves, here, beyond) * step
+        return border(serves, here, 0) * step, border(serves, here, beyond) * step
 
 
 @contextmanager
@@ -195,7 +219,7 @@ def _workload(name: str) -> LaunchedWorkload:
     return found
 
 
-def _border(serves: Any, here: int, beyond: int) -> int:
+def border(serves: Any, here: int, beyond: int) -> int:
     """The last number from ``here`` towards ``beyond`` that is served; ``beyond`` itself is not."""
     while abs(beyond - here) > 1:
         middle = (here + beyond) // 2

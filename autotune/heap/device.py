@@ -213,11 +213,11 @@ def clear_if(in_vain, out, elements):
 @triton.jit
 def _fill(out, also, value, elements):
     lanes = tl.arange(0, SEALED_AT_ONCE)
-    values = tl.full((SEALED_AT_ONCE,), value, tl.float32).to(out.dtype.element_ty)
+    values = tl.full((SEALED_AT_ONCE,), value, tl.float32)
     for begin in range(0, elements, SEALED_AT_ONCE):
-        tl.store(out + begin + lanes, values, mask=begin + lanes < elements)
+        tl.store(out + begin + lanes, values.to(out.dtype.element_ty), mask=begin + lanes < elements)
         if also is not None:
-            tl.store(also + begin + lanes, values, mask=begin + lanes < elements)
+            tl.store(also + begin + lanes, values.to(also.dtype.element_ty), mask=begin + lanes < elements)
 
 
 @triton.jit

@@ -31,10 +31,8 @@ T = TypeVar("T")
 PUBLIC: dict[str, Callable[..., Any]] = {name: vars(operators)[name] for name in BUILT_IN if name in vars(operators)}
 """The public functions by the name of their workload; those with a further result are named by its field, too."""
 
-FURTHER = {
-    "gathered": operators.all_gather_gemm_with_gathered, "quantised": operators.all_gather_gemm_quantised,
-}  # fmt: skip
-"""The functions with a second result, by the field of the problem that asks for it."""
+FURTHER = {"gathered": "_with_gathered", "quantised": "_quantised"}
+"""The endings of functions with a further result, by the field of the problem that asks for it."""
 
 
 def warm_call(
@@ -58,8 +56,8 @@ def warm_call(
 
 def public_of(workload: Workload, problem: Problem) -> Callable[..., Any] | None:
     """The public function whose calls are instances of the problem; None for a user's workload."""
-    further = (function for field, function in FURTHER.items() if getattr(problem, field, False))
-    return next(further, PUBLIC.get(workload.name))
+    endings = (ending for field, ending in FURTHER.items() if getattr(problem, field, "none") not in (False, "none"))
+    return vars(operators).get(workload.name + next(endings, "")) if workload.name in PUBLIC else None
 
 
 def arguments_of(
@@ -80,6 +78,8 @@ def arguments_of(
             found["gather_dim"] = -1
         else:
             found[name] = TORCH_DTYPES[value] if name == "out_dtype" else value
+    if (scales := getattr(problem, "quantised", False)) in ("row", "block"):
+        found["scales"] = scales
     return found
 
 

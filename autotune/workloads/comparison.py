@@ -178,6 +178,12 @@ def weighted(found: Tolerance) -> Tolerance:
     return Tolerance(found.overall, HEAVIEST * found.element)
 
 
+def in_fp8(found: Tolerance) -> Tolerance:
+    """A tolerance of a norm that is then rounded to fp8, with a scale for each row or part of one."""
+    element = found.element + HEAVIEST * PEAK * HALF_UNIT_OF_FP8
+    return Tolerance(math.hypot(found.overall, MARGIN * OF_FP8), element)
+
+
 def rounded_product(task: Task[Any], roundings: float, elements: int, *, quantised: bool = False) -> Tolerance:
     """``rounded`` for the result of a ``GemmProblem``, with what scales and fp8's sums in tensor cores add to it.
 

@@ -30,6 +30,8 @@ BLOCKS = [
         (3, {"m": 4, "n": 264, "dtype": "fp32", "eps": 1e-2}, 4),
         (2, {"m": 3, "n": 64, "in_place": True}, 2),
         (4, {"m": 1, "n": 1024, "dtype": "fp16"}, 4),
+        (2, {"m": 5, "n": 384, "quantised": "block"}, 4),
+        (2, {"m": 3, "n": 520, "dtype": "fp32", "quantised": "row"}, 2),
         whole(2, {"m": 5, "n": 520}, 12),
         whole(3, {"m": 7, "n": 264, "dtype": "fp32", "eps": 1e-2}, 8),
     ],
@@ -44,6 +46,8 @@ def test_a_row_that_no_program_can_hold_is_refused() -> None:
     for n in (100, 16392):
         with pytest.raises(InvalidProblem, match=f"n={n}"):
             WORKLOAD.problem_type(m=1, n=n, world_size=2)
+    with pytest.raises(InvalidProblem, match="n=520 with quantised=block"):
+        WORKLOAD.problem_type(m=1, n=520, quantised="block", world_size=2)
     with pytest.raises(InvalidProblem, match="eps"):
         WORKLOAD.problem_type(m=1, n=64, eps=-1.0, world_size=2)
 
@@ -59,7 +63,13 @@ GPU_BLOCKS = [
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",
-    [{"m": 16, "n": 8192}, {"m": 1, "n": 5120, "dtype": "fp16"}, {"m": 300, "n": 4096, "dtype": "fp32"}],
+    [
+        {"m": 16, "n": 8192},
+        {"m": 1, "n": 5120, "dtype": "fp16"},
+        {"m": 300, "n": 4096, "dtype": "fp32"},
+        {"m": 17, "n": 7168, "quantised": "block"},
+        {"m": 64, "n": 4096, "quantised": "row"},
+    ],
     ids=lambda sizes: f"m={sizes['m']}",
 )
 def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:

@@ -35,11 +35,12 @@ def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
         (2, {"m": 17, "n": 24, "k": 40, "bias": True, "b_order": "nk", "eps": 1e-2}, 5),
         (3, {"m": 5, "n": 24, "k": 24, "dtype": "fp32"}, 3),
         (2, {"m": 4, "n": 96, "k": 64, **FP8}, 3),
+        (2, {"m": 5, "n": 128, "k": 40, "quantised": "block"}, 2),
         (1, {"m": 3, "n": 128, "k": 64, "deterministic": True}, 2),
         whole(2, {"m": 5, "n": 72, "k": 40, "bias": True, "b_order": "nk", "eps": 1e-2}, 16),
         whole(3, {"m": 17, "n": 40, "k": 40, "dtype": "fp32"}, 6),
     ],
-    ids=["odd", "three ranks", "fp8", "one rank", "more of odd", "more of three ranks"],
+    ids=["odd", "three ranks", "fp8", "to fp8", "one rank", "more of odd", "more of three ranks"],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
     here = on_cpu()

@@ -55,7 +55,8 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
         {"m": 64, "n": 8192, "k": 28672, "world_size": 8},
         {"m": 9, "n": 360, "k": 6 * 500, "world_size": 6, "residual": True, **ODD},
     ],
-    "all_reduce_norm": [{"m": 64, "n": 8192, "world_size": 8}, {"m": 3, "n": 5120, "world_size": 6, "dtype": "fp16"}],
+    "all_reduce_norm": [{"m": 64, "n": 8192, "world_size": 8}, {"m": 3, "n": 5120, "world_size": 6, "dtype": "fp16"},
+                        {"m": 64, "n": 7168, "world_size": 8, "quantised": "block"}],
     "gemm_all_reduce_norm": [{"m": 64, "n": 8192, "k": 28672, "world_size": 8}],
     "moe_dispatch": [MIXTURE, {**MIXTURE, "dtype": "fp8", "scales": "block"}, {**SMALL_MIXTURE, "dtype": "fp32"}],
     "moe_dispatch_gemm": [

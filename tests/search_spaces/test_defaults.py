@@ -49,6 +49,8 @@ def drawn(name: str, rng: random.Random, **fields: Any) -> Task[Any]:
     sizes |= {"kv_heads": rng.choice([1, 2, 8]), "head_dim": rng.choice([64, 128, 256])}
     options |= {"result": rng.choice(["replicated", "heads"]), "page_size": rng.choice([1, 16, 77])}
     options |= {"quantised": options["epilogue"] != "none" and rng.random() < 0.5, "residual": rng.random() < 0.3}
+    if name.endswith("norm"):
+        options["quantised"] = rng.choice(["none", "row", "block"])
     known = {each.name for each in dataclasses.fields(kind)}
     given = {key: value for key, value in {**sizes, **options, **fields}.items() if key in known}
     return Task(kind(**given), rng.choice(ANY_MACHINE))

@@ -10,6 +10,8 @@ blocks in the place of tiles. Programs that only send wait for nothing and come 
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import triton
 import triton.language as tl
 
@@ -19,6 +21,7 @@ from autotune.kernels.primitives.all_reduce import TWO_SHOT as TWO_SHOT
 from autotune.kernels.primitives.all_reduce import Block, Boxes, Exchange, share_part, summed
 from autotune.kernels.primitives.counters import finish_unordered, read_epoch
 from autotune.kernels.primitives.known import known
+from autotune.kernels.primitives.scales import quantised
 from autotune.kernels.primitives.tiles import Output, put_tile
 
 
@@ -37,22 +40,39 @@ def from_row(x, row, N):
     return x + tl.cast(row, tl.int64) * N
 
 
+Results = namedtuple("Results", "normed total scales")
+"""The norm and the total [M, N]; scales of a norm in fp8, fp32 [M, 1] or [M, N / 128], or None."""
+
+
 @triton.jit
-def add_and_norm(acc, residual, weight, normed, total, row, M, N, eps, TYPE: tl.constexpr):
-    """Store acc + residual (acc fp32 [BLOCK_M, BLOCK_N], zero from column N on), and its RMSNorm."""
+def add_and_norm(acc, residual, weight, results, row, M, N, eps, TYPE: tl.constexpr, GROUP: tl.constexpr):
+    """Store acc + residual (acc fp32 [BLOCK_M, BLOCK_N], zero from column N on), and its RMSNorm; as fp8 with a scale
+    for each GROUP of a row's columns.
+    """
     acc = (acc + residual.to(tl.float32)).to(TYPE).to(tl.float32)
-    put_tile(acc, from_row(total, row, N), 0, 0, M - row, N)
+    put_tile(acc, from_row(results.total, row, N), 0, 0, M - row, N)
     scale = 1.0 / tl.sqrt(tl.sum(acc * acc, axis=1) / N + eps)
-    put_tile(acc * scale[:, None] * weight.to(tl.float32), from_row(normed, row, N), 0, 0, M - row, N)
+    value = acc * scale[:, None] * weight.to(tl.float32)
+    if results.scales is not None:
+        PARTS: tl.constexpr = acc.shape[1] // GROUP
+        parts = tl.reshape(value, (acc.shape[0] * PARTS, GROUP))
+        parts, of_parts = quantised(parts, results.normed.dtype.element_ty)
+        value = tl.reshape(parts, acc.shape)
+        columns = tl.cdiv(N, GROUP)
+        of_rows = tl.reshape(of_parts, (acc.shape[0], PARTS))
+        put_tile(of_rows, from_row(results.scales, row, columns), 0, 0, M - row, columns)
+    put_tile(value, from_row(results.normed, row, N), 0, 0, M - row, N)
 
 
 @triton.jit(do_not_specialize=["M", "rank", "spin_limit"])
 def all_reduce_norm_kernel(
-    x, residual, weight, normed, total, inbox, sums, M, N, eps, rank,
+    x, residual, weight, normed, total, scales, inbox, sums, M, N, eps, rank,
     heap_bases, epoch_counter, arrivals, returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr,
-    MODE: tl.constexpr, PROTOCOL: tl.constexpr, SENDERS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    MODE: tl.constexpr, PROTOCOL: tl.constexpr, SENDERS: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Total [M, N] = sum over ranks of x [M, N] + residual; normed = its RMSNorm * weight [N]. All are of TYPE.
+    """Total [M, N] = sum over ranks of x [M, N] + residual; normed = its RMSNorm * weight [N]. All are of TYPE, but for
+    a norm in fp8, which has scales.
 
     BLOCK_N is the power of two from N on. With SENDERS, as many programs for each block come first and only send.
     """
@@ -81,18 +101,20 @@ def all_reduce_norm_kernel(
         own, scale = load_rows(residual, row, M, 0, N, BLOCK_M, BLOCK_N), load_rows(weight, 0, 1, 0, N, 1, BLOCK_N)
         acc = summed(Output(None, M, N), row, 0, block, epoch, boxes, peers, EXCHANGE)
         in_vain = heap.timed_out(status)
-        add_and_norm(acc, own, scale, normed, total, row, M, N, eps, TYPE)
+        add_and_norm(acc, own, scale, Results(normed, total, scales), row, M, N, eps, TYPE, GROUP)
         finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
         heap.seal_if(in_vain, normed, tl.cast(M, tl.int64) * N, total, BY_TMA=False)
+        if scales is not None:
+            heap.seal_if(in_vain, scales, M * tl.cdiv(N, GROUP), BY_TMA=False)
 
 
 @triton.jit(do_not_specialize=["M"])
 def add_norm_kernel(
-    x, residual, weight, normed, total, M, N, eps,
-    TYPE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    x, residual, weight, normed, total, scales, M, N, eps,
+    TYPE: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Total = x + residual, normed = its RMSNorm * weight: what comes after an all-reduce of the library's."""
     row = tl.program_id(0) * BLOCK_M
     own, scale = load_rows(residual, row, M, 0, N, BLOCK_M, BLOCK_N), load_rows(weight, 0, 1, 0, N, 1, BLOCK_N)
     acc = load_rows(x, row, M, 0, N, BLOCK_M, BLOCK_N).to(tl.float32)
-    add_and_norm(acc, own, scale, normed, total, row, M, N, eps, TYPE)
+    add_and_norm(acc, own, scale, Results(normed, total, scales), row, M, N, eps, TYPE, GROUP)

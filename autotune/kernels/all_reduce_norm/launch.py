@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from autotune.kernels.all_reduce_norm.exchanging import SHOTS, ExchangingWay
-from autotune.kernels.all_reduce_norm.library import AddNorm, AllReduce, LibraryNorm, Tensors
+from autotune.kernels.all_reduce_norm.library import AddNorm, AllReduce, LibraryNorm, QuantisedTensors, Tensors
 from autotune.kernels.all_reduce_norm.modes import MODES, Library, LibraryCollective, OneShot, TwoShot
 from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES, SLOTS, AllReduceNorm
-from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
 from autotune.kernels.launching.then import Then
 from autotune.kernels.launching.way import ModeKernels
 from autotune.sizes import round_up
@@ -23,13 +23,15 @@ class AllReduceNormKernels(ModeKernels[AllReduceNorm, Tensors]):
         OneShot: ExchangingWay(), TwoShot: ExchangingWay(),
     }  # fmt: skip
     tensors_type = Tensors
-    results = ("normed", "total")
+    results: tuple[str, ...] = ("normed", "total")
 
     def tensors(self, problem: AllReduceNorm, shared: Allocate, own: Allocate) -> Tensors:
         shape, dtype = (problem.m, problem.n), TORCH_DTYPES[problem.dtype]
-        return Tensors(
-            own(shape, dtype), own(shape, dtype), own(shape[1:], dtype), own(shape, dtype), own(shape, dtype)
-        )
+        operands = own(shape, dtype), own(shape, dtype), own(shape[1:], dtype)
+        if problem.quantised == "none":
+            return Tensors(*operands, own(shape, dtype), own(shape, dtype))
+        scales = own((problem.m, problem.scale_columns), torch.float32)
+        return QuantisedTensors(*operands, own(shape, OPERAND_DTYPES["fp8"]), own(shape, dtype), scales)
 
     def scratch_bytes(self, problem: AllReduceNorm) -> int:
         """The largest inbox that the space allows, and the counters of single rows."""
@@ -38,4 +40,12 @@ class AllReduceNormKernels(ModeKernels[AllReduceNorm, Tensors]):
         return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * problem.m * torch.int32.itemsize + (64 << 10)
 
 
+class QuantisingKernels(AllReduceNormKernels):
+    """Kernels whose norm is fp8, its scales a third result."""
+
+    tensors_type = QuantisedTensors
+    results = ("normed", "total", "scales")
+
+
 KERNELS = AllReduceNormKernels()
+QUANTISING = QuantisingKernels()

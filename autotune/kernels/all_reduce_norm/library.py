@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from autotune.dtypes import DTYPES
+from autotune.dtypes import DTYPES, SCALE_BLOCK
 from autotune.kernels.all_reduce_norm import device
 from autotune.kernels.all_reduce_norm.modes import Norming, NormTask
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
@@ -39,6 +39,14 @@ class Tensors:
         return self.x if problem.in_place else self.total
 
 
+@dataclass(frozen=True)
+class QuantisedTensors(Tensors):
+    """Tensors whose norm is fp8."""
+
+    scales: torch.Tensor | None = None
+    """fp32 [m, 1] or [m, n / 128]: of the norm."""
+
+
 NormCall = Call[AllReduceNorm, Any, Tensors, Any]
 
 
@@ -65,12 +73,25 @@ class LibraryNorm(LibraryWay[AllReduceNorm, Any, Tensors]):
         def run() -> None:
             torch.add(summed, tensors.residual, out=tensors.total)
             normed = torch.nn.functional.rms_norm(tensors.total, (problem.n,), tensors.weight, problem.eps)
-            tensors.normed.copy_(normed)
+            if isinstance(tensors, QuantisedTensors):
+                quantise(normed, tensors.normed, tensors.scales)
+            else:
+                tensors.normed.copy_(normed)
 
         return run
 
     def roundings(self, problem: AllReduceNorm) -> float:
         return OF_THE_NORM
+
+
+def quantise(matrix: torch.Tensor, out: torch.Tensor, scales: torch.Tensor | None) -> None:
+    """A matrix [m, n] in fp8, ``out``, with ``scales`` [m, groups] of equal parts of its rows."""
+    assert scales is not None
+    parts = matrix.float().unflatten(1, (scales.shape[1], -1))
+    most = torch.finfo(out.dtype).max
+    torch.div(parts.abs().amax(2), most, out=scales)
+    scales.masked_fill_(scales == 0, 1.0)
+    out.copy_((parts / scales[:, :, None]).clamp(-most, most).flatten(1))
 
 
 class Nothing:
@@ -103,6 +124,7 @@ def blocks(problem: AllReduceNorm, mode: Norming) -> int:
 
 def norm_arguments(problem: AllReduceNorm, mode: Norming, tensors: Tensors) -> dict[str, Any]:
     return {
-        **vars(tensors), "M": problem.m, "N": problem.n, "eps": problem.eps, "BLOCK_M": mode.norm_rows,
+        "scales": None, **vars(tensors), "M": problem.m, "N": problem.n, "eps": problem.eps, "BLOCK_M": mode.norm_rows,
         "BLOCK_N": round_up(problem.n), "TYPE": getattr(tl, DTYPES[problem.dtype].triton),
+        "GROUP": SCALE_BLOCK if problem.quantised == "block" else round_up(problem.n),
     }  # fmt: skip

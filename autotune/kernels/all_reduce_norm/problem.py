@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autotune.dtypes import SCALE_BLOCK
 from autotune.errors import InvalidProblem
-from autotune.problem import Problem, flag, number, size
+from autotune.problem import Problem, choice, flag, number, size
 
 SLOTS = 2
 """Inboxes used in turn, see ``device``."""
@@ -21,6 +22,10 @@ WIDEST = 16384
 """Elements of a row, which one program holds in registers."""
 
 
+QUANTISED = ("none", "row", "block")
+QUANTISED_HELP = "the norm as fp8, the A of the next GEMM, with a scale for each row, or for each row and 128 columns"
+
+
 @dataclass(frozen=True, kw_only=True)
 class AllReduceNorm(Problem):
     """total [m, n] = sum over ranks of X [m, n] + residual [m, n]; normed = total / rms(total) * weight [n].
@@ -28,6 +33,9 @@ class AllReduceNorm(Problem):
     The end of a row-parallel layer and the beginning of the next one, on every rank. rms is the root of a row's mean
     square + ``eps``. Residual and weight are the same on all ranks. Both results have the element type, and the norm
     is taken of the total as it is returned.
+
+    ``quantised``: the norm is rounded to fp8 (e4m3), as the A of the next GEMM, with fp32 scales of its own for each
+    ``row``, or for each row and 128 columns (``block``), a third result.
     """
 
     workload = "all_reduce_norm"
@@ -38,11 +46,19 @@ class AllReduceNorm(Problem):
     n: int = size("columns: the hidden size")
     eps: float = number("added to a row's mean square", 1e-6)
     in_place: bool = flag("the library's all-reduce may overwrite X; otherwise X is copied first")
+    quantised: str = choice(QUANTISED_HELP, QUANTISED, "none")
 
     def check(self) -> None:
         """Raise InvalidProblem if a program cannot hold a row."""
         if self.n % WHOLE or self.n > WIDEST:
             raise InvalidProblem(f"n={self.n}: must be a multiple of {WHOLE}, and {WIDEST} at most")
+        if self.quantised == "block" and self.n % SCALE_BLOCK:
+            raise InvalidProblem(f"n={self.n} with quantised=block: must be a multiple of {SCALE_BLOCK}")
+
+    @property
+    def scale_columns(self) -> int:
+        """Scales of a row of the norm."""
+        return {"none": 0, "row": 1, "block": self.n // SCALE_BLOCK}[self.quantised]
 
     @property
     def result_size(self) -> int:

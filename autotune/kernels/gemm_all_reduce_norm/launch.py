@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from autotune.kernels.all_reduce_norm import launch as norming
+from autotune.kernels.all_reduce_norm import library
 from autotune.kernels.all_reduce_norm.exchanging import ExchangingWay
 from autotune.kernels.all_reduce_norm.library import AddNorm, LibraryNorm, Tensors
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
@@ -28,7 +29,7 @@ from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
 from autotune.kernels.launching.then import Pair, Then
 from autotune.kernels.launching.way import ModeKernels, Way
 
@@ -44,6 +45,16 @@ class NormedTensors(SummedTensors):
     def norming(self, summed: torch.Tensor) -> Tensors:
         """The norm's operands and results, where ``summed`` is what it reads."""
         return Tensors(summed, self.residual, self.weight, self.normed, self.c)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantisedTensors(NormedTensors):
+    """Tensors whose norm is fp8, with its scales."""
+
+    scales: torch.Tensor
+
+    def norming(self, summed: torch.Tensor) -> Tensors:
+        return library.QuantisedTensors(**vars(super().norming(summed)), scales=self.scales)
 
 
 @dataclass(frozen=True)
@@ -98,18 +109,30 @@ class GemmAllReduceNormKernels(ModeKernels[GemmAllReduceNorm, NormedTensors]):
         CustomCollective: ThenNorm(LibraryGemm(), ExchangeWay()),
         OneShot: ThenNorm(FusedWay(), AddNorm()), TwoShot: ThenNorm(FusedWay(), AddNorm()),
     }  # fmt: skip
-    tensors_type = NormedTensors
-    results = ("normed", "c")
+    tensors_type: type[NormedTensors] = NormedTensors
+    results: tuple[str, ...] = ("normed", "c")
 
     def tensors(self, problem: GemmAllReduceNorm, shared: Allocate, own: Allocate) -> NormedTensors:
         shape, dtype = (problem.m, problem.n), TORCH_DTYPES[problem.result_dtype]
-        return NormedTensors(
-            **vars(reducing.KERNELS.tensors(problem, shared, own))
-            | {"residual": own(shape, dtype), "weight": own(shape[1:], dtype), "normed": own(shape, dtype)},
-        )
+        given: dict[str, Any] = {
+            **vars(reducing.KERNELS.tensors(problem, shared, own)), "residual": own(shape, dtype),
+            "weight": own(shape[1:], dtype),
+        }  # fmt: skip
+        if problem.quantised == "none":
+            return NormedTensors(**given, normed=own(shape, dtype))
+        scales = own((problem.m, problem.norm.scale_columns), torch.float32)
+        return QuantisedTensors(**given, normed=own(shape, OPERAND_DTYPES["fp8"]), scales=scales)
 
     def scratch_bytes(self, problem: GemmAllReduceNorm) -> int:
         return max(reducing.KERNELS.scratch_bytes(problem), norming.KERNELS.scratch_bytes(problem.norm))
 
 
+class QuantisingKernels(GemmAllReduceNormKernels):
+    """Kernels whose norm is fp8, its scales a third result."""
+
+    tensors_type = QuantisedTensors
+    results = ("normed", "c", "scales")
+
+
 KERNELS = GemmAllReduceNormKernels()
+QUANTISING = QuantisingKernels()

@@ -21,8 +21,10 @@ from autotune.runtime.operators.gather import (
 )
 from autotune.runtime.operators.reduce import (
     all_reduce_norm,
+    all_reduce_norm_quantised,
     gemm_all_reduce,
     gemm_all_reduce_norm,
+    gemm_all_reduce_norm_quantised,
     gemm_reduce_scatter,
 )
 
@@ -33,9 +35,11 @@ __all__ = [
     "all_gather_gemm_with_gathered",
     "all_gather_shard",
     "all_reduce_norm",
+    "all_reduce_norm_quantised",
     "flash_decode",
     "gemm_all_reduce",
     "gemm_all_reduce_norm",
+    "gemm_all_reduce_norm_quantised",
     "gemm_reduce_scatter",
     "moe_combine",
     "moe_dispatch",

@@ -26,6 +26,8 @@ _GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD, gradients.OfGemmReduceScatt
 _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
+_QUANTISING_NORM = Operator(norming.QUANTISING_NORM, name="all_reduce_norm_quantised")
+_QUANTISING_GEMM_NORM = Operator(reducing_norming.QUANTISING_NORM, name="gemm_all_reduce_norm_quantised")
 
 REDUCTIONS = ("sum", "avg")
 
@@ -125,6 +127,21 @@ def all_reduce_norm(
     return normed, total
 
 
+def all_reduce_norm_quantised(
+    context: Context, x: Tensor, residual: Tensor, weight: Tensor,
+    *, scales: str, eps: float = 1e-6, out: tuple[Tensor, Tensor, Tensor] | None = None,
+    config: Config | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """``all_reduce_norm`` whose norm is fp8 (e4m3): that, total, and its scales, ``scale_a`` of the next GEMM.
+
+    ``scales``: ``row``, fp32 [m, 1], or ``block``, [m, n / 128], one for each row and 128 columns. Another problem,
+    ``quantised``, with a config of its own.
+    """
+    options = eps, False, scales
+    normed, total, found = _QUANTISING_NORM.all_of(context, (x, residual, weight), options, out, config)
+    return normed, total, found
+
+
 def gemm_all_reduce_norm(
     context: Context, a: Tensor, b: Tensor, residual: Tensor, weight: Tensor,
     bias: Tensor | None = None,
@@ -148,6 +165,24 @@ def gemm_all_reduce_norm(
         _GEMM_ALL_REDUCE_NORM.refuse(context, operands, out, config, error)
         raise
     return normed, total
+
+
+def gemm_all_reduce_norm_quantised(
+    context: Context, a: Tensor, b: Tensor, residual: Tensor, weight: Tensor,
+    bias: Tensor | None = None,
+    *, scales: str, eps: float = 1e-6, scale_a: Tensor | None = None, scale_b: Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, deterministic: bool = False,
+    out: tuple[Tensor, Tensor, Tensor] | None = None, config: Config | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """``gemm_all_reduce_norm`` whose norm is fp8: normed, total and scales as of ``all_reduce_norm_quantised``."""
+    operands = a, b, bias, scale_a, scale_b, residual, weight
+    try:
+        options = deterministic, word_of(out_dtype), fast_accum, eps, scales
+        normed, total, found = _QUANTISING_GEMM_NORM.all_of(context, operands, options, out, config)
+    except Exception as error:  # whatever it is: the other ranks wait
+        _QUANTISING_GEMM_NORM.refuse(context, operands, out, config, error)
+        raise
+    return normed, total, found
 
 
 def _columns_scattered(

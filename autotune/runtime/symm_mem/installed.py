@@ -85,7 +85,7 @@ class Installed:
                 return original(*given, **named)
             try:
                 with torch.no_grad():  # torch's have no backward either
-                    result = ours(**{each: _mapped(_lying_well, value) for each, value in asked.items()})
+                    result = ours(**{each: _mapped(lying_well, value) for each, value in asked.items()})
             except InvalidProblem:
                 if known:  # on this rank alone
                     raise
@@ -145,7 +145,7 @@ def _form(value: Any) -> object:
     return tuple(map(_form, value)) if isinstance(value, list) else value
 
 
-def _lying_well(tensor: torch.Tensor) -> torch.Tensor:
+def lying_well(tensor: torch.Tensor) -> torch.Tensor:
     """An operand as our kernels take it: a matrix in either order, at an address of whole vectors; else a copy."""
     turned = tensor.dim() == 2 and tensor.stride(0) == 1
     in_order = tensor.t() if turned else tensor

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.kernels.all_reduce_norm.launch import KERNELS
+from autotune.kernels.all_reduce_norm.launch import KERNELS, QUANTISING
 from autotune.kernels.all_reduce_norm.library import Tensors, norm_launch
 from autotune.kernels.all_reduce_norm.modes import LibraryCollective
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
-from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
+from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.gemm.problem import blocks
+from autotune.kernels.launching.contract import Kernels
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, element_type
 from autotune.machine import Machine
 from autotune.task import Task
-from autotune.workloads.comparison import drawn, drawn_weight, drawn_with_zeros, farthest, rounded, weighted
+from autotune.workloads.comparison import drawn, drawn_weight, drawn_with_zeros, farthest, in_fp8, rounded, weighted
 from autotune.workloads.gemm import FACTORS
 from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import DrawnOperation, Operands, eager_and_graph
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Error, Tolerance
 
@@ -49,10 +52,10 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Any]):
         self._number = number
 
     def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
-        """The larger distance of the two results from their references."""
+        """The larger distance of the two results from their references; of an fp8 norm with its scales."""
         tensors = self._tensors
         expected = norm_of(self._sum * FACTORS[number], tensors.residual, tensors.weight, self._problem.eps)
-        return farthest(outputs, expected)
+        return farthest(widened(outputs), expected)
 
     def parts(self) -> dict[str, Run]:
         """The library's all-reduce alone, and our sum and norm of what it leaves."""
@@ -64,11 +67,32 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Any]):
         return {"all_reduce": lambda: torch.distributed.all_reduce(parts) and None, "norm": launch.run}
 
 
-class AllReduceNormWorkload(ModedWorkload):
+class NormedWorkload(LaunchedWorkload):
+    """What workloads share whose first result is a norm, the last, where that is fp8, its scales."""
+
+    quantising: Kernels[Any, Any, Any, Any]
+
+    def kernels_of(self, problem: Any) -> Kernels[Any, Any, Any, Any]:
+        return self.kernels if problem.quantised == "none" else self.quantising
+
+
+class Quantising(NormedWorkload):
+    """The same with an fp8 norm, whose form is its last option."""
+
+    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
+        rows, columns = shape = self.out_shape(world_size, operands, options)
+        return [shape, shape, (rows, 1 if options[-1] == "row" else blocks(columns))]
+
+    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
+        return [OPERAND_DTYPES["fp8"], self.out_dtype(operands, options), torch.float32]
+
+
+class AllReduceNormWorkload(NormedWorkload, ModedWorkload):
     problem_type = AllReduceNorm
     operation_type = AllReduceNormOperation
     kernels = KERNELS
-    options = ("eps", "in_place")
+    quantising = QUANTISING
+    options: ClassVar[tuple[str, ...]] = ("eps", "in_place")
     row_by_row = True
 
     def default_problem(self, machine: Machine, world_size: int) -> AllReduceNorm:
@@ -87,7 +111,8 @@ class AllReduceNormWorkload(ModedWorkload):
     def tolerance_of(self, task: Task[AllReduceNorm], config: Config) -> Tolerance:
         problem = task.problem
         roundings = self.kernels.way_of(config).roundings(problem)
-        return weighted(rounded(problem.dtype, roundings, problem.n, problem.m * problem.n, task.machine))
+        found = weighted(rounded(problem.dtype, roundings, problem.n, problem.m * problem.n, task.machine))
+        return found if problem.quantised == "none" else in_fp8(found)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> AllReduceNorm:
         """X and the residual are contiguous matrices of one shape, and the weight is as long as their rows."""
@@ -108,7 +133,19 @@ class AllReduceNormWorkload(ModedWorkload):
         return tuple(operands[0].shape)
 
 
+class QuantisingWorkload(Quantising, AllReduceNormWorkload):
+    kernels = QUANTISING
+    options: ClassVar = (*AllReduceNormWorkload.options, "quantised")
+
+
 WORKLOAD = AllReduceNormWorkload()
+QUANTISING_NORM = QuantisingWorkload()
+
+
+def widened(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Normed and total, of an fp8 norm its elements times their scales."""
+    normed, total, *scales = outputs
+    return [dequantised(normed, scales[0]) if scales else normed, total]
 
 
 def norm_of(

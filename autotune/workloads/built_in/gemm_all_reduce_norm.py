@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from autotune.config import Config
 from autotune.kernels.all_reduce_norm.library import norm_launch
-from autotune.kernels.gemm_all_reduce_norm.launch import KERNELS, NormedTensors
+from autotune.kernels.gemm_all_reduce_norm.launch import KERNELS, QUANTISING, NormedTensors
 from autotune.kernels.gemm_all_reduce_norm.modes import LibraryCollective
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.machine import Machine
 from autotune.task import Task
-from autotune.workloads.built_in.all_reduce_norm import norm_of
+from autotune.workloads.built_in.all_reduce_norm import NormedWorkload, Quantising, norm_of, widened
 from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
-from autotune.workloads.comparison import drawn_bias, drawn_weight, farthest, weighted
+from autotune.workloads.comparison import drawn_bias, drawn_weight, farthest, in_fp8, weighted
 from autotune.workloads.gemm import demand_like
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands, eager_and_graph
@@ -38,9 +38,10 @@ class GemmAllReduceNormOperation(GemmAllReduceOperation):
         super().refresh(seed)
 
     def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
-        """The larger distance of the two results from their references."""
+        """The larger distance of the two results from their references; of an fp8 norm with its scales."""
         tensors = self._tensors
-        return farthest(outputs, norm_of(self.expected(number), tensors.residual, tensors.weight, self._problem.eps))
+        expected = norm_of(self.expected(number), tensors.residual, tensors.weight, self._problem.eps)
+        return farthest(widened(outputs), expected)
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, its all-reduce alone, and our sum and norm of what that leaves."""
@@ -50,11 +51,12 @@ class GemmAllReduceNormOperation(GemmAllReduceOperation):
         return {**super().parts(), "norm": norm.run}
 
 
-class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
+class GemmAllReduceNormWorkload(NormedWorkload, GemmAllReduceWorkload):
     problem_type = GemmAllReduceNorm
     operation_type = GemmAllReduceNormOperation
     kernels = KERNELS
-    options = ("deterministic", "out_dtype", "fast_accum", "eps")
+    quantising = QUANTISING
+    options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum", "eps")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduceNorm:
         fields = super().default_problem(machine, world_size).as_dict()
@@ -69,7 +71,8 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
         return eager_and_graph(self.space, ways, task)
 
     def tolerance_of(self, task: Task[Any], config: Config) -> Tolerance:
-        return weighted(super().tolerance_of(task, config))
+        found = weighted(super().tolerance_of(task, config))
+        return found if task.problem.quantised == "none" else in_fp8(found)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> GemmAllReduceNorm:
         """GEMM + all-reduce's; residual and weight are contiguous, of the result's shape and type."""
@@ -82,4 +85,10 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
         return problem
 
 
+class QuantisingWorkload(Quantising, GemmAllReduceNormWorkload):
+    kernels = QUANTISING
+    options: ClassVar = (*GemmAllReduceNormWorkload.options, "quantised")
+
+
 WORKLOAD = GemmAllReduceNormWorkload()
+QUANTISING_NORM = QuantisingWorkload()

@@ -43,8 +43,8 @@ KINDS: dict[str, list[dict[str, Any]]] = {
         {"deterministic": True, "bias": True, "residual": True}, {"wire": "fp8"},
         {**FP8, "scales": "tensor", "out_dtype": "fp16"}, {**FP8, "dtype": "fp8_e5m2", "scales": "row"},
     ],
-    "all_reduce_norm": [{"in_place": True}],
-    "gemm_all_reduce_norm": [{"eps": 1e-5, "bias": True}],
+    "all_reduce_norm": [{"in_place": True}, {"quantised": "block"}],
+    "gemm_all_reduce_norm": [{"eps": 1e-5, "bias": True}, {"quantised": "row"}],
     "flash_decode": [
         {"result": "heads", "soft_cap": 30}, {"kv_dtype": "fp8", "kv_scales": "head"},
         {"kv_heads": 1, "rope": 32, "scale": 0.125, "kv_dtype": "fp8", "kv_scales": "tensor"},
@@ -151,7 +151,7 @@ def in_graphs(arguments: tuple[str, bool]) -> dict[str, str]:
                 given["out"] = outs[0] if len(outs) == 1 else tuple(outs)
                 torch.compile(function, backend=backend, fullgraph=True)(**given)
                 wrong += ["wrong in given ones"] * (not near(plugin, problem, config, context, operation, outs))
-            options = [getattr(problem, option) for option in plugin.options]
+            options = [getattr(problem, option) for option in operator_of(problem).workload.options]
             arguments = (context.handle, *operands.values(), *options, "")
             wrong += ["traced as another"] * (forms(results) != forms(traced(operator_of(problem), arguments)))
             if first and not getattr(problem, "in_place", False):
@@ -186,7 +186,7 @@ def operator_of(problem: Any) -> Any:
     """The operator of torch that the problem's calls end in."""
     scaled = problem.workload == "moe_dispatch" and problem.scales != "none"
     further = {"_gathered": "gathered", "_quantised": "quantised"}
-    endings = [ending for ending, field in further.items() if getattr(problem, field, False)]
+    endings = [ending for ending, field in further.items() if getattr(problem, field, "none") not in (False, "none")]
     return OPERATORS[problem.workload + "".join(endings) + "_scaled" * scaled]
 
 

@@ -92,6 +92,37 @@ def installed(url: str) -> dict[str, Any]:
     return found
 
 
+def pipelined(url: str) -> dict[str, Any]:
+    """Errors of graphs in which inductor's micro-pipeline puts torch's operators, and the calls that ours took."""
+    import torch._inductor.config as inductor
+    import torch.distributed._functional_collectives as collectives
+
+    group = dist.group.WORLD
+    theirs.enable_symm_mem_for_group(group.group_name)
+    dist.is_nccl_available = lambda: True  # without it, as in a build for CPUs, the pipeline does nothing
+
+    def gather(a: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.relu(collectives.all_gather_tensor(a, 0, group) @ w.t())
+
+    def scatter(a: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.relu(collectives.reduce_scatter_tensor(a @ w.t(), "sum", 0, group))
+
+    def both(a: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(collectives.all_gather_tensor(a, 0, group) @ w.t())
+        return collectives.reduce_scatter_tensor(hidden @ v.t(), "sum", 0, group)
+
+    given, found = (normal(31, 32, 64), normal(32, 48, 64), normal(33, 64, 48)), {}
+    with autotune.Context(HEAP, url=url) as context, symm_mem.install(context):
+        for function in (gather, scatter, both):
+            torch._dynamo.reset()
+            wanted = function(*given)
+            with inductor.patch(_micro_pipeline_tp=True, force_disable_caches=True), autotune.collect() as problems:
+                made = torch.compile(function, fullgraph=True)(*given)
+            found[function.__name__] = (error(made, wanted), sum(problems.values()))
+        context.check()
+    return found
+
+
 def torchtitan(url: str) -> dict[str, Any]:
     """Results and gradients of torchtitan's layers with ours installed beside torch's own operators, and the calls that
     ours took.

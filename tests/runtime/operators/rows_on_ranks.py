@@ -89,6 +89,9 @@ def calls_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call]]:
     yield "gemm_all_reduce", one(autotune.gemm_all_reduce, a, b)
     yield "all_reduce_norm", several(autotune.all_reduce_norm, none, none, weight)
     yield "gemm_all_reduce_norm", several(autotune.gemm_all_reduce_norm, a, b, none, weight)
+    norm, normed = autotune.all_reduce_norm_quantised, autotune.gemm_all_reduce_norm_quantised
+    yield "all_reduce_norm_quantised", several(norm, none, none, weight, scales="block")
+    yield "gemm_all_reduce_norm_quantised", several(normed, a, b, none, weight, scales="row")
     yield "flash_decode", one(autotune.flash_decode, q, cache, cache, table, lengths)
     yield "moe_dispatch", several(autotune.moe_dispatch, x, ids, gates, experts=experts)
     scaled = several(autotune.moe_dispatch, x.to(FP8), ids, gates, experts=experts, scale_x=scales)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,15 @@ def test_torchs_operators_run_ours(tmp_path: Path, gpu: str) -> None:
         wrong = {form: each for form, each in found.items() if each[0] > (2e-2 if "bfloat16" in form else 1e-5)}
         assert not wrong
         assert {form: calls for form, (_, calls) in found.items() if calls != 1} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(" " in sys.prefix, reason="torch (2.13) links no kernels where its path has a space")
+@pytest.mark.parametrize("gpu", A_GPU_EACH)
+def test_inductors_micro_pipeline_runs_ours(tmp_path: Path, gpu: str) -> None:
+    for found in run_ranks(ON_RANKS, "pipelined", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
+        assert {name: calls for name, (_, calls) in found.items()} == {"gather": 1, "scatter": 1, "both": 2}
+        assert max(wrong for wrong, _ in found.values()) < 1e-5
 
 
 @pytest.mark.parametrize("gpu", A_GPU_EACH)

@@ -24,6 +24,8 @@ SHAPES = {
     "gemm_all_reduce": [[0, 256]],
     "all_reduce_norm": [[0, 256], [0, 256]],
     "gemm_all_reduce_norm": [[0, 256], [0, 256]],
+    "all_reduce_norm_quantised": [[0, 256], [0, 256], [0, 2]],
+    "gemm_all_reduce_norm_quantised": [[0, 256], [0, 256], [0, 1]],
     "flash_decode": [[0, 2, 64]],
     "moe_dispatch": [[0, 128], *PLAN],
     "moe_dispatch_scaled": [[0, 128], *PLAN, [0, 1]],
