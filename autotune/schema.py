@@ -113,6 +113,8 @@ def _reader(kind: Any) -> Read:
         return _moment
     if dataclasses.is_dataclass(kind):
         return _record(kind)
+    if hasattr(kind, "_fields"):
+        return _named_tuple(kind)
     return _scalar(kind)
 
 
@@ -181,6 +183,20 @@ def _sequence(kind: type, inner: Read) -> Read:
         return value
 
     return sequence
+
+
+def _named_tuple(kind: Any) -> Read:
+    """An array, in the order of the fields."""
+    readers = [_reader(each) for each in typing.get_type_hints(kind, include_extras=True).values()]
+
+    def named(value: Any, place: tuple[str | int, ...], found: list[Mistake]) -> Any:
+        if isinstance(value, list | tuple) and len(value) == len(readers):
+            pairs = enumerate(zip(readers, value, strict=True))
+            return kind(*(read(each, (*place, number), found) for number, (read, each) in pairs))
+        found.append(Mistake(place, f"expected an array of {len(readers)}", value))
+        return value
+
+    return named
 
 
 def _config(value: Any, place: tuple[str | int, ...], found: list[Mistake]) -> Any:

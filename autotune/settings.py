@@ -110,8 +110,14 @@ WAIT_SECONDS = Setting(
     "seconds for which the ranks of a program wait for each other, in a kernel or on the host; default: 600, as NCCL's",
     _whole_number(10**6),
 )
+TRACE = Setting(
+    "AUTOTUNE_TRACE",
+    "1 or 0",
+    "0: no call of a winner and of the library's way is traced after a search; 1: under the interpreter, too",
+    _yes_or_no,
+)
 SETTINGS: Sequence[Setting[Any]] = (
-    DATABASE, WORKLOADS, COMPILE_WORKERS, PIN, DEFAULTS, OFFLINE, HEAP_BYTES, WAIT_SECONDS
+    DATABASE, WORKLOADS, COMPILE_WORKERS, PIN, DEFAULTS, OFFLINE, HEAP_BYTES, WAIT_SECONDS, TRACE
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from autotune.problem import Problem
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
+from autotune.timeline import Traced
 from autotune.tuning.search import proposer
 from autotune.workloads import Workload, names, provenance_of, registry
 
@@ -119,6 +120,7 @@ class FakeGang:
         """Times as long as before that everything takes from the finals on."""
         self.overhead: HostOverhead | None = None
         self.hook: Hook = lambda gang, config, seed, plan: None
+        self.traced: list[Config] = []
         self.turns: list[Turn | MeasureBarrier | Trace] = []
         self.turn_failure: Failed | None = None
         self.clock: Callable[[Config, int], float] = lambda config, rank: 1980.0
@@ -165,13 +167,15 @@ class FakeGang:
     def measure_rates(self, dtype: str) -> dict[str, float]:
         return dict(RATES)
 
+    def trace(self, config: Config, latency: float) -> Traced | Failed:
+        self.traced.append(config)
+        return Traced.of(1.04, [stamps(rank) for rank in range(self.ranks)])
+
     def turn(self, request: Turn | MeasureBarrier | Trace) -> list[Done] | Failed:
         """A round's noise hits all turns of the round alike; see ``rung_formula`` for what a rung takes."""
         self.turns.append(request)
         if self.turn_failure is not None:
             return self.turn_failure
-        if isinstance(request, Trace):
-            return [Done("", events=stamps(rank)) for rank in range(self.ranks)]
         if isinstance(request, MeasureBarrier):
             return [Done("", parts={"barrier": (3.5,), "empty": (2.0,)})] * self.ranks
         median = rung_formula(request) * (1 + 0.001 * math.sin(len(self.turns) // 8))

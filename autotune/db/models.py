@@ -1,4 +1,4 @@
-"""The tables: studies, their trials and measured taxes.
+"""The tables: studies, their trials, and what else was measured of them.
 
 Times are ISO 8601 text in UTC, JSON is text: a damaged value is then reported with its row.
 """
@@ -117,16 +117,17 @@ class Trial(Base):
     """Identifies the record when a write is retried."""
 
 
-class TaxesRow(Base):
-    """The taxes of a study's problem, measured once; rows are only ever added."""
+class Attachment(Base):
+    """What was measured of a study's problem beside its trials, and no look-up reads; rows are only ever added."""
 
-    __tablename__ = "tuning_taxes"
-    __table_args__ = (Index("ix_tuning_taxes_record_key", "record_key", unique=True),)
+    __tablename__ = "tuning_attachments"
+    __table_args__ = (Index("ix_tuning_attachments_record_key", "record_key", unique=True),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
     study_id: Mapped[int] = mapped_column(ForeignKey("tuning_studies.id"), index=True)
+    kind: Mapped[str] = mapped_column(Text)
     measured: Mapped[str] = mapped_column(Text)
-    """JSON, see ``autotune.taxes.result``."""
+    """JSON: of ``taxes`` see ``autotune.taxes.result``, of a ``timeline`` ``autotune.timeline``."""
     created_at: Mapped[str] = mapped_column(Text)
     record_key: Mapped[str] = mapped_column(Text)
     """Identifies the record when a write is retried."""

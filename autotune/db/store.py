@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from sqlalchemy import BigInteger, Executable, Row, cast, func, select, update
 from sqlalchemy.orm import Session
@@ -14,7 +14,7 @@ from autotune.config import Config
 from autotune.db import queries, rows
 from autotune.db.engines import Database, database_url, intact, open_database, place_of, translated
 from autotune.db.lease import Held, Lease
-from autotune.db.models import Study, TaxesRow, Trial
+from autotune.db.models import Attachment, Study, Trial
 from autotune.db.records import (
     CacheKey,
     Columns,
@@ -31,6 +31,9 @@ from autotune.db.records import (
 from autotune.errors import StoreError
 from autotune.forks import FORKS_WAIT
 from autotune.settings import default_database_url
+
+Kind = Literal["taxes", "timeline"]
+"""The kinds of attachments."""
 
 LAST_IN_ORDER = 2**63 - 1
 """The highest place in the order of finishing that a column holds."""
@@ -126,23 +129,24 @@ class Store:
         records = (self._intact(Trial, row, read) for row in self._database.read(ask))
         return [record for record in records if record is not None]
 
-    def add_taxes(self, study_id: int, measured: str) -> None:
-        """Store the taxes that were measured of a study's problem, as JSON; earlier ones stay."""
+    def attach(self, study_id: int, kind: Kind, measured: str) -> None:
+        """Store what was measured of a study's problem, as JSON; earlier ones stay."""
         key = uuid.uuid4().hex
 
         def add(session: Session) -> None:
             self._existing(session, study_id)
-            if session.scalar(select(TaxesRow.id).where(TaxesRow.record_key == key)) is None:
-                session.add(TaxesRow(study_id=study_id, measured=measured, created_at=rows.now(), record_key=key))
+            if session.scalar(select(Attachment.id).where(Attachment.record_key == key)) is None:
+                row = Attachment(study_id=study_id, kind=kind, measured=measured, created_at=rows.now(), record_key=key)
+                session.add(row)
 
         self._database.write(add)
 
-    def taxes(self, study_id: int) -> str | None:
-        """The taxes that were measured of a study's problem last, as JSON; None if they never were."""
-        query = select(TaxesRow.id, TaxesRow.measured).where(TaxesRow.study_id == study_id)
-        query = query.order_by(TaxesRow.id.desc()).limit(1)
+    def attached(self, study_id: int, kind: Kind) -> str | None:
+        """The last of a kind that was attached to a study, as JSON; None if there is none."""
+        query = select(Attachment.id, Attachment.measured).where(Attachment.study_id == study_id)
+        query = query.where(Attachment.kind == kind).order_by(Attachment.id.desc()).limit(1)
         row: Any = self._database.read(lambda session: session.execute(query).first())
-        found: str | None = None if row is None else self._intact(TaxesRow, row, lambda row: rows.words(row.measured))
+        found: str | None = None if row is None else self._intact(Attachment, row, lambda row: rows.words(row.measured))
         return found
 
     def finish(self, study_id: int, winner: Winner, lease: Lease | None = None) -> None:

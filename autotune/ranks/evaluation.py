@@ -29,6 +29,7 @@ from autotune.ranks.protocol import (
     Request,
 )
 from autotune.task import Task
+from autotune.timeline import Traced
 from autotune.workloads import Tolerance, Workload
 
 SPIN_LIMITS = {"gpu": 1 << 23, "interpreter": 1 << 14}
@@ -200,6 +201,10 @@ class AllRanks(ABC):
             for by_rank in ([answer.host for answer in answers], [answer.times for answer in answers])
         )
         return HostOverhead(host, isolated)
+
+    def trace(self, config: Config, latency: float) -> Traced | Failed:
+        """See ``Evaluator``."""
+        return Failed(Outcome.INVALID, "ranks of a running program are not traced")
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """Rates of the slowest rank's device and links per microsecond, by resource; empty on a failure."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -20,15 +21,17 @@ from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
 from autotune.processes.memory import advice, shortage
 from autotune.processes.python import DYING, Process, import_ahead, kill_all, start_python
+from autotune.ranks.early_stop import slowest
 from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, MeasurePlan, check_same_work, kind_of
 from autotune.ranks.protocol import Bug, Done, Failed, MeasureBarrier, Open, Reply, Request, SetUp, Trace, Turn
 from autotune.settings import HEAP_BYTES
 from autotune.task import Task
+from autotune.timeline import Traced
 from autotune.workloads import Code, Workload, reference_of
 
 DEADLINES: Mapping[str, Mapping[str, float]] = {
-    "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0},
-    "interpreter": {"start": 300.0, "compile": 60.0, "check": 60.0, "measure": 120.0},
+    "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0, "trace": 3.0},
+    "interpreter": {"start": 300.0, "compile": 60.0, "check": 60.0, "measure": 120.0, "trace": 120.0},
 }
 """Deadlines of the phases, in seconds, for all ranks together."""
 
@@ -37,6 +40,9 @@ IMPORTS = "autotune.ranks.imports"
 
 GRACE = 3.0
 """Seconds for the other ranks after one has failed: they may wait for it in a collective forever."""
+
+TRACED_CALLS, TRACED_TIME = {"gpu": 10, "interpreter": 1}, 20e3
+"""Calls by which the slowdown of a traced one is told, and the microseconds of theirs beyond which they are fewer."""
 
 MOST_RESTARTS = 10
 """After this many in a row without a measured config, the machine is to blame, not the configs."""
@@ -189,6 +195,27 @@ class Gang(AllRanks):
         """A turn of ``tune taxes`` on all ranks, whose config has been evaluated before."""
         self._revive()
         return self.everyone(request, "measure")
+
+    def trace(self, config: Config, latency: float) -> Traced | Failed:
+        """See ``Evaluator``. Ranks that break in it are not started again before the next problem."""
+        if not self._alive():
+            return Failed(Outcome.CRASHED, "the ranks are not running")
+        twin, found = self.workload.traced(config), list[list[Done]]()
+        calls = max(1, min(TRACED_CALLS[self._kind], int(TRACED_TIME / latency)))
+        turns: list[Turn | Trace] = [Turn(each, min(2, calls - 1), calls) for each in dict.fromkeys([config, twin])]
+        for request in (*turns, Trace()):
+            result = self._ask([request] * self.problem.world_size, "trace")
+            failure = self._failure(result, "trace")
+            if failure is not None:
+                if failure.broken:
+                    self._kill()
+                return failure
+            found.append(result.done)
+        plain, *slower = (statistics.median(slowest([each.times for each in answers])) for answers in found[:-1])
+        call = Traced.of(1.0, [each.events for each in found[-1]])
+        if not all(call.ranks):
+            return Failed(Outcome.INVALID, "nothing of the call can be traced")
+        return replace(call, slowdown=(slower[0] if slower else call.end) / plain)
 
     def last_words(self) -> str:
         """The last lines of every running rank's log."""

@@ -21,6 +21,7 @@ from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS, PASSED
 from autotune.machine import Machine
 from autotune.outcome import Latency
 from autotune.ranks.early_stop import slowest
+from autotune.ranks.marks import Marks
 from autotune.ranks.protocol import Stamped
 
 FLUSH_OVER_CACHE = 2
@@ -58,6 +59,9 @@ shortest that does is tried first, and doubled whenever it did not. Before that,
 one of four times the rows 15 (AG m=16, 64, 2 x H100, 2026-11-25): a slow host is the likely cause. As such a host stays
 slow, as a rule, the next timing begins with the pause that this one came to; each that was long enough is halved.
 """
+
+MARKING_PAUSE = 10e-3
+"""Seconds that the device sleeps before a call whose operations are marked, which takes the host longer."""
 
 WARM_CALLS = 4
 """Calls before a traced one: the third is captured, and replayed from then on. And before host overhead is timed."""
@@ -196,6 +200,27 @@ class Stopwatch:
         return tuple(
             event for number, trace in enumerate(traces) for event in _events(number, trace.cpu(), origin, tick)
         )  # fmt: skip
+
+    def trace_operations(self, call: Callable[[], None]) -> tuple[Stamped, ...]:
+        """Torch's operations in a call on this rank, in microseconds since all ranks passed a barrier. Collective.
+
+        The call must be new: its third time may be the replay of a graph, which shows nothing.
+        """
+        self._begin_anew()
+        with Marks(self._heap.device):  # a first call of anything takes longer
+            call()
+        marks = Marks(self._heap.device)
+        self._heap.barrier()
+        if not self._machine.is_interpreter:
+            torch.sum(self._flush, dim=0, out=self._sink)
+            torch.cuda._sleep(int(MARKING_PAUSE * SLOWEST_CLOCK_GHZ * 1e9))
+            self._barrier.run()
+        begin = marks.now()
+        with marks:
+            call()
+        end = marks.now()
+        self._heap.barrier()
+        return marks.events(begin, end)
 
     def delayed(self, call: Callable[[], None], seconds: float) -> Callable[[], None]:
         """``call`` after a pause, on the device where there is one."""

@@ -89,7 +89,7 @@ class MeasureOverhead:
 
 @dataclass(frozen=True)
 class Turn:
-    """Prepare a config that has been checked before, and time it, for ``tune taxes``."""
+    """Prepare a config that has been checked before, and time it, for ``tune taxes`` and traced calls."""
 
     config: Config
     warmup: int
@@ -111,7 +111,7 @@ class MeasureBarrier:
 
 @dataclass(frozen=True)
 class Trace:
-    """Make one call of the traced config of the last turn, and collect its stamps."""
+    """Make one call of the config of the last turn, and collect its kernels' stamps, or torch's operations in it."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ Request = (
 
 
 Stamped = tuple[int, int, int, int, float, float]
-"""Launch, program, kind (see ``kernels/primitives/trace.py``), number, begin and end in microseconds."""
+"""Launch, program, kind (see ``autotune.timeline``), number, begin and end in microseconds."""
 
 
 @dataclass(frozen=True)

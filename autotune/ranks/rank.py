@@ -144,10 +144,7 @@ class Rank:
         elif isinstance(request, Turn):
             return self._turn(request)
         elif isinstance(request, Trace):
-            events = self._stopwatch.trace(self._run, self._operation.traces())
-            return Failed(Outcome.TIMED_OUT, TIMED_OUT) if self._operation.timed_out() else Done(
-                self.fingerprint, events=events
-            )  # fmt: skip
+            return self._trace()
         elif isinstance(request, MeasureBarrier):
             return Done(self.fingerprint, parts=self._stopwatch.time_barrier(request.warmup, request.calls))
         elif isinstance(request, MeasureParts):
@@ -191,6 +188,17 @@ class Rank:
             times = self._stopwatch.time(run, warmup=request.warmup, iterations=request.calls).device
         measured = self._measured(times)
         return replace(measured, clock=self._stopwatch.clock()) if isinstance(measured, Done) else measured
+
+    def _trace(self) -> Reply:
+        """One call of the last turn's config: its kernels' stamps, or torch's operations where there are none."""
+        if traces := self._operation.traces():
+            events = self._stopwatch.trace(self._run, traces)
+        else:
+            self._run = self._operation.prepare(self._config)
+            events = self._stopwatch.trace_operations(self._run)
+        if self._operation.timed_out():
+            return Failed(Outcome.TIMED_OUT, TIMED_OUT)
+        return Done(self.fingerprint, events=events)
 
     def _parts(self, request: MeasureParts) -> dict[str, tuple[float, ...]]:
         if not self._has_inputs:  # as where ranks were started again: a GEMM of zeros draws less power

@@ -20,6 +20,7 @@ from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome, Part, Time
 from autotune.recordings.recording import Origin, Recording
 from autotune.schema import Within
+from autotune.timeline import Timeline
 
 FORMAT: Final = "iris-autotune/recording"
 VERSION: Final = 1
@@ -74,6 +75,7 @@ class RecordingFile:
     reasons: list[str]
     columns: Columns
     lifted: list[str] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=dict)
 
 
 SHARED = tuple(each.name for each in fields(RecordingFile) if each.name in {one.name for one in fields(Recording)})

@@ -15,6 +15,7 @@ from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
 from autotune.search_spaces import Space
+from autotune.timeline import Timeline
 from autotune.workloads import Workload
 from autotune.workloads.guard import WHOLE
 
@@ -44,6 +45,8 @@ class Recording:
     """Constraints of the workload's space that were dropped for the recording."""
     parts: Mapping[str, Latency] = field(default_factory=dict)
     """The operation's parts alone."""
+    timeline: Timeline = field(default_factory=dict)
+    """Traced calls of the library's way and of the fastest configs, by their JSON."""
 
     @property
     def optimum(self) -> float:

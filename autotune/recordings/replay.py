@@ -7,7 +7,9 @@ from autotune.errors import InputError
 from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.protocol import Failed
 from autotune.recordings.recording import Recording
+from autotune.timeline import Traced
 from autotune.workloads import Workload
 
 
@@ -50,6 +52,11 @@ class Replay:
     def measure_overhead(self) -> HostOverhead | None:
         """None: a recording is of bound calls."""
         return None
+
+    def trace(self, config: Config, latency: float) -> Traced | Failed:
+        """The recorded one, of few configs."""
+        found = self.recording.timeline.get(config.to_json())
+        return found or Failed(Outcome.INVALID, "no call of it was recorded")
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """None: a recording has no rates."""

@@ -7,7 +7,7 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from autotune import schema
 from autotune.config import Config, Value
 from autotune.db import CacheKey, Entry, Provenance, Store, StudyRecord, TrialRecord
+from autotune.db.store import Kind
 from autotune.db.values import key_values
 from autotune.errors import InputError
 from autotune.outcome import Latency, Outcome, Regime
@@ -27,6 +28,7 @@ from autotune.results.repeat import command_of, copies, repeat_of
 from autotune.results.result import Result
 from autotune.search_spaces import Space
 from autotune.taxes.result import Taxes, summary
+from autotune.timeline import Timeline, from_json
 from autotune.tuning.finals import FINAL, disqualified, drift, in_finals, of_search
 from autotune.workloads import Workload
 
@@ -76,6 +78,8 @@ class Study:
     workload: Workload | None = None
     ladder: Taxes | None = None
     """The measurements of ``tune taxes``; None if it was not run."""
+    timeline: Timeline = field(default_factory=dict)
+    """One traced call of the library's way and of the winner; empty where none was traced."""
     notes: tuple[str, ...] = ()
     """Caveats that come first."""
 
@@ -315,12 +319,16 @@ def finished(store: Store, entry: Entry, workload: Workload | None = None) -> St
     if workload is not None and workload.space.holds(entry.winner.config):
         unlike = workload.unlike_measured(entry.winner.config, study.regime)
         notes += [f"No look-up serves this config: {unlike}. Tune again."] if unlike is not None else []
-    ladder, text = None, store.taxes(entry.study_id)
-    try:
-        ladder = None if text is None else Taxes.from_json(text)
-    except InputError as error:
-        notes.append(f"{error}.")
-    return dataclasses.replace(study, ladder=ladder, notes=tuple(notes))
+    readers: dict[Kind, Any] = {"taxes": Taxes.from_json, "timeline": from_json}
+    attached: dict[Kind, Any] = {}
+    for kind, read in readers.items():
+        try:
+            if (text := store.attached(entry.study_id, kind)) is not None:
+                attached[kind] = read(text)
+        except InputError as error:
+            notes.append(f"{error}.")
+    ladder, timeline = attached.get("taxes"), attached.get("timeline", {})
+    return dataclasses.replace(study, ladder=ladder, timeline=timeline, notes=tuple(notes))
 
 
 def unfinished(store: Store, record: StudyRecord, workload: Workload | None = None) -> Study:

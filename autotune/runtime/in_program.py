@@ -140,7 +140,7 @@ def _drive(workload: Workload, terms: _Terms, ranks: ProgramRanks, url: str | No
         result = search(
             workload, task, store, ranks, screen,
             budget=terms.limits, effort=EFFORTS[terms.effort], seed=terms.seed, force=terms.force, regime=terms.regime,
-            watch=watch,
+            watch=watch, trace=False,
         )  # fmt: skip
         if result.interrupted:
             raise KeyboardInterrupt

@@ -16,10 +16,10 @@ from autotune.problem import Problem
 from autotune.ranks.early_stop import slowest
 from autotune.ranks.evaluation import MeasurePlan, kind_of, warm_from
 from autotune.ranks.gang import Gang
-from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Trace, Turn
+from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Turn
 from autotune.task import Task
 from autotune.taxes.result import Doses, Taxes
-from autotune.taxes.trace import Traced
+from autotune.timeline import Traced
 from autotune.workloads import Workload
 
 ROUNDS = {"gpu": 40, "interpreter": 3}
@@ -213,12 +213,11 @@ class Course:
         if found.latency is None:
             self.missing[f"{letter} traced"] = f"{found.outcome.value}: {found.reason}"
             return None
-        plain, slower = (typical(self.turn(letter, config)) for config in (None, twin))
-        answers = self.ranks.turn(Trace())
-        if isinstance(answers, Failed):
-            self.missing[f"{letter} traced"] = f"{answers.outcome.value}: {answers.reason}"
+        traced = self.ranks.trace(self.configs[letter], found.latency.median)
+        if isinstance(traced, Failed):
+            self.missing[f"{letter} traced"] = f"{traced.outcome.value}: {traced.reason}"
             return None
-        return Traced.of(slower / plain, [answer.events for answer in answers])
+        return traced
 
     def barrier(self) -> tuple[float, ...]:
         """A barrier of all ranks less an empty launch, round by round; empty if it cannot be measured."""

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotune import schema
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.taxes import ladder
 from autotune.taxes.arithmetic import Estimate, differences, estimate, same_clock, slack, slopes
 from autotune.taxes.ladder import Step
-from autotune.taxes.trace import Traced
+from autotune.timeline import Traced
 
 FORMAT = 2
 
@@ -137,7 +138,7 @@ class Taxes:
                 values[name] = {letter: tuple(map(float, each)) for letter, each in values[name].items()}
             for name in ("launches", "late"):
                 values[name] = {letter: _doses(each) for letter, each in values[name].items()}
-            values["traces"] = {letter: Traced.from_dict(each) for letter, each in values["traces"].items()}
+            values["traces"] = {letter: schema.read(Traced, each) for letter, each in values["traces"].items()}
             values["barrier"] = tuple(map(float, values["barrier"]))
             return cls(**values)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -175,7 +176,7 @@ def _estimate(found: Estimate) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """JSON-able. A mapping by dose becomes a list of pairs, which keeps order and numbers; of a trace some programs."""
     if isinstance(value, Traced):
-        return value.sampled().as_dict()
+        return schema.write(value.sampled())
     if isinstance(value, Mapping):
         if value and all(isinstance(key, (int, float)) for key in value):
             return [[key, _plain(each)] for key, each in value.items()]

@@ -8,6 +8,8 @@ from autotune.config import Config
 from autotune.outcome import Evaluation, HostOverhead, Latency
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.protocol import Failed
+from autotune.timeline import Traced
 from autotune.workloads import Workload
 
 
@@ -36,6 +38,9 @@ class Evaluator(Protocol):
 
     def measure_overhead(self) -> HostOverhead | None:
         """The price of an operator's call beside the bound call; None if unknown."""
+
+    def trace(self, config: Config, latency: float) -> Traced | Failed:
+        """One traced call of a config of ``latency`` microseconds that was measured before."""
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """Rates of a device and its links per microsecond, by resource; empty if unknown."""

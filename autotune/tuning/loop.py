@@ -12,10 +12,12 @@ from functools import partial
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Lease, Provenance, Routed, Store, StudyRecord, TrialRecord, Winner
+from autotune.errors import StoreError
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, kind_of, warm_from
 from autotune.task import Task
+from autotune.timeline import as_json
 from autotune.tuning.cached import answers
 from autotune.tuning.claim import claimed
 from autotune.tuning.effort import MOST_TRIALS, Budget, Effort
@@ -39,6 +41,7 @@ from autotune.tuning.progress import Progress
 from autotune.tuning.routings import WAYS, under_other_routings
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
+from autotune.tuning.tracing import Calls, Tracer, compared
 from autotune.tuning.warm_start import beginning, neighbours, previous_winner
 from autotune.workloads import Workload, origin_of, provenance_of
 from autotune.workloads.roofline import roofline
@@ -68,12 +71,13 @@ def tune(
     *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
     watch: Callable[[Progress], None] = lambda progress: None, regime: Regime = DEFAULT_REGIME,
     live: LiveStorage | None = None, provenance: Provenance | None = None, search: bool = True,
+    trace: bool = True,
 ) -> Result:  # fmt: skip
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and stays
     running: the caller closes it. ``extra_finalists`` are measured in the finals in any case. The winner is the fastest
     in the ``regime``. ``live`` gets the run as it goes. ``provenance`` is that of the measurements, if not today's.
     Without ``search`` the finals alone are run, and no limits measured: of the library's way, the default, the winners
-    of neighbouring sizes and the ``extra_finalists``.
+    of neighbouring sizes and the ``extra_finalists``. With ``trace``, a search ends with traced calls, see ``Tracer``.
 
     An unfinished study is continued: the search measures nothing again, the finals start over. While another process
     tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes again. Ctrl-C ends the
@@ -88,16 +92,19 @@ def tune(
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
         brief = budget.is_brief or not search
         run = _Run(workload, task, store, gang, screen, budget, effort, study, lease, watch, regime, live, brief=brief)
+        run.tracer.is_on &= search and trace
         try:
             if search:
                 run.search_space()
             else:
                 run.start(baselines=False)
             finished = run.finish(extra_finalists, verified=not search)
+            interrupted = finished and run.trace()
         except KeyboardInterrupt:
             gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
             return Result(study, run.progress, None, interrupted=True)
-        return Result(study, run.progress, store.entry(key, provenance) if finished else None)  # not an earlier study's
+        found = store.entry(key, provenance) if finished else None  # not an earlier study's
+        return Result(study, run.progress, found, interrupted=interrupted)
 
 
 class _Run:
@@ -136,6 +143,8 @@ class _Run:
         self.progress.resumed = self.progress.trials
         if budget.trials < MOST_TRIALS:
             self.progress.trials_planned = budget.trials
+        self.tracer = Tracer(workload, task, gang, screen)
+        self._to_trace: Calls = {}
         self._whole: list[float] = []
         """Seconds of the trials of this run that were measured to the end."""
         self._finals_began = 0.0
@@ -178,6 +187,8 @@ class _Run:
     def finish(self, extra_finalists: Sequence[Config] = (), *, verified: bool = False) -> bool:
         """Run the finals, measure the limits, store the winner; False if no config could be measured."""
         self._show("finals")
+        for config in self._search.best(1):
+            self.tracer.compile(config)
         baselines, regime = list(self._baselines.values()), self._regime
         incumbents = previous_winner(self._workload, self._task, self._store, regime)
         incumbents.append(self._workload.default_config(self._task))
@@ -231,11 +242,24 @@ class _Run:
             verified=verified,
         )
         self._store.finish(self._study.id, found, self._lease)
+        self._to_trace = compared(self._baselines, best, measured)
         if self._live is not None:
             self._live.finish(found)
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
         return True
+
+    def trace(self) -> bool:
+        """One call of the library's way and of the winner, whose result is stored; True if the user interrupted it."""
+        try:
+            if found := self.tracer.timeline(self._to_trace):
+                self._store.attach(self._study.id, "timeline", as_json(found))
+        except StoreError as error:
+            LOG.warning("the timeline is not stored: %s", error)
+        except KeyboardInterrupt:
+            self._gang.close()
+            return True
+        return False
 
     def _valid(self, configs: Sequence[Config]) -> Iterator[Config]:
         """Configs that are in the space; a reduced one may not have the default."""
@@ -276,6 +300,7 @@ class _Run:
         """
         while eligible := self._eligible(rounds):
             best = winner(eligible, baselines, incumbents, self._regime)
+            self.tracer.compile(best)
             self._show(PROOF)
             failed = self._gang.prove(best, self._seed(self.progress.trials), merge(rounds[best]).median)
             if failed is None:

@@ -173,6 +173,10 @@ class Workload(ABC):
         """Symmetric heap that tuning the problem needs on each rank, in bytes."""
         return 64 << 20
 
+    def traced(self, config: Config) -> Config:
+        """The config's twin, whose kernels leave stamps of time; the config itself where they cannot."""
+        return config
+
     @abstractmethod
     def operation(self, task: Task[Any], heap: SymmetricHeap, spin_limit: int) -> Operation:
         """Set the problem up on this rank. Collective."""

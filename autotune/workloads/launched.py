@@ -12,6 +12,7 @@ import torch
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Kernels, P, S, Setup, T
+from autotune.kernels.launching.knobs import LadderKnobs
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.outcome import Regime
 from autotune.problem import Problem
@@ -75,6 +76,11 @@ class LaunchedWorkload(Workload):
         if regime is Regime.GRAPH or config.get("launch") != "graph":
             return None
         return CAPTURED if self.kernels.has_collective(self.kernels.knobs.of(config)) else None
+
+    def traced(self, config: Config) -> Config:
+        knobs = self.kernels.knobs.of(config)
+        stamped = isinstance(knobs, LadderKnobs) and not self.kernels.has_collective(knobs)
+        return config.replace(trace=True) if stamped else config
 
     def filled(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Operands | None:
         """Operands of a small problem in place of operands without rows, whose results have none; else None."""

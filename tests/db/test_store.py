@@ -71,13 +71,15 @@ def test_forgetting_starts_afresh_and_deletes_nothing(store: Store) -> None:
     assert store.studies("running") == store.studies(number=new.id) == [new] and store.names() == {KEY.workload}
 
 
-def test_taxes_are_of_one_study_and_the_last_ones_count(store: Store) -> None:
+def test_an_attachment_is_of_one_study_and_the_last_of_its_kind_counts(store: Store) -> None:
     one, other = begin(store), begin(store, dataclasses.replace(KEY, world_size=4))
-    store.add_taxes(one.id, '{"first": 1}')
-    assert store.taxes(one.id) == '{"first": 1}' and store.taxes(other.id) is None
-    store.add_taxes(one.id, '{"second": 2}')
-    store.add_taxes(other.id, '{"other": 3}')
-    assert store.taxes(one.id) == '{"second": 2}' and store.taxes(other.id) == '{"other": 3}'
+    store.attach(one.id, "taxes", '{"first": 1}')
+    assert store.attached(one.id, "taxes") == '{"first": 1}' and store.attached(other.id, "taxes") is None
+    store.attach(one.id, "taxes", '{"second": 2}')
+    store.attach(other.id, "taxes", '{"other": 3}')
+    store.attach(one.id, "timeline", '{"third": 3}')
+    assert store.attached(one.id, "timeline") == '{"third": 3}' and store.attached(other.id, "timeline") is None
+    assert store.attached(one.id, "taxes") == '{"second": 2}' and store.attached(other.id, "taxes") == '{"other": 3}'
 
 
 @pytest.mark.parametrize("method", ["record", "trials", "finish", "forget"])

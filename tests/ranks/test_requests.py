@@ -93,7 +93,7 @@ class Bench:
     def clock(self) -> float:
         return 1500.0
 
-    def trace(self, run: Callable[[], None], traces: Any) -> tuple[Any, ...]:
+    def trace_operations(self, run: Callable[[], None]) -> tuple[Any, ...]:
         run()
         return ((0, 0, 0, 0, 1.0, 2.0),)
 

@@ -18,8 +18,22 @@ from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
-from autotune.ranks.protocol import Bug, Check, Done, Failed, Measure, MeasureBarrier, Open, Reply, Request, SetUp
+from autotune.ranks.protocol import (
+    Bug,
+    Check,
+    Done,
+    Failed,
+    Measure,
+    MeasureBarrier,
+    Open,
+    Reply,
+    Request,
+    SetUp,
+    Trace,
+    Turn,
+)
 from autotune.task import Task
+from autotune.timeline import Traced
 from autotune.workloads import workload
 from autotune.workloads.provenance import Code
 
@@ -28,6 +42,8 @@ PROBLEM = FOUND.problem_type(m=32, n=64, k=64, world_size=2)
 CONFIG = Config({"mode": "bsp", "launch": "eager"})
 DIES = "dies"
 SILENT = None
+
+STAMPED = Done("", events=((0, 0, 1, 0, 1.0, 2.0),))
 
 Answer = Callable[[Request, int], Reply | str | None]
 
@@ -68,6 +84,7 @@ class Script:
     """What ranks answer to a check, and the requests that they were sent."""
 
     check: list[Reply | str | None] = dataclasses.field(default_factory=lambda: [Done(""), Done("")])
+    trace: list[Reply | str | None] = dataclasses.field(default_factory=lambda: [STAMPED, STAMPED])
     fingerprints: bool = False
     asked: list[Request] = dataclasses.field(default_factory=list)
     ranks: list[FakeRank] = dataclasses.field(default_factory=list)
@@ -79,6 +96,10 @@ class Script:
             return Done("", seconds={"imports": 0.0})
         if isinstance(request, SetUp):
             return Done("", code=Code.here(FOUND))
+        if isinstance(request, Trace):
+            return self.trace[rank]
+        if isinstance(request, Turn):
+            return Done("", times=(1.0,) * request.calls)
         if isinstance(request, Check):
             return Done(f"config {rank}") if self.fingerprints else self.check[rank]
         return Done("", times=(1.0,) * request.iterations) if isinstance(request, Measure) else Done("")
@@ -99,7 +120,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
 
 
 def new_gang(heap_bytes: int = 0) -> Gang:
-    return Gang(FOUND, Task(PROBLEM, LAPTOP), heap_bytes, deadlines={"check": 0.5})
+    return Gang(FOUND, Task(PROBLEM, LAPTOP), heap_bytes, deadlines={"check": 0.5, "trace": 0.5})
 
 
 OUT, LATE = Failed(Outcome.OUT_OF_RESOURCES, "no memory"), Failed(Outcome.TIMED_OUT, "timed out")
@@ -159,6 +180,30 @@ def test_ranks_that_have_died_are_started_again_for_all_that_is_asked(script: Sc
             script.ranks[-1].code = -9
             ask()
             assert gang.restarts == number
+
+
+@pytest.mark.parametrize("replies", [[STAMPED, DIES], [SILENT, STAMPED], [STAMPED, BROKEN]])
+def test_ranks_that_break_while_traced_end_and_start_again_with_the_next_problem(
+    script: Script, replies: list[Any]
+) -> None:
+    with new_gang() as gang:
+        assert isinstance(gang.trace(CONFIG, 100.0), Traced)
+        script.trace = replies
+        assert isinstance(gang.trace(CONFIG, 100.0), Failed)
+        script.asked.clear()
+        assert isinstance(gang.trace(CONFIG, 100.0), Failed), "nobody is there"
+        assert gang.restarts == 0 and not script.asked
+        gang.turn_to(FOUND, PROBLEM)
+        gang.start()
+        assert gang.evaluate(CONFIG, 1, MeasurePlan()).outcome is Outcome.MEASURED and gang.restarts == 0
+
+
+def test_what_cannot_be_traced_is_an_outcome_and_the_ranks_stay(script: Script) -> None:
+    script.trace = [Done(""), Done("")]
+    with new_gang() as gang:
+        found = gang.trace(CONFIG, 100.0)
+        assert isinstance(found, Failed) and found.outcome is Outcome.INVALID
+        assert gang.evaluate(CONFIG, 1, MeasurePlan()).outcome is Outcome.MEASURED and gang.restarts == 0
 
 
 @pytest.mark.parametrize(

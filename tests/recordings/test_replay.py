@@ -14,9 +14,11 @@ from autotune.db import Store
 from autotune.errors import InputError
 from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
+from autotune.recordings.file import read, write
 from autotune.recordings.recording import Recording
 from autotune.recordings.replay import Replay
 from autotune.task import Task
+from autotune.timeline import Event, Traced, from_json
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.workloads import workload
 
@@ -40,6 +42,19 @@ def test_it_answers_as_recorded_and_calls_everything_else_invalid(recording: Rec
     outside = FOUND.default_config(Task(PROBLEM, EIGHT_GPUS)).replace(block_k=32)
     assert replay.evaluate(outside, 1, PLAN).outcome is Outcome.INVALID
     assert replay.measure_parts(MeasurePlan()) == recording.parts and replay.restarts == 0
+
+
+def test_it_has_the_calls_that_were_traced(recording: Recording, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "without") as store:
+        result = run(store, Replay(recording))
+        assert result.entry is not None and store.attached(1, "timeline") is None
+    call = Traced(1.04, ((Event(0, 0, 1, 0, 1.0, 2.0),),))
+    library = next(each for each in recording.evaluations if each["mode"] == "bsp" and each["launch"] == "eager")
+    timeline = {library.to_json(): call, result.entry.winner.config.to_json(): call}
+    write(dataclasses.replace(recording, timeline=timeline), tmp_path / "table.json.gz")
+    with Store.open(tmp_path / "with") as store:
+        run(store, Replay(read(tmp_path / "table.json.gz")))
+        assert list(from_json(store.attached(1, "timeline") or "").values()) == [call, call]
 
 
 def test_the_same_seed_on_the_same_table_gives_the_same_run(recording: Recording, tmp_path: Path) -> None:

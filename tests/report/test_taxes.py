@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from autotune.results.study import Study, finished
 from autotune.task import Task
 from autotune.taxes.measure import Amount, Base, measure
 from autotune.taxes.result import Taxes
+from autotune.timeline import KEPT_ROWS
 from autotune.tuning import Budget, Effort, tune
 from autotune.workloads import workload
 
@@ -41,13 +43,15 @@ def taxed(measured: Taxes, tmp_path_factory: pytest.TempPathFactory) -> Study:
     return study_of(tmp_path_factory.mktemp("taxed") / "cache.db", measured.to_json())
 
 
-def study_of(file: Path, text: str) -> Study:
+def study_of(file: Path, text: str, timeline: str | None = None) -> Study:
     problem = FOUND.default_problem(EIGHT_GPUS, 8)
     gang: Any = FakeGang(problem)
     screen: Any = FakeScreen(FOUND, Task(problem, EIGHT_GPUS))
     with Store.open(file) as store:
         tune(FOUND, Task(problem, EIGHT_GPUS), store, gang, screen, budget=Budget(9), effort=EFFORT)
-        store.add_taxes(1, text)
+        store.attach(1, "taxes", text)
+        if timeline is not None:
+            store.attach(1, "timeline", timeline)
         return finished(store, store.entries()[0], FOUND)
 
 
@@ -83,19 +87,38 @@ def test_the_waterfall_draws_every_rung_and_every_step(taxed: Study, measured: T
 
 def test_the_timeline_has_a_lane_for_each_rank_and_a_span_for_each_event(taxed: Study) -> None:
     found = timeline.view(taxed)
-    assert found is not None and [chart.name for chart in found.charts] == ["timeline-D"]
-    assert taxed.ladder is not None
-    traced = taxed.ladder.traces["D"]
-    lines = timeline.rows(traced)
-    assert {rank for rank, *_ in lines} == set(range(8)) and len(lines) <= 64
-    option = found.charts[0].option
-    assert [name for name in option["yAxis"]["data"] if name] == [f"rank {rank}" for rank in range(8)]
-    for series in option["series"]:
-        for span in series["data"]:
+    assert found is not None and taxed.ladder is not None
+    calls = [*taxed.timeline.values(), taxed.ladder.traces["D"]]
+    assert len(calls) == 3, "the library's way, the winner, and the rung"
+    [chart] = found.charts
+    option = chart.option
+    assert len({(axis["min"], axis["max"]) for axis in option["xAxis"]}) == 1, "on one axis"
+    assert [title["text"].split(" (")[0] for title in option["title"][:2]] == ["NCCL + cuBLAS", "winner: push"]
+    grids = option["grid"]
+    assert all(above["top"] + above["height"] < below["top"] for above, below in itertools.pairwise(grids))
+    assert grids[-1]["top"] + grids[-1]["height"] < chart.height
+    for place, traced in enumerate(calls):
+        lines = traced.rows
+        assert {rank for rank, *_ in lines} == set(range(8)) and len(lines) <= KEPT_ROWS
+        assert [name for name in option["yAxis"][place]["data"] if name] == [f"rank {rank}" for rank in range(8)]
+        own = [series for series in option["series"] if series["xAxisIndex"] == place]
+        for span in (span for series in own for span in series["data"]):
             row, begin, end = span["value"]
             assert 0 <= row < len(lines) and 0 <= begin <= end and f"rank {lines[row][0]}," in span["name"]
-    assert {series["name"] for series in option["series"]} == {"tile", "sends", "waits"}
-    assert len(found.tables[0].rows) == 8 and found.notes
+        assert {series["name"] for series in own} == {"computes", "sends", "waits"}
+        [line] = [line for series in own for line in series.get("markLine", {}).get("data", ())]
+        assert line["xAxis"] == pytest.approx(traced.end, abs=1e-3) and "done after" in line["label"]["formatter"]
+    assert len(found.tables[0].rows) == 24 and "4 % slower" in option["title"][1]["text"]
+
+
+def test_a_study_without_a_timeline_has_a_whole_page(taxed: Study) -> None:
+    bare = dataclasses.replace(taxed, timeline={}, ladder=None)
+    assert timeline.view(bare) is None and 'id="headline"' in to_html(bare)
+
+
+def test_a_damaged_timeline_is_told_and_the_page_is_whole(measured: Taxes, tmp_path: Path) -> None:
+    found = study_of(tmp_path / "cache.db", measured.to_json(), timeline='{"push": 1}')
+    assert found.ladder is not None and found.timeline == {} and any("damaged" in note for note in found.notes)
 
 
 def test_what_is_nil_is_pale_and_said(measured: Taxes) -> None:

@@ -10,13 +10,27 @@ from every_mode import RANKS, on_cpu, whole
 from fakes import stamps
 from rungs import SMALL, clock_reads
 
+from autotune.errors import InputError
 from autotune.kernels.primitives import trace as device
 from autotune.machine import H100, MI300X, Machine, machine
 from autotune.ranks.protocol import Failed, Trace, Turn
 from autotune.task import Task
 from autotune.taxes.ladder import RUNGS
 from autotune.taxes.measure import ladder_of
-from autotune.taxes.trace import BARRIER, KINDS, SENDS, TILE, WAITS, Event, Traced, kept, perfetto
+from autotune.timeline import (
+    BARRIER,
+    KEPT_EVENTS,
+    KEPT_ROWS,
+    SENDS,
+    TILE,
+    WAITS,
+    Event,
+    Traced,
+    as_json,
+    from_json,
+    kept,
+    perfetto,
+)
 from autotune.workloads import workload
 
 NAMES = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode")
@@ -25,18 +39,34 @@ NAMES = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_dec
 def test_the_kinds_are_those_of_the_device_code() -> None:
     kinds = (device.SENT, device.TILE, device.WAIT, device.PASSED)
     assert [kind.value for kind in kinds] == [SENDS, TILE, WAITS, BARRIER] == list(range(device.KINDS.value))
-    assert len(KINDS) == device.KINDS.value
 
 
 def test_some_programs_are_stored_and_come_back() -> None:
     found = Traced.of(1.25, [stamps(rank) for rank in range(2)])
     some = found.sampled()
     programs = {event.program for event in some.ranks[0]}
-    assert 0 in programs and len(programs) <= 16 < len({event.program for event in found.ranks[0]})
+    assert 0 in programs and len(programs) <= 17 < len({event.program for event in found.ranks[0]})
     assert some.slowdown == 1.25
-    assert Traced.from_dict(json.loads(json.dumps(some.as_dict()))) == some
-    with pytest.raises(ValueError, match="99 is not a kind"):
-        Traced.from_dict({"slowdown": 1, "ranks": [[[0, 0, 99, 0, 1.0, 2.0]]]})
+    assert some.end == found.end, "the program that is done last is kept"
+    assert from_json(as_json({"push": some})) == {"push": some}
+
+
+def test_a_long_call_is_thinned_to_what_a_page_holds() -> None:
+    tiles = [Event(0, program, TILE, tile, tile, tile + 1.0) for program in range(200) for tile in range(20)]
+    tiles[-1] = tiles[-1]._replace(end=99.0)
+    some = Traced(1.0, (tuple(tiles), tuple(tiles))).sampled()
+    assert (
+        sum(map(len, some.ranks)) <= KEPT_EVENTS
+        and len(some.rows) <= KEPT_ROWS
+        and some.end == 99.0
+        and all(some.ranks)
+    )
+
+
+@pytest.mark.parametrize("text", ["[", "7", '{"push": 1}', '{"": {"slowdown": 1, "ranks": [[[0, 0, 99, 0, 1, 2]]]}}'])
+def test_a_damaged_timeline_is_told(text: str) -> None:
+    with pytest.raises(InputError, match="damaged"):
+        from_json(text)
 
 
 def test_perfetto_gets_a_process_for_each_rank_and_a_thread_for_each_program() -> None:
@@ -51,7 +81,7 @@ def test_perfetto_gets_a_process_for_each_rank_and_a_thread_for_each_program() -
 
 def test_launches_are_apart() -> None:
     two = [Event(0, program, TILE, 0, 1.0, 2.0) for program in range(4)] + [Event(1, 2, TILE, 0, 3.0, 4.0)]
-    assert kept(two, 1) == {2} and kept(two, 0) == {0, 1, 2, 3}
+    assert kept(two, 1) == {2} and kept(two, 0) == {0, 1, 2, 3} and kept(two, 2) == set()
     found = perfetto({"D": Traced(1.0, (tuple(two),))}, RUNGS)["traceEvents"]
     assert len({each["tid"] for each in found if each["ph"] == "X"}) == 5
 

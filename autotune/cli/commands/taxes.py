@@ -76,7 +76,7 @@ def measure_taxes(
         raise typer.Exit(exit_code()) from None
     try:
         with session.open_store(db, create=False) as store:
-            store.add_taxes(entry.study_id, found.to_json())
+            store.attach(entry.study_id, "taxes", found.to_json())
     finally:  # what was measured is not lost with the database
         if trace is not None:
             _write_trace(found, trace)
@@ -90,7 +90,7 @@ def measure_taxes(
 
 def _write_trace(found: Taxes, file: Path) -> None:
     from autotune.taxes.ladder import RUNGS
-    from autotune.taxes.trace import perfetto
+    from autotune.timeline import perfetto
 
     output.write(jsonlib.dumps(perfetto(found.traces, RUNGS)), file, "a trace, which ui.perfetto.dev opens,")
 

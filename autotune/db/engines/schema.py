@@ -8,7 +8,7 @@ from autotune.db.models import Base
 from autotune.db.views import make_views
 from autotune.errors import StoreError
 
-REVISION = "3"
+REVISION = "4"
 """The tables' version; to be raised with every change in ``autotune.db.models``."""
 
 VERSION = Table("iris_autotune_version", MetaData(), Column("version_num", Text, primary_key=True))

@@ -1,115 +1,134 @@
-"""The timeline: one traced call, a lane for each rank, a row in it for each of some programs."""
+"""The timeline: one traced call of each, a lane for each rank, a row in it for each of some programs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from autotune.report import draw, waterfall
 from autotune.report.draw import COLOURS, GREY
 from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import microseconds
-from autotune.results.study import Study
+from autotune.results.library import way_of
+from autotune.results.study import Study, mode_of
 from autotune.taxes import ladder
-from autotune.taxes.trace import KINDS, SENDS, TILE, WAITS, Event, Traced
 from autotune.text import counted
+from autotune.timeline import BARRIER, CALL, COLLECTIVE, COPY, GEMM, KINDS, SENDS, TILE, WAITS, Event, Traced
 
 EXPLAINED = (
-    "One call, as stamps of time within the kernels tell it. Each rank has a lane, and each of some of its programs a "
-    "row in it. Where tiles are computed while data is on its way, nobody waits for all of it. Clocks are aligned at a "
-    "barrier of all ranks just before the call. tune taxes --trace FILE writes all programs for Perfetto."
+    "One traced call of each: a lane for each rank, in it a row for each stream of a library, or for each of some of a "
+    "kernel's programs. Where tiles are computed while data is on its way, nobody waits for all of it. Clocks are "
+    "aligned at a barrier of all ranks just before the call. tune taxes --trace FILE writes all programs for Perfetto."
 )
 
-COLOUR = {TILE: COLOURS[0], SENDS: COLOURS[1], WAITS: GREY}
-"""Colours in drawing order: a tile first, then its parts."""
+PALE = "#8a94a655"
 
-MOST_ROWS = 64
-"""Rows of a chart; ranks share them."""
+ROLES = {
+    "rest": ((CALL,), PALE), "computes": ((TILE, GEMM), COLOURS[0]), "sends": ((SENDS, COLLECTIVE, COPY), COLOURS[1]),
+    "waits": ((WAITS, BARRIER), GREY),
+}  # fmt: skip
+"""Kinds and colour of each role in drawing order: a call, or a tile, then its parts."""
+
+LEGEND, HEAD, GAP, FOOT = 30, 40, 12, 16
+"""Pixels above all; above a call's lanes, for its name and its end; below each; below all, for the axis."""
 
 
 def view(study: Study) -> View | None:
     """None where no call was traced."""
+    calls = {_name(study, name): traced for name, traced in study.timeline.items()}
     taxes = study.ladder
-    if taxes is None or not taxes.traces:
+    calls |= {f"{letter}, {ladder.RUNGS[letter]}": each for letter, each in (taxes.traces if taxes else {}).items()}
+    calls = {name: traced for name, traced in calls.items() if traced.end > 0}
+    if not calls:
         return None
-    charts, tables, notes = [], [], []
-    last = max(map(end_of, taxes.traces.values()))
-    for letter, traced in taxes.traces.items():
-        title = f"{letter}, {ladder.RUNGS[letter]}"
-        count = len(rows(traced))
-        label = f"Timeline of {title}: {counted(len(traced.ranks), 'rank')}, {counted(count, 'program')}."
-        height = 110 + max(8 * count, 40 * len(traced.ranks))
-        charts.append(Chart(f"timeline-{letter}", label, options(traced, title, last), height))
-        tables.append(table(traced, title))
-        notes.append(f"{title}: with its stamps a call takes {traced.slowdown:.2f} times as long as without.")
-    return View("timeline", "Why: one call, program by program", EXPLAINED, charts, tables, notes)
+    told = ", ".join(f"{name} done after {microseconds(traced.end)}" for name, traced in calls.items())
+    ranks = counted(max(len(traced.ranks) for traced in calls.values()), "rank")
+    height = LEGEND + FOOT + sum(HEAD + GAP + _height(traced) for traced in calls.values())
+    chart = Chart("timeline", f"Timeline of {ranks}: {told}.", options(calls), height)
+    return View("timeline", "Why: one call, program by program", EXPLAINED, [chart], [table(calls)])
 
 
-def end_of(traced: Traced) -> float:
-    """Microseconds at which the last program is done."""
-    return max((event.end for rank in traced.ranks for event in rank), default=1.0)
+def _name(study: Study, name: str) -> str:
+    if study.result is not None and name in study.result.winner.baselines:
+        return way_of(study.key, name)
+    is_winner = study.winner is not None and mode_of(study.winner) == name
+    return f"winner: {draw.shown(name)}" if is_winner else draw.shown(name)
 
 
-def rows(traced: Traced) -> list[tuple[int, int, int]]:
-    """Rank, launch and program of each row, from the top down: the same share of programs of each rank."""
-    found = []
-    for rank, events in enumerate(traced.ranks):
-        own = sorted({(event.launch, event.program) for event in events})
-        step = -(-len(own) * len(traced.ranks) // MOST_ROWS) if own else 1
-        found += [(rank, *each) for each in own[:: max(1, step)]]
-    return found
+def _height(traced: Traced) -> int:
+    """Pixels of a call's lanes."""
+    count = len(traced.rows)
+    return max(22 * len(traced.ranks), min(12 * count, 160), 4 * count)
 
 
-def options(traced: Traced, title: str, last: float) -> Option:
-    """A series of spans for each kind of event, on an axis up to the end of the ``last`` of several traces."""
-    lines = rows(traced)
-    place = {line: number for number, line in enumerate(lines)}
-    size, unit = waterfall.unit(last)
-    series: list[Option] = []
-    for kind, colour in COLOUR.items():
-        spans = [
-            _span(place[rank, event.launch, event.program], rank, event, size, unit)
-            for rank, events in enumerate(traced.ranks)
-            for event in events
-            if event.kind == kind and (rank, event.launch, event.program) in place
-        ]
-        if spans:
-            series.append({
-                "type": "custom", "renderItem": "span", "name": KINDS[kind], "data": spans, "color": colour,
-                "encode": {"x": [1, 2], "y": 0}, "clip": True,
-            })  # fmt: skip
-    first = {rank: min(number for line, number in place.items() if line[0] == rank) for rank, *_ in lines}
-    names = [f"rank {line[0]}" if first[line[0]] == number else "" for line, number in place.items()]
+def options(calls: dict[str, Traced]) -> Option:
+    """A grid for each call, one above the other, on one axis up to the last end."""
+    size, unit = waterfall.unit(last := max(traced.end for traced in calls.values()))
+    step = draw.nice(last / size / 8)
+    titles, grids, x_axes, y_axes, series = [], [], [], [], list[Option]()
+    top = LEGEND
+    for place, (name, traced) in enumerate(calls.items()):
+        is_last, height = place == len(calls) - 1, _height(traced)
+        ranks = [rank for rank, *_ in traced.rows]
+        titles.append({**draw.heading(f"{name} ({slower(traced)})", 560), "top": top})
+        grids.append({"left": 54, "right": 56, "top": top + HEAD, "height": height})
+        x_axes.append({
+            "type": "value", "gridIndex": place, "min": 0, "max": float(f"{step * -(-last // (step * size)):.10g}"),
+            "interval": step, "axisLabel": {"show": is_last, "formatter": f"{{value}} {unit}", "hideOverlap": True},
+        })  # fmt: skip
+        names = ["" if rank in ranks[:number] else f"rank {rank}" for number, rank in enumerate(ranks)]
+        y_axes.append({
+            "type": "category", "gridIndex": place, "data": names, "inverse": True, "axisTick": {"show": False},
+            "axisLabel": {"interval": 0},
+        })  # fmt: skip
+        series += _series(traced, place, size, unit)
+        top += HEAD + height + GAP
     return draw.base(
-        title=draw.heading(f"{title}: done after {microseconds(end_of(traced))}", draw.NARROW),
-        legend=draw.legend(top=26),
-        grid={"left": 8, "right": 24, "top": 60, "bottom": 24},
-        xAxis={"type": "value", "min": 0, "max": math.ceil(last / size), "splitNumber": 6,
-               "axisLabel": {"formatter": f"{{value}} {unit}", "hideOverlap": True}},
-        yAxis={"type": "category", "data": names, "inverse": True, "axisTick": {"show": False},
-               "axisLabel": {"interval": 0}},
-        series=series,
+        title=titles, legend=draw.legend(data=list(dict.fromkeys(each["name"] for each in series if "name" in each))),
+        grid=grids, xAxis=x_axes, yAxis=y_axes, series=series,
     )  # fmt: skip
 
 
-def table(traced: Traced, title: str) -> Table:
-    """Each rank's call in figures, of the programs that are stored."""
-    size, unit = waterfall.unit(end_of(traced))
+def slower(traced: Traced) -> str:
+    percent = round(100 * (traced.slowdown - 1))
+    return f"traced, {percent} % slower" if percent > 0 else "traced, no slower"
 
-    def shown(values: Sequence[float]) -> str:
-        return f"{max(values) / size:.2f}" if values else ""
+
+def _series(traced: Traced, place: int, size: float, unit: str) -> list[Option]:
+    """Spans of each role in a call's grid, and a line at its end."""
+    row_of, found = {line: number for number, line in enumerate(traced.rows)}, list[Option]()
+    for role, (kinds, colour) in ROLES.items():
+        spans = [
+            _span(row_of[rank, event.launch, event.program], rank, event, size, unit)
+            for rank, events in enumerate(traced.ranks)
+            for event in events
+            if event.kind in kinds
+        ]
+        if spans:
+            found.append({
+                "type": "custom", "renderItem": "span", "name": role, "data": spans, "color": colour,
+                "xAxisIndex": place, "yAxisIndex": place, "encode": {"x": [1, 2], "y": 0}, "clip": True,
+            })  # fmt: skip
+    end, said = draw.line_at(traced.end, "", vertical=True), f"done after {microseconds(traced.end)}"
+    line = {**end, "xAxis": round(traced.end / size, 4), "name": said, "label": {**end["label"], "formatter": said}}
+    found[0]["markLine"] = draw.mark_lines([line])
+    return found
+
+
+def table(calls: dict[str, Traced]) -> Table:
+    """Each rank's call in figures, of the programs that are stored."""
+    size, unit = waterfall.unit(max(traced.end for traced in calls.values()))
+
+    def last(events: Sequence[Event], kinds: Sequence[int]) -> str:
+        ends = [event.end for event in events if event.kind in kinds]
+        return f"{max(ends) / size:.2f}" if ends else ""
 
     body = []
-    for rank, events in enumerate(traced.ranks):
-        waited = sum(event.end - event.begin for event in events if event.kind == WAITS)
-        programs = len({(event.launch, event.program) for event in events})
-        body.append([
-            str(rank), str(programs), shown([event.end for event in events if event.kind == SENDS]),
-            shown([event.end for event in events if event.kind == TILE]),
-            f"{waited / size / max(1, programs):.2f}", shown([event.end for event in events]),
-        ])  # fmt: skip
-    header = ["rank", "programs", f"last sent, {unit}", "last tile", "waited, a program", "end"]
-    return Table(header, body, "rrrrrr", title)
+    for name, traced in calls.items():
+        for rank, events in enumerate(traced.ranks):
+            count = len({(event.launch, event.program) for event in events})
+            ends = [last(events, kinds) for kinds in (ROLES["sends"][0], ROLES["computes"][0], range(len(KINDS)))]
+            body.append([f"{name} ({slower(traced)})", str(rank), str(count), *ends])
+    return Table(["call", "rank", "rows", f"last sent, {unit}", "last computed", "end"], body, "lrrrrr")
 
 
 def _span(row: int, rank: int, event: Event, size: float, unit: str) -> Option:

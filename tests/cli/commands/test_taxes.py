@@ -93,7 +93,7 @@ def test_taxes_are_those_of_the_regimes_own_study(gpus: Bench) -> None:
     tuned(gpus, "gemm_all_reduce", regime=Regime.GRAPH)
     assert gpus.tune("taxes", "gemm-all-reduce", "--regime", "graph", "--rounds", "2").exit_code == 0
     with Store.open(create=False) as store:
-        assert store.taxes(1) is None and store.taxes(2) is not None
+        assert store.attached(1, "taxes") is None and store.attached(2, "taxes") is not None
 
 
 def test_a_winner_apart_is_a_rung_of_its_own(gpus: Bench) -> None:
@@ -125,7 +125,7 @@ def test_a_trace_is_a_file_for_perfetto(gpus: Bench, tmp_path: Path) -> None:
     assert {each["ph"] for each in found} == {"M", "X"}
     assert len({each["pid"] for each in found}) == 8, "a rank each"
     with Store.open(create=False) as store:
-        assert set(Taxes.from_json(store.taxes(1) or "").traces) == {"D"}
+        assert set(Taxes.from_json(store.attached(1, "taxes") or "").traces) == {"D"}
 
 
 def test_a_fault_in_a_later_turn_ends_it_and_stores_nothing(gpus: Bench) -> None:
@@ -135,7 +135,7 @@ def test_a_fault_in_a_later_turn_ends_it_and_stores_nothing(gpus: Bench) -> None
     result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "2")
     assert result.exit_code == 1 and "timed out" in result.stderr
     with Store.open(create=False) as store:
-        assert store.taxes(1) is None
+        assert store.attached(1, "taxes") is None
     assert gpus.gangs[-1].closed == 1
 
 

@@ -1,0 +1,72 @@
+"""Marks: the operations of a call that torch makes, each between two events: collectives, GEMMs, copies."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autotune.ranks.protocol import Stamped
+from autotune.timeline import CALL, COLLECTIVE, COPY, GEMM
+
+
+class Marks(TorchDispatchMode):
+    """Marks what is called within it; torch's dispatcher does not see other kernels."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._cuda = device.type == "cuda"
+        self._marked: list[tuple[int, int, Any, Any]] = []
+        self._streams: dict[int, int] = {}
+        """Numbers of streams, in the order of their first use."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Otherwise the first operation imports torch's compiler, for a second or two."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind = _kind(func)
+        if kind is None:
+            return func(*args, **(kwargs or {}))
+        stream = torch.cuda.current_stream().cuda_stream if self._cuda else 0
+        begin = self.now()
+        result = func(*args, **(kwargs or {}))
+        if kind == COLLECTIVE:  # it may run on a stream of its own
+            for each in result if isinstance(result, tuple) else (result,):
+                if isinstance(each, torch.ScriptObject):
+                    each.wait()  # type: ignore[attr-defined]
+        self._marked.append((self._streams.setdefault(stream, len(self._streams)), kind, begin, self.now()))
+        return result
+
+    def now(self) -> Any:
+        """An event on the current stream; the host's nanoseconds without one."""
+        if not self._cuda:
+            return time.monotonic_ns()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def events(self, origin: Any, end: Any) -> tuple[Stamped, ...]:
+        """The whole call, and what was marked, a row for each stream; nothing without a collective or a GEMM: other
+        kernels run then.
+        """
+        if not {COLLECTIVE, GEMM} & {kind for _, kind, *_ in self._marked}:
+            return ()
+
+        def since(moment: Any) -> float:
+            return float(origin.elapsed_time(moment) * 1e3 if self._cuda else (moment - origin) / 1e3)
+
+        marked = enumerate([(0, CALL, origin, end), *self._marked])
+        return tuple((0, row, kind, number, since(begin), since(ended)) for number, (row, kind, begin, ended) in marked)
+
+
+def _kind(func: Any) -> int | None:
+    namespace, _, name = func._schema.name.partition("::")
+    if "c10d" in namespace:
+        return COLLECTIVE
+    if name.strip("_").removesuffix("_v2").endswith("mm"):
+        return GEMM
+    return COPY if name == "copy_" else None
