@@ -34,7 +34,7 @@ class Marks(TorchDispatchMode):
         stream = torch.cuda.current_stream().cuda_stream if self._cuda else 0
         begin = self.now()
         result = func(*args, **(kwargs or {}))
-        if kind == COLLECTIVE:  # it may run on a stream of its own
+        if kind == COLLECTIVE and not self._cuda:  # NCCL's runs on the current stream, and its work is a null pointer
             for each in result if isinstance(result, tuple) else (result,):
                 if isinstance(each, torch.ScriptObject):
                     each.wait()  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from autotune.task import Task
 from autotune.workloads import names, workload
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
 
-LENGTHS = (1.0, 0.5, 0.75)
+LENGTHS = (0.8, 0.4, 0.6)
 """Of the default problem's varying sizes."""
 
 
@@ -105,7 +105,7 @@ def captured(seed: int) -> list[str]:
     wrong = []
     draw = random.Random(seed)
     with autotune.Context(4 * HEAP, url="sqlite:///there/is/none.db") as context:
-        for found, problems, config in _every_mode(context, (*LENGTHS, 1.25)):
+        for found, problems, config in _every_mode(context, (*LENGTHS, 1.0)):
             context.release()
             if found.kernels.has_collective(found.kernels.knobs.of(config)):
                 continue
