@@ -63,7 +63,7 @@ class Bursts:
         self._kinds = 4 if crowds else 3
 
     def errors(self, count: int, calls: int) -> Iterator[Error]:
-        """The error of each call of ``count`` bursts of ``calls``. Collective."""
+        """The error of each call of ``count`` bursts of ``calls``, after which the last set is in place. Collective."""
         for burst in range(count):
             self._heap.barrier()  # no rank may still be comparing, or poisoning what another one writes to
             numbers = [(burst * calls + call) % self._sets.count for call in range(calls)]
@@ -71,6 +71,7 @@ class Bursts:
             self._heap.barrier()
             for number, outputs in zip(numbers, results, strict=True):
                 yield self._sets.error_of(outputs, number)
+        self._sets.put(self._sets.count - 1)
 
     def _results(self, burst: int, numbers: list[int]) -> list[list[torch.Tensor]]:
         """The outputs of the calls of a burst."""

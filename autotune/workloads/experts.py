@@ -48,8 +48,7 @@ def chosen_rows(matrix: torch.Tensor, rows: torch.Tensor | slice) -> torch.Tenso
 class DrawnVectors:
     """All ranks' vectors, one of each token, and in each set a routing of its own.
 
-    Every rank draws every rank's, so that the reference needs no communication. A config is timed on the inputs that
-    were put last: after calls back to back these are the last set, the plain one.
+    Every rank draws every rank's, so that the reference needs no communication.
     """
 
     def __init__(self, problem: ExpertsProblem, heap: SymmetricHeap, seed: int, width: int, draw: Draw) -> None:

@@ -14,7 +14,9 @@ SETS = 3
 
 
 class InputSets(Protocol):
-    """``count`` sets of inputs of an operation that differ in everything its ranks exchange; the same on all ranks."""
+    """``count`` sets of inputs of an operation that differ in everything its ranks exchange; the same on all ranks. A
+    config is timed with the last.
+    """
 
     @property
     def count(self) -> int: ...

@@ -77,6 +77,7 @@ def burst_events(
         assert [each for each in told.events if each.startswith("put")] == [f"put {each}" for each in numbers]
         assert told.events[0] == "barrier" and told.events[-3:] == ["barrier", *compared]
         found.append([each.split()[0] if each.startswith("put") else each for each in told.events[1:-3]])
+    assert not list(errors) and told.events[-1] == f"put {told.count - 1}", "whose times count"
     return found
 
 

@@ -42,7 +42,7 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Any]):
         self._sum = torch.stack(parts).to(self.wide).sum(0)
         tensors.residual.copy_(drawn(shape, torch.float32, device, seed * 1000 + 500).mul_(world**0.5))
         tensors.weight.copy_(drawn_weight((self._problem.n,), device, seed * 1000 + 600))
-        self.put(0)
+        self.put(self.count - 1)
         for output in self.outputs():
             poison(output)
         self.poison()

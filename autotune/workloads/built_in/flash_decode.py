@@ -56,8 +56,8 @@ SHARPNESS = 4.0
 class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
     """The tensors of one rank, and the config prepared last.
 
-    Its sets are several queries to one cache, with other lengths: they change all that ranks exchange. A config is
-    timed with the first set, whose lengths are the problem's.
+    Its sets are several queries to one cache, with other lengths: they change all that ranks exchange. Those of the
+    last are the problem's.
     """
 
     count = SETS
@@ -88,7 +88,7 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
         tensors.block_table.copy_(pages.view(tensors.block_table.shape))
         self._lengths = [each.to(device, torch.int32) for each in self._drawn_lengths(seed)]
         self._references = self._gathered_references()
-        self.put(0)
+        self.put(SETS - 1)
         poison(tensors.out)
         self.poison()
 
@@ -98,14 +98,14 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
         self._number = number
 
     def _drawn_lengths(self, seed: int) -> list[torch.Tensor]:
-        """Each set's lengths, in an order that is drawn for this rank: the problem's, the same for every seed, so that
-        trials compare; geometric ones, of which one sequence is empty everywhere unless it is the only one, and every
-        other one on one rank; and those of one long sequence, of which one of several ranks has nothing.
+        """Each set's lengths, in an order that is drawn for this rank: geometric ones, of which one sequence is empty
+        everywhere unless it is the only one, and every other one on one rank; those of one long sequence, of which one
+        of several ranks has nothing; the problem's, the same for every seed, so that trials compare.
         """
         problem, rank, world = self._problem, self._heap.rank, self._problem.world_size
         generator = torch.Generator().manual_seed(seed * 1000 + 500 + rank)
-        kinds = (problem.lengths, problem.kv_len), ("geometric", -(-problem.kv_len // 2)), ("one-long", problem.kv_len)
-        timed, holes, elsewhere = (
+        kinds = ("geometric", -(-problem.kv_len // 2)), ("one-long", problem.kv_len), (problem.lengths, problem.kv_len)
+        holes, elsewhere, timed = (
             torch.tensor(lengths_of(kind, problem.batch, longest))[torch.randperm(problem.batch, generator=generator)]
             for kind, longest in kinds
         )
@@ -115,7 +115,7 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
             elsewhere *= int(seed % world != rank)
         if problem.batch > 1:
             holes[2 * seed % (problem.batch + problem.batch % 2)] = 0  # none of those that a rank lacks anyway
-        return [timed, holes, elsewhere]
+        return [holes, elsewhere, timed]
 
     def _gathered_references(self) -> torch.Tensor:
         of_sets = [
