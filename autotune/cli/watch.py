@@ -28,7 +28,7 @@ from autotune.results.figures import (
     outcomes_text,
     title,
 )
-from autotune.results.library import way_of
+from autotune.results.library import baseline_name
 from autotune.task import Task
 from autotune.text import counted as plural
 from autotune.text import visible
@@ -58,7 +58,7 @@ def watching(
     A live view has ``above`` it what that returns. Interpreted latencies stand alone.
     """
     console, problem = _console(), task.problem
-    way = None if task.machine.is_interpreter else partial(way_of, CacheKey.of(task))
+    way = None if task.machine.is_interpreter else partial(baseline_name, CacheKey.of(task))
     where = where or f"{problem.world_size} × {task.machine.device}"
     if not is_live(console):
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True), way=way)

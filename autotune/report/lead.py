@@ -13,7 +13,7 @@ from autotune.text import counted
 
 
 def verdict(study: Study) -> str:
-    """``1.23× as fast as NCCL, then cuBLAS``."""
+    """``1.23× as fast as NCCL + cuBLAS``."""
     of = study.result
     if of is None:
         if not study.measured:

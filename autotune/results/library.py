@@ -20,13 +20,13 @@ OPERATIONS = {
 """What each computes."""
 
 LIBRARIES = {
-    "all_gather_gemm": ("NCCL", "cuBLAS"), "gemm_reduce_scatter": ("cuBLAS", "NCCL"),
-    "gemm_all_reduce": ("cuBLAS", "NCCL"), "gemm_all_reduce_norm": ("cuBLAS", "NCCL", "torch"),
-    "all_reduce_norm": ("NCCL", "torch"), "flash_decode": ("Triton attention", "NCCL"),
+    "all_gather_gemm": ("NCCL", "cuBLAS"), "gemm_reduce_scatter": ("NCCL", "cuBLAS"),
+    "gemm_all_reduce": ("NCCL", "cuBLAS"), "gemm_all_reduce_norm": ("NCCL", "cuBLAS", "torch"),
+    "all_reduce_norm": ("NCCL", "torch"), "flash_decode": ("NCCL", "Triton attention"),
     "moe_dispatch": ("NCCL", "torch"), "moe_dispatch_gemm": ("NCCL", "torch"),
-    "moe_gemm_combine": ("torch", "NCCL"), "moe_combine": ("torch", "NCCL"),
+    "moe_gemm_combine": ("NCCL", "torch"), "moe_combine": ("NCCL", "torch"),
 }  # fmt: skip
-"""What the baseline ``bsp`` of each calls, in that order, on NVIDIA's GPUs."""
+"""What the baseline ``bsp`` of each calls on NVIDIA's GPUs, NCCL first, whichever comes first."""
 
 ON_AMD = {"NCCL": "RCCL", "cuBLAS": "hipBLASLt"}
 
@@ -49,17 +49,8 @@ def mode_name(key: CacheKey, mode: str) -> str:
 
 
 def baseline_name(key: CacheKey, baseline: str) -> str:
-    """``NCCL, then cuBLAS`` for ``bsp eager``, ``NCCL, then cuBLAS as a CUDA graph`` for ``bsp graph``."""
-    called = libraries(key)
-    return _named(baseline, ", then ".join(filter(None, [", ".join(called[:-1]), *called[-1:]])))
-
-
-def way_of(key: CacheKey, baseline: str) -> str:
-    """The same in short: ``NCCL + cuBLAS as a CUDA graph``, whichever comes first."""
-    return _named(baseline, " + ".join(sorted(libraries(key), key=lambda name: not name.endswith("CCL"))))
-
-
-def _named(baseline: str, called: str) -> str:
+    """``NCCL + cuBLAS`` for ``bsp eager``, ``NCCL + cuBLAS as a CUDA graph`` for ``bsp graph``."""
+    called = " + ".join(libraries(key))
     way, _, launch = baseline.rpartition(" ")
     if not called or not way.startswith("bsp") or launch not in ("eager", "graph"):
         return visible(baseline)

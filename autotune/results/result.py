@@ -28,7 +28,7 @@ from autotune.results.figures import (
     speedups,
     title,
 )
-from autotune.results.library import libraries, way_of
+from autotune.results.library import baseline_name, libraries
 from autotune.results.order import config_in_order, fields_in_order, problem_type
 from autotune.results.regimes import Verdict, in_regimes, verdicts
 from autotune.results.repeat import copies
@@ -121,7 +121,7 @@ class Result:
 
     def way(self, baseline: str) -> str:
         """A baseline by its libraries: ``NCCL + cuBLAS as a CUDA graph``."""
-        return way_of(self.key, baseline)
+        return baseline_name(self.key, baseline)
 
     @property
     def library(self) -> str:

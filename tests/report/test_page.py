@@ -86,7 +86,7 @@ def test_one_mode_is_shown_and_a_button_for_each(study: Study) -> None:
 
 
 def test_the_title_begins_with_the_result(study: Study) -> None:
-    assert "<title>1.12× as fast as NCCL, then cuBLAS" in to_html(study)
+    assert "<title>1.12× as fast as NCCL + cuBLAS" in to_html(study)
 
 
 def test_hostile_names_are_shown_as_text(hostile: Study) -> None:

@@ -58,7 +58,7 @@ def test_options_are_json_of_series_that_the_library_has(any_study: Study) -> No
 def test_the_headline_has_winner_baselines_and_limits_in_the_regime_tuned_for(study: Study) -> None:
     report = result_of(study)
     option = headline.options(report)
-    library = "NCCL, then cuBLAS"
+    library = "NCCL + cuBLAS"
     rows = [each["value"] for each in option["yAxis"]["data"]]
     assert rows[:3] == [f"winner: {report.config['mode']}", library, "the same as a CUDA graph"]
     assert set(rows[3:]) == {"GEMM alone", "all-gather alone", "roofline (arithmetic)"}
@@ -75,7 +75,7 @@ def test_the_headline_has_winner_baselines_and_limits_in_the_regime_tuned_for(st
 
 @pytest.mark.parametrize(
     ("arch", "device", "name"),
-    [("sm_90", "GPU", "NCCL, then cuBLAS"), ("gfx942", "GPU", "RCCL, then hipBLASLt"), ("cpu", INTERPRETER, "torch")],
+    [("sm_90", "GPU", "NCCL + cuBLAS"), ("gfx942", "GPU", "RCCL + hipBLASLt"), ("cpu", INTERPRETER, "torch")],
 )
 def test_a_baseline_is_named_by_the_libraries_of_its_device(study: Study, arch: str, device: str, name: str) -> None:
     key = dataclasses.replace(study.key, arch=arch, device=device)
@@ -200,7 +200,7 @@ def test_who_beat_whom(study: Study) -> None:
     found = finals.finalists(study)
     said = {each.name: finals.verdict(report, each) for each in found}
     assert said[found[0].name] == "winner"
-    assert said["NCCL, then cuBLAS"] == said["NCCL, then cuBLAS as a CUDA graph"] == "slower"
+    assert said["NCCL + cuBLAS"] == said["NCCL + cuBLAS as a CUDA graph"] == "slower"
     beaten = sum(verdict == "slower" for verdict in said.values())
     assert f" {beaten} of {len(found) - 1} " in finals.conclusion(report, found)
     assert finals.conclusion(report, found[:1]) == "", "there was nobody to beat"

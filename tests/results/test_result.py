@@ -11,7 +11,7 @@ from fakes import EIGHT_GPUS, LAPTOP, latency_of
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Roofline, Routed, Winner
 from autotune.outcome import HostOverhead, Regime
-from autotune.results.library import way_of
+from autotune.results.library import baseline_name
 from autotune.results.lines import bars, entry_facts, sentence
 from autotune.results.regimes import CAPTURE, called_alike, conclusion, verdicts
 from autotune.results.result import Result, short_problem
@@ -102,9 +102,11 @@ def test_a_sentence_gives_a_ratio_only_where_it_is_told() -> None:
 
 def test_libraries_have_the_names_of_the_vendor() -> None:
     gemm = replace(ENTRY.key, workload="gemm_all_reduce")
-    names = [way_of(replace(gemm, arch=arch), "bsp graph") for arch in ("sm_90", "gfx942")]
+    names = [baseline_name(replace(gemm, arch=arch), "bsp graph") for arch in ("sm_90", "gfx942")]
     assert names == ["NCCL + cuBLAS as a CUDA graph", "RCCL + hipBLASLt as a CUDA graph"]
-    assert way_of(replace(gemm, workload="mine"), "bsp eager") == "bsp eager", "a user's baselines have their own names"
+    assert baseline_name(replace(gemm, workload="mine"), "bsp eager") == "bsp eager", (
+        "a user's baselines have their own names"
+    )
 
 
 def test_a_row_for_each_routing() -> None:

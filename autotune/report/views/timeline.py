@@ -8,7 +8,7 @@ from autotune.report import draw, waterfall
 from autotune.report.draw import COLOURS, GREY
 from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import microseconds
-from autotune.results.library import way_of
+from autotune.results.library import baseline_name
 from autotune.results.study import Study, mode_of
 from autotune.taxes import ladder
 from autotune.text import counted
@@ -49,7 +49,7 @@ def view(study: Study) -> View | None:
 
 def _name(study: Study, name: str) -> str:
     if study.result is not None and name in study.result.winner.baselines:
-        return way_of(study.key, name)
+        return baseline_name(study.key, name)
     is_winner = study.winner is not None and mode_of(study.winner) == name
     return f"winner: {draw.shown(name)}" if is_winner else draw.shown(name)
 
