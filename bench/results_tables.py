@@ -182,7 +182,7 @@ class Picture(Table):
     def render(self, results: Results) -> str:
         what = "time of a layer in decode and prefill, plain torch and our operators, with the ratio above"
         where = f"{caption(results('block'))}; the faster of eager and graph on either side;"
-        numbers = "[all numbers](docs/results.md#a-transformer-block), eager and captured apart."
+        numbers = "[all numbers](docs/results.md#a-transformer-block)."
         return f"![{what}](docs/transformer-block.svg)\n\n{paragraph(f'{where} {numbers}')}"
 
 

@@ -23,7 +23,7 @@ EXPLAINED = (
 PALE = "#8a94a655"
 
 ROLES = {
-    "rest": ((CALL,), PALE), "computes": ((TILE, GEMM), COLOURS[0]), "sends": ((SENDS, COLLECTIVE, COPY), COLOURS[1]),
+    "other kernels, idle": ((CALL,), PALE), "computes": ((TILE, GEMM), COLOURS[0]), "sends": ((SENDS, COLLECTIVE, COPY), COLOURS[1]),
     "waits": ((WAITS, BARRIER), GREY),
 }  # fmt: skip
 """Kinds and colour of each role in drawing order: a call, or a tile, then its parts."""
