@@ -23,8 +23,8 @@ EXPLAINED = (
 PALE = "#8a94a655"
 
 ROLES = {
-    "other kernels, idle": ((CALL,), PALE), "computes": ((TILE, GEMM), COLOURS[0]), "sends": ((SENDS, COLLECTIVE, COPY), COLOURS[1]),
-    "waits": ((WAITS, BARRIER), GREY),
+    "other kernels, idle": ((CALL,), PALE), "computes": ((TILE, GEMM), COLOURS[0]),
+    "sends": ((SENDS, COLLECTIVE, COPY), COLOURS[1]), "waits": ((WAITS, BARRIER), GREY),
 }  # fmt: skip
 """Kinds and colour of each role in drawing order: a call, or a tile, then its parts."""
 
