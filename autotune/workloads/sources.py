@@ -27,6 +27,7 @@ DECIDES_NOTHING = {
     "outcome": "dataclasses",
     "problem": "its fields are the key",
     "processes": "folders and how processes end",
+    "ranks.marks": "for calls that are traced, after the result",
     "search_spaces": "the space has a fingerprint of its own",
     "settings": "where things lie, and how many processes work",
     "task": "a dataclass",
