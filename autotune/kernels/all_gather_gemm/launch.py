@@ -7,9 +7,19 @@ import torch
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngineWay
 from autotune.kernels.all_gather_gemm.fused import PullWay, StagedWay
 from autotune.kernels.all_gather_gemm.library import BulkSynchronous, CustomCollectiveWay
-from autotune.kernels.all_gather_gemm.modes import MODES, CopyEngine, CustomCollective, Library, Pull, PullStaged, Push
+from autotune.kernels.all_gather_gemm.modes import (
+    MODES,
+    CopyEngine,
+    CustomCollective,
+    Library,
+    Pull,
+    PullStaged,
+    Push,
+    WarpSpecialized,
+)
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTensors
+from autotune.kernels.all_gather_gemm.warp_specialized import WarpSpecializedWay
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
@@ -23,7 +33,7 @@ class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):
     modes = MODES
     ways = {
         Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Pull: PullWay(), PullStaged: StagedWay(),
-        Push: StagedWay(), CopyEngine: CopyEngineWay(),
+        Push: StagedWay(), WarpSpecialized: WarpSpecializedWay(), CopyEngine: CopyEngineWay(),
     }  # fmt: skip
     tensors_type = GemmTensors
     results: tuple[str, ...] = ("c",)

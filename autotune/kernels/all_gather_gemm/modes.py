@@ -15,7 +15,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.gemm.cost import PULL_SHARE, awaited, library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import tma_aligned, with_fitting_tile
-from autotune.kernels.gemm.tile import GemmTile
+from autotune.kernels.gemm.tile import GemmTile, SpecializedTile
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.machine import Machine
 from autotune.search_spaces.joint import dimensions_of, flag, number, word
@@ -304,6 +304,37 @@ class Push(Staged):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
+    mode: str = "warp_specialized"
+    consumers: str = word(
+        "cooperative", "pingpong", help="both groups of warps multiply each tile, or each has every other tile",
+        say={"cooperative": "both groups of warps share a tile", "pingpong": "two groups of warps in turns"},
+    )  # fmt: skip
+    transfer_rows: int = TRANSFER_ROWS
+    sending_warps: int = number(1, 2, help="warps of each program that push", say="{sending_warps:warp} of each push")
+
+    title: ClassVar[str] = "warp specialization: in each program some warps push, one loads, two groups multiply"
+    constraints: ClassVar = space.WARP_SPECIALIZED
+    overlaps: ClassVar[bool] = True
+
+    def latency(self, task: GatherTask, rates: Rates) -> float:
+        computation = tiled_gemm(task, self, rates, task.machine.compute_units)
+        return overlapped(computation, links(task.problem, rates), _pieces(task.problem, self.transfer_rows), rates)
+
+    @classmethod
+    def first(cls, task: GatherTask) -> Iterator[Self]:
+        """The largest tiles of either kind, and small ones, which leave less of a round idle."""
+        rows = min(512, max(16, round_up(task.problem.shard[0])))
+        depth = space.SWIZZLED // task.problem.element_size
+        tiles = [(128, 256, 4, "cooperative"), (128, 128, 6, "pingpong"), (64, 128, 6, "pingpong")]
+        if task.problem.element_size == 1 and not task.problem.fast_accum:
+            tiles[:2] = [(128, 128, 6, "cooperative")]
+        for m, n, stages, consumers in tiles:
+            yield cls(block_m=m, block_n=n, block_k=depth, group_m=8, num_stages=stages, consumers=consumers,
+                      transfer_rows=rows, sending_warps=2)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class CopyEngine(Mode[AllGatherGemm]):
     mode: str = "copy_engine"
     transfer_rows: int = TRANSFER_ROWS
@@ -388,8 +419,8 @@ def _at_most(values: Sequence[int], limit: int) -> int:
 
 
 MODES = Modes(
-    Library, CustomCollective, Pull, PullStaged, Push, CopyEngine, default=default,
-    tried=(Push, CustomCollective, CopyEngine, PullStaged, Pull),
+    Library, CustomCollective, Pull, PullStaged, Push, WarpSpecialized, CopyEngine, default=default,
+    tried=(WarpSpecialized, Push, CustomCollective, CopyEngine, PullStaged, Pull),
     shared=space.SHARED,
 )  # fmt: skip
 SPACE = MODES.space

@@ -21,18 +21,41 @@ if TYPE_CHECKING:
 PROMOTED = 128
 """Most fp8 products, along K, that sm_90's tensor cores add up before fp32 registers take the sum over."""
 
+NUM_STAGES: Any = number(1, 2, 3, 4, 5, 6, help="depth of the software pipeline", say="{num_stages:pipeline stage}")
+
 
 @dataclass(frozen=True, kw_only=True)
-class Tile(LadderKnobs):
-    """Tile, pipeline and operands of our GEMM: dimensions of every mode that has one."""
+class Blocks:
+    """Size and order of a GEMM's tiles."""
 
     block_m: int = number(16, 32, 64, 128, 256, help="rows of an output tile", say="tile {block_m}×{block_n}×{block_k}")
     block_n: int = number(32, 64, 128, 256, help="columns of an output tile", say="")
     block_k: int = number(32, 64, 128, 256, 512, help="depth of one step of the dot product", say="")
     group_m: int = number(1, 2, 4, 8, 16, help="swizzle: rows of tiles walked together, for the L2",
                           say={1: "", ...: "swizzled by {group_m} rows of tiles"})  # fmt: skip
+
+    def tiles(self, rows: int, columns: int) -> int:
+        return math.ceil(rows / self.block_m) * math.ceil(columns / self.block_n)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecializedTile(Blocks):
+    """A tile that some warps load by TMA and others multiply."""
+
+    num_stages: int = NUM_STAGES
+    split_k: int = 1  # no dimension
+
+    @property
+    def tma(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile(Blocks, LadderKnobs):
+    """Tile, pipeline and operands of our GEMM: dimensions of every mode that has one."""
+
     num_warps: int = number(4, 8, help="warps of a GEMM program", say="{num_warps:warp}")
-    num_stages: int = number(1, 2, 3, 4, 5, 6, help="depth of the software pipeline", say="{num_stages:pipeline stage}")
+    num_stages: int = NUM_STAGES
     loads: str = word("pointer", "tma", help="loads and stores by pointers, or by TMA",
                       say={"pointer": "pointer loads", "tma": "TMA loads"})  # fmt: skip
 
@@ -44,9 +67,6 @@ class Tile(LadderKnobs):
     @property
     def options(self) -> dict[str, int]:
         return {"num_warps": self.num_warps, "num_stages": self.num_stages}
-
-    def tiles(self, rows: int, columns: int) -> int:
-        return math.ceil(rows / self.block_m) * math.ceil(columns / self.block_n)
 
     def operand(self, tensor: torch.Tensor, block: tuple[int, ...]) -> Any:
         """A descriptor where the config loads by TMA, else the tensor."""

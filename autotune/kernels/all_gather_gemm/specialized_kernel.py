@@ -1,0 +1,219 @@
+"""The warp-specialized kernel of all-gather + GEMM, in Gluon, for sm_90: in every program some warps push our shard, one
+loads tiles by TMA as their rows arrive, and two warp groups multiply them.
+
+All programs are resident together, and all of them share each unit of the push, which waits for nothing.
+
+Gluon takes the scalar functions of ``heap.device`` as they are; what has blocks there is written anew here, as blocks
+have a layout in Gluon.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+from autotune.heap import device as heap
+from autotune.kernels.primitives.counters import finish, read_epoch
+from autotune.kernels.primitives.known import known
+from autotune.kernels.primitives.specialized import Form, load_tile, new_order, new_ring, product, store_part
+from autotune.kernels.primitives.tiles import row_of, swizzle
+
+Gather = namedtuple("Gather", "shard inbox arrivals scale_shard scale_inbox rows transfer_rows slot target")
+"""Our shard, [rows, K], the inboxes' memory, [slots, WORLD, rows, K], the same of scales, fp32 [rows], or None. A unit
+of ``transfer_rows`` rows has arrived when its counter, of int32 [WORLD, units], has reached the ``target``.
+"""
+
+Tiles = namedtuple("Tiles", "columns depth own_m tiles_n group_m")
+"""The product of each shard is ``own_m`` x ``tiles_n`` tiles."""
+
+REGISTERS = gl.constexpr(232)
+FEW_REGISTERS = gl.constexpr(40)
+"""Of a consumer's thread, and of another one's: of twelve warps, the last of which idle, 168 each on average."""
+
+Result = namedtuple("Result", "c buffers bias scale_a scale_b")
+
+
+@gluon.jit
+def tile_at(number, gather, tiles, peers, WORLD: gl.constexpr, FORM: gl.constexpr):
+    """A tile's owner, its first row within the owner's shard, and its first column. Our own tiles come first, then those
+    of the rank before us, which sends to us first, and so on.
+    """
+    own = tiles.own_m * tiles.tiles_n
+    is_own = number < own
+    among = number if is_own else number - own
+    m, n = swizzle(among, tiles.own_m if is_own else (WORLD - 1) * tiles.own_m, tiles.tiles_n, tiles.group_m)
+    back = 0 if is_own else 1 + m // tiles.own_m
+    row = row_of(m % tiles.own_m, gather.rows, FORM.PARTS * FORM.ROWS)
+    return (peers.rank + WORLD - back) % WORLD, row, n * FORM.COLUMNS
+
+
+@gluon.jit
+def send(gather, tiles, peers, WORLD: gl.constexpr, WARPS: gl.constexpr, SCALES: gl.constexpr):
+    """Push this program's share of our shard to the peers, one after the other, unit by unit, and signal each unit."""
+    VECTOR: gl.constexpr = 128 // gather.shard.dtype.element_ty.primitive_bitwidth
+    LINES: gl.constexpr = 4
+    STEP: gl.constexpr = LINES * WARPS * 32 * VECTOR
+    layout: gl.constexpr = gl.BlockedLayout([VECTOR], [32], [WARPS], [0])
+    single: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    program, programs = gl.program_id(0), gl.num_programs(0)
+    units = gl.cdiv(gather.rows, gather.transfer_rows)
+    K = tiles.depth // VECTOR * VECTOR  # the compiler forgets what is said of an argument
+    ours = (gather.slot * WORLD + peers.rank) * gather.rows
+    for number in range((WORLD - 1) * units):
+        peer = (peers.rank + 1 + number // units) % WORLD
+        unit = number % units
+        first = unit * gather.transfer_rows
+        end = gl.minimum(first + gather.transfer_rows, gather.rows)
+        target = gather.inbox + tl.cast(ours, tl.int64) * K
+        last = tl.cast(end, tl.int64) * K
+        for begin in range(tl.cast(first, tl.int64) * K + program * STEP, last, programs * STEP):
+            at = begin + gl.arange(0, STEP, layout=layout)
+            inside = at < last
+            value = gl.load(gather.shard + at, mask=inside)
+            heap.store(target + at, value, peers.rank, peer, peers.bases, mask=inside, hint=16)
+        if SCALES:
+            if unit % programs == program:
+                for start in range(first, end, WARPS * 32):
+                    row = start + gl.arange(0, WARPS * 32, layout=single)
+                    scale = gl.load(gather.scale_shard + row, mask=row < end)
+                    place = gather.scale_inbox + ours + row
+                    heap.store(place, scale, peers.rank, peer, peers.bases, mask=row < end)
+        heap.signal(gather.arrivals + peers.rank * units + unit, peer, peers)
+
+
+@gluon.jit
+def wait(counter, target, peers):
+    """``heap.wait``."""
+    spins = 0
+    behind = target - gl.atomic_add(counter, 0, sem="acquire", scope="sys")
+    while (behind > 0) & (spins < peers.spins):
+        spins = heap.next_spin(spins, peers.status, peers.spins)
+        behind = target - gl.atomic_add(counter, 0, sem="acquire", scope="sys")
+    late = (behind > 0).to(gl.int32)
+    if late != 0:  # ``heap.time_out``, one address after the other
+        for each in range(gl.load(peers.status + 2)):
+            address = gl.load(peers.status + 3 + each)
+            gl.store(tl.cast(address, tl.pointer_type(tl.int64)), 1)
+        gl.atomic_or(peers.status, 1, sem="acq_rel", scope="sys")
+    return late
+
+
+@gluon.jit
+def wait_for_tile(gather, source, row, peers, FORM: gl.constexpr):
+    """Wait for the units that hold a tile's rows; see ``transfer.wait_for_rows``."""
+    units = gl.cdiv(gather.rows, gather.transfer_rows)
+    late = 0
+    last = gl.minimum(row + FORM.PARTS * FORM.ROWS, gather.rows) - 1
+    for unit in range(row // gather.transfer_rows, last // gather.transfer_rows + 1):
+        late += wait(gather.arrivals + source * units + unit, gather.target, peers)
+    return late + heap.fence_async_proxy(True)
+
+
+@gluon.jit
+def produce(own, inbox, b, ring, gather, tiles, peers, WORLD: gl.constexpr, FORM: gl.constexpr):
+    """Load this program's tiles: ours from the shard, the others from the inbox once their rows have arrived."""
+    step = 0
+    owned = tiles.own_m * tiles.tiles_n
+    programs = gl.num_programs(0)
+    for number in range(gl.program_id(0), owned, programs):
+        source, row, column = tile_at(number, gather, tiles, peers, WORLD, FORM)
+        step = load_tile(own, b, ring, step, row, column, tiles.depth, FORM)
+    begin = gl.program_id(0) + gl.cdiv(gl.maximum(owned - gl.program_id(0), 0), programs) * programs
+    for number in range(begin, WORLD * owned, programs):
+        source, row, column = tile_at(number, gather, tiles, peers, WORLD, FORM)
+        late = wait_for_tile(gather, source, row, peers, FORM)
+        place = (gather.slot * WORLD + source) * gather.rows + row + late
+        step = load_tile(inbox, b, ring, step, place, column, tiles.depth, FORM)
+
+
+@gluon.jit
+def consume(
+    ring, order, result, gather, tiles, peers, WHICH: gl.constexpr, WORLD: gl.constexpr, SCALES: gl.constexpr,
+    BIAS: gl.constexpr, FORM: gl.constexpr,
+):  # fmt: skip
+    """Multiply and store our part of each tile or, in pingpong, every other tile."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1],
+        instr_shape=[16, FORM.COLUMNS, 256 // ring.a.dtype.primitive_bitwidth],
+    )  # fmt: skip
+    steps = gl.cdiv(tiles.depth, FORM.DEPTH)
+    count = WHICH if FORM.TURNS == 2 else 0
+    PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
+    programs = gl.num_programs(0)
+    first = gl.program_id(0) + count * programs
+    for number in range(first, WORLD * tiles.own_m * tiles.tiles_n, FORM.TURNS * programs):
+        source, row, column = tile_at(number, gather, tiles, peers, WORLD, FORM)
+        row += PART * FORM.ROWS
+        total = product(ring, order, count, count * steps, steps, WHICH, layout, FORM)
+        rows = row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
+        columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
+        if SCALES == 1:
+            total *= gl.load(result.scale_a) * gl.load(result.scale_b)
+        if SCALES == 2:
+            of_rows = gather.scale_inbox + (gather.slot * WORLD + source) * gather.rows
+            if source == peers.rank:
+                of_rows = gather.scale_shard
+            total *= gl.load(of_rows + rows, mask=rows < gather.rows, other=0.0)[:, None]
+            total *= gl.load(result.scale_b + columns, mask=columns < tiles.columns, other=0.0)[None, :]
+        if BIAS:
+            total += gl.load(result.bias + columns, mask=columns < tiles.columns, other=0.0).to(gl.float32)[None, :]
+        store_part(total, result.c, result.buffers.index(WHICH), source * gather.rows + row, column)
+        count += FORM.TURNS
+    # All of it, not only the reads: a NaN of ``seal`` comes after.
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.wait_group 0; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def seal_if(in_vain, out, elements, WARPS: gl.constexpr):
+    """``heap.seal_if``."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    if in_vain:
+        for begin in range(0, elements, 1024):
+            at = begin + gl.arange(0, 1024, layout=layout)
+            nan = gl.full([1024], float("nan"), gl.float32, layout=layout)
+            gl.store(out + at, nan.to(out.dtype.element_ty), mask=at < elements)
+
+
+@gluon.jit(
+    do_not_specialize=["M", "N", "K", "shard_rows", "transfer_rows", "group_m", "rank", "spin_limit"]
+)
+def specialized_kernel(
+    a, inbox, b, c, shard, inbox_pointer, result, bias, scale_a, scale_b, scale_shard, scale_inbox,
+    M, N, K, shard_rows, transfer_rows, group_m, rank, heap_bases, epoch_counter, arrivals, status, spin_limit,
+    WORLD: gl.constexpr, SLOTS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, ROWS: gl.constexpr,
+    COLUMNS: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr, PROMOTE: gl.constexpr, KN: gl.constexpr,
+    SCALES: gl.constexpr, BIAS: gl.constexpr, SENDING: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """C [M, N] = all_gather(A) @ B + bias. ``a``, ``inbox``, ``b`` and ``c`` are descriptors."""
+    FORM: gl.constexpr = known(Form, PARTS, TURNS, ROWS, COLUMNS, DEPTH, STAGES, PROMOTE, KN)
+    peers = heap.Peers(rank, heap_bases, status, spin_limit)
+    epoch = read_epoch(epoch_counter)
+    slot = (epoch & (SLOTS - 1)).to(gl.int32)
+    target = ((epoch + 1) * gl.num_programs(0)).to(gl.int32)
+    gather = Gather(
+        shard, inbox_pointer, arrivals, scale_shard, scale_inbox, shard_rows, transfer_rows, slot, target
+    )  # fmt: skip
+    tiles = Tiles(N, K, gl.cdiv(shard_rows, PARTS * ROWS), gl.cdiv(N, COLUMNS), group_m)
+    ring = new_ring(a, b, FORM)
+    order = new_order()
+    buffers = gl.allocate_shared_memory(c.dtype, [2, ROWS, c.block_type.shape[1]], c.layout)
+    out = Result(c, buffers, bias, scale_a, scale_b)
+    gl.warp_specialize(
+        [
+            (consume, (ring, order, out, gather, tiles, peers, 0, WORLD, SCALES, BIAS, FORM)),
+            (consume, (ring, order, out, gather, tiles, peers, 1, WORLD, SCALES, BIAS, FORM)),
+            (produce, (a, inbox, b, ring, gather, tiles, peers, WORLD, FORM)),
+            (send, (gather, tiles, peers, WORLD, SENDING, SCALES == 2)),
+        ],
+        [num_warps, 1, SENDING],
+        [REGISTERS, FEW_REGISTERS, FEW_REGISTERS],
+    )
+    in_vain = heap.timed_out(status)
+    finish(epoch_counter, gl.num_programs(0))
+    seal_if(in_vain, result, tl.cast(M, tl.int64) * N, num_warps)

@@ -1,0 +1,156 @@
+"""Warp specialization of a GEMM on sm_90, in Gluon: a producer warp loads by TMA, two consumer warp groups multiply.
+
+C = A B, A [rows, K], B [K, columns] or, KN false, stored as [columns, K]. The producer fills a ring of buffers. Cooperative consumers multiply half of a
+tile's rows each; in pingpong each has every other tile to itself, and stores it while the other one multiplies.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+
+# Triton 3.9 has the first name, 3.6 the other.
+load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+Ring = namedtuple("Ring", "a b empty ready")
+"""Buffers [stages · parts, rows, depth] of A and [stages, *box of B], and their barriers, [stages, 1]."""
+
+Form = namedtuple("Form", "PARTS TURNS ROWS COLUMNS DEPTH STAGES PROMOTE KN")
+"""A tile has PARTS · ROWS rows, each part those of one consumer; TURNS is 2 in pingpong, else 1. DEPTH: of a step.
+PROMOTE: each step's product is added up in fp32 registers.
+"""
+
+
+@gluon.jit
+def new_ring(a_desc, b_desc, FORM: gl.constexpr):
+    """Buffers that are empty."""
+    STAGES: gl.constexpr = FORM.STAGES
+    a = gl.allocate_shared_memory(a_desc.dtype, [STAGES * FORM.PARTS, FORM.ROWS, FORM.DEPTH], a_desc.layout)
+    box: gl.constexpr = [STAGES, FORM.DEPTH, FORM.COLUMNS] if FORM.KN else [STAGES, FORM.COLUMNS, FORM.DEPTH]
+    b = gl.allocate_shared_memory(b_desc.dtype, box, b_desc.layout)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(empty.index(i), count=FORM.PARTS)
+        mbarrier.init(ready.index(i), count=1)
+    return Ring(a, b, empty, ready)
+
+
+@gluon.jit
+def new_order():
+    """Barriers by which consumers in pingpong run their main loops one after the other."""
+    order = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(order.index(i), count=1)
+    return order
+
+
+@gluon.jit
+def load_tile(a_desc, b_desc, ring, step, row, column, K, FORM: gl.constexpr):
+    """The producer's part of a tile: all steps of A, in PARTS boxes, and of B. Returns the number of the next step."""
+    BYTES: gl.constexpr = (
+        (FORM.PARTS * FORM.ROWS + FORM.COLUMNS) * FORM.DEPTH * a_desc.dtype.primitive_bitwidth // 8
+    )
+    for k in range(0, K, FORM.DEPTH):
+        stage = step % FORM.STAGES
+        mbarrier.wait(ring.empty.index(stage), ((step // FORM.STAGES) & 1) ^ 1)
+        mbarrier.expect(ring.ready.index(stage), BYTES)
+        for part in gl.static_range(FORM.PARTS):
+            place = ring.a.index(stage * FORM.PARTS + part)
+            load_box(a_desc, [row + part * FORM.ROWS, k], ring.ready.index(stage), place)
+        if FORM.KN:
+            load_box(b_desc, [k, column], ring.ready.index(stage), ring.b.index(stage))
+        else:
+            load_box(b_desc, [column, k], ring.ready.index(stage), ring.b.index(stage))
+        step += 1
+    return step
+
+
+@gluon.jit
+def _loaded(ring, step, FORM: gl.constexpr):
+    """The stage of a step, once it is full."""
+    mbarrier.wait(ring.ready.index(step % FORM.STAGES), (step // FORM.STAGES) & 1)
+    return step % FORM.STAGES
+
+
+@gluon.jit
+def _multiply(ring, stage, PART: gl.constexpr, acc, use_acc: gl.constexpr, FORM: gl.constexpr):
+    b = ring.b.index(stage)
+    if not FORM.KN:
+        b = b.permute((1, 0))
+    return warpgroup_mma(ring.a.index(stage * FORM.PARTS + PART), b, acc, use_acc=use_acc, is_async=True)
+
+
+@gluon.jit
+def product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr):
+    """A consumer's rows of a tile: fp32 [ROWS, COLUMNS]. ``begin`` is the number of its first step, ``tile`` the number
+    of the tile among this program's.
+    """
+    PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
+    if FORM.TURNS == 2:  # a wait by parity would take the phase after the next for its own
+        mbarrier.wait(order.index(WHICH), ((tile // 2) & 1) ^ (1 - WHICH))
+    zero = gl.zeros((FORM.ROWS, FORM.COLUMNS), dtype=gl.float32, layout=layout)
+    total = zero
+    if FORM.PROMOTE:  # two products in flight; ptxas serialises them where one stays so over the loop's end
+        taken, other = zero, zero
+        for s in range(0, steps - 1, 2):
+            first = _loaded(ring, begin + s, FORM)
+            even = _multiply(ring, first, PART, taken, False, FORM)
+            second = _loaded(ring, begin + s + 1, FORM)
+            odd = _multiply(ring, second, PART, other, False, FORM)
+            taken = warpgroup_mma_wait(num_outstanding=1, deps=[even])
+            mbarrier.arrive(ring.empty.index(first), count=1)
+            total += taken
+            other = warpgroup_mma_wait(num_outstanding=0, deps=[odd])
+            mbarrier.arrive(ring.empty.index(second), count=1)
+            total += other
+        if steps % 2 == 1:
+            last = _loaded(ring, begin + steps - 1, FORM)
+            even = _multiply(ring, last, PART, taken, False, FORM)
+            total += warpgroup_mma_wait(num_outstanding=0, deps=[even])
+            mbarrier.arrive(ring.empty.index(last), count=1)
+        if FORM.TURNS == 2:
+            mbarrier.arrive(order.index(1 - WHICH), count=1)
+    else:
+        acc = warpgroup_mma_init(zero)
+        for s in range(steps):
+            stage = _loaded(ring, begin + s, FORM)
+            acc = _multiply(ring, stage, PART, acc, True, FORM)
+            acc = warpgroup_mma_init(warpgroup_mma_wait(num_outstanding=1, deps=[acc]))
+            mbarrier.arrive(ring.empty.index((begin + s + FORM.STAGES - 1) % FORM.STAGES), count=1, pred=s > 0)
+        if FORM.TURNS == 2:
+            mbarrier.arrive(order.index(1 - WHICH), count=1)
+        total = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
+        mbarrier.arrive(ring.empty.index((begin + steps - 1) % FORM.STAGES), count=1)
+    return total
+
+
+@gluon.jit
+def store_part(value, c_desc, buffer, row, column):
+    """C[row : …, column : …] = value, by TMA, in one box or in two; the last goes on behind the next main loop."""
+    COLUMNS: gl.constexpr = c_desc.block_type.shape[1]
+    if value.shape[1] == COLUMNS:
+        _store_box(value, c_desc, buffer, row, column)
+    else:
+        left, right = gl.split(gl.permute(gl.reshape(value, (value.shape[0], 2, COLUMNS)), (0, 2, 1)))
+        _store_box(left, c_desc, buffer, row, column)
+        _store_box(right, c_desc, buffer, row, column + COLUMNS)
+
+
+@gluon.jit
+def _store_box(value, c_desc, buffer, row, column):
+    tma.store_wait(0)
+    buffer.store(value.to(c_desc.dtype))
+    fence_async_shared()
+    store_box(c_desc, [row, column], buffer)
