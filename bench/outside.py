@@ -30,6 +30,7 @@ import math
 import os
 import statistics
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -352,8 +353,11 @@ def main() -> None:
     start_ranks()
     try:
         rows = measure(given)
-    finally:
-        dist.destroy_process_group()
+    except Exception:  # NCCL waits for ever for what a broken capture holds, at the group's end and at the program's
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    dist.destroy_process_group()
     flagged = [row for row in rows if row.flags]
     if int(os.environ["RANK"]) == 0:
         print(f"\n{len(rows)} rows, {len(flagged)} flagged")

@@ -323,15 +323,20 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """The largest tiles of either kind, and small ones, which leave less of a round idle."""
-        rows = min(512, max(16, round_up(task.problem.shard[0])))
-        depth = space.SWIZZLED // task.problem.element_size
-        tiles = [(128, 256, 4, "cooperative"), (128, 128, 6, "pingpong"), (64, 128, 6, "pingpong")]
-        if task.problem.element_size == 1 and not task.problem.fast_accum:
-            tiles[:2] = [(128, 128, 6, "cooperative")]
-        for m, n, stages, consumers in tiles:
-            yield cls(block_m=m, block_n=n, block_k=depth, group_m=8, num_stages=stages, consumers=consumers,
-                      transfer_rows=rows, sending_warps=2)  # fmt: skip
+        """The largest tiles of either kind, beginning with our own rows, and walked column by column."""
+        problem = task.problem
+        own = min(8, max(1, round_up(problem.shard[0] // 128)))
+        cooperative = cls(
+            block_m=128, block_n=256, block_k=space.SWIZZLED // problem.element_size, group_m=own, num_stages=4,
+            consumers="cooperative", transfer_rows=min(128, max(16, round_up(problem.shard[0]))), sending_warps=2,
+        )  # fmt: skip
+        if problem.element_size == 1 and not problem.fast_accum:
+            cooperative = cooperative.replace(block_n=128, num_stages=6)
+        yield cooperative
+        yield cooperative.replace(group_m=16)
+        pingpong = cooperative.replace(block_n=128, num_stages=6, consumers="pingpong")
+        yield pingpong
+        yield pingpong.replace(block_m=64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -176,7 +176,8 @@ def _fits_consumers(s: GatherTask, block_m: int, block_n: int, consumers: str) -
 
 
 def _stages_fit(s: GatherTask, block_m: int, block_n: int, num_stages: int, consumers: str) -> bool:
-    return bool(stored_columns(s, block_m, block_n, num_stages, consumers))
+    # A consumer gives a stage back when it multiplies the next.
+    return num_stages >= 3 and bool(stored_columns(s, block_m, block_n, num_stages, consumers))
 
 
 def _rounds_to_fp8(s: GatherTask, mode: str) -> bool:
@@ -260,8 +261,8 @@ PUSH = (
 WARP_SPECIALIZED = (
     Constraint("warp specialization", ("mode",), _specializes, "only sm_90 multiplies by groups of four warps"),
     Constraint("a specialized product", ("mode",), _specialized_product,
-               "warp specialization takes A by rows of 16 bytes, bf16, fp16, or fp8 with b_order=nk and scales by tensor "
-               "or row, and gives a result of 16 bits alone, without an epilogue"),
+               "warp specialization takes A by rows of 16 bytes, in bf16 or fp16, or in fp8 with b_order=nk and scales "
+               "by tensor or row, and gives a result of 16 bits alone, without an epilogue"),
     Constraint("a step of 128 bytes", ("block_k",), _step_is_a_line,
                "the producer loads 128 bytes of a row at once: block_k=64, of fp8 128"),
     Constraint("whole tiles", ("block_m",), _whole_tiles, "a shard must have as many rows as a tile"),
@@ -269,7 +270,7 @@ WARP_SPECIALIZED = (
                "each of two groups of warps multiplies 64 rows or more and 128 columns or more, at most 64 by 256 of "
                "them, of fp8 64 by 128 unless fast_accum"),
     Constraint("shared memory", ("block_m", "block_n", "num_stages", "consumers"), _stages_fit,
-               "the pipeline's stages do not fit into a program's shared memory"),
+               "a ring of three stages or more, as many as fit into a program's shared memory"),
     TRANSFER,
 )  # fmt: skip
 COPY_ENGINE = (

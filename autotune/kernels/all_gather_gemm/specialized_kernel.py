@@ -1,5 +1,9 @@
-"""The warp-specialized kernel of all-gather + GEMM, in Gluon, for sm_90: in every program some warps push our shard, one
-loads tiles by TMA as their rows arrive, and two warp groups multiply them.
+"""The warp-specialized kernel of all-gather + GEMM, in Gluon, for sm_90: in every program some warps push our shard,
+one loads tiles by TMA as their rows arrive, and two warp groups multiply them.
+
+Rows of tiles are walked from our own shard on, then the shard of the rank before us, which sends to us first, and so
+on; ``group_m`` rows at a time, column by column. So a small group begins with what is here, and reads B once for each
+group; a large one reads B once.
 
 All programs are resident together, and all of them share each unit of the push, which waits for nothing.
 
@@ -14,15 +18,15 @@ from collections import namedtuple
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from autotune.heap import device as heap
+from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import finish, read_epoch
 from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.specialized import Form, load_tile, new_order, new_ring, product, store_part
 from autotune.kernels.primitives.tiles import row_of, swizzle
 
-Gather = namedtuple("Gather", "shard inbox arrivals scale_shard scale_inbox rows transfer_rows slot target")
+Gather = namedtuple("Gather", "shard inbox arrivals scale_shard scale_inbox rows transfer_rows slot target trace")
 """Our shard, [rows, K], the inboxes' memory, [slots, WORLD, rows, K], the same of scales, fp32 [rows], or None. A unit
 of ``transfer_rows`` rows has arrived when its counter, of int32 [WORLD, units], has reached the ``target``.
 """
@@ -39,16 +43,10 @@ Result = namedtuple("Result", "c buffers bias scale_a scale_b")
 
 @gluon.jit
 def tile_at(number, gather, tiles, peers, WORLD: gl.constexpr, FORM: gl.constexpr):
-    """A tile's owner, its first row within the owner's shard, and its first column. Our own tiles come first, then those
-    of the rank before us, which sends to us first, and so on.
-    """
-    own = tiles.own_m * tiles.tiles_n
-    is_own = number < own
-    among = number if is_own else number - own
-    m, n = swizzle(among, tiles.own_m if is_own else (WORLD - 1) * tiles.own_m, tiles.tiles_n, tiles.group_m)
-    back = 0 if is_own else 1 + m // tiles.own_m
+    """A tile's owner, its first row within the owner's shard, and its first column."""
+    m, n = swizzle(number, WORLD * tiles.own_m, tiles.tiles_n, tiles.group_m)
     row = row_of(m % tiles.own_m, gather.rows, FORM.PARTS * FORM.ROWS)
-    return (peers.rank + WORLD - back) % WORLD, row, n * FORM.COLUMNS
+    return (peers.rank + WORLD - m // tiles.own_m) % WORLD, row, n * FORM.COLUMNS
 
 
 @gluon.jit
@@ -69,6 +67,7 @@ def send(gather, tiles, peers, WORLD: gl.constexpr, WARPS: gl.constexpr, SCALES:
         first = unit * gather.transfer_rows
         end = gl.minimum(first + gather.transfer_rows, gather.rows)
         target = gather.inbox + tl.cast(ours, tl.int64) * K
+        traces.begin(gather.trace, traces.SENT, number, unit)
         last = tl.cast(end, tl.int64) * K
         for begin in range(tl.cast(first, tl.int64) * K + program * STEP, last, programs * STEP):
             at = begin + gl.arange(0, STEP, layout=layout)
@@ -83,6 +82,7 @@ def send(gather, tiles, peers, WORLD: gl.constexpr, WARPS: gl.constexpr, SCALES:
                     place = gather.scale_inbox + ours + row
                     heap.store(place, scale, peers.rank, peer, peers.bases, mask=row < end)
         heap.signal(gather.arrivals + peers.rank * units + unit, peer, peers)
+        traces.end(gather.trace, traces.SENT, number)
 
 
 @gluon.jit
@@ -117,17 +117,18 @@ def wait_for_tile(gather, source, row, peers, FORM: gl.constexpr):
 def produce(own, inbox, b, ring, gather, tiles, peers, WORLD: gl.constexpr, FORM: gl.constexpr):
     """Load this program's tiles: ours from the shard, the others from the inbox once their rows have arrived."""
     step = 0
-    owned = tiles.own_m * tiles.tiles_n
-    programs = gl.num_programs(0)
-    for number in range(gl.program_id(0), owned, programs):
+    waits = 0
+    for number in range(gl.program_id(0), WORLD * tiles.own_m * tiles.tiles_n, gl.num_programs(0)):
         source, row, column = tile_at(number, gather, tiles, peers, WORLD, FORM)
-        step = load_tile(own, b, ring, step, row, column, tiles.depth, FORM)
-    begin = gl.program_id(0) + gl.cdiv(gl.maximum(owned - gl.program_id(0), 0), programs) * programs
-    for number in range(begin, WORLD * owned, programs):
-        source, row, column = tile_at(number, gather, tiles, peers, WORLD, FORM)
-        late = wait_for_tile(gather, source, row, peers, FORM)
-        place = (gather.slot * WORLD + source) * gather.rows + row + late
-        step = load_tile(inbox, b, ring, step, place, column, tiles.depth, FORM)
+        if source == peers.rank:
+            step = load_tile(own, b, ring, step, row, column, tiles.depth, FORM)
+        else:
+            traces.begin(gather.trace, traces.WAIT, waits, number)
+            late = wait_for_tile(gather, source, row, peers, FORM)
+            traces.end(gather.trace, traces.WAIT, waits)
+            waits += 1
+            place = (gather.slot * WORLD + source) * gather.rows + row + late
+            step = load_tile(inbox, b, ring, step, place, column, tiles.depth, FORM)
 
 
 @gluon.jit
@@ -148,6 +149,8 @@ def consume(
     for number in range(first, WORLD * tiles.own_m * tiles.tiles_n, FORM.TURNS * programs):
         source, row, column = tile_at(number, gather, tiles, peers, WORLD, FORM)
         row += PART * FORM.ROWS
+        if FORM.TURNS == 2 or WHICH == 0:
+            traces.begin(gather.trace, traces.TILE, count, number)
         total = product(ring, order, count, count * steps, steps, WHICH, layout, FORM)
         rows = row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
         columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
@@ -162,6 +165,8 @@ def consume(
         if BIAS:
             total += gl.load(result.bias + columns, mask=columns < tiles.columns, other=0.0).to(gl.float32)[None, :]
         store_part(total, result.c, result.buffers.index(WHICH), source * gather.rows + row, column)
+        if FORM.TURNS == 2 or WHICH == 0:
+            traces.end(gather.trace, traces.TILE, count)
         count += FORM.TURNS
     # All of it, not only the reads: a NaN of ``seal`` comes after.
     tl.inline_asm_elementwise(
@@ -180,12 +185,10 @@ def seal_if(in_vain, out, elements, WARPS: gl.constexpr):
             gl.store(out + at, nan.to(out.dtype.element_ty), mask=at < elements)
 
 
-@gluon.jit(
-    do_not_specialize=["M", "N", "K", "shard_rows", "transfer_rows", "group_m", "rank", "spin_limit"]
-)
+@gluon.jit(do_not_specialize=["M", "N", "K", "shard_rows", "transfer_rows", "group_m", "rank", "spin_limit"])
 def specialized_kernel(
     a, inbox, b, c, shard, inbox_pointer, result, bias, scale_a, scale_b, scale_shard, scale_inbox,
-    M, N, K, shard_rows, transfer_rows, group_m, rank, heap_bases, epoch_counter, arrivals, status, spin_limit,
+    M, N, K, shard_rows, transfer_rows, group_m, rank, heap_bases, epoch_counter, arrivals, trace, status, spin_limit,
     WORLD: gl.constexpr, SLOTS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, ROWS: gl.constexpr,
     COLUMNS: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr, PROMOTE: gl.constexpr, KN: gl.constexpr,
     SCALES: gl.constexpr, BIAS: gl.constexpr, SENDING: gl.constexpr, num_warps: gl.constexpr,
@@ -197,7 +200,7 @@ def specialized_kernel(
     slot = (epoch & (SLOTS - 1)).to(gl.int32)
     target = ((epoch + 1) * gl.num_programs(0)).to(gl.int32)
     gather = Gather(
-        shard, inbox_pointer, arrivals, scale_shard, scale_inbox, shard_rows, transfer_rows, slot, target
+        shard, inbox_pointer, arrivals, scale_shard, scale_inbox, shard_rows, transfer_rows, slot, target, trace
     )  # fmt: skip
     tiles = Tiles(N, K, gl.cdiv(shard_rows, PARTS * ROWS), gl.cdiv(N, COLUMNS), group_m)
     ring = new_ring(a, b, FORM)

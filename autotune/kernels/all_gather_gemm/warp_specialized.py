@@ -29,6 +29,7 @@ class WarpSpecializedWay(FusedWay[WarpSpecialized, Inbox]):
         from autotune.kernels.all_gather_gemm.specialized_kernel import specialized_kernel  # Gluon, which few need
 
         problem, mode, tensors, scratch, task = call.problem, call.knobs, call.tensors, call.scratch, call.task
+        programs = call.machine.compute_units
         rows, kn = rows_of_consumer(mode.block_m, mode.consumers), problem.b_order == "kn"
         stored = stored_columns(task, mode.block_m, mode.block_n, mode.num_stages, mode.consumers)
         a_box, b_box = (rows, mode.block_k), (mode.block_n, mode.block_k)
@@ -45,8 +46,8 @@ class WarpSpecializedWay(FusedWay[WarpSpecialized, Inbox]):
             "TURNS": 2 if mode.consumers == "pingpong" else 1, "ROWS": rows, "COLUMNS": mode.block_n,
             "DEPTH": mode.block_k, "STAGES": mode.num_stages, "KN": kn, "SENDING": mode.sending_warps,
             "PROMOTE": problem.element_size == 1 and not problem.fast_accum,
+            "trace": mode.trace_of(programs, tensors.c),
         }  # fmt: skip
-        programs = call.machine.compute_units
         return [Launch(specialized_kernel, programs, arguments, {"num_warps": 4, "maxnreg": 168}, programs)]
 
 

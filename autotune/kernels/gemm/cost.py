@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from autotune.device_rates import Rates
-from autotune.kernels.gemm.tile import GemmTile
+from autotune.kernels.gemm.tile import GemmTile, SpecializedTile
 from autotune.task import Task
 
 FULL_INTENSITY = 128 * 256 / (128 + 256)
@@ -37,7 +37,7 @@ def library_gemm(problem: Any, rates: Rates, chunks: float = 1.0) -> float:
     return max(2.0 * rows * columns * depth / flops, memory) + (chunks - 1) * rates.launch
 
 
-def tiled_gemm(task: Task[Any], tile: GemmTile, rates: Rates, units: int) -> float:
+def tiled_gemm(task: Task[Any], tile: GemmTile | SpecializedTile, rates: Rates, units: int) -> float:
     """Our GEMM on so many compute units: the slower of the waves' arithmetic and the bytes from memory."""
     problem, machine = task.problem, task.machine
     rows, columns, depth = map(int, problem.gemm)

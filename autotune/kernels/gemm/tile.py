@@ -39,7 +39,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecializedTile(Blocks):
+class SpecializedTile(Blocks, LadderKnobs):
     """A tile that some warps load by TMA and others multiply."""
 
     num_stages: int = NUM_STAGES

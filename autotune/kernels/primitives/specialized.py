@@ -1,7 +1,8 @@
 """Warp specialization of a GEMM on sm_90, in Gluon: a producer warp loads by TMA, two consumer warp groups multiply.
 
-C = A B, A [rows, K], B [K, columns] or, KN false, stored as [columns, K]. The producer fills a ring of buffers. Cooperative consumers multiply half of a
-tile's rows each; in pingpong each has every other tile to itself, and stores it while the other one multiplies.
+C = A B, A [rows, K], B [K, columns] or, KN false, stored as [columns, K]. The producer fills a ring of buffers.
+Cooperative consumers multiply half of a tile's rows each; in pingpong each has every other tile to itself, and stores
+it while the other one multiplies.
 """
 
 from __future__ import annotations
@@ -59,9 +60,7 @@ def new_order():
 @gluon.jit
 def load_tile(a_desc, b_desc, ring, step, row, column, K, FORM: gl.constexpr):
     """The producer's part of a tile: all steps of A, in PARTS boxes, and of B. Returns the number of the next step."""
-    BYTES: gl.constexpr = (
-        (FORM.PARTS * FORM.ROWS + FORM.COLUMNS) * FORM.DEPTH * a_desc.dtype.primitive_bitwidth // 8
-    )
+    BYTES: gl.constexpr = (FORM.PARTS * FORM.ROWS + FORM.COLUMNS) * FORM.DEPTH * a_desc.dtype.primitive_bitwidth // 8
     for k in range(0, K, FORM.DEPTH):
         stage = step % FORM.STAGES
         mbarrier.wait(ring.empty.index(stage), ((step // FORM.STAGES) & 1) ^ 1)
