@@ -15,7 +15,8 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.gemm.cost import PULL_SHARE, awaited, library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import tma_aligned, with_fitting_tile
-from autotune.kernels.gemm.tile import GemmTile, SpecializedTile
+from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile
+from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.machine import Machine
 from autotune.search_spaces.joint import dimensions_of, flag, number, word
@@ -306,10 +307,6 @@ class Push(Staged):
 @dataclass(frozen=True, kw_only=True)
 class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
     mode: str = "warp_specialized"
-    consumers: str = word(
-        "cooperative", "pingpong", help="both groups of warps multiply each tile, or each has every other tile",
-        say={"cooperative": "both groups of warps share a tile", "pingpong": "two groups of warps in turns"},
-    )  # fmt: skip
     transfer_rows: int = TRANSFER_ROWS
     sending_warps: int = number(1, 2, help="warps of each program that push", say="{sending_warps:warp} of each push")
 
@@ -327,7 +324,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         problem = task.problem
         own = min(8, max(1, round_up(problem.shard[0] // 128)))
         cooperative = cls(
-            block_m=128, block_n=256, block_k=space.SWIZZLED // problem.element_size, group_m=own, num_stages=4,
+            block_m=128, block_n=256, block_k=SWIZZLED // problem.element_size, group_m=own, num_stages=4,
             consumers="cooperative", transfer_rows=min(128, max(16, round_up(problem.shard[0]))), sending_warps=2,
         )  # fmt: skip
         if problem.element_size == 1 and not problem.fast_accum:

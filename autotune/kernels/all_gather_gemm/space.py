@@ -12,30 +12,13 @@ from autotune.kernels.gemm.space import (
     scales_of_chunks,
     split_constraints,
     tile_constraints,
-    tma_aligned,
 )
+from autotune.kernels.gemm.specialized import specialized_constraints
 from autotune.search_spaces import Constraint
 from autotune.sizes import round_up
 from autotune.task import Task
 
 GatherTask = Task[AllGatherGemm]
-
-SWIZZLED = 128
-"""Bytes of a row of a step that warp specialization loads: the widest swizzle of shared memory."""
-
-
-def rows_of_consumer(block_m: int, consumers: str) -> int:
-    """Of a tile: cooperating warp groups share it, in pingpong each has its own."""
-    return block_m // 2 if consumers == "cooperative" else block_m
-
-
-def stored_columns(s: GatherTask, block_m: int, block_n: int, num_stages: int, consumers: str) -> int:
-    """Columns of a tile that each warp group of a warp-specialized program stores at once: all, half of them where no
-    more fit into shared memory beside the stages, or 0 where these do not either.
-    """
-    held = num_stages * (block_m + block_n) * SWIZZLED + 1024  # and the barriers
-    row = 2 * rows_of_consumer(block_m, consumers) * s.problem.result_size
-    return next((each for each in (block_n, block_n // 2) if held + row * each <= s.machine.shared_memory), 0)
 
 
 def _transfer_within_shard(s: GatherTask, transfer_rows: int) -> bool:
@@ -150,34 +133,12 @@ def _copies_rows(s: GatherTask, mode: str) -> bool:
     return s.problem.rows_layout and s.problem.world_size > 1
 
 
-def _specializes(s: GatherTask, mode: str) -> bool:
-    return s.machine.kind == "cuda" and s.machine.arch == "sm_90"
-
-
-def _specialized_product(s: GatherTask, mode: str) -> bool:
-    p = s.problem
-    plain = p.epilogue == "none" and not p.gathered and p.result_size == 2
-    operands = p.element_size == 2 or (p.element_size == 1 and p.scales in ("tensor", "row") and p.b_order == "nk")
-    return plain and operands and p.rows_layout and p.world_size > 1 and tma_aligned(s, "tma")
-
-
-def _step_is_a_line(s: GatherTask, block_k: int) -> bool:
-    return block_k * s.problem.element_size == SWIZZLED
+def _specialized_gather(s: GatherTask, mode: str) -> bool:
+    return s.problem.rows_layout and not s.problem.gathered and s.problem.world_size > 1
 
 
 def _whole_tiles(s: GatherTask, block_m: int) -> bool:
     return s.problem.shard[0] >= block_m
-
-
-def _fits_consumers(s: GatherTask, block_m: int, block_n: int, consumers: str) -> bool:
-    rows = rows_of_consumer(block_m, consumers)
-    most = 128 if s.problem.element_size == 1 and not s.problem.fast_accum else 256
-    return rows >= WGMMA_ROWS and block_n >= 128 and rows * block_n <= WGMMA_ROWS * most
-
-
-def _stages_fit(s: GatherTask, block_m: int, block_n: int, num_stages: int, consumers: str) -> bool:
-    # A consumer gives a stage back when it multiplies the next.
-    return num_stages >= 3 and bool(stored_columns(s, block_m, block_n, num_stages, consumers))
 
 
 def _rounds_to_fp8(s: GatherTask, mode: str) -> bool:
@@ -259,18 +220,10 @@ PUSH = (
                "only communicating programs in a persistent GEMM's own launch can join it later"),
 )  # fmt: skip
 WARP_SPECIALIZED = (
-    Constraint("warp specialization", ("mode",), _specializes, "only sm_90 multiplies by groups of four warps"),
-    Constraint("a specialized product", ("mode",), _specialized_product,
-               "warp specialization takes A by rows of 16 bytes, in bf16 or fp16, or in fp8 with b_order=nk and scales "
-               "by tensor or row, and gives a result of 16 bits alone, without an epilogue"),
-    Constraint("a step of 128 bytes", ("block_k",), _step_is_a_line,
-               "the producer loads 128 bytes of a row at once: block_k=64, of fp8 128"),
+    *specialized_constraints(),
+    Constraint("a specialized gather", ("mode",), _specialized_gather,
+               "warp specialization gathers A by rows, and does not return it"),
     Constraint("whole tiles", ("block_m",), _whole_tiles, "a shard must have as many rows as a tile"),
-    Constraint("consumers", ("block_m", "block_n", "consumers"), _fits_consumers,
-               "each of two groups of warps multiplies 64 rows or more and 128 columns or more, at most 64 by 256 of "
-               "them, of fp8 64 by 128 unless fast_accum"),
-    Constraint("shared memory", ("block_m", "block_n", "num_stages", "consumers"), _stages_fit,
-               "a ring of three stages or more, as many as fit into a program's shared memory"),
     TRANSFER,
 )  # fmt: skip
 COPY_ENGINE = (

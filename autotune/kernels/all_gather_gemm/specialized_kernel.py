@@ -23,7 +23,19 @@ from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import finish, read_epoch
 from autotune.kernels.primitives.known import known
-from autotune.kernels.primitives.specialized import Form, load_tile, new_order, new_ring, product, store_part
+from autotune.kernels.primitives.specialized import (
+    FEW_REGISTERS,
+    REGISTERS,
+    Form,
+    consumer_layout,
+    load_tile,
+    new_order,
+    new_ring,
+    product,
+    seal_if,
+    store_part,
+    wait,
+)
 from autotune.kernels.primitives.tiles import row_of, swizzle
 
 Gather = namedtuple("Gather", "shard inbox arrivals scale_shard scale_inbox rows transfer_rows slot target trace")
@@ -33,10 +45,6 @@ of ``transfer_rows`` rows has arrived when its counter, of int32 [WORLD, units],
 
 Tiles = namedtuple("Tiles", "columns depth own_m tiles_n group_m")
 """The product of each shard is ``own_m`` x ``tiles_n`` tiles."""
-
-REGISTERS = gl.constexpr(232)
-FEW_REGISTERS = gl.constexpr(40)
-"""Of a consumer's thread, and of another one's: of twelve warps, the last of which idle, 168 each on average."""
 
 Result = namedtuple("Result", "c buffers bias scale_a scale_b")
 
@@ -86,23 +94,6 @@ def send(gather, tiles, peers, WORLD: gl.constexpr, WARPS: gl.constexpr, SCALES:
 
 
 @gluon.jit
-def wait(counter, target, peers):
-    """``heap.wait``."""
-    spins = 0
-    behind = target - gl.atomic_add(counter, 0, sem="acquire", scope="sys")
-    while (behind > 0) & (spins < peers.spins):
-        spins = heap.next_spin(spins, peers.status, peers.spins)
-        behind = target - gl.atomic_add(counter, 0, sem="acquire", scope="sys")
-    late = (behind > 0).to(gl.int32)
-    if late != 0:  # ``heap.time_out``, one address after the other
-        for each in range(gl.load(peers.status + 2)):
-            address = gl.load(peers.status + 3 + each)
-            gl.store(tl.cast(address, tl.pointer_type(tl.int64)), 1)
-        gl.atomic_or(peers.status, 1, sem="acq_rel", scope="sys")
-    return late
-
-
-@gluon.jit
 def wait_for_tile(gather, source, row, peers, FORM: gl.constexpr):
     """Wait for the units that hold a tile's rows; see ``transfer.wait_for_rows``."""
     units = gl.cdiv(gather.rows, gather.transfer_rows)
@@ -137,10 +128,7 @@ def consume(
     BIAS: gl.constexpr, FORM: gl.constexpr,
 ):  # fmt: skip
     """Multiply and store our part of each tile or, in pingpong, every other tile."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1],
-        instr_shape=[16, FORM.COLUMNS, 256 // ring.a.dtype.primitive_bitwidth],
-    )  # fmt: skip
+    layout: gl.constexpr = consumer_layout(ring.a.dtype, FORM.COLUMNS)
     steps = gl.cdiv(tiles.depth, FORM.DEPTH)
     count = WHICH if FORM.TURNS == 2 else 0
     PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
@@ -172,17 +160,6 @@ def consume(
     tl.inline_asm_elementwise(
         "cp.async.bulk.wait_group 0; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
     )
-
-
-@gluon.jit
-def seal_if(in_vain, out, elements, WARPS: gl.constexpr):
-    """``heap.seal_if``."""
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
-    if in_vain:
-        for begin in range(0, elements, 1024):
-            at = begin + gl.arange(0, 1024, layout=layout)
-            nan = gl.full([1024], float("nan"), gl.float32, layout=layout)
-            gl.store(out + at, nan.to(out.dtype.element_ty), mask=at < elements)
 
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "shard_rows", "transfer_rows", "group_m", "rank", "spin_limit"])

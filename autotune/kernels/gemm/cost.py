@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from autotune.device_rates import Rates
-from autotune.kernels.gemm.tile import GemmTile, SpecializedTile
+from autotune.kernels.gemm.specialized import SpecializedTile
+from autotune.kernels.gemm.tile import GemmTile
 from autotune.task import Task
 
 FULL_INTENSITY = 128 * 256 / (128 + 256)

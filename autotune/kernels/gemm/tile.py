@@ -39,18 +39,6 @@ class Blocks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecializedTile(Blocks, LadderKnobs):
-    """A tile that some warps load by TMA and others multiply."""
-
-    num_stages: int = NUM_STAGES
-    split_k: int = 1  # no dimension
-
-    @property
-    def tma(self) -> bool:
-        return True
-
-
-@dataclass(frozen=True, kw_only=True)
 class Tile(Blocks, LadderKnobs):
     """Tile, pipeline and operands of our GEMM: dimensions of every mode that has one."""
 

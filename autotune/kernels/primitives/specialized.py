@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,9 +21,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from autotune.heap import device as heap
+
 # Triton 3.9 has the first name, 3.6 the other.
 load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+REGISTERS = gl.constexpr(232)
+FEW_REGISTERS = gl.constexpr(40)
+"""Of a consumer's thread, and of another one's: of twelve warps, the last of which idle, 168 each on average."""
+
 
 Ring = namedtuple("Ring", "a b empty ready")
 """Buffers [stages · parts, rows, depth] of A and [stages, *box of B], and their barriers, [stages, 1]."""
@@ -153,3 +161,38 @@ def _store_box(value, c_desc, buffer, row, column):
     buffer.store(value.to(c_desc.dtype))
     fence_async_shared()
     store_box(c_desc, [row, column], buffer)
+
+
+@gluon.constexpr_function
+def consumer_layout(dtype, columns):
+    """The layout of a consumer's sums: four warps, one below the other."""
+    depth = 256 // dtype.primitive_bitwidth
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, depth])
+
+
+@gluon.jit
+def wait(counter, target, peers):
+    """``heap.wait``."""
+    spins = 0
+    behind = target - gl.atomic_add(counter, 0, sem="acquire", scope="sys")
+    while (behind > 0) & (spins < peers.spins):
+        spins = heap.next_spin(spins, peers.status, peers.spins)
+        behind = target - gl.atomic_add(counter, 0, sem="acquire", scope="sys")
+    late = (behind > 0).to(gl.int32)
+    if late != 0:  # ``heap.time_out``, one address after the other
+        for each in range(gl.load(peers.status + 2)):
+            address = gl.load(peers.status + 3 + each)
+            gl.store(tl.cast(address, tl.pointer_type(tl.int64)), 1)
+        gl.atomic_or(peers.status, 1, sem="acq_rel", scope="sys")
+    return late
+
+
+@gluon.jit
+def seal_if(in_vain, out, elements, WARPS: gl.constexpr):
+    """``heap.seal_if``."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    if in_vain:
+        for begin in range(0, elements, 1024):
+            at = begin + gl.arange(0, 1024, layout=layout)
+            nan = gl.full([1024], float("nan"), gl.float32, layout=layout)
+            gl.store(out + at, nan.to(out.dtype.element_ty), mask=at < elements)

@@ -1,0 +1,44 @@
+"""Shared by launchers of warp-specialized GEMMs: descriptors, and what the compiler knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autotune.dtypes import SCALES
+from autotune.kernels.gemm.problem import GemmProblem
+from autotune.kernels.gemm.specialized import SpecializedTile, promotes, stored_columns
+from autotune.kernels.launching.gemm import GemmTensors
+from autotune.task import Task
+
+OPTIONS = {"num_warps": 4, "maxnreg": 168}
+"""Of twelve warps: two groups of consumers, and one that idles in part. Consumers take registers from the others."""
+
+
+def specialized(task: Task[GemmProblem], mode: SpecializedTile, tensors: GemmTensors) -> dict[str, Any]:
+    """Arguments that every such kernel has."""
+    problem, kn = task.problem, task.problem.b_order == "kn"
+    box = (mode.block_n, mode.block_k)
+    return {
+        "a": described(tensors.a, (mode.rows, mode.block_k)),
+        "b": described(tensors.b, box[::-1]) if kn else described(tensors.b.t(), box),
+        "result": tensors.c, "bias": tensors.bias, "BIAS": tensors.bias is not None,
+        "scale_b": tensors.scale_b, "SCALES": SCALES.index(problem.scales), "group_m": mode.group_m,
+        "PARTS": mode.block_m // mode.rows, "TURNS": 2 if mode.consumers == "pingpong" else 1, "ROWS": mode.rows,
+        "COLUMNS": mode.block_n, "DEPTH": mode.block_k, "STAGES": mode.num_stages, "PROMOTE": promotes(problem),
+        "KN": kn, "STORED": stored_columns(task, mode.block_m, mode.block_n, mode.num_stages, mode.consumers),
+    }  # fmt: skip
+
+
+def described(tensor: torch.Tensor, box: tuple[int, int]) -> Any:
+    """Gluon's descriptor of a matrix, moved by boxes through swizzled shared memory."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    kinds = {
+        torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv,
+        torch.float8_e5m2: gl.float8e5,
+    }  # fmt: skip
+    layout = gl.NVMMASharedLayout.get_default_for(list(box), kinds[tensor.dtype])
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(box), layout)
