@@ -45,7 +45,7 @@ def long(file: Path, trials: int = 120) -> Study:
     problem, rng = FOUND.default_problem(EIGHT_GPUS, 8), random.Random(1)
     config = FOUND.default_config(Task(problem, EIGHT_GPUS))
     tried = dict.fromkeys([*FOUND.baselines(Task(problem, EIGHT_GPUS)).values(), config])
-    modes = [c for c in FOUND.first_configs(Task(problem, EIGHT_GPUS)) if c["mode"] != "push"]
+    modes = [c for c in FOUND.first_configs(Task(problem, EIGHT_GPUS)) if c["mode"] not in ("push", "warp_specialized")]
     while len(tried) < trials:
         config = rng.choice(
             list(FOUND.space.neighbours(rng.choice([config, config, *modes]), Task(problem, EIGHT_GPUS)))

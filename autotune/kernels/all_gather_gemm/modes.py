@@ -15,7 +15,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.gemm.cost import PULL_SHARE, awaited, library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import tma_aligned, with_fitting_tile
-from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile
+from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile, promotes
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
 from autotune.machine import Machine
@@ -327,7 +327,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
             block_m=128, block_n=256, block_k=SWIZZLED // problem.element_size, group_m=own, num_stages=4,
             consumers="cooperative", transfer_rows=min(128, max(16, round_up(problem.shard[0]))), sending_warps=2,
         )  # fmt: skip
-        if problem.element_size == 1 and not problem.fast_accum:
+        if promotes(problem):
             cooperative = cooperative.replace(block_n=128, num_stages=6)
         yield cooperative
         yield cooperative.replace(group_m=16)
