@@ -23,43 +23,36 @@ KINDS: list[dict[str, Any]] = [
 TILES = [(128, 256, 4), (128, 128, 6), (64, 128, 6), (256, 128, 3), (64, 256, 3)]
 
 
-FIELDS = {
-    "all_gather_gemm": {"transfer_rows": (16, 32, 128, 512), "sending_warps": (1, 2)}, "gemm_reduce_scatter": {},
-}  # fmt: skip
-"""Of a config, beside the tile."""
+WORKLOAD = workload("all_gather_gemm")
 
 
-def drawn(name: str, rng: random.Random, world_size: int) -> tuple[Any, Config]:
+def drawn(rng: random.Random, world_size: int) -> tuple[Any, Config]:
     """A problem with sizes off every tile, and a valid config."""
-    found, sizes = workload(name), {"m": world_size * rng.randint(64, 700), "world_size": world_size}
-    of_n, of_k = 8 * rng.randint(16, 400), 16 * rng.randint(4, 300)
-    fields = {**rng.choice(KINDS), "bias": rng.random() < 0.3}
-    if name == "gemm_reduce_scatter":
-        problem = found.problem_type(n=of_n, k=world_size * of_k, residual=rng.random() < 0.3, **sizes, **fields)
-    else:
-        problem = found.problem_type(n=world_size * of_n, k=of_k, **sizes, **fields)
+    problem = WORKLOAD.problem_type(
+        m=world_size * rng.randint(64, 700), n=world_size * 16 * rng.randint(8, 200), k=16 * rng.randint(4, 300),
+        bias=rng.random() < 0.3, world_size=world_size, **rng.choice(KINDS),
+    )  # fmt: skip
     while True:
         block_m, block_n, num_stages = rng.choice(TILES)
         config = Config({
             "mode": MODE, "block_m": block_m, "block_n": block_n, "block_k": 128 // problem.element_size,
             "group_m": rng.choice((1, 2, 8, 16)), "num_stages": num_stages,
             "consumers": rng.choice(("cooperative", "pingpong")),
-            **{field: rng.choice(values) for field, values in FIELDS[name].items()},
+            "transfer_rows": rng.choice((16, 32, 128, 512)), "sending_warps": rng.choice((1, 2)),
         })  # fmt: skip
-        if found.space.violation(config, Task(problem, machine())) is None:
+        if WORKLOAD.space.violation(config, Task(problem, machine())) is None:
             return problem, config
 
 
 @pytest.mark.gpu(2, each=True)
 @pytest.mark.parametrize("problems", [30, pytest.param(1000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", FIELDS)
-def test_random_problems_are_right_on_gpus(name: str, problems: int) -> None:
+def test_random_problems_are_right_on_gpus(problems: int) -> None:
     if machine().arch != H100.arch:
         pytest.skip(f"warp specialization is for {H100.arch}")
     rng = random.Random(problems)
     for _ in range(problems):
-        problem, config = drawn(name, rng, machine().gpus)
-        check_all(workload(name), problem, [config], {MODE}, calls=3)
+        problem, config = drawn(rng, machine().gpus)
+        check_all(WORKLOAD, problem, [config], {MODE}, calls=3)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +70,6 @@ def test_random_problems_are_right_on_gpus(name: str, problems: int) -> None:
     ],
 )
 def test_it_is_tried_where_it_may_be(fields: dict[str, Any], here: Any, is_there: bool) -> None:
-    found = workload("all_gather_gemm")
-    problem = found.problem_type(**{"m": 1024, "n": 28672, "k": 8192, "world_size": 2} | fields)
-    configs = found.first_configs(Task(problem, here))
+    problem = WORKLOAD.problem_type(**{"m": 1024, "n": 28672, "k": 8192, "world_size": 2} | fields)
+    configs = WORKLOAD.first_configs(Task(problem, here))
     assert any(config["mode"] == MODE for config in configs) == is_there

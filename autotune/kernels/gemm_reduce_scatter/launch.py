@@ -7,17 +7,8 @@ import math
 from autotune.kernels.gemm_reduce_scatter.copy_engine import CopyEngineWay
 from autotune.kernels.gemm_reduce_scatter.fused import SLOTS, FusedWay
 from autotune.kernels.gemm_reduce_scatter.library import BulkSynchronous, CustomCollectiveWay
-from autotune.kernels.gemm_reduce_scatter.modes import (
-    MODES,
-    CopyEngine,
-    CustomCollective,
-    Library,
-    Pull,
-    Push,
-    WarpSpecialized,
-)
+from autotune.kernels.gemm_reduce_scatter.modes import MODES, CopyEngine, CustomCollective, Library, Pull, Push
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.warp_specialized import WarpSpecializedWay
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.launching.way import ModeKernels
@@ -30,7 +21,7 @@ class GemmReduceScatterKernels(ModeKernels[GemmReduceScatter, SummedTensors]):
     modes = MODES
     ways = {
         Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Push: FusedWay(), Pull: FusedWay(),
-        WarpSpecialized: WarpSpecializedWay(), CopyEngine: CopyEngineWay(),
+        CopyEngine: CopyEngineWay(),
     }  # fmt: skip
     tensors_type = SummedTensors
     results = ("c",)

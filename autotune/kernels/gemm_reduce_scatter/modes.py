@@ -21,7 +21,6 @@ from autotune.kernels.gemm.space import (
     wire_constraint,
     with_fitting_tile,
 )
-from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile, promotes, specialized_constraints
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.knobs import MEMORY
@@ -176,7 +175,11 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
     links_share: ClassVar[float] = 1.0
 
     def latency(self, task: ScatterTask, rates: Rates) -> float:
-        return _sent_by_tiles(task, self, rates, self.links_share)
+        """The last round of tiles, maybe the only one, is sent when nothing is left to compute."""
+        (rows, columns, _), units = task.problem.gemm, task.machine.compute_units
+        communication = links(task.problem, rates, self.links_share)
+        visible = communication / math.ceil(self.tiles(rows, columns) / units)
+        return max(tiled_gemm(task, self, rates, units) + visible, communication) + rates.signal + rates.launch
 
     def rungs(self, task: ScatterTask) -> Mapping[str, Self]:
         """B: parts stay where they are made, and after the GEMM owners pull them. D: an owner's part of its own tiles
@@ -253,51 +256,6 @@ class Pull(Fused):
         yield cls.by_tiles(task)
 
 
-def _sends_parts(s: ScatterTask, mode: str) -> bool:
-    return s.problem.world_size > 1 and s.problem.wire == "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarpSpecialized(SpecializedTile, Mode[GemmReduceScatter]):
-    mode: str = "warp_specialized"
-
-    title: ClassVar[str] = "warp specialization: in each program one warp loads, two groups multiply and send"
-    constraints: ClassVar = (
-        *specialized_constraints(),
-        Constraint("parts of peers", ("mode",), _sends_parts,
-                   "warp specialization sends parts to peers, in the result's type: wire=auto"),
-        Constraint("tile within an owner's rows", ("block_m",), _tile_within_rows,
-                   "a tile has one owner and may exceed the owner's rows only by rounding up to a power of two"),
-    )  # fmt: skip
-    overlaps: ClassVar[bool] = True
-
-    def latency(self, task: ScatterTask, rates: Rates) -> float:
-        return _sent_by_tiles(task, self, rates)
-
-    @classmethod
-    def first(cls, task: ScatterTask) -> Iterator[Self]:
-        """The largest tiles of either kind, and small ones."""
-        problem = task.problem
-        cooperative = cls(
-            block_m=128, block_n=256, block_k=SWIZZLED // problem.element_size, group_m=8, num_stages=4,
-            consumers="cooperative",
-        )  # fmt: skip
-        if promotes(problem):
-            cooperative = cooperative.replace(block_n=128, num_stages=6)
-        yield cooperative
-        pingpong = cooperative.replace(block_n=128, num_stages=6, consumers="pingpong")
-        yield pingpong
-        yield pingpong.replace(block_m=64)
-
-
-def _sent_by_tiles(task: ScatterTask, tile: GemmTile | SpecializedTile, rates: Rates, share: float = 1.0) -> float:
-    """The last round of tiles, maybe the only one, is sent when nothing is left to compute."""
-    (rows, columns, _), units = task.problem.gemm, task.machine.compute_units
-    communication = links(task.problem, rates, share)
-    visible = communication / math.ceil(tile.tiles(rows, columns) / units)
-    return max(tiled_gemm(task, tile, rates, units) + visible, communication) + rates.signal + rates.launch
-
-
 def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
     """The config used without measuring: the first that is valid of those by arithmetic, else a push by tiles."""
     return MODES.first_valid(_by_arithmetic(task), task) or Push.by_tiles(task)
@@ -326,8 +284,7 @@ def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
 
 
 MODES = Modes(
-    Library, CustomCollective, Push, Pull, WarpSpecialized, CopyEngine, default=default,
-    tried=(WarpSpecialized, Push, CustomCollective, CopyEngine, Pull),
-    shared=(operands_constraint(), wire_constraint()),
+    Library, CustomCollective, Push, Pull, CopyEngine, default=default,
+    tried=(Push, CustomCollective, CopyEngine, Pull), shared=(operands_constraint(), wire_constraint()),
 )  # fmt: skip
 SPACE = MODES.space
