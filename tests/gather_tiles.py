@@ -15,7 +15,7 @@ GPU_TILES = [
     {
         "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3,
         "transfer_rows": 128, "comm_programs": 12, "copy_kib": 16, "head_start": 0, "gemm_streams": 2, "split_k": 1,
-        "k_chunks": 4,
+        "k_chunks": 4, "sending_warps": 1,
     },
     {
         "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "transfer_rows": 32,
@@ -25,5 +25,10 @@ GPU_TILES = [
         "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4,
         "transfer_rows": 16, "comm_programs": 8, "copy_kib": 8, "head_start": 0, "gemm_streams": 2, "split_k": 4,
         "k_chunks": 1,
+    },
+    {
+        "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4,
+        "transfer_rows": 64, "comm_programs": 8, "copy_kib": 8, "head_start": 0, "gemm_streams": 1, "split_k": 1,
+        "k_chunks": 1, "sending_warps": 2,
     },
 ]  # fmt: skip

@@ -167,11 +167,12 @@ def specialized_kernel(
     a, inbox, b, c, shard, inbox_pointer, result, bias, scale_a, scale_b, scale_shard, scale_inbox,
     M, N, K, shard_rows, transfer_rows, group_m, rank, heap_bases, epoch_counter, arrivals, trace, status, spin_limit,
     WORLD: gl.constexpr, SLOTS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, ROWS: gl.constexpr,
-    COLUMNS: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr, PROMOTE: gl.constexpr, KN: gl.constexpr,
-    SCALES: gl.constexpr, BIAS: gl.constexpr, SENDING: gl.constexpr, num_warps: gl.constexpr,
+    COLUMNS: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr, PROMOTE: gl.constexpr,
+    B_TRANSPOSED: gl.constexpr, SCALES: gl.constexpr, BIAS: gl.constexpr, SENDING: gl.constexpr,
+    num_warps: gl.constexpr,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B + bias. ``a``, ``inbox``, ``b`` and ``c`` are descriptors."""
-    FORM: gl.constexpr = known(Form, PARTS, TURNS, ROWS, COLUMNS, DEPTH, STAGES, PROMOTE, KN)
+    FORM: gl.constexpr = known(Form, PARTS, TURNS, ROWS, COLUMNS, DEPTH, STAGES, PROMOTE, B_TRANSPOSED)
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     epoch = read_epoch(epoch_counter)
     slot = (epoch & (SLOTS - 1)).to(gl.int32)

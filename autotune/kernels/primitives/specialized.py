@@ -1,8 +1,8 @@
 """Warp specialization of a GEMM on sm_90, in Gluon: a producer warp loads by TMA, two consumer warp groups multiply.
 
-C = A B, A [rows, K], B [K, columns] or, KN false, stored as [columns, K]. The producer fills a ring of buffers.
-Cooperative consumers multiply half of a tile's rows each; in pingpong each has every other tile to itself, and stores
-it while the other one multiplies.
+C = A B, A [rows, K], B [K, columns], stored so or transposed. The producer fills a ring of buffers. Cooperative
+consumers multiply half of a tile's rows each; in pingpong each has every other tile to itself, and stores it while the
+other one multiplies.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ FEW_REGISTERS = gl.constexpr(40)
 
 
 Ring = namedtuple("Ring", "a b empty ready")
-"""Buffers [stages · parts, rows, depth] of A and [stages, *box of B], and their barriers, [stages, 1]."""
+"""Buffers of A [stages · parts, rows, depth] and of B [stages, columns, depth] or, as B is stored, [stages, depth,
+columns], and their barriers, [stages, 1].
+"""
 
-Form = namedtuple("Form", "PARTS TURNS ROWS COLUMNS DEPTH STAGES PROMOTE KN")
+Form = namedtuple("Form", "PARTS TURNS ROWS COLUMNS DEPTH STAGES PROMOTE B_TRANSPOSED")
 """A tile has PARTS · ROWS rows, each part those of one consumer; TURNS is 2 in pingpong, else 1. DEPTH: of a step.
 PROMOTE: each step's product is added up in fp32 registers.
 """
@@ -46,8 +48,8 @@ def new_ring(a_desc, b_desc, FORM: gl.constexpr):
     """Buffers that are empty."""
     STAGES: gl.constexpr = FORM.STAGES
     a = gl.allocate_shared_memory(a_desc.dtype, [STAGES * FORM.PARTS, FORM.ROWS, FORM.DEPTH], a_desc.layout)
-    box: gl.constexpr = [STAGES, FORM.DEPTH, FORM.COLUMNS] if FORM.KN else [STAGES, FORM.COLUMNS, FORM.DEPTH]
-    b = gl.allocate_shared_memory(b_desc.dtype, box, b_desc.layout)
+    box: gl.constexpr = b_desc.block_type.shape
+    b = gl.allocate_shared_memory(b_desc.dtype, [STAGES, box[0], box[1]], b_desc.layout)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -76,10 +78,10 @@ def load_tile(a_desc, b_desc, ring, step, row, column, K, FORM: gl.constexpr):
         for part in gl.static_range(FORM.PARTS):
             place = ring.a.index(stage * FORM.PARTS + part)
             load_box(a_desc, [row + part * FORM.ROWS, k], ring.ready.index(stage), place)
-        if FORM.KN:
-            load_box(b_desc, [k, column], ring.ready.index(stage), ring.b.index(stage))
-        else:
+        if FORM.B_TRANSPOSED:
             load_box(b_desc, [column, k], ring.ready.index(stage), ring.b.index(stage))
+        else:
+            load_box(b_desc, [k, column], ring.ready.index(stage), ring.b.index(stage))
         step += 1
     return step
 
@@ -94,7 +96,7 @@ def _loaded(ring, step, FORM: gl.constexpr):
 @gluon.jit
 def _multiply(ring, stage, PART: gl.constexpr, acc, use_acc: gl.constexpr, FORM: gl.constexpr):
     b = ring.b.index(stage)
-    if not FORM.KN:
+    if FORM.B_TRANSPOSED:
         b = b.permute((1, 0))
     return warpgroup_mma(ring.a.index(stage * FORM.PARTS + PART), b, acc, use_acc=use_acc, is_async=True)
 

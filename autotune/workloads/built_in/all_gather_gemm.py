@@ -13,7 +13,7 @@ from autotune.config import Config
 from autotune.kernels.all_gather_gemm.activation import reference
 from autotune.kernels.all_gather_gemm.launch import KERNELS, QUANTISING, RETURNING
 from autotune.kernels.all_gather_gemm.library import as_bytes, gather
-from autotune.kernels.all_gather_gemm.modes import Ours
+from autotune.kernels.all_gather_gemm.modes import Ours, WarpSpecialized
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.gemm.library import dequantised, multiply
 from autotune.kernels.gemm.problem import blocks
@@ -114,7 +114,8 @@ class AllGatherGemmWorkload(ModedWorkload, GemmWorkload):
 
     def tiled(self, problem: AllGatherGemm, config: Config) -> tuple[int, int]:
         mode = KERNELS.modes.of(config)
-        by_shard = isinstance(mode, Ours) and problem.tiled_by_shard(mode.block_m, mode.split_k)
+        ours = isinstance(mode, Ours) and problem.tiled_by_shard(mode.block_m, mode.split_k)
+        by_shard = ours or isinstance(mode, WarpSpecialized)
         return (problem.shard[0], problem.world_size) if by_shard else super().tiled(problem, config)
 
     def waste(self, config: Config, task: Task[AllGatherGemm]) -> float:
