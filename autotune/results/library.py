@@ -32,7 +32,7 @@ ON_AMD = {"NCCL": "RCCL", "cuBLAS": "hipBLASLt"}
 
 VARIANTS = {"counted": " (all-to-all)", "fused norm": " (sum and norm in one kernel)"}
 
-GRAPH = " as a CUDA graph"
+GRAPH = " in a CUDA graph"
 
 
 def libraries(key: CacheKey) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def mode_name(key: CacheKey, mode: str) -> str:
 
 
 def baseline_name(key: CacheKey, baseline: str) -> str:
-    """``NCCL + cuBLAS`` for ``bsp eager``, ``NCCL + cuBLAS as a CUDA graph`` for ``bsp graph``."""
+    """``NCCL + cuBLAS`` for ``bsp eager``, ``NCCL + cuBLAS in a CUDA graph`` for ``bsp graph``."""
     called = " + ".join(libraries(key))
     way, _, launch = baseline.rpartition(" ")
     if not called or not way.startswith("bsp") or launch not in ("eager", "graph"):

@@ -120,7 +120,7 @@ class Result:
         return f"{first.ratio.value:.2f}x" if first.ratio.is_told else NOT_TOLD_APART
 
     def way(self, baseline: str) -> str:
-        """A baseline by its libraries: ``NCCL + cuBLAS as a CUDA graph``."""
+        """A baseline by its libraries: ``NCCL + cuBLAS in a CUDA graph``."""
         return baseline_name(self.key, baseline)
 
     @property

@@ -12,7 +12,7 @@ def test_the_verdict_is_first_and_every_table_is_whole(study: Study) -> None:
     assert study.result is not None and study.result.speedup is not None
     text = to_markdown(study)
     assert text.splitlines()[0].startswith("# all-gather-gemm: m=4096 n=28672 k=8192 ")
-    assert text.splitlines()[2].endswith("× as fast as NCCL + cuBLAS as a CUDA graph**")
+    assert text.splitlines()[2].endswith("× as fast as NCCL + cuBLAS in a CUDA graph**")
     for block in text.split("\n\n"):
         if block.startswith("|"):
             rows = [line.replace("\\|", "").count("|") for line in block.splitlines()]

@@ -66,7 +66,7 @@ def test_the_headline_is_of_the_regime(hosted: Study) -> None:
     report = hosted.result
     assert report is not None
     rows = {row[0]: row[-1] for row in headline.table(report).rows}
-    assert rows["NCCL + cuBLAS as a CUDA graph"].startswith("0.50 ± "), "730 µs over 1460"
+    assert rows["NCCL + cuBLAS in a CUDA graph"].startswith("0.50 ± "), "730 µs over 1460"
     bars = headline.options(report)["series"][0]["data"]
     assert [bar["value"] for bar in bars if bar["itemStyle"]["color"] == WINNER] == [1460.0]
     found = headline.view(hosted)

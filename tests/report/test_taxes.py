@@ -93,7 +93,7 @@ def test_the_timeline_has_a_lane_for_each_rank_and_a_span_for_each_event(taxed: 
     [chart] = found.charts
     option = chart.option
     assert len({(axis["min"], axis["max"]) for axis in option["xAxis"]}) == 1, "on one axis"
-    assert [title["text"].split(" (")[0] for title in option["title"][:2]] == ["NCCL + cuBLAS", "winner: push"]
+    assert [title["text"].split(" (")[0] for title in option["title"][:2]] == ["NCCL + cuBLAS, eager", "winner: push"]
     grids = option["grid"]
     assert all(above["top"] + above["height"] < below["top"] for above, below in itertools.pairwise(grids))
     assert grids[-1]["top"] + grids[-1]["height"] < chart.height

@@ -60,7 +60,7 @@ def test_the_headline_has_winner_baselines_and_limits_in_the_regime_tuned_for(st
     option = headline.options(report)
     library = "NCCL + cuBLAS"
     rows = [each["value"] for each in option["yAxis"]["data"]]
-    assert rows[:3] == [f"winner: {report.config['mode']}", library, "the same as a CUDA graph"]
+    assert rows[:3] == [f"winner: {report.config['mode']}", library, "the same in a CUDA graph"]
     assert set(rows[3:]) == {"GEMM alone", "all-gather alone", "roofline (arithmetic)"}
     series = option["series"][0]
     taken = {each.baseline: each.latency.of(report.regime) for each in report.speedups}
@@ -69,7 +69,7 @@ def test_the_headline_has_winner_baselines_and_limits_in_the_regime_tuned_for(st
     assert report.limit is not None
     assert [line["xAxis"] for line in series["markLine"]["data"]] == [report.limit.parts["gemm"].median]
     told = {row[0]: row for row in headline.table(report).rows}
-    assert told[f"{library} as a CUDA graph"][1].startswith("529.6 µs") and told[library][3].startswith("748.5 µs")
+    assert told[f"{library} in a CUDA graph"][1].startswith("529.6 µs") and told[library][3].startswith("748.5 µs")
     assert told["GEMM alone"][2:4] == ["", ""], "limits are of the device alone"
 
 
@@ -79,7 +79,7 @@ def test_the_headline_has_winner_baselines_and_limits_in_the_regime_tuned_for(st
 )
 def test_a_baseline_is_named_by_the_libraries_of_its_device(study: Study, arch: str, device: str, name: str) -> None:
     key = dataclasses.replace(study.key, arch=arch, device=device)
-    assert baseline_name(key, "bsp eager") == name and baseline_name(key, "bsp graph") == f"{name} as a CUDA graph"
+    assert baseline_name(key, "bsp eager") == name and baseline_name(key, "bsp graph") == f"{name} in a CUDA graph"
     assert baseline_name(key, "mine") == baseline_name(dataclasses.replace(key, workload="own"), "mine") == "mine"
 
 
@@ -200,7 +200,7 @@ def test_who_beat_whom(study: Study) -> None:
     found = finals.finalists(study)
     said = {each.name: finals.verdict(report, each) for each in found}
     assert said[found[0].name] == "winner"
-    assert said["NCCL + cuBLAS"] == said["NCCL + cuBLAS as a CUDA graph"] == "slower"
+    assert said["NCCL + cuBLAS"] == said["NCCL + cuBLAS in a CUDA graph"] == "slower"
     beaten = sum(verdict == "slower" for verdict in said.values())
     assert f" {beaten} of {len(found) - 1} " in finals.conclusion(report, found)
     assert finals.conclusion(report, found[:1]) == "", "there was nobody to beat"

@@ -103,7 +103,7 @@ def test_a_sentence_gives_a_ratio_only_where_it_is_told() -> None:
 def test_libraries_have_the_names_of_the_vendor() -> None:
     gemm = replace(ENTRY.key, workload="gemm_all_reduce")
     names = [baseline_name(replace(gemm, arch=arch), "bsp graph") for arch in ("sm_90", "gfx942")]
-    assert names == ["NCCL + cuBLAS as a CUDA graph", "RCCL + hipBLASLt as a CUDA graph"]
+    assert names == ["NCCL + cuBLAS in a CUDA graph", "RCCL + hipBLASLt in a CUDA graph"]
     assert baseline_name(replace(gemm, workload="mine"), "bsp eager") == "bsp eager", (
         "a user's baselines have their own names"
     )

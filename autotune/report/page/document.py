@@ -57,6 +57,7 @@ UNFOLDED = ("headline",)
 """Views whose tables stay open beside their charts."""
 
 WORDS = (
+    ("iris-autotune", "what made this page: it searches tile sizes and how data moves as one space, on all GPUs"),
     (
         "NCCL, cuBLAS",
         "NVIDIA's libraries for communication between GPUs and for matrix products; AMD's: RCCL, hipBLASLt",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.report import draw, waterfall
-from autotune.report.draw import COLOURS, GREY
+from autotune.report.draw import COLOURS
 from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import microseconds
 from autotune.results.library import baseline_name
@@ -24,7 +24,7 @@ PALE = "#8a94a655"
 
 ROLES = {
     "other kernels, idle": ((CALL,), PALE), "computes": ((TILE, GEMM), COLOURS[0]),
-    "sends": ((SENDS, COLLECTIVE, COPY), COLOURS[1]), "waits": ((WAITS, BARRIER), GREY),
+    "sends": ((SENDS, COLLECTIVE, COPY), COLOURS[1]), "waits": ((WAITS, BARRIER), COLOURS[2]),
 }  # fmt: skip
 """Kinds and colour of each role in drawing order: a call, or a tile, then its parts."""
 
@@ -49,7 +49,7 @@ def view(study: Study) -> View | None:
 
 def _name(study: Study, name: str) -> str:
     if study.result is not None and name in study.result.winner.baselines:
-        return baseline_name(study.key, name)
+        return f"{baseline_name(study.key, name)}, eager"
     is_winner = study.winner is not None and mode_of(study.winner) == name
     return f"winner: {draw.shown(name)}" if is_winner else draw.shown(name)
 
@@ -90,7 +90,7 @@ def options(calls: dict[str, Traced]) -> Option:
 
 def slower(traced: Traced) -> str:
     percent = round(100 * (traced.slowdown - 1))
-    return f"traced, {percent} % slower" if percent > 0 else "traced, no slower"
+    return f"traced, {percent} % slower for it" if percent > 0 else "traced, no slower for it"
 
 
 def _series(traced: Traced, place: int, size: float, unit: str) -> list[Option]:
