@@ -222,8 +222,13 @@ def test_two_programs_with_promoted_sums_fit_on_a_multiprocessor(
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"b_order": "nk", "bias": True}, FP8, {**FP8, "fast_accum": True}], ids=["kn", "nk", "fp8", "fast"]
-)
+    "fields",
+    [
+        pytest.param({}, id="kn"), pytest.param(FP8, id="fp8"),
+        pytest.param({"b_order": "nk", "bias": True}, id="nk", marks=pytest.mark.slow),
+        pytest.param({**FP8, "fast_accum": True}, id="fast", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_warp_specialized_kernels_keep_their_sums_in_registers(fields: dict[str, Any], compilers: Compilers) -> None:
     each = problem("all_gather_gemm", m=2048, n=28672, k=8192, world_size=2, **fields)
     configs = [
