@@ -59,8 +59,16 @@ INFINITY_CACHE = {"gfx942": 256 << 20, "gfx950": 256 << 20}
 
 MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, INFINITY_CACHE["gfx942"], "xgmi", 64)
 MI350X = Machine("hip", "AMD Instinct MI350X", "gfx950", 8, 256, 160 * 1024, INFINITY_CACHE["gfx950"], "xgmi", 64)
+A100 = Machine("cuda", "NVIDIA A100-SXM4-80GB", "sm_80", 8, 108, 163 * 1024, 40 << 20, "nvlink")
+L40S = Machine("cuda", "NVIDIA L40S", "sm_89", 8, 142, 99 * 1024, 96 << 20, "pcie-peer")
 H100 = Machine("cuda", "NVIDIA H100 80GB HBM3", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
-"""Targets for offline compilation on hosts without such GPUs."""
+B200 = Machine("cuda", "NVIDIA B200", "sm_100", 8, 148, 227 * 1024, 126 << 20, "nvlink")
+B300 = replace(B200, device="NVIDIA B300", arch="sm_103")
+RTX_PRO_6000 = Machine(
+    "cuda", "NVIDIA RTX PRO 6000 Blackwell Server Edition", "sm_120", 8, 188, 99 * 1024, 128 << 20, "pcie-peer"
+)
+CHIPS = (A100, L40S, H100, B200, B300, RTX_PRO_6000, MI300X, MI350X)
+"""Targets for offline compilation, one of each architecture, on hosts without such GPUs."""
 
 HOSTS = {"H100": H100, "H200": replace(H100, device="NVIDIA H200"), "MI300X": MI300X, "MI350X": MI350X}
 """Hosts of eight GPUs by the GPU's short name."""

@@ -1,10 +1,10 @@
-"""A survey of the compiler's results on each space: a random sample of valid configs, compiled for GPUs that need not
-be here.
+"""A survey of the compiler's results, for GPUs that need not be here: of every workload and every architecture the
+default, the configs that a search tries first, and a random sample of valid ones.
 
-    python bench/compile_survey.py --sample 30
+    python bench/compile_survey.py --sample 6
 
-For each workload and target: how many compile, the most shared memory (LDS) and registers, how many kernels spill.
-Registers and spills as AMD's compiler states them; for NVIDIA as cuobjdump does, whatever is on a thread's stack.
+For each architecture: how many compile, how many fit into a program's shared memory (LDS), how many spill registers, as
+AMD's compiler states it; for NVIDIA as cuobjdump does, whatever is on a thread's stack.
 """
 
 from __future__ import annotations
@@ -13,80 +13,71 @@ import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from multiprocessing import get_context
-from typing import Any
 
 from arguments import new_parser, whole
 from tables import head, row
 
 from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled, CompileError, compile_offline_for
-from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.machine import CHIPS, Machine
 from autotune.task import Task
-from autotune.workloads import workload
+from autotune.workloads import names, workload
 
-TARGETS = (H100, MI300X, MI350X)
-PROBLEMS: dict[str, dict[str, Any]] = {
-    "all_gather_gemm": {"m": 1024, "n": 28672, "k": 8192, "world_size": 8},
-    "gemm_reduce_scatter": {"m": 4096, "n": 8192, "k": 28672, "world_size": 8},
-    "gemm_all_reduce": {"m": 64, "n": 8192, "k": 28672, "world_size": 8},
-    "flash_decode": {"batch": 4, "q_heads": 96, "kv_heads": 12, "head_dim": 128, "kv_len": 32768, "world_size": 8,
-                     "dtype": "fp16"},
-}  # fmt: skip
+WORLD_SIZE = 8
 
 
 def compiled(name: str, machine: Machine, config: str) -> list[Compiled] | str:
     """In a worker: the config's kernels, or what the compiler said."""
     compile_offline_for(machine)
     found = workload(name)
-    problem = found.problem_type.from_dict(PROBLEMS[name])
     try:
-        return found.compile(Task(problem, machine), Config.from_json(config))
+        return found.compile(Task(found.default_problem(machine, WORLD_SIZE), machine), Config.from_json(config))
     except CompileError as error:
         return str(error)
 
 
-def sample(name: str, machine: Machine, count: int) -> Iterator[Config]:
-    """Valid configs drawn at random, the modes in turn, those left out that launch nothing of ours."""
-    found, rng = workload(name), random.Random(11)
-    problem = found.problem_type.from_dict(PROBLEMS[name])
-    space = found.space.narrowed(Task(problem, machine))
-    modes = [mode for mode in space.modes if mode not in ("bsp", "copy_engine") or name == "flash_decode"]
-    drawn: set[Config] = set()
-    while len(drawn) < count:
-        mode = modes[len(drawn) % len(modes)]
-        values = {d.name: rng.choice(d.values) for d in space.dimensions_of(mode)}
-        config = Config({**values, "mode": mode})
-        if config not in drawn and space.violation(config, Task(problem, machine)) is None:
-            drawn.add(config)
-            yield config
+def configs(name: str, machine: Machine, sample: int) -> list[Config]:
+    """Those that are used or tried without having been measured, and some drawn at random, the modes in turn."""
+    found = workload(name)
+    task = Task(found.default_problem(machine, WORLD_SIZE), machine)
+    first = [found.default_config(task), *found.first_configs(task)]
+    return list(dict.fromkeys([*first, *islice(drawn(name, task), sample)]))
+
+
+def drawn(name: str, task: Task) -> Iterator[Config]:
+    rng, space = random.Random(11), workload(name).space.narrowed(task)
+    while True:
+        for mode in space.modes:
+            values = {d.name: rng.choice(d.values) for d in space.dimensions_of(mode)}
+            config = Config({**values, "mode": mode})
+            if mode != "bsp" and space.violation(config, task) is None:
+                yield config
 
 
 def main() -> None:
     """Print the table, then what did not compile or did not fit."""
     parser = new_parser(__doc__)
-    parser.add_argument("--sample", type=whole, default=30, help="configs for each workload and target")
+    parser.add_argument("--sample", type=whole, default=6, help="random configs for each workload and architecture")
     options = parser.parse_args()
-    names = ["workload", "target", "configs", "compile", "fit"]
-    print(head([*names, "most shared memory, KiB of", "most registers", "spill"], "ll"))
+    print(head(["architecture", "as", "configs", "compile", "fit", "spill"], "ll"))
     failures = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn")) as pool:
-        for name in PROBLEMS:
-            for machine in TARGETS:
-                configs = list(sample(Task(name, machine), options.sample))
-                futures = [pool.submit(compiled, name, machine, config.to_json()) for config in configs]
-                results = [future.result() for future in futures]
-                kernels = [result for result in results if not isinstance(result, str)]
-                shared = [max(kernel.shared_memory for kernel in each) for each in kernels]
-                registers = [kernel.registers for each in kernels for kernel in each if kernel.registers is not None]
-                spills = [kernel.spills for each in kernels for kernel in each if kernel.spills is not None]
-                fit = sum(size <= machine.shared_memory for size in shared)
-                limit = f"{max(shared) / 1024:.0f} of {machine.shared_memory // 1024}"
-                cells = [name, machine.arch, len(configs), len(kernels), fit, limit]
-                cells += [max(registers, default=""), sum(s > 0 for s in spills) if spills else ""]
-                print(row(cells), flush=True)
-                failures += [f"{name} {machine.arch} {c}: {r}" for c, r in zip(configs, results, strict=True)
-                             if isinstance(r, str)]  # fmt: skip
+        for machine in CHIPS:
+            asked = [(name, config) for name in names() for config in configs(name, machine, options.sample)]
+            futures = [pool.submit(compiled, name, machine, config.to_json()) for name, config in asked]
+            fit = spill = compile = 0
+            for (name, config), future in zip(asked, futures, strict=True):
+                found = future.result()
+                fits = not isinstance(found, str) and all(k.shared_memory <= machine.shared_memory for k in found)
+                compile += not isinstance(found, str)
+                fit += fits
+                spill += not isinstance(found, str) and any(kernel.spills for kernel in found)
+                if not fits:
+                    failures.append(f"{name} {machine.arch} {config}: {found}")
+            device = machine.device.removeprefix("NVIDIA ").removeprefix("AMD ")
+            print(row([machine.arch, device, len(asked), compile, fit, spill]), flush=True)
     print("", *failures, sep="\n")
 
 

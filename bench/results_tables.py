@@ -301,7 +301,7 @@ TABLES: tuple[Table, ...] = (
     Printed(
         "time-to-optimum", ["bench/time_to_optimum.py", "bench/recordings/ag-rows-1024.json.gz", "--budget=25s"], 4
     ),
-    Printed("compile-survey", ["bench/compile_survey.py", "--sample=24"]),
+    Printed("compile-survey", ["bench/compile_survey.py", "--sample=2"]),
     Short(),
 )
 

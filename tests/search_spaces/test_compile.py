@@ -13,7 +13,7 @@ from compile_worker import Compilers
 from autotune.config import Config
 from autotune.dtypes import multiplies
 from autotune.errors import InvalidProblem
-from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.machine import CHIPS, H100, MI300X, MI350X, Machine
 from autotune.problem import Problem
 from autotune.task import Task
 from autotune.workloads import workload
@@ -131,7 +131,7 @@ def test_every_mode_compiles_and_fits(name: str, compilers: Compilers) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
+@pytest.mark.parametrize("machine", CHIPS, ids=lambda machine: machine.arch)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine, compilers: Compilers) -> None:
     count = max(len(modes_of(name, machine)), SAMPLE // 3 // len(PROBLEMS[name]))

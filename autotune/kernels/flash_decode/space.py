@@ -121,6 +121,10 @@ def _fits_shared_memory(s: Task[FlashDecode], block_n: int, num_stages: int, hea
     # A cache of fp8 is multiplied in the queries' type: one step more, converted.
     size, cached = int(s.problem.element_size), int(s.problem.cache_element_size)
     taken = buffers * step * cached + query * size + (step * size if cached < size else 0)
+    if s.problem.rope and num_stages == 1 and heads < 64:
+        # A latent's values stay in their buffer, so the sum changes its layout beside them.
+        width, queries = s.problem.head_dim, heads * s.problem.key_dim * size
+        taken = max(taken, block_n * width * size + heads * width * 4 + queries)
     return bool(taken <= s.machine.shared_memory)
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.kernels.gemm.space import tile_constraints, tma_aligned
+from autotune.kernels.gemm.space import fits_shared_memory, tile_constraints, tma_aligned
 from autotune.kernels.gemm.tile import Tile
 from autotune.kernels.launching.knobs import Knobs
 from autotune.search_spaces.joint import flag, number
@@ -24,8 +24,17 @@ def halves_by_tma(s: Task[Any], loads: str) -> bool:
     return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
 
 
+def _transposed_fits(
+    s: Task[Any], swap_ab: bool, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str
+) -> bool:
+    from_memory = s.machine.arch in ("sm_90", "sm_100", "sm_103")  # their matrix units take both operands from there
+    return not (swap_ab and from_memory) or fits_shared_memory(s, block_n, block_m, block_k, num_stages, loads)
+
+
 GROUPED = (
     *tile_constraints(),
+    Constraint("shared memory", ("swap_ab", "block_m", "block_n", "block_k", "num_stages", "loads"), _transposed_fits,
+               "the pipeline's stages of a transposed tile do not fit into a program's shared memory"),
     Constraint("TMA of both halves", ("loads",), halves_by_tma,
                "gate and up in halves arrive as one tile only if B is stored transposed, b_order=nk"),
 )  # fmt: skip
