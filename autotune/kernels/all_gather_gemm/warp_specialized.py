@@ -26,11 +26,10 @@ class WarpSpecializedWay(FusedWay[WarpSpecialized, Inbox]):
         from autotune.kernels.all_gather_gemm.specialized_kernel import specialized_kernel  # Gluon, which few need
 
         problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
-        programs, known = call.machine.compute_units, specialized(call.task, mode, tensors)
-        stored = known.pop("STORED")
-        arguments = call.common() | known | {
+        programs = call.machine.compute_units
+        arguments = call.common() | specialized(call.task, mode, tensors) | {
             "inbox": described(scratch.inbox, (mode.rows, mode.block_k)),
-            "c": described(tensors.c, (mode.rows, stored)),
+            "c": described(tensors.c, (mode.rows, mode.stored(call.task))),
             "shard": tensors.a, "inbox_pointer": scratch.inbox,
             "scale_a": None if problem.gathers_scales else tensors.scale_a,
             "scale_shard": tensors.scale_a if problem.gathers_scales else None, "scale_inbox": scratch.scale_inbox,

@@ -43,6 +43,10 @@ class SpecializedTile(Blocks, LadderKnobs):
         """Of a tile for each group of warps."""
         return rows_of(self.block_m, self.consumers)
 
+    def stored(self, task: Task[GemmProblem]) -> int:
+        """Columns of a tile that go out at once, see ``stored_columns``."""
+        return stored_columns(task, self.block_m, self.block_n, self.num_stages, self.consumers)
+
 
 def rows_of(block_m: int, consumers: str) -> int:
     return block_m // 2 if consumers == "cooperative" else block_m

@@ -8,7 +8,7 @@ import torch
 
 from autotune.dtypes import SCALES
 from autotune.kernels.gemm.problem import GemmProblem
-from autotune.kernels.gemm.specialized import SpecializedTile, promotes, stored_columns
+from autotune.kernels.gemm.specialized import SpecializedTile, promotes
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.task import Task
 
@@ -28,7 +28,6 @@ def specialized(task: Task[GemmProblem], mode: SpecializedTile, tensors: GemmTen
         "PARTS": mode.block_m // mode.rows, "TURNS": 2 if mode.consumers == "pingpong" else 1, "ROWS": mode.rows,
         "COLUMNS": mode.block_n, "DEPTH": mode.block_k, "STAGES": mode.num_stages, "PROMOTE": promotes(problem),
         "B_TRANSPOSED": transposed,
-        "STORED": stored_columns(task, mode.block_m, mode.block_n, mode.num_stages, mode.consumers),
     }  # fmt: skip
 
 
