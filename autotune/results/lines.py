@@ -18,6 +18,7 @@ from autotune.results.figures import (
     plain,
     resource_text,
 )
+from autotune.results.library import GRAPH
 from autotune.results.regimes import CAPTURE, TITLES, is_captured
 from autotune.results.result import Result
 from autotune.results.routings import inputs_named, line
@@ -58,9 +59,8 @@ def bars(of: Result) -> list[Bar]:
     found, before = [_bar(f"winner: {won}" if won else "winner", of.latency, of.regime)], ""
     for each in sorted(others, key=lambda each: (each.baseline.rpartition(" ")[0], each.baseline)):
         way = of.way(each.baseline)
-        captured, before = way.removeprefix(before), way
-        name = f"the same{captured}" if captured.startswith(" as a ") else way
-        found.append(_bar(name, each.latency, of.regime))
+        found.append(_bar(f"the same{GRAPH}" if way == before + GRAPH else way, each.latency, of.regime))
+        before = way
     if of.limit is not None:
         alone = of.limit.parts[of.limit.slowest].median
         found.append(Bar("perfect overlap", alone, f"{microseconds(alone)}, {of.limit.slowest} alone"))

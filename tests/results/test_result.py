@@ -64,6 +64,11 @@ def test_values() -> None:
     assert values["roofline"] == asdict(WINNER.roofline)  # type: ignore[arg-type]
 
 
+def test_a_bar_of_the_library_in_a_graph_says_only_that() -> None:
+    names = [bar.name for bar in bars(result())]
+    assert names[1:4] == ["NCCL + torch", "the same in a CUDA graph", "bsp slow"] and names[-1] == "perfect overlap"
+
+
 def test_interpreted_times_say_nothing_about_gpus() -> None:
     of = result(INTERPRETED)
     assert of.limit is None and of.speedup_text == "" and of.speedups[0].ratio is None and of.verdicts == ()
