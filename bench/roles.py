@@ -272,7 +272,7 @@ def graph_of(call, bs) -> torch.cuda.CUDAGraph:
 
 
 def measure(dtype: str, variants: list[Variant], shape: tuple[int, int, int], rounds: int = 5) -> None:
-    """Print the shape's line."""
+    """Measure library and variants at a shape, and print a line."""
     m, n, k = shape
     copies = max(2, min(8, -(-128 * 2**20 // (n * k))))
     a, bs, c, sa, sb = operands(dtype, m, n, k, copies)

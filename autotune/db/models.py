@@ -118,7 +118,7 @@ class Trial(Base):
 
 
 class Attachment(Base):
-    """What was measured of a study's problem beside its trials, and no look-up reads; rows are only ever added."""
+    """A measurement of a study's problem beside its trials, which no look-up reads; rows are only ever added."""
 
     __tablename__ = "tuning_attachments"
     __table_args__ = (Index("ix_tuning_attachments_record_key", "record_key", unique=True),)

@@ -26,7 +26,7 @@ LIBRARIES = {
     "moe_dispatch": ("NCCL", "torch"), "moe_dispatch_gemm": ("NCCL", "torch"),
     "moe_gemm_combine": ("NCCL", "torch"), "moe_combine": ("NCCL", "torch"),
 }  # fmt: skip
-"""What the baseline ``bsp`` of each calls on NVIDIA's GPUs, NCCL first, whichever comes first."""
+"""The libraries that each baseline ``bsp`` calls on NVIDIA's GPUs; NCCL stands first."""
 
 ON_AMD = {"NCCL": "RCCL", "cuBLAS": "hipBLASLt"}
 

@@ -26,7 +26,7 @@ LOG = logging.getLogger("autotune")
 SECONDS = 1.0
 """After so many no further call is traced; half of it may pass until a twin is compiled."""
 LONGEST = 0.02
-"""Of these seconds: the longest call that is traced."""
+"""The longest call that is traced, as a share of these seconds."""
 
 Calls = dict[str, tuple[Config, float]]
 """Configs and their latencies in microseconds, by the name of a call."""

@@ -40,7 +40,7 @@ class SpecializedTile(Blocks, LadderKnobs):
 
     @property
     def rows(self) -> int:
-        """Of a tile for each group of warps."""
+        """Rows of a tile that a group of warps multiplies."""
         return rows_of(self.block_m, self.consumers)
 
     def stored(self, task: Task[GemmProblem]) -> int:

@@ -13,7 +13,7 @@ from autotune.kernels.launching.gemm import GemmTensors
 from autotune.task import Task
 
 OPTIONS = {"num_warps": 4, "maxnreg": 168}
-"""Of twelve warps: two groups of consumers, and one that idles in part. Consumers take registers from the others."""
+"""Registers for twelve warps, of which consumers take more than the others: see ``primitives/specialized.py``."""
 
 
 def specialized(task: Task[GemmProblem], mode: SpecializedTile, tensors: GemmTensors) -> dict[str, Any]:

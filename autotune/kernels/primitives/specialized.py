@@ -29,7 +29,7 @@ store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 REGISTERS = gl.constexpr(232)
 FEW_REGISTERS = gl.constexpr(40)
-"""Of a consumer's thread, and of another one's: of twelve warps, the last of which idle, 168 each on average."""
+"""Registers of a consumer's thread and of any other: 168 on average over twelve warps, the last of which idle."""
 
 
 Ring = namedtuple("Ring", "a b empty ready")
@@ -45,7 +45,7 @@ PROMOTE: each step's product is added up in fp32 registers.
 
 @gluon.jit
 def new_ring(a_desc, b_desc, FORM: gl.constexpr):
-    """Buffers that are empty."""
+    """A ring of empty buffers."""
     STAGES: gl.constexpr = FORM.STAGES
     a = gl.allocate_shared_memory(a_desc.dtype, [STAGES * FORM.PARTS, FORM.ROWS, FORM.DEPTH], a_desc.layout)
     box: gl.constexpr = b_desc.block_type.shape
@@ -174,14 +174,14 @@ def consumer_layout(dtype, columns):
 
 @gluon.jit
 def wait(counter, target, peers):
-    """``heap.wait``."""
+    """``heap.wait`` in Gluon: a time-out tells one address after the other."""
     spins = 0
     behind = target - gl.atomic_add(counter, 0, sem="acquire", scope="sys")
     while (behind > 0) & (spins < peers.spins):
         spins = heap.next_spin(spins, peers.status, peers.spins)
         behind = target - gl.atomic_add(counter, 0, sem="acquire", scope="sys")
     late = (behind > 0).to(gl.int32)
-    if late != 0:  # ``heap.time_out``, one address after the other
+    if late != 0:
         for each in range(gl.load(peers.status + 2)):
             address = gl.load(peers.status + 3 + each)
             gl.store(tl.cast(address, tl.pointer_type(tl.int64)), 1)
@@ -191,7 +191,7 @@ def wait(counter, target, peers):
 
 @gluon.jit
 def seal_if(in_vain, out, elements, WARPS: gl.constexpr):
-    """``heap.seal_if``."""
+    """``heap.seal_if`` in Gluon."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     if in_vain:
         for begin in range(0, elements, 1024):
