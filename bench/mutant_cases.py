@@ -20,6 +20,10 @@ GATHER = {
 }  # fmt: skip
 COPIES = {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}
 WORDS = {**GATHER, "peer_order": "fanout", "protocol": "sentinel"}
+SPECIALIZED = {
+    "mode": "warp_specialized", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_stages": 4,
+    "consumers": "cooperative", "transfer_rows": 4, "sending_warps": 1,
+}  # fmt: skip
 SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
     "transfer_tiles": 1,
@@ -102,7 +106,7 @@ class Case:
             name: min(value * knobs[name], LARGEST.get(name, value * knobs[name])) if name in knobs else value
             for name, value in self.config.items()
         }
-        while config.get("block_m", 0) * config.get("block_n", 0) > MOST_SUMS * config.get("num_warps", 0):
+        while config.get("block_m", 0) * config.get("block_n", 0) > MOST_SUMS * config.get("num_warps", 8):
             config["block_n"] //= 2
         return Case(self.workload, problem, config)
 
@@ -218,6 +222,8 @@ CASES: Mapping[str, Case] = {
     "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
     "ag copies": _gather({**COPIES, "copies": "pulled", "chunk_sizes": "even"}),
     "ag pushed copies": _gather({**COPIES, "copies": "pushed", "chunk_sizes": "shrinking"}, {"m": 128}),
+    "ag specialized": _gather(SPECIALIZED),
+    "ag pingpong": _gather(SPECIALIZED, consumers="pingpong"),
     "ag gathered": _gather(PUSH, {"gathered": True}),
     "ag gathered staged": _gather(STAGED, {"gathered": True, "layout": "k"}),
     "ag swiglu": _gather(PUSH, {"epilogue": "swiglu"}),

@@ -85,7 +85,7 @@ def gemm(
 ):  # fmt: skip
     FORM: gl.constexpr = known(Form, PARTS, TURNS, BM, BN, BK, NB, PROMOTE, True)
     ring = new_ring(a_desc, b_desc, FORM)
-    order = new_order()
+    order = new_order(ring, FORM)
     c_bufs = gl.allocate_shared_memory(c_desc.dtype, [2, BM, c_desc.block_type.shape[1]], c_desc.layout)
     out = (c_desc, c_bufs, scale_a, scale_b)
     sizes = (M, N, K, gl.cdiv(M, BM * PARTS), gl.cdiv(N, BN))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants.table import DONE, Mutant, rows_of
+from mutants.table import DONE, GPU, Mutant, rows_of
 
 MUTANTS: list[Mutant] = [
     *rows_of(
@@ -44,6 +44,22 @@ MUTANTS: list[Mutant] = [
         ("words are not emptied", "ag words", ("taken = sentinel_take(", "taken = sentinel_wait("), ("import sentinel_bits, sentinel_data, sentinel_take", "import sentinel_bits, sentinel_data, sentinel_wait")),
         ("a peer's words are not taken", "ag words", ("for back in range(1, WORLD):\n        source", "for back in range(2, WORLD + 1):\n        source")),
         ("words lie a row apart", "ag words", ("place = begin_of(source, shard_rows, width, 0, M, K, ROWS) + at // width * K + at % width", "place = begin_of(source, shard_rows, width, 0, M, K, ROWS) + at // width * width + at % width")),
+    ),
+    *rows_of(
+        "kernels/all_gather_gemm/specialized_kernel.py",
+        ("rows are not waited for", "ag specialized", ("        late += wait(gather.arrivals + source * units + unit, gather.target, peers)\n", "        late += 0\n"), GPU),
+        ("units are announced before they are sent", "ag specialized", ("        heap.signal(gather.arrivals + peers.rank * units + unit, peer, peers)\n", ""), ("        last = tl.cast(end, tl.int64) * K\n", "        last = tl.cast(end, tl.int64) * K\n        heap.signal(gather.arrivals + peers.rank * units + unit, peer, peers)\n"), GPU),
+        ("TMA may read before the rows are seen", "ag specialized", ("return late + heap.fence_async_proxy(True)", "return late"), GPU),
+        ("waits for the launch before", "ag specialized", ("target = ((epoch + 1) * gl.num_programs(0))", "target = (epoch * gl.num_programs(0))"), GPU),
+        ("one slot", "ag specialized", ("slot = (epoch & (SLOTS - 1))", "slot = (epoch & 0)"), GPU),
+        ("a tile waits for its first row alone", "ag specialized", ("gl.minimum(row + FORM.PARTS * FORM.ROWS, gather.rows) - 1", "row"), GPU),
+    ),
+    *rows_of(
+        "kernels/primitives/specialized.py",
+        ("buffers are filled before they are read", "ag specialized", ("        mbarrier.wait(ring.empty.index(stage), ((step // FORM.STAGES) & 1) ^ 1)\n", ""), GPU),
+        ("buffers are read before they are full", "ag specialized", ("    mbarrier.wait(ring.ready.index(step % FORM.STAGES), (step // FORM.STAGES) & 1)\n", ""), GPU),
+        ("consumers take turns as they like", "ag pingpong", ("        mbarrier.wait(order.index(WHICH), ((tile // 2) & 1) ^ (1 - WHICH))\n", "        pass\n"), GPU),
+        ("a result is overwritten while it is stored", "ag specialized", ("    tma.store_wait(0)\n", ""), GPU),
     ),
     *rows_of(
         "kernels/all_gather_gemm/fused.py",

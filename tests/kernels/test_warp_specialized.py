@@ -6,10 +6,12 @@ import random
 from typing import Any
 
 import pytest
+from compile_worker import DEADLINE, Compilers, assembly
 from every_mode import check_all
 from fakes import EIGHT_GPUS
 
 from autotune.config import Config
+from autotune.kernels.all_gather_gemm.modes import WarpSpecialized
 from autotune.machine import H100, MI300X, machine
 from autotune.task import Task
 from autotune.workloads import workload
@@ -42,6 +44,15 @@ def drawn(rng: random.Random, world_size: int) -> tuple[Any, Config]:
         })  # fmt: skip
         if WORKLOAD.space.violation(config, Task(problem, machine())) is None:
             return problem, config
+
+
+@pytest.mark.parametrize(("consumers", "more"), [("cooperative", 0), ("pingpong", 2)])
+def test_no_barrier_is_made_that_nothing_waits_for(consumers: str, more: int, compilers: Compilers) -> None:
+    """The compiler gives its memory to something else, which a GPU then overwrites."""
+    problem = WORKLOAD.problem_type(m=2048, n=8192, k=2048, world_size=2)
+    config = WarpSpecialized.filling(Task(problem, H100)).replace(consumers=consumers, block_n=128).config()
+    (text,) = compilers.submit(H100, assembly, Task(problem, H100), config).result(DEADLINE)
+    assert text.count("mbarrier.init") == 2 * config["num_stages"] + more
 
 
 @pytest.mark.gpu(2, each=True)

@@ -125,7 +125,7 @@ def test_copies_are_tried_first_in_one_piece_a_shard() -> None:
         problem = FOUND.problem_type(m=rows, n=4 * 7168, k=8192, world_size=4)
         copies = [config for config in FOUND.first_configs(Task(problem, H100)) if config["mode"] == "copy_engine"]
         assert {config["transfer_rows"] for config in copies} == {transfer}
-        assert [config["copies"] for config in copies] == ["pulled", "pushed"]
+        assert [config["copies"] for config in copies] == ["pushed", "pulled"]
 
 
 @pytest.mark.parametrize(

@@ -319,19 +319,30 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         return overlapped(computation, links(task.problem, rates), _pieces(task.problem, self.transfer_rows), rates)
 
     @classmethod
-    def first(cls, task: GatherTask) -> Iterator[Self]:
-        """The largest tiles of either kind, beginning with our own rows, and walked column by column."""
-        problem = task.problem
-        own = min(8, max(1, round_up(problem.shard[0] // 128)))
-        cooperative = cls(
-            block_m=128, block_n=256, block_k=SWIZZLED // problem.element_size, group_m=own, num_stages=4,
-            consumers="cooperative", transfer_rows=min(128, max(16, round_up(problem.shard[0]))), sending_warps=2,
+    def filling(cls, task: GatherTask) -> Self:
+        """With the wider of two tiles that has a program for nearly every compute unit, beginning with our own rows;
+        units of a quarter of a shard, but of 256 to 512 rows.
+        """
+        problem, units = task.problem, task.machine.compute_units
+        rows = problem.shard[0]
+        wide = cls(
+            block_m=128, block_n=256, block_k=SWIZZLED // problem.element_size, num_stages=4, consumers="cooperative",
+            group_m=min(8, max(1, round_up(rows // 128))), sending_warps=1,
+            transfer_rows=_at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))),
         )  # fmt: skip
+        narrow = wide.replace(block_n=128, num_stages=5)
         if promotes(problem):
-            cooperative = cooperative.replace(block_n=128, num_stages=6)
-        yield cooperative
-        yield cooperative.replace(group_m=16)
-        pingpong = cooperative.replace(block_n=128, num_stages=6, consumers="pingpong")
+            return narrow.replace(num_stages=6)
+        tiles = problem.world_size * wide.tiles(rows, problem.n_local)
+        return wide if tiles >= untuned.FILLED * units else narrow
+
+    @classmethod
+    def first(cls, task: GatherTask) -> Iterator[Self]:
+        """The largest tiles of either kind, walked column by column, too."""
+        filling = cls.filling(task)
+        yield filling
+        yield filling.replace(group_m=16)
+        pingpong = filling.replace(block_n=128, num_stages=5, consumers="pingpong")
         yield pingpong
         yield pingpong.replace(block_m=64)
 
@@ -365,7 +376,7 @@ class CopyEngine(Mode[AllGatherGemm]):
     def by_shard(cls, task: GatherTask) -> Self:
         """One chunk per shard, if none is larger than can be."""
         rows = _at_most(UNITS, max(UNITS[0], task.problem.shard[0]))
-        return cls(transfer_rows=rows, gemm_streams=1, copies="pulled", chunk_sizes="even")
+        return cls(transfer_rows=rows, gemm_streams=2, copies="pushed", chunk_sizes="even")
 
     @classmethod
     def filling(cls, task: GatherTask) -> Iterator[Self]:
@@ -376,10 +387,15 @@ class CopyEngine(Mode[AllGatherGemm]):
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        pulled = cls.by_shard(task)
-        yield pulled
-        yield pulled.replace(copies="pushed")
+        pushed = cls.by_shard(task)
+        yield pushed
+        yield pushed.replace(copies="pulled", gemm_streams=1)
 
+
+ROWS_SPECIALIZED = 256
+"""A shard's rows from which on warp specialization is used untuned: with 2 x 256 rows it took 0.91 times as long as any
+other mode, with 2 x 128 1.25 times (N=8192, 4608; 2 H100, 2026-11-27).
+"""
 
 MOST_ROWS_BESIDE_TILES = 256
 """From here on a tile whose rows have two owners costs more than the overlap gains."""
@@ -391,8 +407,9 @@ def default(task: GatherTask) -> Mode[AllGatherGemm]:
 
 
 def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
-    """Our all-gather, then the library's GEMM, where the links take less time than that; else, and where A is too long
-    for words, tiles that overlap. An activation behind the library's GEMM would be a launch of its own.
+    """Warp specialization of many rows, of few our all-gather and then the library's GEMM, where the links take less
+    time than that; else, and where A is too long for words, tiles that overlap. An activation behind the library's GEMM
+    would be a launch of its own.
     """
     problem, machine, few = task.problem, task.machine, task.problem.m <= untuned.FEW_ROWS
     if machine.is_interpreter or problem.world_size == 1:
@@ -403,6 +420,8 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
         return
     parts, by_signals = untuned.parts(task), CustomCollective.by_signals(task)
     if parts.gemm > parts.exchange:
+        if problem.shard[0] >= ROWS_SPECIALIZED:
+            yield WarpSpecialized.filling(task)
         yield CustomCollective.in_words(task)
         if not problem.rows_layout:
             yield by_signals  # every tile needs all shards

@@ -182,7 +182,7 @@ def specialized_kernel(
     )  # fmt: skip
     tiles = Tiles(N, K, gl.cdiv(shard_rows, PARTS * ROWS), gl.cdiv(N, COLUMNS), group_m)
     ring = new_ring(a, b, FORM)
-    order = new_order()
+    order = new_order(ring, FORM)
     buffers = gl.allocate_shared_memory(c.dtype, [2, ROWS, c.block_type.shape[1]], c.layout)
     out = Result(c, buffers, bias, scale_a, scale_b)
     gl.warp_specialize(

@@ -50,8 +50,9 @@ class Library(LibraryMode[GemmAllReduce]):
         return library_gemm(task.problem, rates) + links(task.problem, rates) + rates.launch + launches
 
 
+PROTOCOLS = ("signal", "ll", "sentinel")
 PROTOCOL: Any = word(
-    "signal", "ll", "sentinel",
+    *PROTOCOLS,
     help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two; "
          "or sentinel: data alone, polled until it is there, one trip",
     say={"signal": "data, then a signal", "ll": "LL words of data and flag", "sentinel": "sentinel words: data alone"},
@@ -240,11 +241,14 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
     @classmethod
     def untuned(cls, task: ReduceTask) -> Self | None:
         """As one would write it down without measuring; None if no tile fits."""
-        machine = task.machine
+        machine, problem = task.machine, task.problem
         tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
         tile: dict[str, Any] = {**_tile(task), "loads": "tma" if tma else "pointer", "split_k": 1}
         base = cls(**tile, schedule="tile", programs_per_unit=1, combine=cls.combined_by, protocol="signal")
-        return MODES.first_valid([cls.of(with_fitting_tile(MODES.space, base.config(), task))], task)
+        fitting = cls.of(with_fitting_tile(MODES.space, base.config(), task))
+        words = (problem.world_size - 1) * problem.m * problem.n * 2 * problem.result_size
+        protocols = ("ll", "signal") if untuned.within_a_trip(task, words) else ("signal",)
+        return MODES.first_valid((fitting.replace(protocol=each) for each in protocols), task)
 
     @classmethod
     def first(cls, task: ReduceTask) -> Iterator[Self]:
@@ -257,8 +261,9 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
             yield from base.changed(task.problem.m <= MOST_ROWS_IN_WORDS)
 
     def changed(self, in_words: bool) -> Iterator[Self]:
-        for protocol in ("sentinel", "ll") if in_words else ():
-            yield self.replace(protocol=protocol)
+        for protocol in PROTOCOLS if in_words else ():
+            if protocol != self.protocol:
+                yield self.replace(protocol=protocol)
         yield self.replace(split_k=2)
 
 
@@ -285,6 +290,13 @@ K=8192 (2026-11-25).
 """
 
 
+SLOWER = 0.14
+"""Share by which our tiles in several rounds take longer than the library's GEMM: with M=2048 N=5120 K=27648 they took
+498 µs, the library's and then our all-reduce 434; at K=8192, where more of the exchange is hidden, 249 and 262 (M=3000;
+2 H100, 2026-11-25 and 27).
+"""
+
+
 def _tile(task: ReduceTask) -> dict[str, int]:
     return untuned.default_tile(task, untuned.parts(task).exchange)
 
@@ -296,9 +308,12 @@ def by_arithmetic(task: ReduceTask) -> type[OneShot | TwoShot | CustomCollective
     if machine.is_interpreter or problem.world_size == 1 or problem.wire != "auto":
         return shots
     rows, columns, _ = problem.gemm
-    one_round = untuned.programs_of(_tile(task), rows, columns) <= machine.compute_units
-    hidden = not one_round or parts.gemm > LONG_GEMM * parts.exchange
-    return shots if hidden and not untuned.library_multiplies_faster(task) else CustomCollective
+    rounds = -(-untuned.programs_of(_tile(task), rows, columns) // machine.compute_units)
+    if rounds == 1:
+        pays = parts.gemm > LONG_GEMM * parts.exchange
+    else:
+        pays = parts.exchange * (1 - 1 / rounds) > SLOWER * parts.gemm
+    return shots if pays and not untuned.library_multiplies_faster(task) else CustomCollective
 
 
 def default(task: ReduceTask) -> Mode[GemmAllReduce]:

@@ -263,8 +263,8 @@ def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
 
 def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
     """Many rounds of tiles if the links are the bottleneck; copies beside the library's GEMM where an owner's rows fill
-    the GPU; else one round of tiles. Where there is no such tile, or its programs would wait for B, the library's GEMM
-    first: each owner's tiles load B anew.
+    the GPU, or nearly so; else one round of tiles. Where there is no such tile, or its programs would wait for B, the
+    library's GEMM first: each owner's tiles load B anew.
     """
     problem, machine, rows = task.problem, task.machine, task.problem.rows
     if machine.is_interpreter or problem.world_size == 1:
@@ -274,7 +274,7 @@ def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
         yield Push.in_rounds(task)
         return
     unit = next((each for each in UNITS if each >= min(2048, rows) and each * MOST_CHUNKS >= rows), UNITS[-1])
-    if library and untuned.library_fills(machine, rows, problem.n, unit):
+    if library and (untuned.library_fills(machine, rows, problem.n, unit) or untuned.chunks_pay(task, unit)):
         yield CopyEngine(transfer_rows=unit, gemm_streams=1, sum_block=4096, sum_warps=4)
     if library and (untuned.library_multiplies_faster(task) or parts.loading_b > parts.gemm):
         yield CustomCollective.untuned()

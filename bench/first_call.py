@@ -1,0 +1,141 @@
+"""What untuned configs are worth at problems that nobody measured, and how soon a search is near its end.
+
+    python bench/first_call.py --db first.db                 forty problems of served models, 12 s of search each
+    python bench/first_call.py --db first.db --part 0/2      every other one, for a second pair of GPUs
+    python bench/first_call.py --toy                         tiny problems: does it work at all?
+
+Problems are drawn: a layer of a model that no arithmetic was made from, and a number of tokens, half of them odd
+for each rank. The finals measure the untuned config, the winner and NCCL + cuBLAS in turns. *Untuned over library*
+is the library's faster way in the finals over the untuned config, *winner over untuned* the winner's time over the
+untuned one's. *Trials* are those until the search was within 2 % of its end.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from arguments import new_parser, whole
+from tables import head, row
+
+NEAR = 1.02
+
+AG, RS, AR, GARN = "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm"
+TURNS = (AG, RS, AG, AR, AG, RS, AG, RS, AR, GARN)
+
+MODELS = {
+    "Llama 3.2 3B": (3072, 8192, 5120), "Phi 4": (5120, 17920, 7680), "Mistral Nemo": (5120, 14336, 6144),
+    "Qwen2.5 72B": (8192, 29568, 10240), "Yi 34B": (7168, 20480, 9216), "Command R": (8192, 22528, 24576),
+    "Gemma 2 27B": (4608, 36864, 8192), "GLM 4 9B": (4096, 13696, 4608), "OLMo 2 32B": (5120, 27648, 7168),
+    "Granite 34B": (6144, 24576, 6400), "DBRX attention": (6144, 10752, 8192), "Llama 3.1 405B": (16384, 53248, 18432),
+}  # fmt: skip
+"""Hidden size, that of the MLP, and columns of q, k and v together."""
+
+TOYS = [(AG, {"m": 8, "n": 64, "k": 32}), (RS, {"m": 12, "n": 32, "k": 64}), (AR, {"m": 3, "n": 32, "k": 32})]
+
+
+def drawn(count: int, ranks: int, seed: int) -> list[tuple[str, dict[str, int]]]:
+    """Workloads and sizes, totals over the ranks."""
+    rng, problems = random.Random(seed), []
+    for number in range(count):
+        hidden, mlp, qkv = rng.choice(list(MODELS.values()))
+        workload = TURNS[number % len(TURNS)]
+        if workload == AG:
+            n, k = rng.choice([2 * mlp, qkv]), hidden
+        else:
+            n, k = hidden, rng.choice([mlp, hidden])
+        rows = round(2 ** rng.uniform(0, 12))
+        m = rows | 1 if rng.random() < 0.5 else 2 ** rows.bit_length()
+        problems.append((workload, {"m": m * ranks if workload in (AG, RS) else m, "n": n, "k": k}))
+    return problems
+
+
+def trials_until_near(history: Sequence[Any], regime: Any) -> int:
+    """Trials of the search until it was near its end, one to three baselines left out."""
+    from autotune.tuning.finals import of_search
+
+    tried = [each.evaluation.latency for each in of_search(history) if each.source != "baseline"]
+    values = [each.of(regime) if each is not None else float("inf") for each in tried]
+    return next(place for place, value in enumerate(values, 1) if value <= NEAR * min(values))
+
+
+def measured(store: Any, result: Any, task: Any, workload: Any) -> dict[str, Any]:
+    """A finished study's figures."""
+    from autotune.outcome import Regime
+    from autotune.tuning.finals import in_finals
+
+    entry, history = result.entry, store.trials(result.entry.study_id)
+    regime = Regime(entry.key.regime)
+    final = {config: latency.of(regime) for config, latency in in_finals(history).items()}
+    untuned, best = final[workload.default_config(task)], final[entry.winner.config]
+    library = min(final[config] for config in workload.baselines(task).values() if config in final)
+    return {
+        "untuned": untuned, "over_library": library / untuned, "winner": best / untuned,
+        "trials": trials_until_near(history, regime), "mode": entry.winner.config["mode"],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("--world-size", type=whole, default=2)
+    parser.add_argument("--count", type=whole, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--budget", default="12s", help="of each search")
+    parser.add_argument("--part", default="0/1", metavar="K/N", help="every Nth problem, from the Kth on")
+    parser.add_argument("--db", type=Path, help="database; default: one that is thrown away")
+    parser.add_argument("--toy", action="store_true", help="tiny problems: does it work at all?")
+    given = parser.parse_args()
+    from autotune.cli import session
+    from autotune.db import Store
+    from autotune.outcome import Regime
+    from autotune.task import Task
+    from autotune.tuning import EFFORTS, Budget, tune
+    from autotune.workloads import workload as named
+
+    machine, (part, parts) = session.machine_to_measure_on(), map(int, given.part.split("/"))
+    problems = TOYS if given.toy else drawn(given.count, given.world_size, given.seed)[part::parts]
+    fields = {"dtype": "fp32"} if given.toy else {"dtype": "bf16", "b_order": "nk"}
+    made = [
+        (named(name), named(name).problem_type(**sizes, **fields, world_size=given.world_size))
+        for name, sizes in problems
+    ]
+    first, heap = made[0], max(workload.heap_bytes(problem) for workload, problem in made)
+    effort = EFFORTS["quick" if given.toy else "standard"]
+    budget = Budget(2) if given.toy else Budget.of(effort, None, given.budget)
+    rows = []
+    print(f"{given.world_size} ranks, {machine.device}\n")
+    print(head(["workload", "m", "n", "k", "untuned, µs", "untuned over library", "winner over untuned", "trials",
+                "winner's mode"], "l       l"))  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory() as folder, Store.open(str(given.db or Path(folder, "first.db"))) as store,
+        session.make_screen(first[0], Task(first[1], machine)) as screen,
+        closing(session.make_gang(first[0], Task(first[1], machine), heap)) as gang,
+    ):  # fmt: skip
+        for workload, problem in made:
+            gang.turn_to(workload, problem)
+            screen.turn_to(workload, problem)
+            task = Task(problem, machine)
+            result = tune(workload, task, store, gang, screen, budget=budget, effort=effort, regime=Regime.GRAPH
+                          if not given.toy else Regime.PIPELINED, trace=False)  # fmt: skip
+            if result.entry is None:
+                raise SystemExit(f"{workload.name} {problem}: no config could be measured")
+            found = measured(store, result, task, workload)
+            rows.append(found)
+            print(row([workload.name, problem.m, problem.n, problem.k, f"{found['untuned']:.1f}",
+                       f"{found['over_library']:.3f}", f"{found['winner']:.3f}", found["trials"], found["mode"]]),
+                  flush=True)  # fmt: skip
+    over = [each["over_library"] for each in rows]
+    print(
+        f"\nuntuned over library: least {min(over):.3f}, geometric mean {statistics.geometric_mean(over):.3f}; winner "
+        f"over untuned: {statistics.geometric_mean([each['winner'] for each in rows]):.3f}; trials: median "
+        f"{statistics.median([each['trials'] for each in rows])}"
+    )
+
+
+if __name__ == "__main__":
+    main()
