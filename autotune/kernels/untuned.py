@@ -54,6 +54,9 @@ PROMOTING = 0.2
 and 186.9 µs (H100, 2026-11-24). With 16 rows, which wait for B, ours is the faster one.
 """
 
+ROWS_OF_CHUNK, CHUNKED = 512, 0.96
+"""Rows of a chunk, and its share of the time of one GEMM and one exchange, from which on chunks pay."""
+
 LIBRARY_TILE = {"block_m": 128, "block_n": 256}
 """The library's usual tile. Chunks whose rounds it does not fill took 1.05 times as long as NCCL and cuBLAS at m=1026
 (two of 513 rows), and the more they were filled, the less (GEMM + reduce-scatter, 12 sizes, 2 H100, 2026-11-26).
@@ -126,16 +129,19 @@ def library_fills(machine: Machine, rows: int, columns: int, chunk: int) -> bool
 
 
 def chunks_pay(task: Task[Any], chunk: int) -> bool:
-    """True if GEMMs of so many rows, each copied beside the next, save more than they add to the library's GEMM, and a
-    tenth of the whole: 2282 x 6144 x 6144 took 0.82 times as long (GEMM + reduce-scatter, 2 H100, 2026-11-27).
+    """True if GEMMs of so many rows, each copied beside the next, save more than they add to the library's GEMM. 2282 x
+    6144 x 6144 took 0.82 times as long, 1024 x 7168 x 20480 0.93, with 279 rows a chunk 1.01 (GEMM + reduce-scatter, 2
+    H100, 2026-11-27).
     """
     both, machine, (m, columns, _) = parts(task), task.machine, task.problem.gemm
     rows = m // task.problem.world_size
+    if min(chunk, rows) < ROWS_OF_CHUNK:
+        return False
     whole, rest = divmod(rows, chunk)
     done = whole * done_by_library(machine, chunk, columns) + done_by_library(machine, rest, columns)
     gemm = both.gemm * task.problem.world_size * done / done_by_library(machine, m, columns)
     last = max(both.exchange - gemm * (1 - 1 / task.problem.world_size), both.exchange * min(chunk, rows) / m)
-    return bool(gemm + last < FILLED * (both.gemm + both.exchange))
+    return bool(gemm + last < CHUNKED * (both.gemm + both.exchange))
 
 
 def default_tile(task: Task[Any], exchange: float = 0.0) -> dict[str, int]:
@@ -176,14 +182,19 @@ def persists(task: Task[Any], tile: Mapping[str, int]) -> bool:
 
 
 def one_round_tile(task: Task[Any], rows: int) -> dict[str, int] | None:
-    """The narrowest tile of an owner's rows whose programs all run at once; None if there is none."""
-    problem = task.problem
+    """The narrowest tile of an owner's rows whose programs all run at once, of few rows two on a unit; None if there is
+    none. 8 x 6144 x 10752 took 0.85 times as long with 192 programs as with 96 (2 H100, 2026-11-27).
+    """
+    problem, units = task.problem, task.machine.compute_units
     _, columns, _ = problem.gemm
     block_m = min(128, max(16, round_up(rows)))
     for block_n in (64, 128, 256):
         tile = {"block_m": block_m, "block_n": block_n}
-        if problem.world_size * programs_of(tile, rows, columns) <= task.machine.compute_units:
-            return suited({**_pipeline(block_m, block_n), **tile}, task)
+        programs, pipeline = problem.world_size * programs_of(tile, rows, columns), _pipeline(block_m, block_n)
+        if programs <= units:
+            return suited({**pipeline, **tile}, task)
+        if programs <= 2 * units and block_m < WGMMA_ROWS and block_n == NARROW["block_n"]:
+            return suited({**pipeline, **tile, "num_stages": 4}, task)
     return None
 
 

@@ -397,6 +397,12 @@ ROWS_SPECIALIZED = 256
 other mode, with 2 x 128 1.25 times (N=8192, 4608; 2 H100, 2026-11-27).
 """
 
+SHORT_EXCHANGE = 0.08
+"""Share of the GEMM's time up to which an exchange is not worth our GEMM, which may take longer than the library's: at
+0.04 warp specialization took 1.06 times as long as our collective and the library's GEMM, at 0.056 1.02 times, at 0.083
+1.01 times (2 H100, 2026-11-27).
+"""
+
 MOST_ROWS_BESIDE_TILES = 256
 """From here on a tile whose rows have two owners costs more than the overlap gains."""
 
@@ -420,7 +426,8 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
         return
     parts, by_signals = untuned.parts(task), CustomCollective.by_signals(task)
     if parts.gemm > parts.exchange:
-        if problem.shard[0] >= ROWS_SPECIALIZED:
+        short = parts.exchange < SHORT_EXCHANGE * parts.gemm
+        if problem.shard[0] >= ROWS_SPECIALIZED and not short:
             yield WarpSpecialized.filling(task)
         yield CustomCollective.in_words(task)
         if not problem.rows_layout:
@@ -428,7 +435,7 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
         if not problem.rows_layout or few:
             return
         yield from CopyEngine.filling(task)
-        if untuned.library_multiplies_faster(task):
+        if short or untuned.library_multiplies_faster(task):
             yield by_signals
     if problem.rows_layout:
         yield from Push.filling(task)

@@ -138,11 +138,13 @@ class TwoShot(Fused, reducing.TwoShot):
 
 def default(task: NormedTask) -> Mode[GemmAllReduceNorm]:
     """The library's GEMM, then our all-reduce with the norm: nobody's tile has to fit. A GEMM that is long enough does
-    it in one shot, as in GEMM + all-reduce.
+    it in one shot, and one of several rounds in two, as in GEMM + all-reduce.
     """
-    fused = reducing.by_arithmetic(task) is reducing.OneShot and not task.machine.is_interpreter
-    found = OneShot.untuned(task) if fused else None
-    chosen = found or CustomCollective.untuned(task) or LibraryCollective.untuned(task)
+    shots: dict[type[Any], type[Fused]] = {} if task.machine.is_interpreter else {reducing.OneShot: OneShot}
+    if shots and reducing.rounds(task) > 1:
+        shots[reducing.TwoShot] = TwoShot
+    fused = shots.get(reducing.by_arithmetic(task))
+    chosen = (fused and fused.untuned(task)) or CustomCollective.untuned(task) or LibraryCollective.untuned(task)
     return chosen or reducing.Library(launch="eager")
 
 
