@@ -29,7 +29,7 @@ from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
 from autotune.timeline import Traced
 from autotune.tuning.search import proposer
-from autotune.workloads import Workload, names, provenance_of, registry
+from autotune.workloads import Workload, names, provenance_of, registry, workload
 
 LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
@@ -99,6 +99,12 @@ def evaluation_of(config: Config, ranks: int = 2) -> Evaluation:
 
 Hook = Callable[["FakeGang", Config, int, Any], Evaluation | None]
 """Called before every evaluation with its config, seed and plan; what it returns is taken for the outcome."""
+
+
+def push_of(task: Task[Any]) -> Config:
+    """The first push that a search for all-gather + GEMM tries."""
+    first = workload("all_gather_gemm").first_configs(task)
+    return next(config for config in first if config["mode"] == "push")
 
 
 class FakeGang:

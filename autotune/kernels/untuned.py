@@ -54,6 +54,9 @@ PROMOTING = 0.2
 and 186.9 µs (H100, 2026-11-24). With 16 rows, which wait for B, ours is the faster one.
 """
 
+MOST_CACHED = 1.3
+"""A B up to so many times as large as the L2 is read from it by the second owner's tiles, beside the first's."""
+
 ROWS_OF_CHUNK, CHUNKED = 512, 0.96
 """Rows of a chunk, and its share of the time of one GEMM and one exchange, from which on chunks pay."""
 
@@ -73,14 +76,14 @@ class Parts:
 
 
 def parts(task: Task[Any]) -> Parts:
-    """B comes again from the L2 if that holds half of it: 141 and 242 MB loaded for each of two owners took 1.05 and
-    1.17 times as long as NCCL's way, 16 to 67 MB 0.7 to 0.8 times (GEMM + reduce-scatter of 58 to 138 rows, 2 H100 with
-    50 MB of L2, 2026-11-27).
+    """B comes again from the L2 if that holds most of it: 73 to 242 MB loaded for each of two owners took 1.05 to 1.2
+    times as long as NCCL's way, 16 to 67 MB 0.7 to 0.97 times (GEMM + reduce-scatter of 6 to 138 rows, 2 H100 and 2
+    H200 with 50 MiB of L2, 2026-11-27).
     """
     problem, rates = task.problem, usual_rates(task.machine)
     _, columns, depth = problem.gemm
     held = columns * depth * problem.element_size
-    cached = CACHE_FACTOR if held <= 2 * task.machine.cache_bytes else 1.0
+    cached = CACHE_FACTOR if held <= MOST_CACHED * task.machine.cache_bytes else 1.0
     loading_b = problem.world_size * held / (cached * rates.memory)
     return Parts(library_gemm(problem, rates), links(problem, rates), loading_b)
 

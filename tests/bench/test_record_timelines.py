@@ -27,7 +27,7 @@ class Gang(FakeGang):
 
 
 def test_a_demo_of_the_table_shows_its_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, file = read(tables.file_of("ar-64")), tmp_path / "table.json.gz"
+    table, file = dataclasses.replace(read(tables.file_of("ar-64")), timeline={}), tmp_path / "table.json.gz"
     write(table, file)
     monkeypatch.setattr(record_timelines, "Gang", Gang)
     monkeypatch.setattr(record_timelines, "Screen", FakeScreen)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, LIMITS, RATES, FakeGang, FakeScreen, evaluation_of, formula, latency_of
+from fakes import EIGHT_GPUS, LIMITS, RATES, FakeGang, FakeScreen, evaluation_of, formula, latency_of, push_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
@@ -43,7 +43,7 @@ def tuned(file: Path, trials: int, prepare: Callable[[FakeGang], None] = lambda 
 def long(file: Path, trials: int = 120) -> Study:
     """As a search would write it, which would take a minute: a walk through the space, then finals of seven."""
     problem, rng = FOUND.default_problem(EIGHT_GPUS, 8), random.Random(1)
-    config = FOUND.default_config(Task(problem, EIGHT_GPUS))
+    config = push_of(Task(problem, EIGHT_GPUS))
     tried = dict.fromkeys([*FOUND.baselines(Task(problem, EIGHT_GPUS)).values(), config])
     modes = [c for c in FOUND.first_configs(Task(problem, EIGHT_GPUS)) if c["mode"] not in ("push", "warp_specialized")]
     while len(tried) < trials:

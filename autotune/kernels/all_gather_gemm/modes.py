@@ -312,7 +312,6 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     title: ClassVar[str] = "warp specialization: in each program some warps push, one loads, two groups multiply"
     constraints: ClassVar = space.WARP_SPECIALIZED
-    overlaps: ClassVar[bool] = True
 
     def latency(self, task: GatherTask, rates: Rates) -> float:
         computation = tiled_gemm(task, self, rates, task.machine.compute_units)
@@ -320,10 +319,10 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     @classmethod
     def filling(cls, task: GatherTask) -> Self:
-        """With the wider of two tiles that has a program for nearly every compute unit, beginning with our own rows;
-        units of a quarter of a shard, but of 256 to 512 rows.
+        """With that of two tiles whose rounds end first, beginning with our own rows; units of a quarter of a shard,
+        but of 256 to 512 rows. An exchange goes on during all rounds but one.
         """
-        problem, units = task.problem, task.machine.compute_units
+        problem, units, exchange = task.problem, task.machine.compute_units, untuned.parts(task).exchange
         rows = problem.shard[0]
         wide = cls(
             block_m=128, block_n=256, block_k=SWIZZLED // problem.element_size, num_stages=4, consumers="cooperative",
@@ -333,8 +332,13 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         narrow = wide.replace(block_n=128, num_stages=5)
         if promotes(problem):
             return narrow.replace(num_stages=6)
-        tiles = problem.world_size * wide.tiles(rows, problem.n_local)
-        return wide if tiles >= untuned.FILLED * units else narrow
+        each = 2.0 * wide.block_m * wide.block_n * problem.k * units / usual_rates(task.machine).flops
+
+        def time(tile: Self) -> float:
+            rounds = -(-problem.world_size * tile.tiles(rows, problem.n_local) // units)
+            return rounds * each * (1.0 if tile is wide else NARROW_SHARE) + exchange / rounds
+
+        return min(wide, narrow, key=time)
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
@@ -392,6 +396,11 @@ class CopyEngine(Mode[AllGatherGemm]):
         yield pushed.replace(copies="pulled", gemm_streams=1)
 
 
+NARROW_SHARE = 0.55
+"""Time of a warp-specialized tile of 128 columns in that of one of 256. In one round of 120 wide tiles 1024 x 7680 x
+5120 took 78.9 µs, in two of 240 narrow ones 62.0; 1558 x 5120 x 3072 77.7 in two and 57 in three (2 H200, 2026-11-27).
+"""
+
 ROWS_SPECIALIZED = 256
 """A shard's rows from which on warp specialization is used untuned: with 2 x 256 rows it took 0.91 times as long as any
 other mode, with 2 x 128 1.25 times (N=8192, 4608; 2 H100, 2026-11-27).
@@ -427,7 +436,8 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
     parts, by_signals = untuned.parts(task), CustomCollective.by_signals(task)
     if parts.gemm > parts.exchange:
         short = parts.exchange < SHORT_EXCHANGE * parts.gemm
-        if problem.shard[0] >= ROWS_SPECIALIZED and not short:
+        specialized = problem.shard[0] >= ROWS_SPECIALIZED and not short
+        if specialized:
             yield WarpSpecialized.filling(task)
         yield CustomCollective.in_words(task)
         if not problem.rows_layout:
@@ -435,7 +445,7 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
         if not problem.rows_layout or few:
             return
         yield from CopyEngine.filling(task)
-        if short or untuned.library_multiplies_faster(task):
+        if not specialized or untuned.library_multiplies_faster(task):
             yield by_signals
     if problem.rows_layout:
         yield from Push.filling(task)

@@ -34,7 +34,7 @@ class Mode(Knobs, ABC, Generic[P_contra]):
     """The mode in words."""
     constraints: ClassVar[tuple[Constraint, ...]] = ()
     overlaps: ClassVar[bool] = False
-    """True if its kernels overlap communication and computation."""
+    """True if its kernels overlap communication and computation, and have ``rungs``."""
     boundaries: ClassVar[int] = 1
     """See ``Workload.boundaries``."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, Bench, begun, formula, latency_of
+from fakes import EIGHT_GPUS, Bench, begun, formula, latency_of, push_of
 
 from autotune.config import Config
 from autotune.db import Store, Winner
@@ -70,7 +70,7 @@ def test_taxes_are_what_was_planted(gpus: Bench) -> None:
 def test_the_ladder_has_the_tile_of_the_fastest_config_that_overlaps() -> None:
     found = workload("all_gather_gemm")
     problem = found.default_problem(EIGHT_GPUS, 8)
-    default = found.default_config(Task(problem, EIGHT_GPUS))
+    default = push_of(Task(problem, EIGHT_GPUS))
     library, fast, slow = Config({"mode": "bsp", "launch": "graph"}), default.replace(group_m=2), default
     base = functools.partial(measure.choose_base, found, Task(problem, EIGHT_GPUS))
     assert base(slow, [(fast, 1.0)]).config == slow
@@ -104,10 +104,8 @@ def test_a_winner_apart_is_a_rung_of_its_own(gpus: Bench) -> None:
 
 
 def test_a_rung_that_is_wrong_has_no_number(gpus: Bench) -> None:
-    default = workload("all_gather_gemm").default_config(
-        Task(workload("all_gather_gemm").default_problem(EIGHT_GPUS, 8), EIGHT_GPUS)
-    )
-    tuned(gpus, "all_gather_gemm", default.replace(num_stages=1))  # the fake gang crashes at its B
+    push = push_of(Task(workload("all_gather_gemm").default_problem(EIGHT_GPUS, 8), EIGHT_GPUS))
+    tuned(gpus, "all_gather_gemm", push.replace(num_stages=1))  # the fake gang crashes at its B
     found = gpus.json("taxes", "all-gather-gemm", "--rounds", "2")
     assert found["missing"]["B"].startswith("crashed: rank 0: made to end")
     assert "B" not in found["rungs"] and ["library", "boundary", "synchrony"] in [

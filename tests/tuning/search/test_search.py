@@ -6,7 +6,7 @@ import functools
 from collections import Counter
 
 import pytest
-from fakes import EIGHT_GPUS, latency_of
+from fakes import EIGHT_GPUS, latency_of, push_of
 
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome
@@ -25,8 +25,7 @@ def modes_tried(second: float) -> Counter[str]:
     """Proposals by mode. A push takes 100 µs and 5 more per step from the default, a staged pull ``factor`` times that;
     everything else takes 300.
     """
-    first = FOUND.first_configs(Task(PROBLEM, EIGHT_GPUS))
-    default = next(config for config in first if config["mode"] == "push")
+    default = push_of(Task(PROBLEM, EIGHT_GPUS))
     dimensions = FOUND.space.dimensions
     pulled = Config({d.name: default[d.name] for d in FOUND.space.dimensions_of("pull_staged")}).replace(
         mode="pull_staged"
