@@ -50,6 +50,11 @@ class Machine:
         """True if TMA loads exist (NVIDIA from Hopper on; the interpreter imitates them)."""
         return self.is_interpreter or (self.kind == "cuda" and int(self.arch.removeprefix("sm_")) >= 90)
 
+    @property
+    def has_peer_atomics(self) -> bool:
+        """True if a GPU can add to a peer's memory: over PCIe the other's programs may not see it, or see less."""
+        return self.interconnect not in ("pcie", "pcie-peer")
+
 
 INTERPRETED = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 """The machine of kernels under Triton's interpreter, whatever GPUs there are."""

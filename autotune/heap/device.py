@@ -77,6 +77,16 @@ def signal_each(counter, peers, WORLD: tl.constexpr, FIRST: tl.constexpr):
 
 
 @triton.jit
+def store_each(word, value, peers, WORLD: tl.constexpr):
+    """Store ``value`` in every rank's ``word``, which no other program writes: a signal that is no atomic. It orders
+    nothing that this launch has stored.
+    """
+    lanes = tl.arange(0, triton.next_power_of_2(WORLD))
+    each = (peers.rank + lanes) % WORLD
+    iris.store(word + lanes * 0, lanes * 0 + value, peers.rank, each, peers.bases, mask=lanes < WORLD)
+
+
+@triton.jit
 def wait(counter, target, peers):
     """Poll ``counter`` in our own heap until it has reached ``target``; returns 0, or 1 where it timed out.
 

@@ -114,7 +114,7 @@ class Stopwatch:
         arguments = {
             "counters": self._counters, "epoch_counter": self._epoch_counter, "rank": heap.rank,
             "heap_bases": heap.bases, "status": self._status, "spin_limit": spin_limit, "trace": trace,
-            "WORLD": heap.world_size, "FINISH": True,
+            "WORLD": heap.world_size, "FINISH": True, "BY_STORES": not self._machine.has_peer_atomics,
         }  # fmt: skip
         return Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
 

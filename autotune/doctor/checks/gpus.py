@@ -86,7 +86,10 @@ def links(host: Host) -> Finding:
     told = ", ".join(f"{kind} ({counted(pairs, 'pair')})" for kind, pairs in sorted(kinds.items()))
     slow = [kind for kind in kinds if not kind.startswith(("NV", "xgmi"))]
     if slow:
-        mend = "PCIe is about ten times slower: select linked GPUs with CUDA_VISIBLE_DEVICES"
+        mend = (
+            "PCIe is about ten times slower, and carries no signals of ours (docs/memory-model.md): select linked GPUs "
+            "with CUDA_VISIBLE_DEVICES"
+        )
         return advice(told, mend)
     return fine(told)
 

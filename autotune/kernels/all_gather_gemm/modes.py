@@ -81,6 +81,7 @@ class CustomCollective(Mode[AllGatherGemm]):
 
     title: ClassVar[str] = "our collective and the library's GEMM"
     constraints: ClassVar = space.OWN_COLLECTIVE
+    by_stores: ClassVar[bool] = True
 
     def latency(self, task: GatherTask, rates: Rates) -> float:
         communication = _moved(task.problem, rates, self.copy_kib)

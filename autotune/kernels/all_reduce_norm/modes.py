@@ -147,6 +147,7 @@ class Exchanging(Norming, Mode[AllReduceNorm]):
     senders: int = SENDERS
     protocol: str = PROTOCOL
 
+    by_stores: ClassVar[bool] = True
     constraints: ClassVar = (
         *OF_NORM,
         *OF_ROWS,

@@ -7,6 +7,7 @@ import itertools
 from autotune.config import Config, in_turns
 from autotune.dtypes import multiplies
 from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.kernels.launching.mode import peer_atomics
 from autotune.kernels.untuned import within_a_trip
 from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.sizes import round_up
@@ -245,15 +246,30 @@ SPACE = Space(
                    "the pipeline's stages do not fit into a program's shared memory"),
         Constraint("peers", ("exchange",), _peers_exist, "a single rank has no peer to share the combination with"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
+        *peer_atomics(["fused"], ["iris_all_gather", "fine_grained_wait"]),
     ),
 )  # fmt: skip
 
 
 def default_config(task: Task[FlashDecode]) -> Config:
-    """One launch that does it all, by programs that fill the machine; parts that arrive within a trip go as words."""
+    """One launch that does it all, by programs that fill the machine; parts that arrive within a trip go as words.
+    Without atomics on a peer's memory the library's way.
+    """
+    fused = _fused(task)
+    if task.machine.has_peer_atomics or task.problem.world_size == 1:
+        return SPACE.first_valid(fused, task) or fused[-1]
+    return SPACE.first_valid((of_mode("bsp", each, "eager") for each in fused), task) or fused[-1]
+
+
+def _fused(task: Task[FlashDecode]) -> list[Config]:
     widths = (64, 16) if task.problem.rope else (16,)
-    tried = [each for heads in widths for each in _usual(task, min(heads, round_up(task.problem.group)))]
-    return SPACE.first_valid(tried, task) or tried[-1]
+    return [each for heads in widths for each in _usual(task, min(heads, round_up(task.problem.group)))]
+
+
+def of_mode(mode: str, config: Config, launch: str) -> Config:
+    """The local kernels of a config in a mode of several launches."""
+    names = {d.name for d in SPACE.dimensions_of(mode)}
+    return Config({name: value for name, value in {**config, "mode": mode, "launch": launch}.items() if name in names})
 
 
 def _usual(task: Task[FlashDecode], heads: int) -> list[Config]:
@@ -326,19 +342,18 @@ def _filling_programs(task: Task[FlashDecode], heads: int) -> int:
 def first_configs(task: Task[FlashDecode]) -> list[Config]:
     """The default's local kernels in every mode, and the other ways to fuse."""
     default = default_config(task)
+    base = default if default["mode"] == "fused" else _fused(task)[0]
     fused = [
-        *(default.replace(protocol=protocol) for protocol in ("signal", "ll", "sentinel")),
-        default.replace(reducer="last", program_order="tokens"),
-        default.replace(reducer="kernel", combine_site="next_launch"),
-        default.replace(exchange="two_shot", wire="rounded", protocol="signal"),
+        *(base.replace(protocol=protocol) for protocol in ("signal", "ll", "sentinel")),
+        base.replace(reducer="last", program_order="tokens"),
+        base.replace(reducer="kernel", combine_site="next_launch"),
+        base.replace(exchange="two_shot", wire="rounded", protocol="signal"),
     ]
     if task.problem.rope:  # deeper pipelines of smaller steps
-        smaller = default.replace(block_n=32, num_stages=4)
+        smaller = base.replace(block_n=32, num_stages=4)
         fused = [smaller, smaller.replace(num_warps=4, heads_per_program=32), *fused]
-    others = []
-    for mode in SEVERAL_KERNELS:
-        launched = "eager" if task.machine.is_interpreter else "graph"
-        values = {**default, "mode": mode, "launch": launched}
-        names = {d.name for d in SPACE.dimensions_of(mode)}
-        others.append(Config({name: value for name, value in values.items() if name in names}))
+    launched = "eager" if task.machine.is_interpreter else "graph"
+    others = [of_mode(mode, base, launched) for mode in SEVERAL_KERNELS]
+    if SPACE.first_valid(fused, task) is None:
+        fused = list(itertools.islice(SPACE.enumerate(task, "fused"), 1))
     return list(SPACE.valid([default, *in_turns([fused, others])], task))

@@ -132,6 +132,7 @@ class CustomCollective(Mode[GemmAllReduce]):
     sum_warps: int = number(4, 8, 16, help="warps of a program of the all-reduce", say="")
 
     title: ClassVar[str] = "our collective and the library's GEMM"
+    by_stores: ClassVar[bool] = True
     constraints: ClassVar = (
         WORDS_ARRIVE,
         WIDE_WORDS,
@@ -224,6 +225,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
                    "a program that combines split tiles could take the place of the program that it waits for"),
     )  # fmt: skip
     overlaps: ClassVar[bool] = True
+    by_stores: ClassVar[bool] = True
     combined_by: ClassVar[str]
     """``combine`` of an untuned config."""
 
@@ -247,7 +249,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         base = cls(**tile, schedule="tile", programs_per_unit=1, combine=cls.combined_by, protocol="signal")
         fitting = cls.of(with_fitting_tile(MODES.space, base.config(), task))
         words = (problem.world_size - 1) * problem.m * problem.n * 2 * problem.result_size
-        protocols = ("ll", "signal") if untuned.within_a_trip(task, words) else ("signal",)
+        protocols = ("ll", "signal") if untuned.within_a_trip(task, words) else ("signal", "sentinel", "ll")
         return MODES.first_valid((fitting.replace(protocol=each) for each in protocols), task)
 
     @classmethod

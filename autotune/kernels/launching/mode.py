@@ -37,6 +37,8 @@ class Mode(Knobs, ABC, Generic[P_contra]):
     """True if its kernels overlap communication and computation, and have ``rungs``."""
     boundaries: ClassVar[int] = 1
     """See ``Workload.boundaries``."""
+    by_stores: ClassVar[bool] = False
+    """True if but for ``protocol=signal`` nothing is added to a peer's memory: words of data announce themselves."""
 
     @abstractmethod
     def latency(self, task: Task[P_contra], rates: Rates) -> float | None:
@@ -79,6 +81,25 @@ class LibraryMode(LadderKnobs, Mode[P_contra]):
     constraints: ClassVar[tuple[Constraint, ...]] = (GRAPHS,)
 
 
+def _atomics_arrive(s: Task[Any], mode: str) -> bool:
+    return s.machine.has_peer_atomics or s.problem.world_size == 1
+
+
+def _signals_arrive(s: Task[Any], protocol: str) -> bool:
+    return protocol != "signal" or _atomics_arrive(s, protocol)
+
+
+def peer_atomics(by_stores: Sequence[str], others: Sequence[str]) -> Iterator[Constraint]:
+    """What modes of ours need atomics on a peer's memory for: their signals, or all they do."""
+    over_pcie = "over PCIe a GPU's atomics on a peer's memory are none; "
+    if by_stores:
+        yield Constraint("signals arrive", ("protocol",), _signals_arrive,
+                         f"{over_pcie}words of data (protocol=ll or sentinel) need none", tuple(by_stores))  # fmt: skip
+    if others:
+        yield Constraint("signals arrive", ("mode",), _atomics_arrive,
+                         f"{over_pcie}the library's modes need none", tuple(others))  # fmt: skip
+
+
 MOST_FIRST = 16
 """First configs of a search: later ones it proposes better."""
 
@@ -96,6 +117,10 @@ class Modes(Generic[P]):
         """
         self.by_name = {mode.mode: mode for mode in modes}
         order = [mode.mode for mode in laid_out]
+        self._library = next(mode.mode for mode in modes if issubclass(mode, LibraryMode))
+        ours = [mode for mode in modes if not issubclass(mode, LibraryMode)]
+        by_stores, others = ([mode.mode for mode in ours if mode.by_stores is so] for so in (True, False))
+        shared = (*shared, *peer_atomics(by_stores, others))
         self.space = joint_space(self.by_name, help="communication strategy", shared=shared, order=order)
         self._default, self._tried = default, tried or modes
         left_out = [
@@ -118,6 +143,9 @@ class Modes(Generic[P]):
         return next((each for each in configs if self.space.violation(each.config(), task) is None), None)
 
     def default_config(self, task: Task[P]) -> Config:
+        """Over PCIe, which nobody has measured, the library's way."""
+        if not task.machine.has_peer_atomics and task.problem.world_size > 1:
+            return next(self.space.enumerate(task, self._library))
         return self._default(task).config()
 
     def first_configs(self, task: Task[P]) -> list[Config]:

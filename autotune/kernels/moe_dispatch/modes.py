@@ -155,6 +155,7 @@ class Push(Own, Protocol):
     mode: str = "push"
 
     title: ClassVar[str] = "push: each rank sends its tokens to their experts' ranks"
+    by_stores: ClassVar[bool] = True
     constraints: ClassVar = (*Own.constraints, TOKENS_TO_PUSH, *LL_TOKENS)
 
     @classmethod

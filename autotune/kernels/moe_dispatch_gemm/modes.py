@@ -74,6 +74,7 @@ class LaidOut(Moves, Protocol, ExpertsMode[MoeDispatchGemm]):
                               say="{layout_rows:row} laid out at once")  # fmt: skip
     layout_warps: int = number(4, 8, 16, help="warps of a program of the dispatch", say="{layout_warps:warp}")
 
+    by_stores: ClassVar[bool] = True
     constraints: ClassVar[tuple[Constraint, ...]] = (
         TOKENS_TO_PUSH,
         *LL_TOKENS,

@@ -12,15 +12,20 @@ from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wai
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
 def barrier_kernel(
-    counters, epoch_counter, rank, heap_bases, status, spin_limit, trace, WORLD: tl.constexpr, FINISH: tl.constexpr
-):
+    counters, epoch_counter, rank, heap_bases, status, spin_limit, trace, WORLD: tl.constexpr, FINISH: tl.constexpr,
+    BY_STORES: tl.constexpr = False,
+):  # fmt: skip
     """Arrive at every rank's counters, wait until all have. One program; ``counters`` is int32 [world_size].
 
-    FINISH ends the epoch; an earlier barrier in the same epoch uses other counters.
+    FINISH ends the epoch; an earlier barrier in the same epoch uses other counters. BY_STORES needs no atomics on a
+    peer's memory, and orders nothing but the launches around it.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     epoch = read_epoch(epoch_counter)
-    arrive(counters, peers, WORLD)
+    if BY_STORES:
+        heap.store_each(counters + rank, (epoch + 1).to(tl.int32), peers, WORLD)
+    else:
+        arrive(counters, peers, WORLD)
     traces.begin(trace, traces.PASSED, 0, 0)
     wait_for_all(counters, epoch + 1, peers, WORLD)
     traces.end(trace, traces.PASSED, 0)

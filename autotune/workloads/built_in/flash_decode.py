@@ -18,7 +18,7 @@ from autotune.kernels.flash_decode.launch import KERNELS, library_exchange
 from autotune.kernels.flash_decode.lengths import lengths_of
 from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode, check_rope
 from autotune.kernels.flash_decode.reference import attention, joined
-from autotune.kernels.flash_decode.space import SPACE, default_config, first_configs
+from autotune.kernels.flash_decode.space import SPACE, default_config, first_configs, of_mode
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.knobs import MEMORY
@@ -180,9 +180,7 @@ def part_config(task: Task[FlashDecode]) -> Config:
 
 def bulk_synchronous(task: Task[FlashDecode]) -> Config:
     """The default's local kernels around the library's all-gather, called eagerly."""
-    default = default_config(task)
-    shared = {d.name: default[d.name] for d in SPACE.dimensions_of("bsp") if d.name in default}
-    return Config({**shared, "mode": "bsp", "launch": "eager"})
+    return of_mode("bsp", default_config(task), "eager")
 
 
 def _kind_of_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, kv_heads: int) -> str:

@@ -1,0 +1,87 @@
+"""What the spaces leave where a GPU adds nothing to a peer's memory, as over PCIe, is right without it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from every_mode import ONCE, on_cpu
+
+from autotune.config import Config
+from autotune.errors import GangError
+from autotune.machine import INTERPRETED
+from autotune.outcome import Outcome
+from autotune.ranks import evaluation, gang
+from autotune.ranks.protocol import Failed, MeasureBarrier
+from autotune.task import Task
+from autotune.workloads import names, workload
+
+OVER_PCIE = dataclasses.replace(INTERPRETED, interconnect="pcie-peer")
+GEMM = {"m": 32, "n": 64, "k": 64, "dtype": "fp16"}
+EXPERTS = {"tokens": 5, "hidden": 64, "experts": 4, "top_k": 2, "dtype": "fp16"}
+HEADS = {"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 32, "page_size": 16, "dtype": "fp16"}
+LAUNCHES = ("combine", "combine_site", "exchange")
+"""Words besides mode and protocol by which other kernels run."""
+
+
+def problem(name: str) -> Any:
+    fields = {**GEMM, **EXPERTS, **HEADS, "width": 32, "world_size": 2}
+    kind = workload(name).problem_type
+    return kind(**{field.name: fields[field.name] for field in dataclasses.fields(kind) if field.name in fields})
+
+
+def drawn(name: str) -> Iterator[Config]:
+    """A config of each mode, protocol and way to launch that the interpreter takes."""
+    task, rng = Task(problem(name), INTERPRETED), random.Random(1)
+    space = workload(name).space.narrowed(task)
+    for mode in space.modes:
+        dimensions = {d.name: d for d in space.dimensions_of(mode)}
+        named = [name for name in ("protocol", *LAUNCHES) if name in dimensions and name != "mode"]
+        for values in itertools.product(*(dimensions[each].values for each in named)):
+            for _ in range(2000):
+                config = Config({name: rng.choice(d.values) for name, d in dimensions.items()} | {"mode": mode})
+                config = config.replace(**dict(zip(named, values, strict=True)))
+                config = config.replace(comm_programs=1) if "comm_programs" in config else config
+                if space.violation(config, task) is None:
+                    yield config
+                    break
+
+
+@pytest.fixture
+def _refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang, "IMPORTS", "without_atomics")
+    monkeypatch.setitem(evaluation.LONGEST_STAGGER, "interpreter", 0.02)
+    monkeypatch.setitem(evaluation.BURSTS, "interpreter", 1)
+
+
+@pytest.mark.usefixtures("_refusing")
+@pytest.mark.parametrize("name", names())
+def test_what_is_left_is_right_without_them(name: str) -> None:
+    on_cpu()
+    found, of = workload(name), problem(name)
+    left = [config for config in drawn(name) if found.space.violation(config, Task(of, OVER_PCIE)) is None]
+    assert found.default_config(Task(of, OVER_PCIE))["mode"] == "bsp" and any(each["mode"] == "bsp" for each in left)
+    with gang.Gang(found, Task(of, OVER_PCIE)) as ranks:
+        for seed, config in enumerate(left):
+            evaluated = ranks.evaluate(config, seed, ONCE)
+            assert evaluated.outcome is Outcome.MEASURED, (config, evaluated.reason)
+        assert not isinstance(ranks.turn(MeasureBarrier(1, 3)), Failed), "the barrier before a timed call"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_refusing")
+@pytest.mark.parametrize("name", names())
+def test_what_is_refused_needs_them(name: str) -> None:
+    on_cpu()
+    found, of = workload(name), problem(name)
+    for config in drawn(name):
+        violation = found.space.violation(config, Task(of, OVER_PCIE))
+        if violation is None:
+            continue
+        assert "signals arrive" in violation
+        with gang.Gang(found, Task(of, OVER_PCIE)) as ranks, pytest.raises(GangError, match="an atomic on a peer"):
+            ranks.prove(config, 0, latency=0.0)
