@@ -82,4 +82,4 @@ def multiplies(kind: str, arch: str, dtype: str) -> bool:
         return True
     if kind == "hip":
         return dtype in {"gfx942": ("fp8_fnuz",), "gfx950": ("fp8", "fp8_e5m2")}.get(arch, ())
-    return dtype != "fp8_fnuz" and (kind == "interpreter" or int(arch.removeprefix("sm_")) >= 90)
+    return dtype != "fp8_fnuz" and (kind == "interpreter" or int(arch.removeprefix("sm_")) >= 89)

@@ -209,7 +209,7 @@ def suited(tile: Mapping[str, int], task: Task[Any]) -> dict[str, int]:
     rows, columns, depth = problem.gemm
     tile = dict(tile)
     if problem.scaled and not machine.is_interpreter:
-        tile |= PROMOTED_TILE if rows > FEW_ROWS and _promotes(task) else {"block_k": 128}
+        tile |= promoted_tile(machine) if rows > FEW_ROWS and _promotes(task) else {"block_k": 128}
     if machine.kind == "hip":
         tile["num_stages"] = 2
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
@@ -235,13 +235,20 @@ def tiles_beside_default(task: Task[Any]) -> list[dict[str, int]]:
     wide = {**WIDE, "block_k": 128}
     if problem.fast_accum:
         return [{**wide, "num_stages": 3}, wide, {**wide, "block_k": 64, "num_stages": 6}]
-    return [PROMOTED_TILE, wide, {**PROMOTED_TILE, "block_m": 64, "num_stages": 4}]
+    promoted = promoted_tile(machine)
+    held = [wide] if machine.arch == "sm_90" else []
+    return [promoted, *held, {**promoted, "block_m": 64, "num_stages": 4}]
 
 
 PROMOTED_TILE = {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
 """The tile with which fp8 GEMMs whose sums are promoted, or scaled step by step, were fastest on H200, see
 docs/decisions.md, fp8: two programs fit on a compute unit, see ``Tile.in_two_parts``.
 """
+
+
+def promoted_tile(machine: Machine) -> dict[str, int]:
+    """With twice the warps where a step's product is in registers, too: 200 of a thread's would spill (sm_89)."""
+    return PROMOTED_TILE if machine.arch == "sm_90" else {**PROMOTED_TILE, "num_warps": 8}
 
 
 def _promotes(task: Task[GemmProblem]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import random
@@ -13,7 +14,7 @@ from compile_worker import Compilers
 from autotune.config import Config
 from autotune.dtypes import multiplies
 from autotune.errors import InvalidProblem
-from autotune.machine import CHIPS, H100, MI300X, MI350X, Machine
+from autotune.machine import CHIPS, H100, L40S, MI300X, MI350X, Machine
 from autotune.problem import Problem
 from autotune.task import Task
 from autotune.workloads import workload
@@ -157,7 +158,12 @@ def fits(machine: Machine, jobs: list[tuple[Problem, Config]], compilers: Compil
 
 @pytest.mark.parametrize(
     ("machine", "dtype"),
-    [(H100, "fp8"), (MI300X, "fp8_fnuz"), pytest.param(MI350X, "fp8", marks=pytest.mark.slow)],
+    [
+        (H100, "fp8"),
+        (MI300X, "fp8_fnuz"),
+        pytest.param(MI350X, "fp8", marks=pytest.mark.slow),
+        pytest.param(dataclasses.replace(L40S, interconnect="nvlink"), "fp8", marks=pytest.mark.slow),
+    ],
     ids=lambda value: getattr(value, "arch", value),
 )
 def test_scaled_gemms_compile_for_the_machines_that_multiply_them(

@@ -157,7 +157,7 @@ TILE_SCALE = Constraint(
 SHARED = (
     operands_constraint(),
     Constraint("scales of C", ("mode",), _rounds_to_fp8,
-               "not an fp8 of this machine: sm_90 and later and gfx950 have fp8, gfx942 has fp8_fnuz"),
+               "not an fp8 of this machine: sm_89 and later and gfx950 have fp8, gfx942 has fp8_fnuz"),
 )  # fmt: skip
 OWN_COLLECTIVE = (
     ROOM,

@@ -201,7 +201,7 @@ SPACE = Space(
                  "sentinel": "sentinel words: data alone"}),
     constraints=(
         Constraint("element type", ("mode",), _cache_multiplied,
-                   "not an fp8 of this machine: sm_90 and later and gfx950 have fp8 and fp8_e5m2, gfx942 has fp8_fnuz"),
+                   "not an fp8 of this machine: sm_89 and later and gfx950 have fp8 and fp8_e5m2, gfx942 has fp8_fnuz"),
         Constraint("heads of a group", ("heads_per_program",), _heads_in_group,
                    "a program's query heads share one KV head; rounding to a power of two may exceed the group"),
         Constraint("tile within the transfer", ("combine_heads", "transfer_heads"), _tile_in_transfer,

@@ -36,7 +36,7 @@ FLATTENING = Constraint(
 
 def operands_constraint() -> Constraint:
     return Constraint("element type", ("mode",), _operands_multiplied,
-                      "this machine has no matrix units for these operands: sm_90 and later and gfx950 take fp8 and "
+                      "this machine has no matrix units for these operands: sm_89 and later and gfx950 take fp8 and "
                       "fp8_e5m2, gfx942 takes fp8_fnuz")  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def tile_constraints() -> tuple[Constraint, ...]:
 
 def wire_constraint() -> Constraint:
     return Constraint("fp8 on its way", ("mode",), _wire_converts,
-                      "this machine does not convert to fp8, unlike sm_90 and later, gfx942, gfx950; "
+                      "this machine does not convert to fp8, unlike sm_89 and later, gfx942, gfx950; "
                       "use wire=auto")  # fmt: skip
 
 

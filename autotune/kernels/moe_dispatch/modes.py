@@ -127,7 +127,7 @@ class Own(Moves, ExpertsMode[MoeDispatch]):
         Constraint("no more rows than there are", ("layout_rows",), _rows_exist,
                    "a block may exceed the capacity only by rounding up to a power of two"),
         Constraint("element type", ("mode",), _type_is_known,
-                   "not an fp8 of this machine: sm_90 and later and gfx950 have fp8 and fp8_e5m2, gfx942 has fp8_fnuz"),
+                   "not an fp8 of this machine: sm_89 and later and gfx950 have fp8 and fp8_e5m2, gfx942 has fp8_fnuz"),
     )  # fmt: skip
 
     @classmethod
