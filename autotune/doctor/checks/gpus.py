@@ -86,16 +86,13 @@ def links(host: Host) -> Finding:
     told = ", ".join(f"{kind} ({counted(pairs, 'pair')})" for kind, pairs in sorted(kinds.items()))
     slow = [kind for kind in kinds if not kind.startswith(("NV", "xgmi"))]
     if slow:
-        mend = (
-            "PCIe is about ten times slower, and carries no signals of ours (docs/memory-model.md): select linked GPUs "
-            "with CUDA_VISIBLE_DEVICES"
-        )
+        mend = "PCIe is about ten times slower: select linked GPUs with CUDA_VISIBLE_DEVICES"
         return advice(told, mend)
     return fine(told)
 
 
 def peer_access(host: Host) -> Finding:
-    """Peer access between all pairs of GPUs, which all fused kernels need."""
+    """Peer access between all pairs of GPUs, which all fused kernels need, with atomics, which signals need."""
     count = len(host.devices())
     if count < 2:
         return fine(f"{count or 'no'} GPU: no peers")
@@ -105,6 +102,11 @@ def peer_access(host: Host) -> Finding:
         told = f"{len(cut)} of {len(pairs)} pairs have no peer access: {', '.join(cut[:8])}"
         mend = "disable the IOMMU's ACS, disable MIG, pass all GPUs into the container; see nvidia-smi topo -p2p r"
         return broken(told, mend)
+    if not host.machine().has_peer_atomics:
+        return advice(
+            f"all {len(pairs)} pairs, without atomics on a peer's memory",
+            "over PCIe sums, decode and few rows go as words of data, the rest by the library (docs/memory-model.md)",
+        )
     return fine(f"all {len(pairs)} pairs")
 
 

@@ -12,7 +12,7 @@ from autotune.doctor import Verdict
 from autotune.doctor.checks import gpus, software, storage
 from autotune.doctor.host import Mount
 from autotune.errors import NoDatabase, StoreError
-from autotune.machine import H100
+from autotune.machine import H100, L40S
 
 URL = "sqlite:////data/cache.db"
 MIB = 1 << 20
@@ -39,6 +39,7 @@ def lds(kib: int) -> dict[str, str]:
 GPUS = [
     ("nvidia", {"names": ["NVIDIA H200", "NVIDIA L4"]}, gpus.gpus, BROKEN, "NVIDIA L4"),
     ("nvidia", {"unreachable": {(0, 2), (2, 0)}}, gpus.peer_access, BROKEN, "0→2, 2→0"),
+    ("nvidia", {"is_machine": L40S}, gpus.peer_access, ADVICE, "without atomics"),
     *(("nvidia", {"outputs": {TOPOLOGY: PCIE.format(link)}}, gpus.links, ADVICE, link) for link in ("PIX", "SYS")),
     *(("nvidia", {"outputs": {TOPOLOGY: told}}, gpus.links, ADVICE, "") for told in (None, "no devices were found\n")),
     ("amd", {"files": {f"{KFD}/1/p2p_links/0/properties": "type 2\nnode_from 1\nnode_to 2\n",
