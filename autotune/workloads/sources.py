@@ -44,7 +44,7 @@ DECIDES_NOTHING = {
 SPACE = re.compile(r"kernels\.\w+\.(\w+_)?space")
 """Modules that decide nothing either: a space has a fingerprint of its own."""
 
-DECLARED = re.compile(r"kernels/\w+/modes\.py")
+DECLARED = re.compile(r"kernels/\w+/(\w+_)?modes\.py")
 """Modules whose text decides nothing, while what they import may: ways read a mode's fields, and those of its tile."""
 
 NAMES = ("kernels", "ranks", "workloads", "workloads.built_in")

@@ -10,7 +10,7 @@ import torch
 from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
 from autotune.kernels.all_gather_gemm.chunks import signal_chunk_kernel, wait_for_chunk_kernel
 from autotune.kernels.all_gather_gemm.library import MultiplyingWay
-from autotune.kernels.all_gather_gemm.modes import CopyEngine
+from autotune.kernels.all_gather_gemm.library_modes import CopyEngine
 from autotune.kernels.all_gather_gemm.scratch import Inbox
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c

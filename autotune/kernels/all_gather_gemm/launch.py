@@ -7,16 +7,8 @@ import torch
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngineWay
 from autotune.kernels.all_gather_gemm.fused import PullWay, StagedWay
 from autotune.kernels.all_gather_gemm.library import BulkSynchronous, CustomCollectiveWay
-from autotune.kernels.all_gather_gemm.modes import (
-    MODES,
-    CopyEngine,
-    CustomCollective,
-    Library,
-    Pull,
-    PullStaged,
-    Push,
-    WarpSpecialized,
-)
+from autotune.kernels.all_gather_gemm.library_modes import CopyEngine, CustomCollective, Library
+from autotune.kernels.all_gather_gemm.modes import MODES, Pull, PullStaged, Push, WarpSpecialized
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTensors
 from autotune.kernels.all_gather_gemm.warp_specialized import WarpSpecializedWay

@@ -11,7 +11,7 @@ import torch
 
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
-from autotune.kernels.all_gather_gemm.modes import CustomCollective, Library
+from autotune.kernels.all_gather_gemm.library_modes import CustomCollective, Library
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.push import gather_kernel, gather_words_kernel
 from autotune.kernels.all_gather_gemm.scratch import Inbox

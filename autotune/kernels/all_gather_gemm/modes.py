@@ -1,4 +1,4 @@
-"""The modes of all-gather + GEMM as they are declared, and the config used untuned."""
+"""The modes of all-gather + GEMM as they are declared: those with a GEMM of ours, and the config used untuned."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from autotune.device_rates import Rates, usual_rates
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS
 from autotune.kernels import untuned
 from autotune.kernels.all_gather_gemm import space
+from autotune.kernels.all_gather_gemm.library_modes import (
+    COMM_PROGRAMS,
+    COPY_KIB,
+    PEER_ORDER,
+    PROGRAMS,
+    TRANSFER_ROWS,
+    UNITS,
+    CopyEngine,
+    CustomCollective,
+    Library,
+    at_most,
+    moved,
+    pieces_of,
+)
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
-from autotune.kernels.gemm.cost import PULL_SHARE, awaited, library_gemm, links, overlapped, tiled_gemm
+from autotune.kernels.gemm.cost import PULL_SHARE, awaited, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import tma_aligned, with_fitting_tile
 from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile, promotes
 from autotune.kernels.gemm.tile import GemmTile
-from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
+from autotune.kernels.launching.mode import Mode, Modes
 from autotune.machine import Machine
 from autotune.search_spaces.joint import dimensions_of, flag, number, word
 from autotune.sizes import round_up
 
-UNITS = (16, 32, 64, 128, 256, 512, 1024, 2048)
-PROGRAMS = (1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64)
-STEPS = (2, 4, 8, 16, 32)
-
-TRANSFER_ROWS: Any = number(*UNITS, help="transfer granularity: rows of a shard that one signal covers",
-                            say="{transfer_rows:row} per signal")  # fmt: skip
-COMM_PROGRAMS: Any = number(*PROGRAMS, help="programs that move data",
-                            say={1: "1 program moves data", ...: "{comm_programs} programs move data"})  # fmt: skip
-COPY_KIB: Any = number(*STEPS, help="KiB that a communicating program moves per step",
-                       say="{copy_kib} KiB per step")  # fmt: skip
-PEER_ORDER: Any = word("rotate", "fanout", help="one peer after the other, or all at each step",
-                       say={"rotate": "one peer after the other", "fanout": "all peers at each step"})  # fmt: skip
 SCHEDULE: Any = word(
     "tile", "persistent", "flattened",
     help="one program per tile; persistent; persistent with tile and k loops flattened into one",
@@ -43,68 +45,6 @@ SCHEDULE: Any = word(
 
 PIECES = 4.0
 """Parts in which data of a direct pull arrives, by the cost model."""
-
-
-def _library_gemm(problem: AllGatherGemm, rates: Rates, chunks: float = 1.0) -> float:
-    """The library's GEMM, and our kernel that makes an activation of its product: reads it, and writes half as much."""
-    computation = library_gemm(problem, rates, chunks)
-    if not problem.gated:
-        return computation
-    return computation + (1.5 * problem.m * problem.n_local * problem.result_size / rates.memory + rates.launch)
-
-
-def _moved(problem: AllGatherGemm, rates: Rates, copy_kib: int, share: float = 1.0) -> float:
-    """``links`` of programs whose short steps reach less of the rate."""
-    return links(problem, rates, share * (0.7 if copy_kib == 2 else 1.0))
-
-
-def _pieces(problem: AllGatherGemm, transfer_rows: int) -> float:
-    return max(1.0, problem.m / problem.world_size / transfer_rows)
-
-
-class Library(LibraryMode[AllGatherGemm]):
-    def latency(self, task: GatherTask, rates: Rates) -> float:
-        launches = 0.0 if self.launch == "graph" else 2 * rates.launch
-        return _library_gemm(task.problem, rates) + links(task.problem, rates) + rates.launch + launches
-
-
-@dataclass(frozen=True, kw_only=True)
-class CustomCollective(Mode[AllGatherGemm]):
-    mode: str = "custom_collective"
-    comm_programs: int = COMM_PROGRAMS
-    copy_kib: int = COPY_KIB
-    peer_order: str = PEER_ORDER
-    protocol: str = word(
-        "signal", "sentinel", help="A, then a signal; or sentinel words: A alone, polled until it is there",
-        say={"signal": "data, then a signal", "sentinel": "sentinel words: data alone"},
-    )  # fmt: skip
-
-    title: ClassVar[str] = "our collective and the library's GEMM"
-    constraints: ClassVar = space.OWN_COLLECTIVE
-    by_stores: ClassVar[bool] = True
-
-    def latency(self, task: GatherTask, rates: Rates) -> float:
-        communication = _moved(task.problem, rates, self.copy_kib)
-        return _library_gemm(task.problem, rates) + communication + 2 * rates.signal + rates.launch
-
-    @classmethod
-    def first(cls, task: GatherTask) -> Iterator[Self]:
-        yield cls.in_words(task)
-        yield cls.by_signals(task)
-
-    @classmethod
-    def in_words(cls, task: GatherTask) -> Self:
-        """Each program sends two steps or more of its share of A."""
-        problem, half = task.problem, task.machine.compute_units // 2
-        kib = problem.m * problem.k * problem.element_size / 1024
-        programs = _at_most(PROGRAMS, min(half, max(8, round_up(int(kib / 8)))))
-        step = _at_most(STEPS, max(STEPS[0], min(16, int(kib / programs / 4))))
-        return cls(comm_programs=programs, copy_kib=step, peer_order="fanout", protocol="sentinel")
-
-    @classmethod
-    def by_signals(cls, task: GatherTask) -> Self:
-        programs = _at_most(PROGRAMS, min(32, task.machine.compute_units // 2))
-        return cls(comm_programs=programs, copy_kib=16, peer_order="rotate", protocol="signal")
 
 
 class Ours(GemmTile, Mode[AllGatherGemm]):
@@ -170,9 +110,9 @@ class Staged(Ours):
             units -= self.comm_programs // 2
         computation = tiled_gemm(task, self, rates, units)
         share = min(1.0, self.comm_programs / self.saturating) * self.links_share
-        communication = _moved(problem, rates, self.copy_kib, share)
+        communication = moved(problem, rates, self.copy_kib, share)
         programs = self.tiles(problem.m, problem.n_local)
-        pieces = _pieces(problem, self.transfer_rows) * self.k_chunks
+        pieces = pieces_of(problem, self.transfer_rows) * self.k_chunks
         visible = awaited(problem, programs, units) / self.k_chunks
         return overlapped(computation, communication, pieces, rates, visible)
 
@@ -266,7 +206,7 @@ class Push(Staged):
             return
         persistent = {"schedule": "persistent", "head_start": 2} if untuned.persists(task, tile) else {}
         push = cls.by_tiles(task).replace(
-            **tile, **persistent, copy_kib=16, comm_programs=_at_most(PROGRAMS, min(20, units // 2)),
+            **tile, **persistent, copy_kib=16, comm_programs=at_most(PROGRAMS, min(20, units // 2)),
             transfer_rows=min(512, max(16, round_up(problem.shard[0]))),
         )  # fmt: skip
         programs = untuned.programs_of(tile, problem.m, problem.n_local)
@@ -316,7 +256,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     def latency(self, task: GatherTask, rates: Rates) -> float:
         computation = tiled_gemm(task, self, rates, task.machine.compute_units)
-        return overlapped(computation, links(task.problem, rates), _pieces(task.problem, self.transfer_rows), rates)
+        return overlapped(computation, links(task.problem, rates), pieces_of(task.problem, self.transfer_rows), rates)
 
     @classmethod
     def filling(cls, task: GatherTask) -> Self:
@@ -328,7 +268,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         wide = cls(
             block_m=128, block_n=256, block_k=SWIZZLED // problem.element_size, num_stages=4, consumers="cooperative",
             group_m=min(8, max(1, round_up(rows // 128))), sending_warps=1,
-            transfer_rows=_at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))),
+            transfer_rows=at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))),
         )  # fmt: skip
         narrow = wide.replace(block_n=128, num_stages=5)
         if promotes(problem):
@@ -350,51 +290,6 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         pingpong = filling.replace(block_n=128, num_stages=5, consumers="pingpong")
         yield pingpong
         yield pingpong.replace(block_m=64)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopyEngine(Mode[AllGatherGemm]):
-    mode: str = "copy_engine"
-    transfer_rows: int = TRANSFER_ROWS
-    gemm_streams: int = number(1, 2, help="streams over which the chunks' GEMMs alternate",
-                               say="GEMMs on {gemm_streams:stream}")  # fmt: skip
-    copies: str = word(
-        "pulled", "pushed",
-        help="copies from the peers between two barriers, or to the peers, with a signal for each chunk",
-        say={"pulled": "copies from the peers", "pushed": "copies to the peers"},
-    )  # fmt: skip
-    chunk_sizes: str = word(
-        "even", "shrinking",
-        help="chunks of transfer_rows; or the last shard in halves of what is left, the others whole",
-        say={"even": "even chunks", "shrinking": "chunks that shrink"},
-    )  # fmt: skip
-
-    title: ClassVar[str] = "copy engines move the data beside the library's GEMM"
-    constraints: ClassVar = space.COPY_ENGINE
-
-    def latency(self, task: GatherTask, rates: Rates) -> float:
-        problem = task.problem
-        computation = _library_gemm(problem, rates, max(1.0, problem.m / self.transfer_rows))
-        return overlapped(computation, links(problem, rates), _pieces(problem, self.transfer_rows), rates)
-
-    @classmethod
-    def by_shard(cls, task: GatherTask) -> Self:
-        """One chunk per shard, if none is larger than can be."""
-        rows = _at_most(UNITS, max(UNITS[0], task.problem.shard[0]))
-        return cls(transfer_rows=rows, gemm_streams=2, copies="pushed", chunk_sizes="even")
-
-    @classmethod
-    def filling(cls, task: GatherTask) -> Iterator[Self]:
-        """By shard, if the library's tiles of a chunk fill the GPU."""
-        copies, problem = cls.by_shard(task), task.problem
-        if untuned.library_fills(task.machine, problem.shard[0], problem.n_local, copies.transfer_rows):
-            yield copies
-
-    @classmethod
-    def first(cls, task: GatherTask) -> Iterator[Self]:
-        pushed = cls.by_shard(task)
-        yield pushed
-        yield pushed.replace(copies="pulled", gemm_streams=1)
 
 
 NARROW_SHARE = 0.55
@@ -451,10 +346,6 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
     if problem.rows_layout:
         yield from Push.filling(task)
         yield by_signals
-
-
-def _at_most(values: Sequence[int], limit: int) -> int:
-    return max(value for value in values if value <= limit)
 
 
 MODES = Modes(

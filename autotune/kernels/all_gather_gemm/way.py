@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from autotune.kernels.all_gather_gemm.modes import CustomCollective, Staged
+from autotune.kernels.all_gather_gemm.library_modes import CustomCollective
+from autotune.kernels.all_gather_gemm.modes import Staged
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, MaybeS
