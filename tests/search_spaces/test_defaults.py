@@ -117,7 +117,7 @@ def test_where_the_links_take_longer_than_the_gemm_tiles_overlap_and_where_b_doe
 
     for k in (2048, 4096, 8192):
         assert {mode(m, 128, k) for m in (1024, 8192)} == {"push"}
-        assert {mode(m, 16384, k) for m in (16, 64, 256)} == {"custom_collective"}
+        assert {mode(m, 16384, k) for m in (24, 64, 256)} == {"custom_collective"}
 
 
 RECORDED = Path(__file__).parents[2] / "bench/recordings"

@@ -195,6 +195,21 @@ class Push(Staged):
         return self.of(with_fitting_tile(MODES.space, self.config(), task))
 
     @classmethod
+    def deep(cls, task: GatherTask) -> Iterator[Self]:
+        """Of few rows in 16 bits, by long steps, where that beats our collective and the library's GEMM: with a long K
+        (8 x 18432 x 16384 and 8 x 59136 x 8192 took 0.94 and 0.97 times as long), or with few columns (32 x 5120 x 3072
+        and 32 x 4608 x 4096 0.96, 2 H100, 2026-11-27).
+        """
+        problem, columns = task.problem, task.problem.n_local
+        if problem.scaled or task.machine.kind != "cuda":
+            return
+        if columns <= FEW_COLUMNS and problem.m <= 2 * VERY_FEW_ROWS:
+            narrow = {**untuned.DEEP, "block_n": 32, "num_stages": 4}
+            yield cls.by_tiles(task).replace(**narrow).fitting(task)
+        elif problem.k >= LONG_K and columns >= LONG_K and problem.m <= VERY_FEW_ROWS:
+            yield cls.by_tiles(task).replace(**untuned.DEEP).fitting(task)
+
+    @classmethod
     def filling(cls, task: GatherTask) -> Iterator[Self]:
         """With a tile that has a program for nearly every compute unit. Half of K goes ahead where tiles would wait for
         more than a signal takes.
@@ -308,6 +323,9 @@ SHORT_EXCHANGE = 0.08
 1.01 times (2 H100, 2026-11-27).
 """
 
+VERY_FEW_ROWS, FEW_COLUMNS, LONG_K = 16, 4096, 8192
+"""See ``Push.deep``; with 64 rows N=28672 K=8192 took 1.12 times as long (2 H100, 2026-11-25)."""
+
 MOST_ROWS_BESIDE_TILES = 256
 """From here on a tile whose rows have two owners costs more than the overlap gains."""
 
@@ -335,6 +353,8 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
         specialized = problem.shard[0] >= ROWS_SPECIALIZED and not short
         if specialized:
             yield WarpSpecialized.filling(task)
+        if few and problem.rows_layout:
+            yield from Push.deep(task)
         yield CustomCollective.in_words(task)
         if not problem.rows_layout:
             yield by_signals  # every tile needs all shards
