@@ -83,5 +83,5 @@ def test_what_is_refused_needs_them(name: str) -> None:
         if violation is None:
             continue
         assert "signals arrive" in violation
-        with gang.Gang(found, Task(of, OVER_PCIE)) as ranks, pytest.raises(GangError, match="an atomic on a peer"):
+        with gang.Gang(found, Task(of, OVER_PCIE)) as ranks, pytest.raises(GangError, match="on a peer.s memory"):
             ranks.prove(config, 0, latency=0.0)
