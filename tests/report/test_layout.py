@@ -59,3 +59,15 @@ def test_axes_lie_on_top_of_each_other_where_their_names_would_meet(study: Study
     assert stacked["query"]["maxWidth"] >= max(NARROW, 40 * len(axes)) and 48 * len(axes) > NARROW, "wider than a phone"
     kept = [axis["nameLocation"] for axis in beside["option"]["parallelAxis"]]
     assert kept == [axis["nameLocation"] for axis in axes], "back as it was when the window is wide again"
+
+
+def test_the_name_of_a_grid_goes_down_with_it() -> None:
+    names = [f"a long name {number}" for number in range(4)]
+    option = base(
+        title=[{"text": "one", "top": 30}, {"text": "two", "top": 130}], legend=legend(data=names),
+        grid=[{"top": 70}, {"top": 170}], series=[],
+    )  # fmt: skip
+    fitted = laid_out(Chart("two", "Two grids.", option, 300)).option["media"][0]["option"]
+    more = ROW * (legend_rows(option, PHONE) - 1)
+    assert more > 0 and [each["top"] for each in fitted["grid"]] == [70 + more, 170 + more]
+    assert [each["top"] for each in fitted["title"]] == [30 + more, 130 + more]

@@ -69,9 +69,11 @@ def _series_names(option: Option) -> list[str]:
 
 
 def _fitted(option: Option, room: Room) -> Option:
-    """The parts that a room's width decides: the space above a grid, and names beside bars."""
+    """The parts that a room's width decides: the space above a grid and its name, and names beside bars."""
     found: Option = {}
     more = ROW * (legend_rows(option, room) - 1)
+    if isinstance(option.get("title"), list):
+        found["title"] = [{"top": title["top"] + more} for title in option["title"]]
     if "legend" in option:
         found["grid"] = [{"top": grid["top"] + more} if "top" in grid else {} for grid in _several(option["grid"])]
     axes = _several(option.get("yAxis", {}))
