@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from every_mode import ONCE, on_cpu
+from every_mode import HEAP, ONCE, on_cpu, whole
 
 from autotune.config import Config
 from autotune.errors import GangError
@@ -24,8 +24,8 @@ OVER_PCIE = dataclasses.replace(INTERPRETED, interconnect="pcie-peer")
 GEMM = {"m": 32, "n": 64, "k": 64, "dtype": "fp16"}
 EXPERTS = {"tokens": 5, "hidden": 64, "experts": 4, "top_k": 2, "dtype": "fp16"}
 HEADS = {"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 32, "page_size": 16, "dtype": "fp16"}
-LAUNCHES = ("combine", "combine_site", "exchange")
-"""Words besides mode and protocol by which other kernels run."""
+LAUNCHES = ("protocol", "combine", "combine_site", "exchange")
+"""Words besides the mode by which other kernels run."""
 
 
 def problem(name: str) -> Any:
@@ -34,15 +34,15 @@ def problem(name: str) -> Any:
     return kind(**{field.name: fields[field.name] for field in dataclasses.fields(kind) if field.name in fields})
 
 
-def drawn(name: str) -> Iterator[Config]:
-    """A config of each mode, protocol and way to launch that the interpreter takes."""
+def drawn(name: str, words: tuple[str, ...]) -> Iterator[Config]:
+    """A config of each mode and of each combination of some words that the interpreter takes."""
     task, rng = Task(problem(name), INTERPRETED), random.Random(1)
     space = workload(name).space.narrowed(task)
     for mode in space.modes:
         dimensions = {d.name: d for d in space.dimensions_of(mode)}
-        named = [name for name in ("protocol", *LAUNCHES) if name in dimensions and name != "mode"]
+        named = [name for name in words if name in dimensions and name != "mode"]
         for values in itertools.product(*(dimensions[each].values for each in named)):
-            for _ in range(2000):
+            for _ in range(400):
                 config = Config({name: rng.choice(d.values) for name, d in dimensions.items()} | {"mode": mode})
                 config = config.replace(**dict(zip(named, values, strict=True)))
                 config = config.replace(comm_programs=1) if "comm_programs" in config else config
@@ -51,37 +51,44 @@ def drawn(name: str) -> Iterator[Config]:
                     break
 
 
-@pytest.fixture
-def _refusing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gang, "IMPORTS", "without_atomics")
-    monkeypatch.setitem(evaluation.LONGEST_STAGGER, "interpreter", 0.02)
-    monkeypatch.setitem(evaluation.BURSTS, "interpreter", 1)
+@pytest.fixture(scope="module", autouse=True)
+def _refusing() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gang, "IMPORTS", "without_atomics")
+        patch.setitem(evaluation.LONGEST_STAGGER, "interpreter", 0.02)
+        patch.setitem(evaluation.BURSTS, "interpreter", 1)
+        yield
 
 
-@pytest.mark.usefixtures("_refusing")
-@pytest.mark.parametrize("name", names())
-def test_what_is_left_is_right_without_them(name: str) -> None:
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[gang.Gang]:
     on_cpu()
+    with gang.Gang(workload(names()[0]), Task(problem(names()[0]), OVER_PCIE), HEAP) as shared:
+        yield shared
+
+
+@pytest.mark.parametrize("words", [("protocol",), whole(LAUNCHES)], ids=["few", "all"])
+@pytest.mark.parametrize("name", names())
+def test_what_is_left_is_right_without_them(name: str, words: tuple[str, ...], ranks: gang.Gang) -> None:
     found, of = workload(name), problem(name)
-    left = [config for config in drawn(name) if found.space.violation(config, Task(of, OVER_PCIE)) is None]
+    left = [config for config in drawn(name, words) if found.space.violation(config, Task(of, OVER_PCIE)) is None]
     assert found.default_config(Task(of, OVER_PCIE))["mode"] == "bsp" and any(each["mode"] == "bsp" for each in left)
-    with gang.Gang(found, Task(of, OVER_PCIE)) as ranks:
-        for seed, config in enumerate(left):
-            evaluated = ranks.evaluate(config, seed, ONCE)
-            assert evaluated.outcome is Outcome.MEASURED, (config, evaluated.reason)
-        assert not isinstance(ranks.turn(MeasureBarrier(1, 3)), Failed), "the barrier before a timed call"
+    ranks.turn_to(found, of)
+    for seed, config in enumerate(left):
+        evaluated = ranks.evaluate(config, seed, ONCE)
+        assert evaluated.outcome is Outcome.MEASURED, (config, evaluated.reason)
+    assert not isinstance(ranks.turn(MeasureBarrier(1, 3)), Failed), "the barrier before a timed call"
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_refusing")
 @pytest.mark.parametrize("name", names())
 def test_what_is_refused_needs_them(name: str) -> None:
     on_cpu()
     found, of = workload(name), problem(name)
-    for config in drawn(name):
+    for config in drawn(name, LAUNCHES):
         violation = found.space.violation(config, Task(of, OVER_PCIE))
         if violation is None:
             continue
         assert "signals arrive" in violation
-        with gang.Gang(found, Task(of, OVER_PCIE)) as ranks, pytest.raises(GangError, match="on a peer.s memory"):
-            ranks.prove(config, 0, latency=0.0)
+        with gang.Gang(found, Task(of, OVER_PCIE)) as own, pytest.raises(GangError, match="on a peer.s memory"):
+            own.prove(config, 0, latency=0.0)
