@@ -1,13 +1,13 @@
-"""What untuned configs are worth at problems that nobody measured, and how soon a search is near its end.
+"""Untuned configs at problems that nobody measured: against the library, and against what a search finds, how soon.
 
     python bench/first_call.py --db first.db                 forty problems of served models, 12 s of search each
     python bench/first_call.py --db first.db --part 0/2      every other one, for a second pair of GPUs
     python bench/first_call.py --toy                         tiny problems: does it work at all?
 
-Problems are drawn: a layer of a model that no arithmetic was made from, and a number of tokens, half of them odd
-for each rank. The finals measure the untuned config, the winner and NCCL + cuBLAS in turns. *Untuned over library*
-is the library's faster way in the finals over the untuned config, *winner over untuned* the winner's time over the
-untuned one's. *Trials* are those until the search was within 2 % of its end.
+Problems are drawn: a layer of one of twelve models, and a number of tokens, half of them odd for each rank. The finals
+measure the untuned config, the winner and NCCL + cuBLAS in turns. *Untuned over library* is the library's faster way in
+the finals over the untuned config, *winner over untuned* the winner's time over the untuned one's. *Trials* are those
+until the search was within 2 % of its end.
 """
 
 from __future__ import annotations

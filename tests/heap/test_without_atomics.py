@@ -1,4 +1,4 @@
-"""What the spaces leave where a GPU adds nothing to a peer's memory, as over PCIe, is right without it."""
+"""Kernels are right on ranks whose atomics reach no peer's memory, as over PCIe; the spaces leave out the others."""
 
 from __future__ import annotations
 

@@ -196,9 +196,9 @@ class Push(Staged):
 
     @classmethod
     def deep(cls, task: GatherTask) -> Iterator[Self]:
-        """Of few rows in 16 bits, by long steps, where that beats our collective and the library's GEMM: with a long K
-        (8 x 18432 x 16384 and 8 x 59136 x 8192 took 0.94 and 0.97 times as long), or with few columns (32 x 5120 x 3072
-        and 32 x 4608 x 4096 0.96, 2 H100, 2026-11-27).
+        """Long steps for few rows in 16 bits, where they beat our collective and the library's GEMM: with a long K (8 x
+        18432 x 16384 and 8 x 59136 x 8192 took 0.94 and 0.97 times as long), or with few columns (32 x 5120 x 3072 and
+        32 x 4608 x 4096 0.96, 2 H100, 2026-11-27).
         """
         problem, columns = task.problem, task.problem.n_local
         if problem.scaled or task.machine.kind != "cuda":

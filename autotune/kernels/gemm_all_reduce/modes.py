@@ -300,7 +300,7 @@ SLOWER = 0.14
 
 
 def rounds(task: ReduceTask) -> int:
-    """Of the widest tiles; few rows, which wait for B, count as one."""
+    """Rounds of the widest tiles; one for few rows, which wait for B."""
     rows, columns, _ = task.problem.gemm
     many = rows > untuned.FEW_ROWS
     return -(-untuned.programs_of(untuned.WIDE, rows, columns) // task.machine.compute_units) if many else 1

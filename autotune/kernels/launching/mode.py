@@ -90,7 +90,7 @@ def _signals_arrive(s: Task[Any], protocol: str) -> bool:
 
 
 def peer_atomics(by_stores: Sequence[str], others: Sequence[str]) -> Iterator[Constraint]:
-    """What modes of ours need atomics on a peer's memory for: their signals, or all they do."""
+    """Constraints of modes that need atomics on a peer's memory: for their signals alone, or for all they do."""
     over_pcie = "over PCIe a GPU's atomics on a peer's memory are none; "
     if by_stores:
         yield Constraint("signals arrive", ("protocol",), _signals_arrive,
