@@ -12,15 +12,18 @@ until the search was within 2 % of its end.
 
 from __future__ import annotations
 
+import argparse
+import math
 import random
+import re
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from arguments import new_parser, whole
+from arguments import need_gpu, new_parser, whole
 from tables import head, row
 
 NEAR = 1.02
@@ -32,7 +35,7 @@ MODELS = {
     "Llama 3.2 3B": (3072, 8192, 5120), "Phi 4": (5120, 17920, 7680), "Mistral Nemo": (5120, 14336, 6144),
     "Qwen2.5 72B": (8192, 29568, 10240), "Yi 34B": (7168, 20480, 9216), "Command R": (8192, 22528, 24576),
     "Gemma 2 27B": (4608, 36864, 8192), "GLM 4 9B": (4096, 13696, 4608), "OLMo 2 32B": (5120, 27648, 7168),
-    "Granite 34B": (6144, 24576, 6400), "DBRX attention": (6144, 10752, 8192), "Llama 3.1 405B": (16384, 53248, 18432),
+    "Granite 34B": (6144, 24576, 6400), "DBRX": (6144, 10752, 8192), "Llama 3.1 405B": (16384, 53248, 18432),
 }  # fmt: skip
 """Hidden size, that of the MLP, and columns of q, k and v together."""
 
@@ -56,7 +59,7 @@ def drawn(count: int, ranks: int, seed: int) -> list[tuple[str, dict[str, int]]]
 
 
 def trials_until_near(history: Sequence[Any], regime: Any) -> int:
-    """Trials of the search until it was near its end, one to three baselines left out."""
+    """Trials of the search until it was near its end, without baselines."""
     from autotune.tuning.finals import of_search
 
     tried = [each.evaluation.latency for each in of_search(history) if each.source != "baseline"]
@@ -64,15 +67,14 @@ def trials_until_near(history: Sequence[Any], regime: Any) -> int:
     return next(place for place, value in enumerate(values, 1) if value <= NEAR * min(values))
 
 
-def measured(store: Any, result: Any, task: Any, workload: Any) -> dict[str, Any]:
-    """A finished study's figures."""
+def measured(store: Any, entry: Any, task: Any, workload: Any) -> dict[str, Any]:
+    """A finished study's figures; NaN for an untuned config that failed."""
     from autotune.outcome import Regime
     from autotune.tuning.finals import in_finals
 
-    entry, history = result.entry, store.trials(result.entry.study_id)
-    regime = Regime(entry.key.regime)
+    history, regime = store.trials(entry.study_id), Regime(entry.key.regime)
     final = {config: latency.of(regime) for config, latency in in_finals(history).items()}
-    untuned, best = final[workload.default_config(task)], final[entry.winner.config]
+    untuned, best = final.get(workload.default_config(task), math.nan), final[entry.winner.config]
     library = min(final[config] for config in workload.baselines(task).values() if config in final)
     return {
         "untuned": untuned, "over_library": library / untuned, "winner": best / untuned,
@@ -80,16 +82,31 @@ def measured(store: Any, result: Any, task: Any, workload: Any) -> dict[str, Any
     }  # fmt: skip
 
 
-def main() -> None:
+def part(text: str) -> tuple[int, int]:
+    """K/N, K less than N."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed: K/N, such as 0/2 and 1/2")
+    return int(found[1]), int(found[2])
+
+
+def arguments() -> argparse.Namespace:
     parser = new_parser(__doc__)
     parser.add_argument("--world-size", type=whole, default=2)
     parser.add_argument("--count", type=whole, default=40)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=whole, default=1)
     parser.add_argument("--budget", default="12s", help="of each search")
-    parser.add_argument("--part", default="0/1", metavar="K/N", help="every Nth problem, from the Kth on")
+    parser.add_argument("--part", type=part, default="0/1", metavar="K/N", help="every Nth problem, from the Kth on")
     parser.add_argument("--db", type=Path, help="database; default: one that is thrown away")
     parser.add_argument("--toy", action="store_true", help="tiny problems: does it work at all?")
     given = parser.parse_args()
+    if not given.toy:
+        need_gpu(parser, instead="; --toy runs tiny problems")
+    return given
+
+
+def figures(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Each problem's figures, as it is tuned: all on one gang."""
     from autotune.cli import session
     from autotune.db import Store
     from autotune.outcome import Regime
@@ -97,43 +114,47 @@ def main() -> None:
     from autotune.tuning import EFFORTS, Budget, tune
     from autotune.workloads import workload as named
 
-    machine, (part, parts) = session.machine_to_measure_on(), map(int, given.part.split("/"))
-    problems = TOYS if given.toy else drawn(given.count, given.world_size, given.seed)[part::parts]
+    machine, (first, step) = session.machine_to_measure_on(), given.part
+    session.check_ranks(given.world_size, machine)
+    problems = TOYS if given.toy else drawn(given.count, given.world_size, given.seed)[first::step]
     fields = {"dtype": "fp32"} if given.toy else {"dtype": "bf16", "b_order": "nk"}
     made = [
-        (named(name), named(name).problem_type(**sizes, **fields, world_size=given.world_size))
+        (named(name), Task(named(name).problem_type(**sizes, **fields, world_size=given.world_size), machine))
         for name, sizes in problems
     ]
-    first, heap = made[0], max(workload.heap_bytes(problem) for workload, problem in made)
     effort = EFFORTS["quick" if given.toy else "standard"]
     budget = Budget(2) if given.toy else Budget.of(effort, None, given.budget)
-    rows = []
-    print(f"{given.world_size} ranks, {machine.device}\n")
-    print(head(["workload", "m", "n", "k", "untuned, µs", "untuned over library", "winner over untuned", "trials",
-                "winner's mode"], "l       l"))  # fmt: skip
+    regime = Regime.PIPELINED if given.toy else Regime.GRAPH
     with (
         tempfile.TemporaryDirectory() as folder, Store.open(str(given.db or Path(folder, "first.db"))) as store,
-        session.make_screen(first[0], Task(first[1], machine)) as screen,
-        closing(session.make_gang(first[0], Task(first[1], machine), heap)) as gang,
+        session.make_screen(*made[0]) as screen,
+        closing(session.make_gang(*made[0], max(found.heap_bytes(task.problem) for found, task in made))) as gang,
     ):  # fmt: skip
-        for workload, problem in made:
-            gang.turn_to(workload, problem)
-            screen.turn_to(workload, problem)
-            task = Task(problem, machine)
-            result = tune(workload, task, store, gang, screen, budget=budget, effort=effort, regime=Regime.GRAPH
-                          if not given.toy else Regime.PIPELINED, trace=False)  # fmt: skip
+        for workload, task in made:
+            gang.turn_to(workload, task.problem)
+            screen.turn_to(workload, task.problem)
+            result = tune(workload, task, store, gang, screen, budget=budget, effort=effort, regime=regime, trace=False)
             if result.entry is None:
-                raise SystemExit(f"{workload.name} {problem}: no config could be measured")
-            found = measured(store, result, task, workload)
-            rows.append(found)
-            print(row([workload.name, problem.m, problem.n, problem.k, f"{found['untuned']:.1f}",
-                       f"{found['over_library']:.3f}", f"{found['winner']:.3f}", found["trials"], found["mode"]]),
-                  flush=True)  # fmt: skip
-    over = [each["over_library"] for each in rows]
+                raise SystemExit(f"{workload.name} {task.problem}: no config could be measured")
+            problem = task.problem
+            sizes = {"workload": workload.name, "m": problem.m, "n": problem.n, "k": problem.k}
+            yield {**sizes, **measured(store, result.entry, task, workload)}
+
+
+def main() -> None:
+    given, found = arguments(), []
+    print(head(["workload", "m", "n", "k", "untuned, µs", "untuned over library", "winner over untuned", "trials",
+                "winner's mode"], "l       l"))  # fmt: skip
+    for each in figures(given):
+        found.append(each)
+        shares = [f"{each[name]:.3f}" for name in ("over_library", "winner")]
+        cells = [each["workload"], each["m"], each["n"], each["k"], f"{each['untuned']:.1f}", *shares]
+        print(row([*cells, each["trials"], each["mode"]]), flush=True)
+    over, winner = ([each[name] for each in found] for name in ("over_library", "winner"))
     print(
         f"\nuntuned over library: least {min(over):.3f}, geometric mean {statistics.geometric_mean(over):.3f}; winner "
-        f"over untuned: {statistics.geometric_mean([each['winner'] for each in rows]):.3f}; trials: median "
-        f"{statistics.median([each['trials'] for each in rows])}"
+        f"over untuned: {statistics.geometric_mean(winner):.3f}; trials: median "
+        f"{statistics.median(each['trials'] for each in found)}"
     )
 
 

@@ -124,11 +124,15 @@ def done_by_library(machine: Machine, rows: int, columns: int) -> int:
     return taken * LIBRARY_TILE["block_m"] * LIBRARY_TILE["block_n"]
 
 
+def done_in_chunks(machine: Machine, rows: int, columns: int, chunk: int) -> int:
+    """The same of GEMMs of so many rows each, one after the other."""
+    whole, rest = divmod(rows, chunk)
+    return whole * done_by_library(machine, chunk, columns) + done_by_library(machine, rest, columns)
+
+
 def library_fills(machine: Machine, rows: int, columns: int, chunk: int) -> bool:
     """True if the library's tiles fill the compute units in every round of the GEMMs of so many rows each."""
-    whole, rest = divmod(rows, chunk)
-    done = whole * done_by_library(machine, chunk, columns) + done_by_library(machine, rest, columns)
-    return rows * columns >= FILLED * done
+    return rows * columns >= FILLED * done_in_chunks(machine, rows, columns, chunk)
 
 
 def chunks_pay(task: Task[Any], chunk: int) -> bool:
@@ -136,14 +140,13 @@ def chunks_pay(task: Task[Any], chunk: int) -> bool:
     6144 x 6144 took 0.82 times as long, 1024 x 7168 x 20480 0.93, with 279 rows a chunk 1.01 (GEMM + reduce-scatter, 2
     H100, 2026-11-27).
     """
-    both, machine, (m, columns, _) = parts(task), task.machine, task.problem.gemm
-    rows = m // task.problem.world_size
+    both, machine, owners, (m, columns, _) = parts(task), task.machine, task.problem.world_size, task.problem.gemm
+    rows = m // owners
     if min(chunk, rows) < ROWS_OF_CHUNK:
         return False
-    whole, rest = divmod(rows, chunk)
-    done = whole * done_by_library(machine, chunk, columns) + done_by_library(machine, rest, columns)
-    gemm = both.gemm * task.problem.world_size * done / done_by_library(machine, m, columns)
-    last = max(both.exchange - gemm * (1 - 1 / task.problem.world_size), both.exchange * min(chunk, rows) / m)
+    done = owners * done_in_chunks(machine, rows, columns, chunk)
+    gemm = both.gemm * done / done_by_library(machine, m, columns)
+    last = max(both.exchange - gemm * (1 - 1 / owners), both.exchange * min(chunk, rows) / m)
     return bool(gemm + last < CHUNKED * (both.gemm + both.exchange))
 
 

@@ -45,7 +45,6 @@ PROMOTE: each step's product is added up in fp32 registers.
 
 @gluon.jit
 def new_ring(a_desc, b_desc, FORM: gl.constexpr):
-    """A ring of empty buffers."""
     STAGES: gl.constexpr = FORM.STAGES
     a = gl.allocate_shared_memory(a_desc.dtype, [STAGES * FORM.PARTS, FORM.ROWS, FORM.DEPTH], a_desc.layout)
     box: gl.constexpr = b_desc.block_type.shape
