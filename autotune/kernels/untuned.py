@@ -268,7 +268,7 @@ def _tiles_for_few_rows(task: Task[Any]) -> list[dict[str, int]]:
     rows, columns, _ = task.problem.gemm
     block_m = max(16, round_up(rows))
     narrow, deep, flat = ({**tile, "block_m": block_m} for tile in (NARROW, DEEP, FLAT))
-    if block_m < WGMMA_ROWS:  # 0.97 to 0.99 of the shorter steps' time (all-gather + GEMM, 2 H100, 2026-11-27)
+    if block_m < WGMMA_ROWS and machine.has_tma:  # 0.97 to 0.99 of the shorter steps' time (2 H100, 2026-11-27)
         flat |= {"block_k": 256, "num_stages": 3}
     if machine.kind == "hip":
         return [narrow]

@@ -144,9 +144,10 @@ class Modes(Generic[P]):
 
     def default_config(self, task: Task[P]) -> Config:
         """Over PCIe, which nobody has measured, the library's way."""
+        library = None
         if not task.machine.has_peer_atomics and task.problem.world_size > 1:
-            return next(self.space.enumerate(task, self._library))
-        return self._default(task).config()
+            library = next(self.space.enumerate(task, self._library), None)
+        return library or self._default(task).config()
 
     def first_configs(self, task: Task[P]) -> list[Config]:
         """The default, then a config of each mode in turn; all valid, each once, not many."""
