@@ -190,6 +190,10 @@ def persists(task: Task[Any], tile: Mapping[str, int]) -> bool:
 def one_round_tile(task: Task[Any], rows: int) -> dict[str, int] | None:
     """The narrowest tile of an owner's rows whose programs all run at once, of few rows two on a unit; None if there is
     none. 8 x 6144 x 10752 took 0.85 times as long with 192 programs as with 96 (2 H100, 2026-11-27).
+
+    One of 256 columns only where it fills the GPU: with 0.76, 0.71 and 0.71 of it at work 798 x 4096 x 13696 and
+    602 x 5120 x 5120 on two and 996 x 3072 x 8192 on four took 1.19, 1.07 and 1.10 times as long as the library's GEMM
+    and ``custom_collective`` (H100, 2026-11-28).
     """
     problem, units = task.problem, task.machine.compute_units
     _, columns, _ = problem.gemm
@@ -197,6 +201,9 @@ def one_round_tile(task: Task[Any], rows: int) -> dict[str, int] | None:
     for block_n in (64, 128, 256):
         tile = {"block_m": block_m, "block_n": block_n}
         programs, pipeline = problem.world_size * programs_of(tile, rows, columns), _pipeline(block_m, block_n)
+        full = problem.m * columns >= FILLED * units * block_m * block_n
+        if block_n == WIDE["block_n"] and block_m >= WGMMA_ROWS and not full:
+            return None
         if programs <= units:
             return suited({**pipeline, **tile}, task)
         if programs <= 2 * units and block_m < WGMMA_ROWS and block_n == NARROW["block_n"]:

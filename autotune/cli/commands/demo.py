@@ -49,7 +49,7 @@ DEFAULT = "ag-rows-1024"
 
 
 def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Open = False) -> None:
-    """Tune a recorded search space: real search and report, latencies measured before on 4 × H200; no GPU needed.
+    """Tune a recorded search space, without a GPU: real search and report, latencies measured before on four.
 
     The result goes into a database of its own, and no look-up serves it.
     """

@@ -53,7 +53,7 @@ def test_a_mode_that_comes_near_is_searched_beside_the_fastest(monkeypatch: pyte
     assert near["push"] > near["pull_staged"] >= modes_tried(1.03)["pull_staged"] + 5
 
 
-@pytest.mark.parametrize("table", ["ag-rows-256", "ar-16", "rs-2048"])
+@pytest.mark.parametrize("table", ["ag-k-256", "ag-rows-256", "rs-2048"])
 def test_a_search_ends_by_itself_near_the_optimum(table: str) -> None:
     recorded = read(tables.file_of(table))
     found = workload(recorded.workload)
