@@ -16,7 +16,7 @@ from torch._dispatch.python import no_python_dispatcher
 from torch.utils._python_dispatch import _disable_current_modes
 
 from autotune.compiled.gemms import column_of, gemm_of
-from autotune.compiled.graphs import NoMatch, shape_of, value_of
+from autotune.compiled.graphs import NoMatch, computed_from, shape_of, value_of
 from autotune.compiled.patterns import Candidate, shares_of
 from autotune.db import Entry
 from autotune.errors import AutotuneError
@@ -38,7 +38,7 @@ OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "all_r
 SHARED_ROWS = ("all_gather_gemm", "gemm_reduce_scatter")
 """Operators whose m the ranks share out."""
 
-MAY_DIFFER = "the tensor added to the sum may differ from rank to rank: see replicated=True"
+MAY_DIFFER = "the tensor added to the sum may differ from rank to rank: replicated=True says that it does not"
 
 LIBRARY = "bsp"
 GATHERED = "all_gather"
@@ -55,6 +55,8 @@ class Verdict:
     entry: Entry | None
     """The tuned entry that a look-up serves for it."""
     reason: str
+    compares: bool = False
+    """The operator's first call demands that all ranks add the same."""
     replaced: bool = False
     gain: float = 0.0
     """Microseconds that replacing it, and those that are replaced with it, saves."""
@@ -92,7 +94,7 @@ class Tuned:
 class Table(Tuned):
     """The tuned entries of a context's database as its first rank sees them."""
 
-    def __init__(self, context: Context, *, replicated: bool = False) -> None:
+    def __init__(self, context: Context, *, replicated: bool | None = None) -> None:
         """Read the entries on rank 0, whatever it has read before, and give them to all: collective. ``replicated``:
         see ``fusing``.
         """
@@ -144,11 +146,15 @@ class Table(Tuned):
         entry, reason = self._served(found, problem)
         if entry is None and self.context.tunes_first_calls and not self._may_differ(candidate):
             entry, reason = self._tuned(found, problem)
-        return Verdict(problem, options, entry, reason)
+        return Verdict(problem, options, entry, reason, compares=_adds_once(candidate) and self.replicated is None)
 
     def _may_differ(self, candidate: Candidate) -> bool:
-        """True if a rank may add another tensor to the sum than the owner of a tile, who adds it for all."""
-        return "residual" in candidate.operands and candidate.workload not in SHARED_ROWS and not self.replicated
+        """True if a rank may add another tensor to the sum than the owner of a tile, who adds it for all: unless it is
+        said to be the same, or the parts of the sum are computed from it, as in every layer with tensor parallelism.
+        """
+        if not _adds_once(candidate) or self.replicated:
+            return False
+        return self.replicated is False or not computed_from(candidate.whole, candidate.operands["residual"])
 
     def _tuned(self, found: LaunchedWorkload, problem: Problem) -> tuple[Entry | None, str]:
         """Let the ranks, all of which compile the same graph, tune a problem; then the same as ``_served``."""
@@ -178,6 +184,11 @@ class Table(Tuned):
 
         beyond = here * 4 + 1  # a look-up's neighbours are within a factor of two
         return border(serves, here, 0) * step, border(serves, here, beyond) * step
+
+
+def _adds_once(candidate: Candidate) -> bool:
+    """True if one rank adds a tensor to an element of the sum that all get."""
+    return "residual" in candidate.operands and candidate.workload not in SHARED_ROWS
 
 
 @contextmanager

@@ -32,17 +32,18 @@ ANY_NUMBER = 1 << 30
 
 
 def fusing(
-    context: Context, *, replicated: bool = False, tune: str | None = None, inductor: dict[str, Any] | None = None
+    context: Context, *, replicated: bool | None = None, tune: str | None = None, inductor: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Options for ``torch.compile``: collectives and their GEMMs become operators where tuned ones are faster.
 
         model = torch.compile(model, options=autotune.fusing(context))
 
     Collective: all ranks decide by what the first one finds in the database now. A later winner counts from the next
-    ``fusing`` on. ``replicated`` says that what a graph adds to an all-reduce's result is the same on every rank, as in
-    a model that shares out nothing but its layers: then the operator adds it. ``tune``, like 60s: while a graph is
-    compiled the ranks tune what it calls, see ``Context.tune_first_calls``; the compiler's cache is left alone then.
-    ``inductor`` are further options of its own. Raises what ``lookup`` raises.
+    ``fusing`` on. ``replicated`` says that what a graph adds to an all-reduce's result is the same on every rank: then
+    the operator adds it. By default it adds that from which the summed parts are computed, as in every layer with
+    tensor parallelism, and its first call raises RanksDisagree where that differs, in whatever bit. ``tune``, like 60s:
+    while a graph is compiled the ranks tune what it calls, see ``Context.tune_first_calls``; the compiler's cache is
+    left alone then. ``inductor`` are further options of its own. Raises what ``lookup`` raises.
     """
     check_context(context)
     if tune is not None:
@@ -51,7 +52,7 @@ def fusing(
 
 
 def explain(
-    context: Context, model: Callable[..., Any], *arguments: Any, replicated: bool = False, **named: Any
+    context: Context, model: Callable[..., Any], *arguments: Any, replicated: bool | None = None, **named: Any
 ) -> Explanation:  # fmt: skip
     """A line for each collective of a model: the operator that ``fusing`` would put there, or the reason why it stays.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +66,21 @@ def keeps_columns(node: Node, source: Node) -> bool:
     if node.target not in RESHAPES or not shape_of(node) or not shape_of(source):
         return False
     return same(shape_of(node)[-1], shape_of(source)[-1])
+
+
+def computed_from(node: Node, source: Node) -> bool:
+    """True if a node uses a source, directly or not, or that of which the source is a reshape, a cast or a part."""
+    while source.target in {*RESHAPES, *CASTS, operator.getitem}:
+        (source,) = source.all_input_nodes
+    waiting, seen = [node], set[Node]()
+    while waiting:
+        here = waiting.pop()
+        if here is source:
+            return True
+        if here not in seen and source < here:  # what stands before the source does not use it
+            seen.add(here)
+            waiting += here.all_input_nodes
+    return False
 
 
 def rounds(node: Node) -> bool:

@@ -16,6 +16,7 @@ from autotune.compiled.gemms import GEMMS, column_of
 from autotune.compiled.graphs import ATEN, RESHAPES, SPLITS, WAIT, NoMatch, shape_of, value_of
 from autotune.compiled.patterns import WORKLOADS, Candidate
 from autotune.runtime.context import Context
+from autotune.runtime.operator import ADDING_THE_SAME
 from autotune.runtime.operators import in_graphs
 from autotune.workloads import workload
 from autotune.workloads.launched import LaunchedWorkload
@@ -152,7 +153,8 @@ class _Writer:
                 operands[name] = self.add(ATEN.reshape.default, scale, [1])
         given = [operands.get(name) for name in found.kernels.operands]
         name = found.name + "_gathered" * candidate.returns_a
-        return self.add(in_graphs(name), self._context.handle, *given, *self._verdict.options, "")
+        text = ADDING_THE_SAME if self._verdict.compares else ""
+        return self.add(in_graphs(name), self._context.handle, *given, *self._verdict.options, text)
 
 
 def _reordered(candidate: Candidate) -> bool:

@@ -69,8 +69,7 @@ class Comparison:
             torch.set_default_dtype(before)
         how: dict[str, Any] = {"backend": "inductor" if self.on_gpu else "aot_eager"}
         if way == "fusing":
-            # Residuals are the same on all ranks, or shared out.
-            how = {"options": fusing(self.context, replicated=True)}
+            how = {"options": fusing(self.context)}
         layers: Any = [made] if whole else made.layers
         for each in layers:
             each.compile(dynamic=False, **how)

@@ -352,12 +352,13 @@ class Context:
         with self._lock, self._meeting.together():
             self._meeting.first(lambda: Step(call()))
 
-    def agree_once(self, name: str, *call: object, check: Callable[[], object] | None = None) -> None:
-        """``agree`` on a ``call`` that has not been made before, behind its ``check``; do nothing for one that has."""
+    def agree_once(self, name: str, *call: object, check: Callable[[], object] = lambda: "") -> None:
+        """``agree`` on a ``call`` that has not been made before, behind its ``check``, and on what that returns; do
+        nothing for one that has.
+        """
         if (name, *call) not in self._agreed:
-            if check is not None:
-                check()
-            self.agree(name, lambda: " ".join(map(str, (name, *call))))
+            found = check()
+            self.agree(name, lambda: " ".join(map(str, (name, *call, found))))
             self._agreed.add((name, *call))
 
     def refuse(self, error: Exception) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -39,6 +40,12 @@ LIBRARY = torch.library.Library("iris_autotune", "DEF")
 
 REFUSED = "a gradient"
 """Stands for a config in a graph whose call autograd would have to go through."""
+
+ADDING_THE_SAME = "the same on every rank"
+"""Stands for no config in a graph whose first call demands that all ranks add the same to a sum."""
+
+ADDED = ("residual", "weight")
+"""Operands with which one rank finishes a sum for all."""
 
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.AutocastCUDA
@@ -337,10 +344,27 @@ class Operator:
             if text == REFUSED:
                 raise InvalidProblem(NO_BACKWARD)
             operands = [aligned(x) for x in arguments[: self._tensors]]
+            if text == ADDING_THE_SAME:
+                text = ""
+                if not context.capturing:
+                    self._demand_the_same(context, operands)
             return self._enqueue(context, operands, tuple(options), outs, _config(text), needs=False)
         except Exception as error:  # whatever it is: the other ranks wait
             context.refuse(error)
             raise
+
+    def _demand_the_same(self, context: Context, operands: Operands) -> None:
+        """Raise RanksDisagree in a first call for which ranks add different tensors. Collective."""
+        added = {name: x for name, x in zip(self._names, operands, strict=True) if name in ADDED and x is not None}
+
+        def check() -> str:
+            bits = b"".join(x.contiguous().view(torch.uint8).cpu().numpy().tobytes() for x in added.values())
+            return (
+                f"what fusing() took to be the same on every rank is {hashlib.sha256(bits).hexdigest()[:12]} (pass "
+                "replicated=False where it is not, True where rounding alone differs)"
+            )
+
+        context.agree_once(self.workload.name, *[(name, *x.shape) for name, x in added.items()], check=check)
 
     def _fake(self, handle: int, *arguments: Any) -> Any:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]

@@ -30,8 +30,8 @@ class Case:
     """In the fused graph; empty where nothing is replaced."""
     told: str = "2.00 times as fast as the library at m=16"
     """A part of the reason."""
-    replicated: bool = False
-    """What is added to a sum is said to be the same on every rank."""
+    replicated: bool | None = None
+    """What is added to a sum is said to be the same on every rank, or not."""
     shared: tuple[int, ...] = ()
     """The arguments that are the same on every rank."""
     dtype: torch.dtype = torch.float32
@@ -151,6 +151,20 @@ SUMS = {
         "gemm_all_reduce",
         "2.50 times as fast",
         replicated=True,
+    ),
+    "reduce and add what it comes from": Case(
+        lambda x, b, w: reduce((x @ b) @ w) + x.view(16, N),
+        ((16, N), (N, K), (K, N)),
+        "gemm_all_reduce",
+        "2.50 times as fast",
+        shared=(0,),
+    ),
+    "reduce and add what it comes from, said to differ": Case(
+        lambda x, b, w: reduce((x @ b) @ w) + x,
+        ((16, N), (N, K), (K, N)),
+        "gemm_all_reduce",
+        "; with its residual: the tensor added to the sum may differ",
+        replicated=False,
     ),
     "reduce a maximum": Case(lambda x, b: reduce(x @ b, "max"), ((16, K), (K, N)), "", "the ranks reduce by max"),
     "reduce and keep": Case(_kept, ((16, K), (K, N)), "", "also used by the graph's result"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, DECODER, Layer, drawn, gather
+from cases import CASES, DECODER, Layer, drawn, gather, reduce
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor.decomposition import select_decomp_table
 from torch.distributed.device_mesh import init_device_mesh
@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import autotune
 from autotune.compiled.decisions import Table
 from autotune.compiled.fusing import Fusing, backend
-from autotune.errors import InputError
+from autotune.errors import InputError, RanksDisagree
 from autotune.model_runs.layers import Layers, plan
 
 HEAP = 32 << 20
@@ -35,6 +35,7 @@ def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
         return {
             "cases": {name: fused(context, name) for name in CASES},
             "said": said(context),
+            "disagreed": disagreed(context),
             "grown": grown(context),
             "free": {name: free(context, name) for name in FREE},
             "layers": {kind: layer(context, kind) for kind in kinds},
@@ -44,7 +45,7 @@ def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
 
 
 @functools.cache
-def table_of(context: autotune.Context, replicated: bool) -> Table:
+def table_of(context: autotune.Context, replicated: bool | None) -> Table:
     """Read once: that takes longer than the pass."""
     return Table(context, replicated=replicated)
 
@@ -52,7 +53,7 @@ def table_of(context: autotune.Context, replicated: bool) -> Table:
 class Look:
     """The pass, and the graphs before and after it."""
 
-    def __init__(self, context: autotune.Context, replicated: bool = False) -> None:
+    def __init__(self, context: autotune.Context, replicated: bool | None = None) -> None:
         self.fusing = Fusing(table_of(context, replicated))
         self.graphs: list[tuple[str, str]] = []
 
@@ -104,6 +105,22 @@ def said(context: autotune.Context) -> list[str]:
     x, b, r = drawn(case)
     with torch.no_grad():
         return [str(autotune.explain(context, case.function, x, b, r=r, replicated=each)) for each in (False, True)]
+
+
+def disagreed(context: autotune.Context) -> str:
+    """The error where ranks add different tensors, from which they have computed the parts of their sum."""
+    _, b, w = drawn(CASES["reduce and add what it comes from"])
+    x = torch.full((32, len(b)), float(torch.distributed.get_rank()))  # a form of call that no case has
+    look = Look(context)
+    with torch.no_grad():
+        traced = make_fx(lambda x: reduce((x @ b) @ w) + x, tracing_mode="fake", _allow_non_fake_inputs=True)(x)
+        look(traced.graph)
+        traced.recompile()
+        try:
+            traced(x)
+        except RanksDisagree as error:
+            return str(error)
+    return f"none from {look.told['operators']}"
 
 
 def grown(context: autotune.Context) -> dict[str, Any]:
@@ -214,7 +231,7 @@ def later(file: str) -> list[Any]:
 
 def decoder(context: autotune.Context, sharded: bool) -> dict[str, Any]:
     """Layers with norms and gates under PyTorch's plan, compiled with the pass, against the same without."""
-    look = Look(context, replicated=True)
+    look = Look(context)
     torch._dynamo.reset()
     torch.manual_seed(4)
     model = Layers(dataclasses.replace(DECODER, layers=1 if sharded else 2), 2, separate=False)
@@ -293,7 +310,7 @@ def inductor_extended(url: str) -> dict[str, Any]:
         for name in EXTENDED:
             arguments = [each.to(device) for each in drawn(CASES[name])]
             torch._dynamo.reset()
-            options = autotune.fusing(context, replicated=True)
+            options = autotune.fusing(context)
             compiled = torch.compile(CASES[name].function, options=options, dynamic=False)
             difference = error(compiled(*arguments), CASES[name].function(*arguments))
             lines = [str(line) for line in options["post_grad_custom_pre_pass"].lines]

@@ -140,6 +140,11 @@ def test_what_is_said_to_be_the_same_on_every_rank_is_explained_as_added(answers
         assert "may differ from rank to rank" in added and "2.50 times" in added, "what replicated=True would be worth"
 
 
+def test_ranks_that_add_different_tensors_are_told_so_before_the_sum(answers: list[dict[str, Any]]) -> None:
+    for answer in answers:
+        assert "same on every rank" in answer["disagreed"] and "replicated=False" in answer["disagreed"]
+
+
 def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: list[dict[str, Any]]) -> None:
     for answer in answers:
         grown = answer["grown"]
