@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -135,7 +135,7 @@ class Ratio:
         return " ".join(f"{name}={size}" for name, size in self.off.items() if self.friendly[name] != size)
 
 
-def measured(gang: Any, case: Case, ranks: int, plan: Any) -> Iterator[Ratio]:
+def measured(gang: Any, screen: Any, case: Case, ranks: int, plan: Any) -> Iterator[Ratio]:
     from autotune.errors import InvalidProblem
     from autotune.machine import machine
     from autotune.task import Task
@@ -156,6 +156,7 @@ def measured(gang: Any, case: Case, ranks: int, plan: Any) -> Iterator[Ratio]:
             valid = [c for c in candidates if all(found.space.violation(c, each) is None for each in (tasks[0], task))]
             chosen.append({str(config["mode"]): config for config in reversed(valid)})
         at_each = [[config for configs in chosen for config in configs.values()], *([*c.values()] for c in chosen)]
+        compile_all(screen, found, zip(tasks, at_each, strict=True))
         times: dict[tuple[Any, int], list[float]] = {}
         for turn in range(ROUNDS):
             for place in range(len(tasks)) if turn % 2 else reversed(range(len(tasks))):
@@ -169,6 +170,16 @@ def measured(gang: Any, case: Case, ranks: int, plan: Any) -> Iterator[Ratio]:
                 here, there = times.get((config, place)), times.get((config, 0))
                 if here and there:
                     yield Ratio(mode, every[place], friendly, statistics.median(here) / statistics.median(there))
+
+
+def compile_all(screen: Any, found: Any, wanted: Iterable[tuple[Any, Iterable[Any]]]) -> None:
+    """Side by side: the ranks, which find it in Triton's cache, would compile one after the other."""
+    compiling = []
+    for task, configs in wanted:
+        screen.turn_to(found, task.problem)
+        compiling += [(config, screen.submit(config)) for config in dict.fromkeys(configs)]
+    for config, future in compiling:
+        screen.verdict(config, future)
 
 
 def worst(ratios: list[Ratio]) -> str:
@@ -201,6 +212,7 @@ def main() -> None:
     from autotune.ranks.evaluation import MeasurePlan, warm_from
     from autotune.ranks.gang import Gang
     from autotune.task import Task
+    from autotune.tuning.screening import Screen
     from autotune.workloads import workload
 
     here = machine()
@@ -211,10 +223,11 @@ def main() -> None:
     first = workload(next(iter(cases.values())).workload)
     problem = first.default_problem(here, given.world_size)
     print(head(["case", "mode", f"fewer than {MANY}", f"{MANY} and more", "other dimensions"], "ll"))
-    with closing(Gang(first, Task(problem, here), 1 << 26 if given.toy else 4 << 30)) as gang:
+    task = Task(problem, here)
+    with Screen(first, task) as screen, closing(Gang(first, task, 1 << 26 if given.toy else 4 << 30)) as gang:
         gang.start()
         for name, case in cases.items():
-            ratios = list(measured(gang, case, given.world_size, plan))
+            ratios = list(measured(gang, screen, case, given.world_size, plan))
             print("\n".join(lines(name, case, ratios)), flush=True)
             for each in ratios if given.every else ():
                 print(f"    {each.mode} {each.moved} {each.value:.3f}", flush=True)
