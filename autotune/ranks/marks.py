@@ -1,19 +1,27 @@
-"""Marks: the operations of a call that torch makes, each between two events: collectives, GEMMs, copies."""
+"""Marks: what torch and our kernels do in a call, each between two events: collectives, GEMMs, copies, waits."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton import knobs
 
 from autotune.ranks.protocol import Stamped
-from autotune.timeline import CALL, COLLECTIVE, COPY, GEMM
+from autotune.timeline import BARRIER, CALL, COLLECTIVE, COPY, GEMM
+
+KERNELS = (
+    (BARRIER, ("barrier", "wait", "signal")),
+    (GEMM, ("gemm",)),
+    (COLLECTIVE, ("gather", "push", "reduce", "sum", "scatter", "dispatch", "combine")),
+)
+"""The first kind counts of whose words one is in a kernel's name."""
 
 
 class Marks(TorchDispatchMode):
-    """Marks what is called within it; torch's dispatcher does not see other kernels."""
+    """Marks what torch's dispatcher sees within it, and Triton's kernels on a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -21,6 +29,26 @@ class Marks(TorchDispatchMode):
         self._marked: list[tuple[int, int, Any, Any]] = []
         self._streams: dict[int, int] = {}
         """Numbers of streams, in the order of their first use."""
+        self._launched: Any = None
+
+    def __enter__(self) -> Self:
+        knobs.runtime.launch_enter_hook.add(self._launch)
+        knobs.runtime.launch_exit_hook.add(self._launched_kernel)
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        knobs.runtime.launch_enter_hook.remove(self._launch)
+        knobs.runtime.launch_exit_hook.remove(self._launched_kernel)
+
+    def _launch(self, _: Any) -> None:
+        self._launched = self.now()
+
+    def _launched_kernel(self, launch: Any) -> None:
+        name = launch.get()["name"]
+        kind = next((kind for kind, words in KERNELS if any(word in name for word in words)), None)
+        if kind is not None:
+            self._mark(kind, self._launched)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -31,15 +59,18 @@ class Marks(TorchDispatchMode):
         kind = _kind(func)
         if kind is None:
             return func(*args, **(kwargs or {}))
-        stream = torch.cuda.current_stream().cuda_stream if self._cuda else 0
         begin = self.now()
         result = func(*args, **(kwargs or {}))
         if kind == COLLECTIVE and not self._cuda:  # NCCL's runs on the current stream, and its work is a null pointer
             for each in result if isinstance(result, tuple) else (result,):
                 if isinstance(each, torch.ScriptObject):
                     each.wait()  # type: ignore[attr-defined]
-        self._marked.append((self._streams.setdefault(stream, len(self._streams)), kind, begin, self.now()))
+        self._mark(kind, begin)
         return result
+
+    def _mark(self, kind: int, begin: Any) -> None:
+        stream = torch.cuda.current_stream().cuda_stream if self._cuda else 0
+        self._marked.append((self._streams.setdefault(stream, len(self._streams)), kind, begin, self.now()))
 
     def now(self) -> Any:
         """An event on the current stream; the host's nanoseconds without one."""
