@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from autotune.compiled.graphs import ATEN, GATHER, RESHAPES, WAIT, NoMatch, named, value_of
+from autotune.compiled.graphs import ATEN, GATHER, RESHAPES, TURNS, WAIT, NoMatch, named, same, shape_of, value_of
+from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 
 SCALED = ATEN._scaled_mm.default
@@ -52,14 +54,24 @@ def _scaled(node: Node) -> Gemm:
     given: dict[str, Any] = {**dict(zip(SCALED_ARGUMENTS, node.args, strict=False)), **node.kwargs}
     if given.get("scale_result") is not None:
         raise NoMatch("the GEMM's result has a scale")
-    if value_of(given["scale_a"]).dim() > 1 and not _one_column(given["scale_a"]):
-        raise NoMatch("the scales are by blocks")
+    if not _one_column(given["scale_a"]):
+        _check_blocks(given)
     words = {dtype: word for word, dtype in TORCH_DTYPES.items()}
     result = value_of(node).dtype
     if result not in words:
         raise NoMatch(f"the GEMM's result is {str(result).removeprefix('torch.')}")
     options = {"out_dtype": words[result], "fast_accum": bool(given.get("use_fast_accum", False))}
-    return Gemm(given["a"], given["b"], given.get("bias"), given["scale_a"], given["scale_b"], options)
+    scale_a = in_rows(given["scale_a"])
+    return Gemm(given["a"], given["b"], given.get("bias"), scale_a, given["scale_b"], options)
+
+
+def _check_blocks(given: Mapping[str, Node]) -> None:
+    """Raise NoMatch unless A has a scale for each 1 x 128, and B one for each 128 x 128."""
+    (rows, width), (depth, columns) = shape_of(given["a"]), shape_of(given["b"])
+    found = [shape_of(given[name]) for name in ("scale_a", "scale_b")]
+    wanted = scale_shapes("block", (rows, width), (depth, columns))
+    if not all(len(one) == len(other) and all(map(same, one, other)) for one, other in zip(found, wanted, strict=True)):
+        raise NoMatch(f"the scales are {list(found[0])} and {list(found[1])}, by blocks {wanted} expected")
 
 
 def is_scale(node: Node, user: Node) -> bool:
@@ -78,13 +90,25 @@ def bytes_of(node: Node) -> Node:
     return source if value_of(source).element_size() == value_of(node).element_size() else node
 
 
+def in_rows(scale: Node) -> Node:
+    """The scales row by row: those of blocks are turned, copied and turned back before the library takes them."""
+    turned, node = False, scale
+    while turned or not value_of(node).is_contiguous():
+        if node.target in TURNS and value_of(node).dim() == 2:
+            turned = not turned
+        elif node.target not in RESHAPES:
+            raise NoMatch(f"A's scales by blocks are not put in rows before {named(node)}")
+        (node,) = node.all_input_nodes
+    return node
+
+
 def scale_before_gather(scale: Node, collective: Node) -> Node:
     """The scales of a rank's rows, which are gathered as A is; one for all of A is taken as it stands."""
     value = value_of(scale)
     if value.dim() == 0 or all(size == 1 for size in value.shape):
         return scale
-    node = scale
-    while node.target in RESHAPES and _one_column(node):
+    node, columns = scale, _columns(scale)
+    while node.target in RESHAPES and _columns(node) == columns:
         source = node.args[0]
         assert isinstance(source, Node)
         node = source
@@ -94,15 +118,19 @@ def scale_before_gather(scale: Node, collective: Node) -> Node:
     shard: Any = gathered.args[0]
     while shard.target in RESHAPES and value_of(shard).dim() != 2:
         shard = shard.args[0]
-    if value_of(shard).dim() != 2 or not _one_column(shard):
-        raise NoMatch(f"the scales of A's rows are gathered as {list(value_of(shard).shape)}, not as a column")
+    if value_of(shard).dim() != 2 or _columns(shard) != columns:
+        raise NoMatch(f"the scales of A's rows are gathered as {list(value_of(shard).shape)}, not as {columns} a row")
     made: Node = shard
     return made
 
 
+def _columns(node: Node) -> int:
+    """Scales for each row."""
+    return math.prod(shape_of(node)[1:])
+
+
 def _one_column(node: Node) -> bool:
-    shape = value_of(node).shape
-    return len(shape) == 1 or all(size == 1 for size in shape[1:])
+    return _columns(node) == 1
 
 
 def column_of(scale: torch.Tensor) -> tuple[int, ...]:

@@ -24,6 +24,9 @@ RESHAPES = {
 }  # fmt: skip
 """Operations that keep the order of a tensor's elements, whatever its strides."""
 
+TURNS = {ATEN.t.default, ATEN.transpose.int, ATEN.permute.default}
+"""Operations that transpose a matrix."""
+
 SPLITS = {ATEN.split.Tensor, ATEN.split_with_sizes.default}
 
 CAST = PRIMS.convert_element_type.default

@@ -17,8 +17,10 @@ from autotune.compiled.graphs import (
     ATEN,
     GATHER,
     REDUCE,
+    RESHAPES,
     SCATTER,
     SPLITS,
+    TURNS,
     WAIT,
     NoMatch,
     alike,
@@ -112,8 +114,10 @@ def _carries_scales(collective: Node) -> bool:
     """True for a gather of scales, which goes with that of its A."""
     if collective.target is not GATHER:
         return False
-    waits = [user for user in collective.users if user.target is WAIT]
-    return any(is_scale(taken, user) for wait in waits for user, taken in _users_behind_reshapes(wait))
+    reached = [(collective, user) for user in collective.users]
+    for _, node in reached:
+        reached += [(node, user) for user in node.users] if node.target in {WAIT, *RESHAPES, *TURNS} else []
+    return any(is_scale(source, node) for source, node in reached)
 
 
 def _gathered(collective: Node) -> list[Option]:

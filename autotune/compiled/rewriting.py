@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from autotune.compiled.decisions import MATRICES, Verdict, hint
 from autotune.compiled.gates import POINTWISE
 from autotune.compiled.gemms import GEMMS, column_of
-from autotune.compiled.graphs import ATEN, RESHAPES, SPLITS, WAIT, NoMatch, shape_of, value_of
+from autotune.compiled.graphs import ATEN, RESHAPES, SPLITS, TURNS, WAIT, NoMatch, shape_of, value_of
 from autotune.compiled.patterns import WORKLOADS, Candidate
 from autotune.runtime.context import Context
 from autotune.runtime.operator import ADDING_THE_SAME
@@ -23,7 +23,7 @@ from autotune.workloads.launched import LaunchedWorkload
 
 ERASED = {
     ATEN.cat.default, ATEN.copy.default, ATEN.slice.Tensor, ATEN.mean.dim, ATEN.rsqrt.default, ATEN.add_.Scalar,
-    ATEN.view.dtype, WAIT, operator.getitem, *GEMMS, *POINTWISE, *WORKLOADS, *RESHAPES, *SPLITS,
+    ATEN.view.dtype, WAIT, operator.getitem, *GEMMS, *POINTWISE, *WORKLOADS, *RESHAPES, *SPLITS, *TURNS,
 }  # fmt: skip
 """Nodes that may fall away with a collective and its GEMM."""
 
@@ -151,6 +151,9 @@ class _Writer:
             scale = operands.get(name)
             if scale is not None and column_of(value_of(scale)) != tuple(shape_of(scale)):
                 operands[name] = self.add(ATEN.reshape.default, scale, [1])
+        if "scale_b" in operands and not value_of(operands["scale_b"]).t().is_contiguous():  # in rows of 16 bytes
+            rows = self.moved(operands["scale_b"], 0, 1)
+            operands["scale_b"] = self.add(ATEN.permute.default, rows, [1, 0])
         given = [operands.get(name) for name in found.kernels.operands]
         name = found.name + "_gathered" * candidate.returns_a
         text = ADDING_THE_SAME if self._verdict.compares else ""

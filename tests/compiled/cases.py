@@ -9,12 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import Linear, Module, Sequential
-from torch.nn.functional import gelu, linear, rms_norm, silu
+from torch.nn.functional import gelu, linear, pad, rms_norm, silu
 
+from autotune.kernels.gemm.library import dequantised
 from autotune.models.architecture import Architecture, Biases
 
 K, N = 64, 32
@@ -243,6 +245,14 @@ def _scaled(a: torch.Tensor, w: torch.Tensor, scale_a: torch.Tensor, scale_b: to
     return torch.ops.aten._scaled_mm(a, w.t(), scale_a, scale_b, None, None, torch.bfloat16)
 
 
+def _by_blocks(a: torch.Tensor, w: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    """A's scales column by column, as the library takes them; B's are those of W, with gaps between rows."""
+    if isinstance(a, FakeTensor) or a.is_cuda:
+        return _scaled(a, w, scale_a.t().contiguous().t(), pad(scale_b, (0, 2))[:, : len(scale_b[0])].t())
+    wide = dequantised(a, scale_a) @ dequantised(w.t(), scale_b.t())  # on CPUs torch has no such GEMM
+    return wide.to(torch.bfloat16)
+
+
 def _bytes(x: torch.Tensor) -> torch.Tensor:
     """fp8 gathered as bytes, since not every backend of collectives knows it."""
     return gather(x.view(torch.uint8), 0).view(x.dtype)
@@ -266,6 +276,14 @@ SCALED = {
     "reduce fp8": Case(
         lambda a, w, s, t: reduce(_scaled(a, w, s, t)), ((16, K), (N, K), (16, 1), (1, N)), "gemm_all_reduce",
         "scales=row", **FP8,
+    ),
+    "gather fp8 with scales by blocks": Case(
+        lambda a, w, s, t: _by_blocks(_bytes(a), w, gather(s, 0), t), ((8, 256), (144, 256), (8, 2), (2, 2)),
+        "all_gather_gemm", "scales=block", **FP8,
+    ),
+    "scatter fp8 with scales by blocks": Case(
+        lambda a, w, s, t: scatter(_by_blocks(a, w, s, t), 0), ((16, 256), (144, 256), (16, 2), (2, 2)),
+        "gemm_reduce_scatter", "scales=block", **FP8,
     ),
     "gather fp8 with scales from elsewhere": Case(
         lambda a, w, s, t: _scaled(_bytes(a), w, s * 2, t), ((8, K), (N, K), (16, 1), (1, N)), "",

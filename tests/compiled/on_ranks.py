@@ -307,7 +307,7 @@ def inductor_extended(url: str) -> dict[str, Any]:
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     found = {}
     with autotune.Context(HEAP * 4, url=url) as context, torch.no_grad():
-        for name in EXTENDED:
+        for name in [*EXTENDED, *[name for name in CASES if "by blocks" in name and device.type == "cuda"]]:
             arguments = [each.to(device) for each in drawn(CASES[name])]
             torch._dynamo.reset()
             options = autotune.fusing(context)

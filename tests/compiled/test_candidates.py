@@ -163,6 +163,9 @@ def test_of_a_gemm_of_fp8_what_operators_lack_is_said() -> None:
 
     assert "scale" in reason(by_result, A8, W8, ONE, ONE)
     assert "float8" in reason(lambda a, w, s, t: reduce(scaled(a, w, s, t, FP8)), A8, W8, ONE, ONE)
+    deep = [torch.ones(rows, 256).to(FP8) for rows in (ROWS, N)]
+    of_a, of_b = torch.ones(1, 2), torch.ones(N, 2).t()  # 128 x 128 of A, 1 x 128 of B
+    assert "by blocks" in reason(lambda a, w, s, t: reduce(scaled(a, w, s, t, torch.bfloat16)), *deep, of_a, of_b)
 
     def elsewhere(a: Tensor, w: Tensor, s: Tensor, t: Tensor) -> Tensor:
         others = C10D.wait_tensor(C10D.all_gather_into_tensor(s, 2, "others"))

@@ -95,11 +95,11 @@ def keep_extended(store: Store, here: Machine) -> None:
         keep(store, made, here, "one_shot", 20.0)
     up = _problem("all_gather_gemm", 2 * decoder.intermediate, decoder.hidden, fields, epilogue="swiglu")
     keep(store, up, here, "push")
-    for scales in ("tensor", "row"):
+    for scales, n, k in (("tensor", N, K), ("row", N, K), ("block", 144, 256)):
         fields = {**common, "dtype": "fp8", "b_order": "nk", "scales": scales}
-        keep(store, _problem("all_gather_gemm", 2 * N, K, fields), here, "push")
+        keep(store, _problem("all_gather_gemm", 2 * n, k, fields), here, "push")
         for name in ("gemm_reduce_scatter", "gemm_all_reduce"):
-            keep(store, _problem(name, N, 2 * K, fields), here, "push")
+            keep(store, _problem(name, n, 2 * k, fields), here, "push")
 
 
 @pytest.fixture(scope="module")
