@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused(fields: dict[str, Any], told: str) -> None
         )
 
 
-@pytest.mark.parametrize("mode", ["push", "pull"])
+@pytest.mark.parametrize("mode", ["push", whole("pull")])
 def test_tokens_are_gathered_ahead_and_by_whole_vectors(mode: str, compilers: Compilers) -> None:
     """On NVIDIA's GPUs, of a rank's own tokens and of others' in the inbox."""
     sizes = {"tokens": 1024, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048, "world_size": 8}

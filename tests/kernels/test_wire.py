@@ -88,7 +88,7 @@ def test_the_type_is_that_of_the_machine_and_old_machines_refuse() -> None:
         found.space.check_problem(Task(problem, A100))
 
 
-@pytest.mark.parametrize("here", [EIGHT_GPUS, MI300X], ids=lambda here: here.arch)
+@pytest.mark.parametrize("here", [EIGHT_GPUS, whole(MI300X)], ids=lambda here: here.arch)
 def test_kernels_compile(here: Machine, compilers: Compilers) -> None:
     jobs = []
     for name in MODES:

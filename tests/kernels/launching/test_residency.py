@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from compile_worker import Compilers, compile_crowd
+from every_mode import whole
 
 from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled
@@ -88,7 +89,7 @@ def compiled(compilers: Compilers, name: str, machine: Machine, **changes: int |
     return kernels
 
 
-@pytest.mark.parametrize("machine", [H100, MI300X], ids=lambda machine: machine.arch)
+@pytest.mark.parametrize("machine", [H100, whole(MI300X)], ids=lambda machine: machine.arch)
 def test_our_kernels_say_who_must_be_resident(compilers: Compilers, machine: Machine) -> None:
     units = machine.compute_units
     side = {"schedule": "persistent", "push_site": "side_stream", "comm_programs": 16, "head_start": 0}
