@@ -8,21 +8,24 @@ from pathlib import Path
 
 import pytest
 from scripts import run_script
+from toys import ThenWrong
 
 from autotune.errors import GangError, InputError, WrongResult
 from autotune.machine import machine
-from autotune.model_runs.dense import DenseLayers
+from autotune.model_runs.measured import ModelLayers
 from autotune.model_runs.ranks import SILENCE, rows_of
 from autotune.models.architecture import Architecture, Biases
 from autotune.models.forward import Plan
+from autotune.models.mixture import Mixture
 from autotune.outcome import DEFAULT_REGIME
 
 MODEL = Architecture("llama", 3, 32, 4, 2, 8, 48, 100, Biases(qkv=True, out=True), None)
+MIXTURE = dataclasses.replace(MODEL, biases=Biases(), mixture=Mixture(3, 4, 2, 16, shared=24))
 PLAN = Plan(ranks=2, dtype="fp32", sequence_parallel_from=8)
 
 
-def measurement(folder: Path, tokens: tuple[int, ...], plan: Plan = PLAN, layers: int = 1) -> DenseLayers:
-    return DenseLayers.of(MODEL, plan, tokens, layers, f"sqlite:///{folder / 'none.db'}", DEFAULT_REGIME)
+def measurement(folder: Path, tokens: tuple[int, ...], plan: Plan = PLAN, layers: int = 1) -> ModelLayers:
+    return ModelLayers.of(MODEL, plan, tokens, layers, f"sqlite:///{folder / 'none.db'}", DEFAULT_REGIME)
 
 
 def interpreted() -> None:
@@ -35,6 +38,16 @@ def test_a_forward_by_our_styles_is_plains(tmp_path: Path) -> None:
     (row,) = rows_of(measurement(tmp_path, (8,)), machine())
     assert row["tokens"] == 8 and set(row["us"]) == {"plain eager", "styles eager"}
     assert row["error"] < 1e-5 and set(row["ratios"]) == {"styles"}
+
+
+def test_experts_by_ours_are_plains_and_a_wrong_one_is_an_error(tmp_path: Path) -> None:
+    interpreted()
+    url = f"sqlite:///{tmp_path / 'none.db'}"
+    made = ThenWrong.of(MIXTURE, dataclasses.replace(PLAN, dtype="bf16"), (3, 8), 1, url, DEFAULT_REGIME)
+    exact, rows = dataclasses.replace(made, plan=PLAN), []
+    with pytest.raises(WrongResult):
+        rows.extend(rows_of(exact, machine()))
+    assert [str(each) for each in rows] == 0
 
 
 @pytest.mark.slow
@@ -50,7 +63,7 @@ def test_decode_and_prefill_of_several_layers(separate: bool, tmp_path: Path) ->
 @pytest.mark.gpu(2, each=True)
 def test_a_forward_on_gpus(tmp_path: Path) -> None:
     model = dataclasses.replace(MODEL, hidden=256, head_dim=64, intermediate=512)
-    asked = DenseLayers.of(model, Plan(2, "bf16"), (16, 256), 2, f"sqlite:///{tmp_path / 'none.db'}", DEFAULT_REGIME)
+    asked = ModelLayers.of(model, Plan(2, "bf16"), (16, 256), 2, f"sqlite:///{tmp_path / 'none.db'}", DEFAULT_REGIME)
     for row in rows_of(asked, machine()):
         assert {name.split()[0] for name in row["us"]} == {"plain", "styles", "fusing"} and not row["not_captured"]
 

@@ -11,7 +11,7 @@ from autotune.results.figures import Ratio, instead_text
 from autotune.text import counted
 
 if TYPE_CHECKING:
-    from autotune.model_runs.dense import DenseLayers
+    from autotune.model_runs.measured import ModelLayers
     from autotune.models.forward import Forward
 
 
@@ -20,7 +20,7 @@ class MeasuredModel:
     fastest plain forward calls them: in a graph where it was captured.
     """
 
-    def __init__(self, run: DenseLayers, result: ModelResult) -> None:
+    def __init__(self, run: ModelLayers, result: ModelResult) -> None:
         self.run, self.result = run, result
         self._rows: dict[int, dict[str, Any]] = {}
 

@@ -18,7 +18,7 @@ from autotune.errors import WrongResult
 from autotune.fleet.problem_list import parse_list
 from autotune.machine import Machine, machine
 from autotune.model_runs.comparison import row
-from autotune.model_runs.dense import DenseLayers
+from autotune.model_runs.measured import ModelLayers
 
 
 def test_the_list_has_every_collective_with_its_gemm(gpus: Bench, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_measured_forwards_stand_beside_their_prediction(
     """The prediction is of eager calls only where plain was not faster in a graph."""
     orders = []
 
-    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
+    def rows(order: ModelLayers, machine: Machine) -> Iterator[dict[str, Any]]:
         orders.append(order)
         for tokens in sorted(order.tokens):
             times = {"plain eager": [600.0, 600.0], "styles eager": [500.0, 500.0]}
@@ -233,7 +233,7 @@ def test_measured_forwards_stand_beside_their_prediction(
 
 
 def test_a_measured_difference_ends_with_an_error(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
+    def rows(order: ModelLayers, machine: Machine) -> Iterator[dict[str, Any]]:
         raise WrongResult("results differ from plain's by {}, allowed is 3e-02; nothing is claimed")
         yield {}
 
@@ -310,7 +310,7 @@ def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
 ) -> None:
     orders, file = [], f"{tmp_path / 'other.db'}"
 
-    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
+    def rows(order: ModelLayers, machine: Machine) -> Iterator[dict[str, Any]]:
         orders.append((order.url, order.regime.value, all(gang.closed for gang in gpus.gangs)))
         yield {"tokens": 4, **row({"plain eager": [6.0, 6.0], "styles eager": [5.0, 5.0]}, 1e-3), "not_captured": ""}
 
