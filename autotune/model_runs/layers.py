@@ -126,9 +126,10 @@ class Mixture(nn.Module):
         sums = sums_of_experts(x, ids - self.first, gates, self.gate_up_proj, self.down_proj)
         if self.shared is not None:
             sums = sums + self.shared(x)
-        return (
+        reduced: Tensor = (
             reduce_scatter_tensor(sums, "sum", 0, self.group) if self.sharded else all_reduce(sums, "sum", self.group)
         )
+        return reduced
 
 
 def _drawn(generator: torch.Generator, experts: int, columns: int, depth: int) -> nn.Parameter:
@@ -207,7 +208,7 @@ def plan(
     """Styles of ``Layers``, as in PyTorch's tutorial on tensor parallelism; ``prefix`` leads to a layer, ``mlp`` to its
     MLP, if it has one.
     """
-    blocks = {"attention": (("q", "k", "v") if separate else ("qkv",), "out")}
+    blocks: dict[str, tuple[tuple[str, ...], str]] = {"attention": (("q", "k", "v") if separate else ("qkv",), "out")}
     if mlp:
         blocks[mlp] = (("gate", "up") if separate else ("gate_up",), "down")
     made: dict[str, ParallelStyle] = {}

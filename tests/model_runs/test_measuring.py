@@ -41,13 +41,16 @@ def test_a_forward_by_our_styles_is_plains(tmp_path: Path) -> None:
 
 
 def test_experts_by_ours_are_plains_and_a_wrong_one_is_an_error(tmp_path: Path) -> None:
+    """With and without sequence parallelism; every operator's problem is one that ``tune model`` tunes."""
     interpreted()
-    url = f"sqlite:///{tmp_path / 'none.db'}"
+    url, told = f"sqlite:///{tmp_path / 'none.db'}", []
     made = ThenWrong.of(MIXTURE, dataclasses.replace(PLAN, dtype="bf16"), (3, 8), 1, url, DEFAULT_REGIME)
-    exact, rows = dataclasses.replace(made, plan=PLAN), []
+    exact = dataclasses.replace(made, plan=PLAN)
     with pytest.raises(WrongResult):
-        rows.extend(rows_of(exact, machine()))
-    assert [str(each) for each in rows] == 0
+        told.extend(rows_of(exact, machine()))
+    *rows, problems = told
+    assert [row["tokens"] for row in rows] == [3, 8] and max(row["error"] for row in rows) < 1e-6
+    assert problems == {call.problem for forward in exact.forwards for call in forward.calls}
 
 
 @pytest.mark.slow
