@@ -40,9 +40,11 @@ class MeasuredModel:
             output.styled(*output.folded(f"{found['forward']}: measured {told}", "bold"))
             output.data(f"{output.named(self._lines(found))}\n")
         run = self.run
+        experts = ", experts as in Mixtral" if run.model.mixture is not None else ""
         output.data(
             f"measured: {run.model.layers} of {run.of_layers} layers with random weights, without embedding and "
-            "head, norms and attention as in Llama; wall clock of the slowest rank; outputs compared with plain's"
+            f"head, norms and attention as in Llama{experts}; wall clock of the slowest rank; outputs compared with "
+            "plain's"
         )
         if self.result.machine.is_interpreter:
             output.data("times of Triton's interpreter say nothing about GPUs")
