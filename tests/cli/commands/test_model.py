@@ -285,24 +285,31 @@ def test_what_is_wrong_is_said_in_a_line(
     assert result.exit_code == 2 and told in result.stderr and len(result.stderr.splitlines()) == 1
 
 
-def tuned_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+REAL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "torch_dtype": "bfloat16"}
+
+
+def tuned_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> str:
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
     words = ("--tp", "2", "--tokens", "8", "--trials", "3", "--effort", "quick", "--measure", "--layers", "1")
-    result = Bench(machine()).tune("model", config(tmp_path, **sizes), *words)
+    result = Bench(machine()).tune("model", config(tmp_path, **changed), *words)
     assert result.exit_code == 0, result.output
-    assert result.stdout.count("gemm-all-reduce") == 2
+    return result.stdout
 
 
 @pytest.mark.slow
-def test_a_toy_is_tuned_by_ranks_under_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("changed", "sums", "experts"), [({}, 2, 0), (MIXTRAL, 1, 1)])
+def test_a_toy_is_tuned_by_ranks_under_the_interpreter(
+    changed: dict[str, Any], sums: int, experts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     if not machine().is_interpreter:
         pytest.skip("GPUs have a test of their own")
-    tuned_for_real(tmp_path, monkeypatch, hidden_size=64, intermediate_size=64, num_attention_heads=4)
+    told = tuned_for_real(tmp_path, monkeypatch, **REAL, **changed)
+    assert (told.count("gemm-all-reduce"), told.count("moe-gemm-combine")) == (sums, experts)
 
 
 @pytest.mark.gpu(2, each=True)
 def test_a_model_is_tuned_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuned_for_real(tmp_path, monkeypatch)
+    assert tuned_for_real(tmp_path, monkeypatch).count("gemm-all-reduce") == 2
 
 
 def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
