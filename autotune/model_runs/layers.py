@@ -153,8 +153,8 @@ def sums_of_experts(x: Tensor, ids: Tensor, gates: Tensor, gate_up: Tensor, down
     products = _grouped(F.silu(gate) * up, down, offsets)
     rows = torch.empty_like(pairs).scatter_(0, pairs, torch.arange(len(pairs), device=x.device)).view_as(ids)
     total = torch.zeros_like(x, dtype=torch.float32)
-    for row, gate, its in zip(rows.T, gates.T[..., None], here.T[..., None], strict=True):
-        total = total + torch.where(its, products[row].float() * gate, 0.0)
+    for row, weight, exists in zip(rows.T, gates.T[..., None], here.T[..., None], strict=True):
+        total = total + torch.where(exists, products[row].float() * weight, 0.0)
     return total.to(x.dtype)
 
 
