@@ -17,6 +17,7 @@ from torch.distributed._functional_collectives import all_gather_tensor, reduce_
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import autotune
+from autotune.model_runs.layers import SHARPER
 
 Tensor = torch.Tensor
 
@@ -29,11 +30,6 @@ MIXTURE = Sizes(
 TINY_MIXTURE = Sizes(
     hidden=32, ffn=16, heads=4, kv_heads=2, vocabulary=24, layers=1, prefill=(8,), decode=(2,), experts=4, top_k=2,
 )  # fmt: skip
-
-SHARPER = 4.0
-"""Routers' weights times this: logits as far apart as those of a trained router. Where rounding changes a token's last
-choice, that is one of little weight, and results can be compared.
-"""
 
 
 def expert_parallelism() -> bool:

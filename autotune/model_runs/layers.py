@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed._functional_collectives import all_gather_tensor, all_reduce, reduce_scatter_tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -16,15 +20,23 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
+from autotune.kernels.moe.library import grouped_product, has_grouped
 from autotune.models.forward import qkv_width
+from autotune.nn.experts import expert_parallel, routed
 
 if TYPE_CHECKING:
     from autotune.models.architecture import Architecture
+    from autotune.runtime.context import Context
 
 Tensor = torch.Tensor
 
 GELU = ("gemma", "gemma2", "gemma3_text")
 """Kinds whose gate is a GELU; that of all others is a SiLU."""
+
+SHARPER = 4.0
+"""Routers' weights times this: logits as far apart as those of a trained router. Where rounding changes a token's last
+choice, that is one of little weight, and results can be compared.
+"""
 
 
 class Attention(nn.Module):
@@ -71,11 +83,99 @@ class Mlp(nn.Module):
         return result
 
 
+class Mixture(nn.Module):
+    """A router, this rank's share of the experts, whole ones, and the experts that every token goes to.
+
+    Without a context the way of fixed shapes that serving stacks take: every rank runs its experts on all tokens, and
+    the sums are reduced over ranks.
+    """
+
+    def __init__(
+        self, model: Architecture, mesh: DeviceMesh, separate: bool, sharded: bool, context: Context | None
+    ) -> None:  # fmt: skip
+        """``sharded``: the ranks share the tokens out; else all have the same."""
+        super().__init__()
+        mixture = model.mixture
+        assert mixture is not None
+        local, self.top_k = mixture.experts // mesh.size(), mixture.top_k
+        self.first, self.group = local * mesh.get_local_rank(), mesh.get_group()
+        self.sharded, self.context = sharded, context
+        self.router = nn.Linear(model.hidden, mixture.experts, bias=False)
+        with torch.no_grad():
+            self.router.weight.mul_(SHARPER)
+        seed = int(torch.randint(1 << 30, ())) + mesh.get_local_rank()
+        generator = torch.Generator(self.router.weight.device).manual_seed(seed)
+        self.gate_up_proj = _drawn(generator, local, 2 * mixture.width, model.hidden)
+        self.down_proj = _drawn(generator, local, model.hidden, mixture.width)
+        self.shared = Mlp(replace(model, intermediate=mixture.shared), separate) if mixture.shared else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` [batch, tokens, hidden], this rank's tokens if they are shared out."""
+        ids, gates = routed(self.router(x), self.top_k)
+        if self.context is None:
+            return self._plain(x.flatten(0, 1), ids.flatten(0, 1), gates.flatten(0, 1)).view(x.shape)
+        experts = self.gate_up_proj, self.down_proj
+        found = expert_parallel(self.context, x, ids, gates, *experts, replicated=not self.sharded)
+        return found if self.shared is None else found + self.shared(x)
+
+    def _plain(self, x: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        if self.sharded:
+            routing = torch.cat([ids, gates.view(torch.int32)], dim=1)
+            x, routing = (all_gather_tensor(each, 0, self.group) for each in (x, routing))
+            ids, gates = routing[:, : self.top_k], routing[:, self.top_k :].view(torch.float32)
+        sums = sums_of_experts(x, ids - self.first, gates, self.gate_up_proj, self.down_proj)
+        if self.shared is not None:
+            sums = sums + self.shared(x)
+        reduced: Tensor = (
+            reduce_scatter_tensor(sums, "sum", 0, self.group) if self.sharded else all_reduce(sums, "sum", self.group)
+        )
+        return reduced
+
+
+def _drawn(generator: torch.Generator, experts: int, columns: int, depth: int) -> nn.Parameter:
+    """Weights as ``nn.Linear`` draws them."""
+    weight = torch.empty(experts, columns, depth)
+    return nn.Parameter(weight.uniform_(-(depth**-0.5), depth**-0.5, generator=generator))
+
+
+def sums_of_experts(x: Tensor, ids: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Each token's sum of gate * expert over these experts, whose ``ids`` count from 0; the host reads nothing.
+
+    Rows are sorted by expert, those of other ranks' experts last, which no GEMM computes. Each token then reads its
+    rows: unrolled, so that a compiler makes one kernel of the sums.
+    """
+    experts, top_k = len(gate_up), ids.shape[1]
+    here = (ids >= 0) & (ids < experts)
+    expert, pairs = torch.sort(torch.where(here, ids, experts).flatten(), stable=True)
+    bounds = torch.arange(experts + 1, dtype=expert.dtype, device=x.device)
+    offsets = torch.searchsorted(expert, bounds, out_int32=True)
+    gate, up = _grouped(x[pairs // top_k], gate_up, offsets).chunk(2, dim=-1)
+    products = _grouped(F.silu(gate) * up, down, offsets)
+    rows = torch.empty_like(pairs).scatter_(0, pairs, torch.arange(len(pairs), device=x.device)).view_as(ids)
+    total = torch.zeros_like(x, dtype=torch.float32)
+    for row, weight, exists in zip(rows.T, gates.T[..., None], here.T[..., None], strict=True):
+        total = total + torch.where(exists, products[row].float() * weight, 0.0)
+    return total.to(x.dtype)
+
+
+def _grouped(rows: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
+    """Each row times its expert's weight; without torch's grouped GEMM by a loop that keeps a graph whole."""
+    if has_grouped(rows.dtype, rows.is_cuda):
+        return grouped_product(rows, weights.mT, offsets)
+    number, product = torch.arange(len(rows), device=rows.device)[:, None], rows.new_zeros(len(rows), weights.shape[1])
+    for weight, begin, end in zip(weights, offsets, offsets[1:], strict=False):
+        product = torch.where((number >= begin) & (number < end), rows @ weight.T, product)
+    return product
+
+
 class Layer(nn.Module):
-    def __init__(self, model: Architecture, ranks: int, separate: bool) -> None:
+    def __init__(
+        self, model: Architecture, ranks: int, separate: bool, mixture: Callable[[], Mixture] | None = None
+    ) -> None:  # fmt: skip
         super().__init__()
         self.attention_norm, self.mlp_norm = nn.RMSNorm(model.hidden), nn.RMSNorm(model.hidden)
-        self.attention, self.mlp = Attention(model, ranks, separate), Mlp(model, separate)
+        self.attention = Attention(model, ranks, separate)
+        self.mlp = Mlp(model, separate) if mixture is None else mixture()
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -84,11 +184,16 @@ class Layer(nn.Module):
 
 
 class Layers(nn.Module):
-    """A decoder between its embedding and its head; ``layers`` may be fewer than the model has."""
+    """A decoder between its embedding and its head; ``layers`` may be fewer than the model has.
 
-    def __init__(self, model: Architecture, ranks: int, separate: bool) -> None:
+    ``mixture`` makes each layer's experts; None: its MLPs are dense.
+    """
+
+    def __init__(
+        self, model: Architecture, ranks: int, separate: bool, mixture: Callable[[], Mixture] | None = None
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.layers = nn.ModuleList(Layer(model, ranks, separate) for _ in range(model.layers))
+        self.layers = nn.ModuleList(Layer(model, ranks, separate, mixture) for _ in range(model.layers))
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` [batch, tokens, hidden], of sequence parallelism this rank's tokens; the result is like it."""
@@ -97,19 +202,37 @@ class Layers(nn.Module):
         return x
 
 
-def plan(separate: bool, sequence_parallel: bool, prefix: str = "layers.*.") -> dict[str, ParallelStyle]:
-    """Styles of ``Layers``, as in PyTorch's tutorial on tensor parallelism; ``prefix`` leads to a layer."""
-    columns = ["attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up"]
-    if not separate:
-        columns = ["attention.qkv", "mlp.gate_up"]
-    made: dict[str, ParallelStyle] = {prefix + name: ColwiseParallel() for name in columns}
+def plan(
+    separate: bool, sequence_parallel: bool, prefix: str = "layers.*.", mlp: str = "mlp"
+) -> dict[str, ParallelStyle]:  # fmt: skip
+    """Styles of ``Layers``, as in PyTorch's tutorial on tensor parallelism; ``prefix`` leads to a layer, ``mlp`` to its
+    MLP, if it has one.
+    """
+    blocks: dict[str, tuple[tuple[str, ...], str]] = {"attention": (("q", "k", "v") if separate else ("qkv",), "out")}
+    if mlp:
+        blocks[mlp] = (("gate", "up") if separate else ("gate_up",), "down")
+    made: dict[str, ParallelStyle] = {}
     layout = Shard(1) if sequence_parallel else Replicate()
-    for name in ("attention.out", "mlp.down"):
-        made[prefix + name] = RowwiseParallel(output_layouts=layout)
-    if sequence_parallel:
-        for name in ("attention", "mlp"):
+    for name, (inputs, output) in blocks.items():
+        made |= {f"{prefix}{name}.{each}": ColwiseParallel() for each in inputs}
+        made[f"{prefix}{name}.{output}"] = RowwiseParallel(output_layouts=layout)
+        if sequence_parallel:
             gathered = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
             made[prefix + name] = gathered
+    if sequence_parallel:
         for name in ("attention_norm", "mlp_norm"):
             made[prefix + name] = SequenceParallel()
+    return made
+
+
+def mixture_plan(separate: bool, sequence_parallel: bool, shared: bool, plain: bool) -> dict[str, ParallelStyle]:
+    """Styles of ``Layers`` with a ``Mixture``. Plain's gathers the tokens of shared experts with those of the others,
+    and sums them over ranks together.
+    """
+    made = plan(separate, sequence_parallel, mlp="mlp.shared" if shared else "")
+    if sequence_parallel:
+        made["layers.*.mlp_norm"] = SequenceParallel(use_local_output=True)
+    if shared and plain:
+        made.pop("layers.*.mlp.shared", None)
+        made["layers.*.mlp.shared.down"] = RowwiseParallel(output_layouts=Partial())
     return made

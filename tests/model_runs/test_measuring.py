@@ -5,24 +5,40 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripts import run_script
+from toys import ThenWrong
 
 from autotune.errors import GangError, InputError, WrongResult
 from autotune.machine import machine
-from autotune.model_runs.dense import DenseLayers
+from autotune.model_runs.measured import ModelLayers
 from autotune.model_runs.ranks import SILENCE, rows_of
 from autotune.models.architecture import Architecture, Biases
 from autotune.models.forward import Plan
+from autotune.models.linear_attention import LinearAttention
+from autotune.models.mixture import Mixture
 from autotune.outcome import DEFAULT_REGIME
 
 MODEL = Architecture("llama", 3, 32, 4, 2, 8, 48, 100, Biases(qkv=True, out=True), None)
+EXPERTS = Mixture(3, experts=4, top_k=2, width=16, shared=24)
+
+
+def with_experts(**changed: Any) -> Architecture:
+    return dataclasses.replace(MODEL, biases=Biases(), mixture=dataclasses.replace(EXPERTS, **changed))
+
+
+MIXTURE, UNSHARED = with_experts(), with_experts(shared=0)
 PLAN = Plan(ranks=2, dtype="fp32", sequence_parallel_from=8)
+BF16 = dataclasses.replace(PLAN, dtype="bf16")
 
 
-def measurement(folder: Path, tokens: tuple[int, ...], plan: Plan = PLAN, layers: int = 1) -> DenseLayers:
-    return DenseLayers.of(MODEL, plan, tokens, layers, f"sqlite:///{folder / 'none.db'}", DEFAULT_REGIME)
+def measurement(
+    folder: Path, tokens: tuple[int, ...], plan: Plan = PLAN, layers: int = 1, model: Architecture = MODEL,
+    kind: type[ModelLayers] = ModelLayers,
+) -> ModelLayers:  # fmt: skip
+    return kind.of(model, plan, tokens, layers, f"sqlite:///{folder / 'none.db'}", DEFAULT_REGIME)
 
 
 def interpreted() -> None:
@@ -37,21 +53,34 @@ def test_a_forward_by_our_styles_is_plains(tmp_path: Path) -> None:
     assert row["error"] < 1e-5 and set(row["ratios"]) == {"styles"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("separate", [False, True])
-def test_decode_and_prefill_of_several_layers(separate: bool, tmp_path: Path) -> None:
+def test_experts_by_ours_are_plains_and_a_wrong_one_is_an_error(tmp_path: Path) -> None:
+    """With and without sequence parallelism; every operator's problem is one that ``tune model`` tunes."""
     interpreted()
-    plan = dataclasses.replace(PLAN, separate=separate)
-    rows = list(rows_of(measurement(tmp_path, (16, 2, 3), plan, layers=2), machine()))
+    exact = dataclasses.replace(measurement(tmp_path, (3, 8), BF16, model=MIXTURE, kind=ThenWrong), plan=PLAN)
+    told: list[Any] = []
+    with pytest.raises(WrongResult):
+        told.extend(rows_of(exact, machine()))
+    *rows, problems = told
+    assert [row["tokens"] for row in rows] == [3, 8] and max(row["error"] for row in rows) < 1e-6
+    assert problems == {call.problem for forward in exact.forwards for call in forward.calls}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "separate"), [(MODEL, False), (MODEL, True), (MIXTURE, True), (UNSHARED, False)])
+def test_decode_and_prefill_of_several_layers(model: Architecture, separate: bool, tmp_path: Path) -> None:
+    interpreted()
+    made = measurement(tmp_path, (16, 2, 3), BF16, layers=2, model=model)
+    exact = dataclasses.replace(made, plan=dataclasses.replace(PLAN, separate=separate))
+    rows = list(rows_of(exact, machine()))
     assert [row["tokens"] for row in rows] == [2, 3, 16]
     assert max(row["error"] for row in rows) < 1e-5
 
 
 @pytest.mark.gpu(2, each=True)
-def test_a_forward_on_gpus(tmp_path: Path) -> None:
-    model = dataclasses.replace(MODEL, hidden=256, head_dim=64, intermediate=512)
-    asked = DenseLayers.of(model, Plan(2, "bf16"), (16, 256), 2, f"sqlite:///{tmp_path / 'none.db'}", DEFAULT_REGIME)
-    for row in rows_of(asked, machine()):
+@pytest.mark.parametrize("mixture", [None, Mixture(3, 16, 4, 128, shared=0), Mixture(3, 8, 2, 128, shared=256)])
+def test_a_forward_on_gpus(mixture: Mixture | None, tmp_path: Path) -> None:
+    model = dataclasses.replace(MODEL, hidden=256, head_dim=64, intermediate=512, mixture=mixture)
+    for row in rows_of(measurement(tmp_path, (16, 256), Plan(2, "bf16"), 2, model), machine()):
         assert {name.split()[0] for name in row["us"]} == {"plain", "styles", "fusing"} and not row["not_captured"]
 
 
@@ -88,15 +117,32 @@ def test_an_error_ends_its_rank_without_waiting_for_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "layers", "told"),
+    ("model", "plan", "layers", "told"),
     [
-        (PLAN, 4, "--layers 4: the model has 3; allowed: 1 to 3"),
-        (Plan(2, "fp8", "row"), 1, "--measure with fp8: PyTorch's styles, the plain side, take bf16, fp16, fp32 alone"),
-        (Plan(2, "bf16", contexts=(4096,)), 1, "--measure with --context"),
+        (MODEL, PLAN, 4, "--layers 4: the model has 3; allowed: 1 to 3"),
+        (
+            MODEL,
+            Plan(2, "fp8", "row"),
+            1,
+            "--measure with fp8: PyTorch's styles, the plain side, take bf16, fp16, fp32",
+        ),
+        (MODEL, Plan(2, "bf16", contexts=(4096,)), 1, "--measure with --context"),
+        (
+            dataclasses.replace(MODEL, attention=False),
+            BF16,
+            1,
+            r"does not build latent attention \(MLA\), as llama has",
+        ),
+        (dataclasses.replace(MODEL, linear=LinearAttention(2, 64, 32)), BF16, 1, "does not build linear attention"),
+        (with_experts(layers=2), BF16, 1, "does not build dense layers beside those with experts"),
+        (with_experts(form={"bias": True}), BF16, 1, "does not build experts with biases"),
+        (MIXTURE, PLAN, 1, "--measure with fp32: .* bf16"),
+        (MIXTURE, dataclasses.replace(BF16, experts_by_width=True), 1, "--measure with --experts-by-width"),
+        (MIXTURE, dataclasses.replace(BF16, zipf=1.2), 1, "--measure with --zipf"),
     ],
 )
 def test_what_is_not_measured_is_refused_before_anything_is_tuned(
-    plan: Plan, layers: int, told: str, tmp_path: Path
+    model: Architecture, plan: Plan, layers: int, told: str, tmp_path: Path
 ) -> None:  # fmt: skip
     with pytest.raises(InputError, match=told):
-        measurement(tmp_path, (8,), plan, layers)
+        measurement(tmp_path, (8,), plan, layers, model)

@@ -29,7 +29,7 @@ from autotune.sizes import parse_sizes
 from autotune.task import Task
 
 if TYPE_CHECKING:
-    from autotune.model_runs.dense import DenseLayers
+    from autotune.model_runs.measured import ModelLayers
     from autotune.models.architecture import Architecture
     from autotune.models.forward import Forward, Plan
     from autotune.models.problem_lists import ProblemList
@@ -143,11 +143,11 @@ class ModelPlan:
         _tell_left_out(found, plan)
         return forwards(found, plan, parse_sizes(self.tokens, "--tokens"))
 
-    def layers(self, machine: Machine, layers: int | None, url: str | None, regime: Regime) -> DenseLayers:
+    def layers(self, machine: Machine, layers: int | None, url: str | None, regime: Regime) -> ModelLayers:
         """The layers that ``--measure`` builds. Raises InputError for a model that it cannot build."""
-        from autotune.model_runs.dense import DenseLayers
+        from autotune.model_runs.measured import ModelLayers
 
-        return DenseLayers.of(*self.read(machine), tuple(parse_sizes(self.tokens, "--tokens")), layers, url, regime)
+        return ModelLayers.of(*self.read(machine), tuple(parse_sizes(self.tokens, "--tokens")), layers, url, regime)
 
     def read(self, machine: Machine) -> tuple[Architecture, Plan]:
         """The model of a ``config.json``, and how the ranks run it."""

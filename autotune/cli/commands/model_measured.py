@@ -11,7 +11,7 @@ from autotune.results.figures import Ratio, instead_text
 from autotune.text import counted
 
 if TYPE_CHECKING:
-    from autotune.model_runs.dense import DenseLayers
+    from autotune.model_runs.measured import ModelLayers
     from autotune.models.forward import Forward
 
 
@@ -20,7 +20,7 @@ class MeasuredModel:
     fastest plain forward calls them: in a graph where it was captured.
     """
 
-    def __init__(self, run: DenseLayers, result: ModelResult) -> None:
+    def __init__(self, run: ModelLayers, result: ModelResult) -> None:
         self.run, self.result = run, result
         self._rows: dict[int, dict[str, Any]] = {}
 
@@ -40,9 +40,11 @@ class MeasuredModel:
             output.styled(*output.folded(f"{found['forward']}: measured {told}", "bold"))
             output.data(f"{output.named(self._lines(found))}\n")
         run = self.run
+        experts = ", experts as in Mixtral" if run.model.mixture is not None else ""
         output.data(
             f"measured: {run.model.layers} of {run.of_layers} layers with random weights, without embedding and "
-            "head, norms and attention as in Llama; wall clock of the slowest rank; outputs compared with plain's"
+            f"head, norms and attention as in Llama{experts}; wall clock of the slowest rank; outputs compared with "
+            "plain's"
         )
         if self.result.machine.is_interpreter:
             output.data("times of Triton's interpreter say nothing about GPUs")

@@ -18,7 +18,7 @@ from autotune.errors import WrongResult
 from autotune.fleet.problem_list import parse_list
 from autotune.machine import Machine, machine
 from autotune.model_runs.comparison import row
-from autotune.model_runs.dense import DenseLayers
+from autotune.model_runs.measured import ModelLayers
 
 
 def test_the_list_has_every_collective_with_its_gemm(gpus: Bench, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_measured_forwards_stand_beside_their_prediction(
     """The prediction is of eager calls only where plain was not faster in a graph."""
     orders = []
 
-    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
+    def rows(order: ModelLayers, machine: Machine) -> Iterator[dict[str, Any]]:
         orders.append(order)
         for tokens in sorted(order.tokens):
             times = {"plain eager": [600.0, 600.0], "styles eager": [500.0, 500.0]}
@@ -233,7 +233,7 @@ def test_measured_forwards_stand_beside_their_prediction(
 
 
 def test_a_measured_difference_ends_with_an_error(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
+    def rows(order: ModelLayers, machine: Machine) -> Iterator[dict[str, Any]]:
         raise WrongResult("results differ from plain's by {}, allowed is 3e-02; nothing is claimed")
         yield {}
 
@@ -285,24 +285,31 @@ def test_what_is_wrong_is_said_in_a_line(
     assert result.exit_code == 2 and told in result.stderr and len(result.stderr.splitlines()) == 1
 
 
-def tuned_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+REAL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "torch_dtype": "bfloat16"}
+
+
+def tuned_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> str:
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
     words = ("--tp", "2", "--tokens", "8", "--trials", "3", "--effort", "quick", "--measure", "--layers", "1")
-    result = Bench(machine()).tune("model", config(tmp_path, **sizes), *words)
+    result = Bench(machine()).tune("model", config(tmp_path, **changed), *words)
     assert result.exit_code == 0, result.output
-    assert result.stdout.count("gemm-all-reduce") == 2
+    return result.stdout
 
 
 @pytest.mark.slow
-def test_a_toy_is_tuned_by_ranks_under_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("changed", "sums", "experts"), [({}, 2, 0), (MIXTRAL, 1, 1)])
+def test_a_toy_is_tuned_by_ranks_under_the_interpreter(
+    changed: dict[str, Any], sums: int, experts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     if not machine().is_interpreter:
         pytest.skip("GPUs have a test of their own")
-    tuned_for_real(tmp_path, monkeypatch, hidden_size=64, intermediate_size=64, num_attention_heads=4)
+    told = tuned_for_real(tmp_path, monkeypatch, **REAL, **changed)
+    assert (told.count("gemm-all-reduce"), told.count("moe-gemm-combine")) == (sums, experts)
 
 
 @pytest.mark.gpu(2, each=True)
 def test_a_model_is_tuned_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuned_for_real(tmp_path, monkeypatch)
+    assert tuned_for_real(tmp_path, monkeypatch).count("gemm-all-reduce") == 2
 
 
 def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
@@ -310,7 +317,7 @@ def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
 ) -> None:
     orders, file = [], f"{tmp_path / 'other.db'}"
 
-    def rows(order: DenseLayers, machine: Machine) -> Iterator[dict[str, Any]]:
+    def rows(order: ModelLayers, machine: Machine) -> Iterator[dict[str, Any]]:
         orders.append((order.url, order.regime.value, all(gang.closed for gang in gpus.gangs)))
         yield {"tokens": 4, **row({"plain eager": [6.0, 6.0], "styles eager": [5.0, 5.0]}, 1e-3), "not_captured": ""}
 

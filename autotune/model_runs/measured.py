@@ -1,7 +1,8 @@
-"""A dense model's layers on ranks: of its sizes, under PyTorch's own tensor-parallel plan, and under ours."""
+"""A model's layers on ranks: of its sizes, under PyTorch's own tensor-parallel plan, and under ours."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,8 @@ from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.workloads import workload
 
 if TYPE_CHECKING:
-    from autotune.model_runs.comparison import Row
+    from autotune.model_runs.comparison import Comparison, Row
+    from autotune.model_runs.layers import Layers
     from autotune.runtime.context import Context
 
 SPARE_BYTES = 64 << 20
@@ -25,7 +27,7 @@ LAYERS = 4
 
 
 @dataclass(frozen=True)
-class DenseLayers:
+class ModelLayers:
     """The forwards to measure; the same on every rank."""
 
     model: Architecture
@@ -44,7 +46,7 @@ class DenseLayers:
     def of(
         cls, model: Architecture, plan: Plan, tokens: tuple[int, ...], layers: int | None, url: str | None,
         regime: Regime,
-    ) -> DenseLayers:  # fmt: skip
+    ) -> ModelLayers:  # fmt: skip
         """Some layers of a model, by default ``LAYERS``. Raises InputError for what is not measured."""
         layers = min(LAYERS, model.layers) if layers is None else layers
         if layers > model.layers:
@@ -56,11 +58,15 @@ class DenseLayers:
                 f"--measure with {dtype}: PyTorch's styles, the plain side, take {', '.join(DTYPES)} alone; --dtype "
                 "says which"
             )
-        if model.mixture is not None or not model.attention:
-            raise InputError(f"--measure: it builds dense layers, not those of {model.kind}")
+        if unbuilt := _unbuilt(model):
+            raise InputError(f"--measure: it does not build {', '.join(unbuilt)}, as {model.kind} has")
         if plan.contexts:
             raise InputError("--measure with --context: attention over a KV cache is not part of what it builds")
-        return cls(replace(model, layers=layers, vocabulary=0), model.layers, plan, tokens, url, regime)
+        if mixture := model.mixture:
+            _check_experts(plan)
+            mixture = replace(mixture, layers=layers)
+        some = replace(model, layers=layers, vocabulary=0, mixture=mixture)
+        return cls(some, model.layers, plan, tokens, url, regime)
 
     @property
     def forwards(self) -> list[Forward]:
@@ -86,25 +92,16 @@ class DenseLayers:
         Raises WrongResult where outputs differ: nothing is claimed then.
         """
         import torch
-        from torch.distributed.tensor.parallel import parallelize_module
 
         from autotune.kernels.launching.tensors import TORCH_DTYPES
         from autotune.model_runs.comparison import TOLERANCE, Comparison
-        from autotune.model_runs.layers import Layers, plan
-        from autotune.nn.styles import tuned
 
         comparison, dtype = Comparison(context), TORCH_DTYPES[self.plan.dtype]
-
-        def build(way: str, sharded: bool) -> Layers:
-            chosen = plan(self.plan.separate, sharded)
-            made = Layers(self.model, self.ranks, self.plan.separate)
-            parallelize_module(made, comparison.mesh, tuned(chosen, context) if way == "styles" else chosen)
-            return made
-
         for sharded in (False, True):
             tokens = [each for each in self.tokens if self.plan.sequence_parallel(each) == sharded]
             ways = comparison.ways() if tokens else ()
-            models = {way: comparison.model(way, dtype, lambda way=way: build(way, sharded)) for way in ways}  # type: ignore[misc]  # noqa: B023
+            builds = {way: functools.partial(self.built, comparison, way, sharded) for way in ways}
+            models = {way: comparison.model(way, dtype, build) for way, build in builds.items()}
             for count in tokens:
                 # One sequence, of which this rank has its part; or a decode step of as many, on every rank.
                 shape = (1, count) if sharded else (count, 1)
@@ -117,3 +114,45 @@ class DenseLayers:
             models.clear()
             if tokens:
                 comparison.forget()
+
+    def built(self, comparison: Comparison, way: str, sharded: bool) -> Layers:
+        """A way's layers, shared out over the ranks; ``sharded``: these share the tokens out, too."""
+        from torch.distributed.tensor.parallel import parallelize_module
+
+        from autotune.model_runs.layers import Layers, Mixture, mixture_plan, plan
+        from autotune.nn.styles import tuned
+
+        model, separate, ours = self.model, self.plan.separate, way == "styles"
+        context = comparison.context if ours else None
+        if model.mixture is None:
+            chosen, mixture = plan(separate, sharded), None
+        else:
+            chosen = mixture_plan(separate, sharded, bool(model.mixture.shared), plain=not ours)
+            mixture = functools.partial(Mixture, model, comparison.mesh, separate, sharded, context)
+        made = Layers(model, self.ranks, separate, mixture)
+        parallelize_module(made, comparison.mesh, tuned(chosen, context) if context is not None else chosen)
+        return made
+
+
+def _unbuilt(model: Architecture) -> list[str]:
+    """The parts of a model's layers that are not built."""
+    mixture = model.mixture
+    parts = {
+        "latent attention (MLA)": not model.attention,
+        "linear attention": model.linear is not None,
+        "dense layers beside those with experts": mixture is not None and mixture.layers < model.layers,
+        "experts with biases": mixture is not None and "bias" in mixture.form,
+    }
+    return [name for name, has in parts.items() if has]
+
+
+def _check_experts(plan: Plan) -> None:
+    """Raise InputError for experts that are not measured."""
+    if plan.dtype != "bf16":
+        raise InputError(
+            f"--measure with {plan.dtype}: PyTorch's grouped GEMM, the plain side, takes bf16; use --dtype bf16"
+        )
+    if plan.experts_by_width:
+        raise InputError("--measure with --experts-by-width: it builds whole experts")
+    if plan.zipf:
+        raise InputError("--measure with --zipf: random routers choose all experts alike")

@@ -1,0 +1,36 @@
+"""Measurements of toy layers that ranks find by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+
+import autotune
+from autotune.model_runs.comparison import Comparison
+from autotune.model_runs.layers import Layers
+from autotune.model_runs.measured import ModelLayers
+
+
+@dataclass(frozen=True)
+class ThenWrong(ModelLayers):
+    """Its rows, not compiled, the problems of all operators that were called, and rows with a wrong expert on the last
+    rank.
+    """
+
+    wrong: bool = False
+
+    def rows(self, context: autotune.Context) -> Iterator[Any]:
+        with torch.compiler.set_stance("force_eager"):
+            with autotune.collect() as problems:
+                yield from super().rows(context)
+            yield set(problems)
+            yield from ModelLayers.rows(replace(self, wrong=True), context)
+
+    def built(self, comparison: Comparison, way: str, sharded: bool) -> Layers:
+        made = super().built(comparison, way, sharded)
+        if self.wrong and way == "styles" and comparison.mesh.get_local_rank() == self.ranks - 1:
+            cast(Any, made.layers[0]).mlp.down_proj.data[0].neg_()
+        return made
