@@ -41,11 +41,12 @@ class MeasuredModel:
             output.data(f"{output.named(self._lines(found))}\n")
         run = self.run
         experts = ", experts as in Mixtral" if run.model.mixture is not None else ""
-        output.data(
+        told = (
             f"measured: {run.model.layers} of {run.of_layers} layers with random weights, without embedding and "
             f"head, norms and attention as in Llama{experts}; wall clock of the slowest rank; outputs compared with "
             "plain's"
         )
+        output.styled(*output.folded(told))
         if self.result.machine.is_interpreter:
             output.data("times of Triton's interpreter say nothing about GPUs")
 
