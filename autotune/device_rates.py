@@ -29,6 +29,7 @@ RATES: Mapping[str, Rates] = {
     "sm_89": Rates(flops=290e6, memory=0.68e6, links=25e3, signal=3.0, launch=4.0),
     "sm_90": Rates(flops=800e6, memory=3.8e6, links=350e3, signal=2.0, launch=4.0),
     "sm_100": Rates(flops=1800e6, memory=6.3e6, links=700e3, signal=2.0, launch=4.0),
+    "sm_103": Rates(flops=1800e6, memory=6.3e6, links=700e3, signal=2.0, launch=4.0),
     "sm_120": Rates(flops=400e6, memory=1.4e6, links=50e3, signal=3.0, launch=4.0),
     "gfx942": Rates(flops=600e6, memory=4.0e6, links=280e3, signal=3.0, launch=6.0),
     "gfx950": Rates(flops=1200e6, memory=6.0e6, links=330e3, signal=3.0, launch=6.0),

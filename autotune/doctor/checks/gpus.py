@@ -6,6 +6,7 @@ import itertools
 import re
 from collections import Counter
 
+from autotune.device_rates import rates_of
 from autotune.doctor.finding import Finding, advice, broken, fine
 from autotune.doctor.host import Host
 from autotune.text import counted
@@ -52,7 +53,10 @@ def gpus(host: Host) -> Finding:
         return broken(
             told, "all ranks need the same GPU model: select one with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
         )
-    return fine(f"{told} ({host.machine().arch})")
+    told += f" ({host.machine().arch})"
+    if rates_of(host.machine()) is None:
+        return advice(told, "a GPU not known here: untuned configs follow Hopper's rates, so tune what you rely on")
+    return fine(told)
 
 
 def shared_memory(host: Host) -> Finding:

@@ -38,6 +38,7 @@ def lds(kib: int) -> dict[str, str]:
 
 GPUS = [
     ("nvidia", {"names": ["NVIDIA H200", "NVIDIA L4"]}, gpus.gpus, BROKEN, "NVIDIA L4"),
+    ("nvidia", {"is_machine": dataclasses.replace(H100, arch="sm_99")}, gpus.gpus, ADVICE, "sm_99"),
     ("nvidia", {"unreachable": {(0, 2), (2, 0)}}, gpus.peer_access, BROKEN, "0→2, 2→0"),
     ("nvidia", {"is_machine": L40S}, gpus.peer_access, ADVICE, "without atomics"),
     *(("nvidia", {"outputs": {TOPOLOGY: PCIE.format(link)}}, gpus.links, ADVICE, link) for link in ("PIX", "SYS")),
