@@ -14,10 +14,15 @@ from autotune.compiled.graphs import ATEN, GATHER, RESHAPES, TURNS, WAIT, NoMatc
 from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 
-SCALED = ATEN._scaled_mm.default
-GEMMS = (ATEN.mm.default, ATEN.addmm.default, SCALED)
+SCALED, BY_RECIPE = ATEN._scaled_mm.default, getattr(ATEN, "_scaled_mm_v2", ATEN._scaled_mm).default
+"""The second is what ``torch.nn.functional.scaled_mm`` becomes."""
+GEMMS = (ATEN.mm.default, ATEN.addmm.default, SCALED, BY_RECIPE)
 
 SCALED_ARGUMENTS = ("a", "b", "scale_a", "scale_b", "bias", "scale_result", "out_dtype", "use_fast_accum")
+RECIPE_ARGUMENTS = (
+    "a", "b", "scale_a", "recipe_a", "swizzle_a", "scale_b", "recipe_b", "swizzle_b", "bias", "out_dtype",
+    "contraction_dim", "use_fast_accum",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Gemm:
 
 def gemm_of(node: Node) -> Gemm:
     """Raises NoMatch for what is no GEMM with a bias: an ``addmm`` with factors, a scaled result."""
-    if node.target is SCALED:
+    if node.target in (SCALED, BY_RECIPE):
         return _scaled(node)
     if node.kwargs and any(value != 1 for value in node.kwargs.values()):
         raise NoMatch(f"the GEMM has factors ({dict(node.kwargs)})")
@@ -51,7 +56,11 @@ def gemm_of(node: Node) -> Gemm:
 
 
 def _scaled(node: Node) -> Gemm:
-    given: dict[str, Any] = {**dict(zip(SCALED_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+    given = _given(node)
+    if given.get("contraction_dim") or any(
+        given.get(name) not in (None, [], [0]) for name in ("swizzle_a", "swizzle_b")
+    ):
+        raise NoMatch("the GEMM's scales are swizzled, or it contracts other dimensions")
     if given.get("scale_result") is not None:
         raise NoMatch("the GEMM's result has a scale")
     if not _one_column(given["scale_a"]):
@@ -65,6 +74,17 @@ def _scaled(node: Node) -> Gemm:
     return Gemm(given["a"], given["b"], given.get("bias"), scale_a, given["scale_b"], options)
 
 
+def _given(node: Node) -> dict[str, Any]:
+    """A scaled GEMM's arguments by name. Raises NoMatch where an operand has several scales."""
+    names = SCALED_ARGUMENTS if node.target is SCALED else RECIPE_ARGUMENTS
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    for name in ("scale_a", "scale_b") if node.target is not SCALED else ():
+        if len(given[name]) != 1:
+            raise NoMatch(f"{name} is {len(given[name])} tensors")
+        (given[name],) = given[name]
+    return given
+
+
 def _check_blocks(given: Mapping[str, Node]) -> None:
     """Raise NoMatch unless A has a scale for each 1 x 128, and B one for each 128 x 128."""
     (rows, width), (depth, columns) = shape_of(given["a"]), shape_of(given["b"])
@@ -76,7 +96,10 @@ def _check_blocks(given: Mapping[str, Node]) -> None:
 
 def is_scale(node: Node, user: Node) -> bool:
     """True if a GEMM takes a tensor as a scale."""
-    return user.target is SCALED and node in (*user.args[2:4], user.kwargs.get("scale_a"), user.kwargs.get("scale_b"))
+    if user.target not in (SCALED, BY_RECIPE):
+        return False
+    given = _given(user)
+    return node in (given["scale_a"], given["scale_b"])
 
 
 def bytes_of(node: Node) -> Node:

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import Linear, Module, Sequential
-from torch.nn.functional import gelu, linear, pad, rms_norm, silu
+from torch.nn.functional import ScalingType, gelu, linear, pad, rms_norm, scaled_mm, silu
 
 from autotune.kernels.gemm.library import dequantised
 from autotune.models.architecture import Architecture, Biases
@@ -245,6 +245,11 @@ def _scaled(a: torch.Tensor, w: torch.Tensor, scale_a: torch.Tensor, scale_b: to
     return torch.ops.aten._scaled_mm(a, w.t(), scale_a, scale_b, None, None, torch.bfloat16)
 
 
+def _by_recipe(a: torch.Tensor, w: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    rows = ScalingType.RowWise
+    return scaled_mm(a, w.t(), scale_a, rows, scale_b, rows, output_dtype=torch.bfloat16)
+
+
 def _by_blocks(a: torch.Tensor, w: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
     """A's scales column by column, as the library takes them; B's are those of W, with gaps between rows."""
     if isinstance(a, FakeTensor) or a.is_cuda:
@@ -276,6 +281,10 @@ SCALED = {
     "reduce fp8": Case(
         lambda a, w, s, t: reduce(_scaled(a, w, s, t)), ((16, K), (N, K), (16, 1), (1, N)), "gemm_all_reduce",
         "scales=row", **FP8,
+    ),
+    "gather fp8 with scales by recipe": Case(
+        lambda a, w, s, t: _by_recipe(_bytes(a), w, gather(s, 0), t), ((8, K), (N, K), (8, 1), (1, N)),
+        "all_gather_gemm", "scales=row", **FP8,
     ),
     "gather fp8 with scales by blocks": Case(
         lambda a, w, s, t: _by_blocks(_bytes(a), w, gather(s, 0), t), ((8, 256), (144, 256), (8, 2), (2, 2)),
