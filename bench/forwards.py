@@ -1,0 +1,92 @@
+"""Whole forwards of served models, predicted from their tuned calls and measured: twelve of them, step by step.
+
+    python bench/forwards.py --folder forwards                 every model on all GPUs of this machine
+    python bench/forwards.py --folder forwards --only Mixtral  models whose name begins so
+    python bench/forwards.py --folder forwards --table         the table, as Markdown, of what has been measured
+
+Each model is tuned and measured by ``tune model --measure``, four of its layers with random weights, in CUDA graphs:
+a decode step of 8 sequences, prefills of 512 and 2048 tokens. *Predicted* is the sum of what its calls save.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from arguments import new_parser, positive, whole
+from steps import FOLDER, Folder, Step, here, run_all, run_to_end
+from tables import table
+
+from autotune.model_runs.clock import Ratio
+
+CONFIGS = Path(__file__).parents[1] / "tests" / "models" / "configs.json"
+
+MODELS = ("Llama-3.3-70B", "Phi-4", "Mixtral-8x7B", "Qwen3-235B-A22B-FP8")
+"""Dense ones and mixtures."""
+
+TOY = {
+    "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "num_hidden_layers": 1, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "vocab_size": 128,
+}  # fmt: skip
+
+
+def steps(ranks: int, only: tuple[str, ...], budget: str, toy: bool) -> list[Step]:
+    sizes = ("--tokens", "4,8") if toy else ("--tokens", "8,512,2048", "--regime", "graph", "--budget", budget)
+    words = ("--tp", str(ranks), "--dtype", "bf16", *sizes, "--measure", "--json")
+    names = ["toy"] if toy else [name for name in MODELS if name.startswith(only)]
+    return [Step(name, ("-m", "autotune.cli", "model", f"{FOLDER}/{name}.config.json", *words)) for name in names]
+
+
+def write_configs(folder: Path) -> None:
+    """The models' ``config.json``, in this folder."""
+    known = {**json.loads(CONFIGS.read_text()), "toy": TOY}
+    for name in (*MODELS, "toy"):
+        (folder / f"{name}.config.json").write_text(json.dumps(known[name]))
+
+
+def rows(name: str, found: dict[str, object]) -> Iterator[list[str]]:
+    """A row for each forward of a model, by what ``tune model --measure --json`` printed."""
+    for each in found["measured"]:  # type: ignore[attr-defined]
+        measured, told = Ratio(**each["speedup"]), each["predicted"]
+        predicted = told["before"] / told["after"]
+        times = [f"{each[way] / 1e3:.3f}" for way in ("plain", "ours")]
+        yield [name, each["forward"], *times, str(measured), f"{predicted:.3f}", f"{measured.value / predicted:.3f}"]
+
+
+def measured_table(folder: Folder, wanted: Sequence[Step]) -> str:
+    found = [(step.name, stored) for step in wanted if (stored := folder.found(step)) is not None]
+    head = ["model", "forward", "plain, ms", "ours, ms", "times as fast", "predicted", "measured over predicted"]
+    return table(head, [row for name, stored in found for row in rows(name, json.loads(stored["found"]))], "lll") + "\n"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = new_parser(__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("forwards"), help="results so far, the database")
+    parser.add_argument("--world-size", type=whole, help="ranks; default: all GPUs, two without GPUs")
+    parser.add_argument("--budget", default="60s", help="time to tune each model")
+    parser.add_argument("--only", action="append", metavar="NAME", help="models whose name begins so; again for more")
+    parser.add_argument("--minutes", type=positive, help="begin no step that would not end within this time")
+    parser.add_argument("--table", action="store_true", help="print the table of what has been measured")
+    given = parser.parse_args(words)
+    place = here()
+    toy = place["machine"]["kind"] == "interpreter"
+    wanted = steps(given.world_size or place["machine"]["gpus"] or 2, tuple(given.only or ("",)), given.budget, toy)
+    if not wanted:
+        parser.error(f"--only {', '.join(given.only)}: no model's name begins so; there are {', '.join(MODELS)}")
+    folder, undone = Folder(given.folder, place), list[str]()
+    if not given.table:
+        write_configs(folder.path)
+        undone = run_all(folder, wanted, time.monotonic() + 60 * given.minutes if given.minutes else float("inf"))
+    print(measured_table(folder, wanted), end="")
+    print("\n".join(undone), file=sys.stderr)
+    return 1 if undone else 0
+
+
+if __name__ == "__main__":
+    run_to_end(lambda: sys.exit(main()))
