@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from compile_worker import Compilers
+from every_mode import whole
 
 from autotune.config import Config
 from autotune.dtypes import multiplies
@@ -161,8 +162,8 @@ def fits(machine: Machine, jobs: list[tuple[Problem, Config]], compilers: Compil
     [
         (H100, "fp8"),
         (MI300X, "fp8_fnuz"),
-        pytest.param(MI350X, "fp8", marks=pytest.mark.slow),
-        pytest.param(dataclasses.replace(L40S, interconnect="nvlink"), "fp8", marks=pytest.mark.slow),
+        whole(MI350X, "fp8"),
+        whole(dataclasses.replace(L40S, interconnect="nvlink"), "fp8"),
     ],
     ids=lambda value: getattr(value, "arch", value),
 )
@@ -180,9 +181,9 @@ def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
         jobs += [(each, config) for config in configs if config["mode"] != "custom_collective"]
     jobs = jobs[::2] if machine.kind == "cuda" else jobs[::4]
     sizes = {"tokens": 128, "hidden": 2048, "width": 1024, "experts": 32, "top_k": 4, "dtype": dtype, "world_size": 4}
-    for name, scales in (("moe_dispatch_gemm", "row"), ("moe_gemm_combine", "block")):
-        each = problem(name, scales=scales, **sizes)
-        jobs += [(each, config) for config in sample(Task(each, machine), 1, draws=8)]
+    name, scales = ("moe_dispatch_gemm", "row") if machine.kind == "cuda" else ("moe_gemm_combine", "block")
+    each = problem(name, scales=scales, **sizes)
+    jobs += [(each, config) for config in sample(Task(each, machine), 1, draws=8)]
     for config, kernels in compilers.compiled(machine, jobs):
         assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
 
@@ -228,27 +229,30 @@ def test_two_programs_with_promoted_sums_fit_on_a_multiprocessor(
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "which"),
     [
-        pytest.param({}, id="kn"), pytest.param(FP8, id="fp8"),
-        pytest.param({"b_order": "nk", "bias": True}, id="nk", marks=pytest.mark.slow),
-        pytest.param({**FP8, "fast_accum": True}, id="fast", marks=pytest.mark.slow),
+        ({}, slice(1)), (FP8, slice(1, 2)),  # one tile each
+        whole({}, slice(9)), whole(FP8, slice(9)), whole({"b_order": "nk", "bias": True}, slice(9)),
+        whole({**FP8, "fast_accum": True}, slice(9)),
     ],
 )  # fmt: skip
-def test_warp_specialized_kernels_keep_their_sums_in_registers(fields: dict[str, Any], compilers: Compilers) -> None:
+def test_warp_specialized_kernels_keep_their_sums_in_registers(
+    fields: dict[str, Any], which: slice, compilers: Compilers
+) -> None:
     each = problem("all_gather_gemm", m=2048, n=28672, k=8192, world_size=2, **fields)
     configs = [
         c for c in workload("all_gather_gemm").first_configs(Task(each, H100)) if c["mode"] == "warp_specialized"
     ]
-    kernels = [kernel for _, (kernel,) in compilers.compiled(H100, [(each, config) for config in configs])]
-    assert len(kernels) >= 2 and all(kernel.spills <= 8 and kernel.resident == 132 for kernel in kernels)
+    assert len(configs) >= 2
+    kernels = [kernel for _, (kernel,) in compilers.compiled(H100, [(each, config) for config in configs[which]])]
+    assert kernels and all(kernel.spills <= 8 and kernel.resident == 132 for kernel in kernels)
 
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
         ("all_gather_gemm", {"m": 1024, "n": 2 * 14336, "k": 8192, "epilogue": "swiglu"}),
-        ("moe_dispatch_gemm", {"tokens": 1024, "hidden": 7168, "width": 2048, "experts": 32, "top_k": 8}),
+        whole("moe_dispatch_gemm", {"tokens": 1024, "hidden": 7168, "width": 2048, "experts": 32, "top_k": 8}),
     ],
 )
 def test_gate_and_up_in_halves_are_loaded_as_columns_in_turns_are(

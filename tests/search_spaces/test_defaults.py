@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_mode import whole
 from fakes import LAPTOP
 
 from autotune.errors import InputError
@@ -69,10 +70,11 @@ def tasks(name: str, count: int, **fields: Any) -> Iterator[Task[Any]]:
         yield task
 
 
+@pytest.mark.parametrize("count", [80, whole(800)])
 @pytest.mark.parametrize("name", names())
-def test_what_is_tried_unmeasured_is_valid_of_any_size_on_any_machine_and_the_same_again(name: str) -> None:
+def test_what_is_tried_unmeasured_is_valid_of_any_size_on_any_machine_and_the_same_again(name: str, count: int) -> None:
     found = workload(name)
-    for number, task in enumerate(tasks(name, 200)):
+    for number, task in enumerate(tasks(name, count)):
         default, first, baselines = found.default_config(task), found.first_configs(task), found.baselines(task)
         for config in (default, *first, *baselines.values()):
             found.space.check(config, task)
