@@ -15,7 +15,6 @@ import pytest
 from fakes import EIGHT_GPUS, Bench, FakeGang, FakeScreen, latency_of
 
 from autotune.cli import session
-from autotune.cli.commands.grid_progress import GridProgress
 from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import AutotuneError
@@ -177,37 +176,3 @@ def test_the_ranks_start_before_the_clock_of_the_first_size(bench: Bench, monkey
     result = bench.tune(*GRID, "--width", "128")
     times = [line[1:] for line in result.stderr.splitlines() if line.startswith("[")]
     assert times and not any(each.startswith("10:") for each in times), "ten hours for the start"
-
-
-def test_interrupted_it_continues(bench: Bench) -> None:
-    bench.prepare = lambda gang: setattr(gang, "interrupt_after", 20)
-    first = bench.tune(*GRID, "--width", "128..1024", "--json")
-    assert first.exit_code == 130
-    done = len(json.loads(first.stdout))
-    assert 0 < done < 4
-    bench.prepare = lambda gang: None
-    assert len(bench.json(*GRID, "--width", "128..1024")) == 4
-    assert len(bench.gangs[1].calls) < 4 * 20
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_the_time_left_is_that_of_the_sizes_that_the_cache_lacks() -> None:
-    clock = Clock()
-    progress = GridProgress((), [True, False, True, True], 60.0, clock)
-    progress.next_size()
-    clock.now = 10.0
-    assert progress.seconds_left() == 170.0
-    clock.now = 40.0
-    progress.done([])
-    progress.next_size()
-    assert progress.seconds_left() == 80.0, "two more, as long as the first; none for the one in the cache"
-    progress.done([])
-    progress.next_size()
-    clock.now = 60.0
-    assert progress.seconds_left() == 60.0

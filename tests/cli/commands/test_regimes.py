@@ -49,14 +49,6 @@ def tuned(bench: Bench, regime: str) -> Any:
     return bench.json(*SMALL, "--regime", regime)
 
 
-def test_what_is_slower_than_a_baseline_somewhere_is_called_so(bench: Bench) -> None:
-    values = tuned(bench, "graph")
-    assert values["slower_than"] == {"pipelined": "bsp graph", "isolated": "bsp graph"}
-    winner = values["in_regimes"]["winner"]
-    assert winner["pipelined"] == 900.0 and winner["isolated"] == pytest.approx(900.0 + winner["graph"])
-    assert values["in_regimes"]["bsp eager"] == {"graph": 550.0, "pipelined": 550.0, "isolated": 690.0}
-
-
 def test_a_winner_pays_the_operator_s_door_and_a_baseline_does_not(other: Bench, tmp_path: Path) -> None:
     before = tuned(other, "isolated")
     dear = other.prepare
