@@ -210,7 +210,7 @@ def test_a_preload_takes_the_shared_memory_of_a_stage_more(compilers: Compilers)
     ("name", "sizes"),
     [
         ("all_gather_gemm", {"m": 1024, "n": 2 * 4096, "k": 4096}),
-        ("moe_gemm_combine", {"tokens": 1024, "hidden": 7168, "width": 2048, "experts": 32, "top_k": 8}),
+        whole("moe_gemm_combine", {"tokens": 1024, "hidden": 7168, "width": 2048, "experts": 32, "top_k": 8}),
     ],
 )
 def test_two_programs_with_promoted_sums_fit_on_a_multiprocessor(
@@ -234,11 +234,13 @@ def test_two_programs_with_promoted_sums_fit_on_a_multiprocessor(
 @pytest.mark.parametrize(
     ("fields", "which"),
     [
-        ({}, slice(1)), (FP8, slice(1, 2)),  # one tile each
-        whole({}, slice(9)), whole(FP8, slice(9)), whole({"b_order": "nk", "bias": True}, slice(9)),
-        whole({**FP8, "fast_accum": True}, slice(9)),
+        (FP8, slice(1, 2)),
+        *(
+            whole(fields, slice(9))
+            for fields in ({}, FP8, {"b_order": "nk", "bias": True}, {**FP8, "fast_accum": True})
+        ),
     ],
-)  # fmt: skip
+)
 def test_warp_specialized_kernels_keep_their_sums_in_registers(
     fields: dict[str, Any], which: slice, compilers: Compilers
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import optuna
 import pytest
+from every_mode import whole
 from fakes import EIGHT_GPUS, Bench, FakeGang, FakeScreen, latency_of
 
 from autotune.cli import session
@@ -80,10 +81,10 @@ def test_sizes_between_are_verified_with_the_configs_of_both_neighbours(bench: B
 @pytest.mark.parametrize(
     ("name", "words", "along"),
     [
-        ("flash-decode", ("--batch", "2", "--kv-len", "1024..16384"), {"kv_len": range(1024, 16385, 97)}),
+        whole("flash-decode", ("--batch", "2", "--kv-len", "1024..16384"), {"kv_len": range(1024, 16385, 97)}),
         ("moe-dispatch-gemm", ("--tokens", "1..64"), {"tokens": range(1, 65)}),
         ("flash-decode", ("--batch", "1..4", "--kv-len", "1024..4096"), {"batch": (1, 2, 4), "kv_len": (1024, 2900)}),
-        ("gemm-reduce-scatter", ("--m", "1..512", "--n", "1024", "--k", "1024"), {"m": range(8, 513, 8)}),
+        whole("gemm-reduce-scatter", ("--m", "1..512", "--n", "1024", "--k", "1024"), {"m": range(8, 513, 8)}),
     ],
 )
 def test_a_range_over_any_axis_is_searched_at_few_sizes_and_served_whole(
@@ -103,11 +104,11 @@ def test_a_range_over_any_axis_is_searched_at_few_sizes_and_served_whole(
         asked = dataclasses.replace(default, **problem, **dict(zip(along, sizes, strict=True)))
         found = lookup(kind, asked, machine=EIGHT_GPUS)
         assert found.source in ("exact", "range"), (sizes, found.reason)
+    if len(along) == 2:
+        off_the_lines_of_a_grid_of_two_dimensions_the_nearest_is_served_and_said(gpus)
 
 
-def test_off_the_lines_of_a_grid_of_two_dimensions_the_nearest_is_served_and_said(gpus: Bench) -> None:
-    words = ("--batch", "1..4", "--kv-len", "1024..4096", "--trials", "3", "--effort", "quick", "--world-size", "8")
-    gpus.json("grid", "flash-decode", *words)
+def off_the_lines_of_a_grid_of_two_dimensions_the_nearest_is_served_and_said(gpus: Bench) -> None:
     found = gpus.json("lookup", "flash-decode", "--batch", "3", "--kv-len", "3001", "--world-size", "8")
     entry = found["entry"]["problem"]
     assert found["source"] == "nearest" and f"nearest is kv_len={entry['kv_len']} batch=" in found["reason"]
