@@ -63,9 +63,9 @@ def proposals_until_best(seed: int) -> int:
 
 
 def test_dimensions_that_do_not_matter_stop_keeping_configs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    learnt = [proposals_until_best(seed) for seed in range(40)]
+    learnt = [proposals_until_best(seed) for seed in range(20)]
     monkeypatch.setattr(surrogate_module, "RATE", 0.0)
-    unlearnt = [proposals_until_best(seed) for seed in range(40)]
+    unlearnt = [proposals_until_best(seed) for seed in range(20)]
     assert statistics.mean(learnt) < 0.7 * statistics.mean(unlearnt), "12 and 23 when this was written"
 
 
