@@ -30,6 +30,7 @@ WRONG = {
     "taxes": [("--list", "--only", "no such problem")],
     "time_to_optimum": [(__file__,)],
     "untuned": [("--heap-gib", "0"), ()],
+    "versions": [("none",), (".", "--turns", "1")],
     "winners": [()],
 }
 

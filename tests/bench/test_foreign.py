@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from search_strategies import AHEAD, Table, ours_without_first, randomly
+from search_strategies import Table, ours_without_first, randomly
 
 from autotune.task import Task
 
@@ -24,8 +24,7 @@ def test_a_foreign_table_is_its_own_space(file: Path) -> None:
     assert {"package", "kernel"} <= set(table.recording.problem)
 
 
-def test_there_are_six_and_a_search_of_one_finds_what_chance_does_not() -> None:
-    assert len(TABLES) == 6 and AHEAD == 8
+def test_a_search_of_one_finds_what_chance_does_not() -> None:
     table = Table.open(FOREIGN / "attention.json.gz")
     found = [[min(way(table, 60, seed)) for seed in range(3)] for way in (ours_without_first, randomly)]
     ours, chance = (sum(each) / len(each) / table.recording.optimum for each in found)

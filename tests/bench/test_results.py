@@ -12,7 +12,6 @@ import pytest
 import results
 import winners
 from fakes import LAPTOP, bench_of
-from listed import LIST, selected
 from results import PAGES, Run
 from results_table import Setting
 from results_tables import TABLES
@@ -88,14 +87,6 @@ def ended(pid: int) -> bool:
             return True
         time.sleep(0.1)
     return False
-
-
-def test_the_list_is_selected_from_by_name_and_field() -> None:
-    assert selected(["rs"], 4) == [pair for pair in selected(None, 4) if pair[0].name == "rs"]
-    assert len(selected(["fd/batch=8"], 4)) == 2
-    assert len(selected(None, 4)) == sum(len(sizes.sizes()) for sizes in LIST)
-    with pytest.raises(ValueError, match="rs/m=513"):
-        selected(["rs/m=513"], 4)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ def compare(monkeypatch: pytest.MonkeyPatch, *words: str, before: Path = ROOT) -
     return versions.main()
 
 
+@pytest.mark.slow
 def test_ranks_of_two_checkouts_measure_in_turns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,15 +32,3 @@ def test_ranks_of_rivals_look_the_winner_up_in_the_database_that_the_search_wrot
     monkeypatch.setenv("AUTOTUNE_DB", "another.db")
     winners.main()
     assert seen == [database]
-
-
-def test_every_baseline_that_a_ratio_may_be_of_has_a_column() -> None:
-    latency, others = {"median": 100.0, "low": 99.0, "high": 101.0}, {"bsp eager": 1.3, "bsp fused norm graph": 0.86}
-    row = {
-        "sizes": {"m": 16}, "latency": latency, "limits": {}, "limit_share": None, "config": {"mode": "one_shot"},
-        "baselines": {name: {**latency, "median": 100.0 * ratio} for name, ratio in others.items()}, "trials": 9,
-        "speedups": {name: {"value": ratio, "error": 0.01} for name, ratio in others.items()},
-    }  # fmt: skip
-    heading, _, cells = (line.split(" | ") for line in winners.table([row]).splitlines()[:3])
-    named = dict(zip(heading, cells, strict=True))
-    assert named["bsp fused norm graph, µs"] == "86.0" and named["over the faster"] == "**0.86** ± 0.01"

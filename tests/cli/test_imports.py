@@ -73,11 +73,6 @@ def test_commands_and_completion_import_what_they_need() -> None:
     assert told == [known for _, known in COMPLETED]
 
 
-def test_the_command_completes() -> None:
-    settings = {**os.environ, **tab_after(("li",))}
-    assert subprocess.run([SCRIPT], capture_output=True, text=True, env=settings).stdout.split() == ["list"]
-
-
 def test_the_first_word_in_a_terminal_comes_before_torch() -> None:
     """And is gone from the line when the result comes. Nothing is imported that only Iris requires."""
     ours, theirs = pty.openpty()

@@ -30,15 +30,6 @@ def test_a_table_fits_and_breaks_no_word(width: int) -> None:
     assert {word for row in ROWS for cell in row for word in cell.split()} <= words
 
 
-def test_named_lines_hang_beside_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "table_width", lambda: 60)
-    texts = [" ".join(f"name{each}=value" for each in range(20)), "/a/long/path/that/is/one/word" * 4, "short"]
-    lines = output.named([("config", texts[0]), ("stored", texts[1]), ("", texts[2])]).splitlines()
-    assert " ".join(line[8:] for line in lines).split() == " ".join(texts).split(), "no word is broken"
-    assert [line[:8].strip() for line in lines if line[:8].strip()] == ["config", "stored"]
-    assert all(len(line) <= 60 or " " not in line[8:] for line in lines)
-
-
 def test_a_file_that_could_not_be_written_in_the_end_is_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_file: Path
 ) -> None:

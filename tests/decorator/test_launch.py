@@ -35,20 +35,6 @@ def test_a_launch_passes_everything_on_and_returns_what_the_kernel_does() -> Non
     assert kernel.launches[-2] == kernel.launches[-1]
 
 
-def test_every_way_to_pass_arguments_finds_the_same_key() -> None:
-    tuned, _ = recorded("a, b, n, m, BLOCK", ["n", "m"])
-    a = torch.zeros(1)
-    for _ in range(2):
-        tuned[(1,)](a, None, 1, 2)
-        tuned[(1,)](a, None, 1, m=2)
-        tuned[(1,)](a, None, m=2, n=1)
-        tuned[(1,)](m=2, a=a, n=1, b=None)
-        tuned.run(a, None, 1, 2, grid=(1,), warmup=False)
-    assert list(tuned.cache) == [(1, 2, "torch.float32")]
-    tuned[(1,)](m=1, a=a, n=2, b=None)
-    assert list(tuned.cache)[1:] == [(2, 1, "torch.float32")]
-
-
 def test_an_optional_tensor_that_comes_and_goes_is_another_key() -> None:
     tuned, _ = recorded("a, bias, rest, n, BLOCK", ["n"])
     a, half = torch.zeros(1), torch.zeros(1, dtype=torch.float16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +40,24 @@ def measured() -> Taxes:
 
 
 @pytest.fixture(scope="module")
-def taxed(measured: Taxes, tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return study_of(tmp_path_factory.mktemp("taxed") / "cache.db", measured.to_json())
-
-
-def study_of(file: Path, text: str, timeline: str | None = None) -> Study:
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     problem = FOUND.default_problem(EIGHT_GPUS, 8)
     gang: Any = FakeGang(problem)
     screen: Any = FakeScreen(FOUND, Task(problem, EIGHT_GPUS))
-    with Store.open(file) as store:
+    with Store.open(file := tmp_path_factory.mktemp("taxed") / "cache.db") as store:
         tune(FOUND, Task(problem, EIGHT_GPUS), store, gang, screen, budget=Budget(9), effort=EFFORT)
-        store.attach(1, "taxes", text)
-        if timeline is not None:
-            store.attach(1, "timeline", timeline)
+    return file
+
+
+@pytest.fixture(scope="module")
+def taxed(measured: Taxes, tuned: Path) -> Study:
+    return study_of(tuned, taxes=measured.to_json())
+
+
+def study_of(file: Path, **attached: str) -> Study:
+    with Store.open(file) as store:
+        for kind, text in attached.items():
+            store.attach(1, kind, text)
         return finished(store, store.entries()[0], FOUND)
 
 
@@ -116,8 +122,8 @@ def test_a_study_without_a_timeline_has_a_whole_page(taxed: Study) -> None:
     assert timeline.view(bare) is None and 'id="headline"' in to_html(bare)
 
 
-def test_a_damaged_timeline_is_told_and_the_page_is_whole(measured: Taxes, tmp_path: Path) -> None:
-    found = study_of(tmp_path / "cache.db", measured.to_json(), timeline='{"push": 1}')
+def test_a_damaged_timeline_is_told_and_the_page_is_whole(measured: Taxes, tuned: Path, tmp_path: Path) -> None:
+    found = study_of(shutil.copy(tuned, tmp_path / "cache.db"), taxes=measured.to_json(), timeline='{"push": 1}')
     assert found.ladder is not None and found.timeline == {} and any("damaged" in note for note in found.notes)
 
 
@@ -140,6 +146,6 @@ def test_the_tables_say_it_too(taxed: Study) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 99}', '{"format": 2, "rounds": 5}'])
-def test_damaged_ones_are_a_note_and_no_traceback(tmp_path: Path, text: str) -> None:
-    study = study_of(tmp_path / "cache.db", text)
+def test_damaged_ones_are_a_note_and_no_traceback(tuned: Path, tmp_path: Path, text: str) -> None:
+    study = study_of(shutil.copy(tuned, tmp_path / "cache.db"), taxes=text)
     assert study.ladder is None and any("tune taxes" in note for note in study.notes)

@@ -11,7 +11,6 @@ from fakes import EIGHT_GPUS, LAPTOP, latency_of
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Roofline, Routed, Winner
 from autotune.outcome import HostOverhead, Regime
-from autotune.results.library import baseline_name
 from autotune.results.lines import bars, entry_facts, sentence
 from autotune.results.regimes import CAPTURE, called_alike, conclusion, verdicts
 from autotune.results.result import Result, short_problem
@@ -64,11 +63,6 @@ def test_values() -> None:
     assert values["roofline"] == asdict(WINNER.roofline)  # type: ignore[arg-type]
 
 
-def test_a_bar_of_the_library_in_a_graph_says_only_that() -> None:
-    names = [bar.name for bar in bars(result())]
-    assert names[1:4] == ["NCCL + torch", "the same in a CUDA graph", "bsp slow"] and names[-1] == "perfect overlap"
-
-
 def test_interpreted_times_say_nothing_about_gpus() -> None:
     of = result(INTERPRETED)
     assert of.limit is None and of.speedup_text == "" and of.speedups[0].ratio is None and of.verdicts == ()
@@ -103,15 +97,6 @@ def test_a_sentence_gives_a_ratio_only_where_it_is_told() -> None:
     assert sentence(result(latency=noisy, baselines=eager)).startswith("not told apart from ")
     assert "stays" in sentence(result(latency=eager["bsp eager"], baselines=eager))
     assert "instead" not in sentence(result(baselines={}))
-
-
-def test_libraries_have_the_names_of_the_vendor() -> None:
-    gemm = replace(ENTRY.key, workload="gemm_all_reduce")
-    names = [baseline_name(replace(gemm, arch=arch), "bsp graph") for arch in ("sm_90", "gfx942")]
-    assert names == ["NCCL + cuBLAS in a CUDA graph", "RCCL + hipBLASLt in a CUDA graph"]
-    assert baseline_name(replace(gemm, workload="mine"), "bsp eager") == "bsp eager", (
-        "a user's baselines have their own names"
-    )
 
 
 def test_a_row_for_each_routing() -> None:

@@ -119,15 +119,6 @@ def test_a_constraint_ends_where_it_says(
     assert (broken.name if broken else None) == told
 
 
-def test_copies_are_tried_first_in_one_piece_a_shard() -> None:
-    """The largest transfer that is no larger than a shard."""
-    for rows, transfer in ((4 * 16, 16), (4 * 48, 32), (4 * 1024, 1024), (4 * 8192, 2048)):
-        problem = FOUND.problem_type(m=rows, n=4 * 7168, k=8192, world_size=4)
-        copies = [config for config in FOUND.first_configs(Task(problem, H100)) if config["mode"] == "copy_engine"]
-        assert {config["transfer_rows"] for config in copies} == {transfer}
-        assert [config["copies"] for config in copies] == ["pushed", "pulled"]
-
-
 @pytest.mark.parametrize(
     ("machine", "dtype", "rows", "tile"),
     [

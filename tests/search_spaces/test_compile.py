@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from compile_worker import Compilers
+from every_mode import whole
 
 from autotune.config import Config
 from autotune.dtypes import multiplies
@@ -31,6 +32,11 @@ WITHOUT_SHARED_MEMORY = {
 }  # fmt: skip
 """A row may be one warp's, and so may a signal and, with Triton 3.9, a wait."""
 LAUNCH_NOTHING_OF_OURS = {"bsp"}
+LAUNCH_OTHERS = {
+    "moe_dispatch_gemm": {"custom_collective"}, "moe_gemm_combine": {"custom_collective"},
+    "gemm_all_reduce_norm": {"custom_collective", "library_collective"},
+}  # fmt: skip
+"""Modes whose kernels are those of another workload: compiled for that one, and with ``-m slow`` for both."""
 WITH_SCALES = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm")
 
 
@@ -119,11 +125,9 @@ def test_every_mode_compiles_and_fits(name: str, compilers: Compilers) -> None:
     """The problems in turn; for NVIDIA all modes, for one or the other of AMD's GPUs one of them."""
     turn = list(PROBLEMS).index(name)
     for machine in (H100, (MI300X, MI350X)[turn % 2]):
-        modes = sorted(modes_of(name, machine))
+        count, modes = len(modes_of(name, machine)), sorted(modes_of(name, machine) - LAUNCH_OTHERS.get(name, set()))
         drawn = [
-            (problem, each)
-            for problem in PROBLEMS[name]
-            for each in sample(Task(problem, machine), len(modes), draws=8)
+            (problem, each) for problem in PROBLEMS[name] for each in sample(Task(problem, machine), count, draws=8)
         ]
         ways = [[(problem, config) for problem, config in drawn if config["mode"] == mode] for mode in modes]
         assert all(ways)
@@ -161,8 +165,8 @@ def fits(machine: Machine, jobs: list[tuple[Problem, Config]], compilers: Compil
     [
         (H100, "fp8"),
         (MI300X, "fp8_fnuz"),
-        pytest.param(MI350X, "fp8", marks=pytest.mark.slow),
-        pytest.param(dataclasses.replace(L40S, interconnect="nvlink"), "fp8", marks=pytest.mark.slow),
+        whole(MI350X, "fp8"),
+        whole(dataclasses.replace(L40S, interconnect="nvlink"), "fp8"),
     ],
     ids=lambda value: getattr(value, "arch", value),
 )
@@ -180,9 +184,9 @@ def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
         jobs += [(each, config) for config in configs if config["mode"] != "custom_collective"]
     jobs = jobs[::2] if machine.kind == "cuda" else jobs[::4]
     sizes = {"tokens": 128, "hidden": 2048, "width": 1024, "experts": 32, "top_k": 4, "dtype": dtype, "world_size": 4}
-    for name, scales in (("moe_dispatch_gemm", "row"), ("moe_gemm_combine", "block")):
-        each = problem(name, scales=scales, **sizes)
-        jobs += [(each, config) for config in sample(Task(each, machine), 1, draws=8)]
+    name, scales = ("moe_dispatch_gemm", "row") if machine.kind == "cuda" else ("moe_gemm_combine", "block")
+    each = problem(name, scales=scales, **sizes)
+    jobs += [(each, config) for config in sample(Task(each, machine), 1, draws=8)]
     for config, kernels in compilers.compiled(machine, jobs):
         assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
 
@@ -206,7 +210,7 @@ def test_a_preload_takes_the_shared_memory_of_a_stage_more(compilers: Compilers)
     ("name", "sizes"),
     [
         ("all_gather_gemm", {"m": 1024, "n": 2 * 4096, "k": 4096}),
-        ("moe_gemm_combine", {"tokens": 1024, "hidden": 7168, "width": 2048, "experts": 32, "top_k": 8}),
+        whole("moe_gemm_combine", {"tokens": 1024, "hidden": 7168, "width": 2048, "experts": 32, "top_k": 8}),
     ],
 )
 def test_two_programs_with_promoted_sums_fit_on_a_multiprocessor(
@@ -228,27 +232,32 @@ def test_two_programs_with_promoted_sums_fit_on_a_multiprocessor(
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "which"),
     [
-        pytest.param({}, id="kn"), pytest.param(FP8, id="fp8"),
-        pytest.param({"b_order": "nk", "bias": True}, id="nk", marks=pytest.mark.slow),
-        pytest.param({**FP8, "fast_accum": True}, id="fast", marks=pytest.mark.slow),
+        (FP8, slice(1, 2)),
+        *(
+            whole(fields, slice(9))
+            for fields in ({}, FP8, {"b_order": "nk", "bias": True}, {**FP8, "fast_accum": True})
+        ),
     ],
-)  # fmt: skip
-def test_warp_specialized_kernels_keep_their_sums_in_registers(fields: dict[str, Any], compilers: Compilers) -> None:
+)
+def test_warp_specialized_kernels_keep_their_sums_in_registers(
+    fields: dict[str, Any], which: slice, compilers: Compilers
+) -> None:
     each = problem("all_gather_gemm", m=2048, n=28672, k=8192, world_size=2, **fields)
     configs = [
         c for c in workload("all_gather_gemm").first_configs(Task(each, H100)) if c["mode"] == "warp_specialized"
     ]
-    kernels = [kernel for _, (kernel,) in compilers.compiled(H100, [(each, config) for config in configs])]
-    assert len(kernels) >= 2 and all(kernel.spills <= 8 and kernel.resident == 132 for kernel in kernels)
+    assert len(configs) >= 2
+    kernels = [kernel for _, (kernel,) in compilers.compiled(H100, [(each, config) for config in configs[which]])]
+    assert kernels and all(kernel.spills <= 8 and kernel.resident == 132 for kernel in kernels)
 
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
         ("all_gather_gemm", {"m": 1024, "n": 2 * 14336, "k": 8192, "epilogue": "swiglu"}),
-        ("moe_dispatch_gemm", {"tokens": 1024, "hidden": 7168, "width": 2048, "experts": 32, "top_k": 8}),
+        whole("moe_dispatch_gemm", {"tokens": 1024, "hidden": 7168, "width": 2048, "experts": 32, "top_k": 8}),
     ],
 )
 def test_gate_and_up_in_halves_are_loaded_as_columns_in_turns_are(

@@ -81,14 +81,6 @@ def test_a_constraint_ends_where_it_says(
     assert (broken.name if broken else None) == told
 
 
-def test_a_collective_takes_all_rows_at_once_untuned() -> None:
-    for m, rows in ((32, 32), (33, 64), (8192, 8192)):
-        problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=8)
-        first = FOUND.first_configs(Task(problem, H100))
-        tried = next(config for config in first if config["mode"] == "custom_collective")
-        assert (tried["transfer_rows"], tried["sum_block"]) == (rows, 1024)
-
-
 def test_words_of_tiles_are_tried_first_for_few_rows_alone_and_collectives_in_two_chunks() -> None:
     for m, words in ((64, {"sentinel", "ll"}), (256, {"sentinel", "ll"}), (257, set()), (512, set())):
         # On two ranks words of large tiles fit into the registers.

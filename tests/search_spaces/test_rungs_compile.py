@@ -26,15 +26,10 @@ def check(compilers: Compilers, machine: Machine, letters: str, name: str) -> No
         assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
 
 
-@pytest.mark.parametrize(
-    ("machine", "names"),
-    [(H100, ("flash_decode", "gemm_all_reduce")), (MI300X, ("flash_decode",)), (MI350X, ("gemm_all_reduce",))],
-    ids=["sm_90", "gfx942", "gfx950"],
-)
-def test_the_phases_compile(compilers: Compilers, machine: Machine, names: tuple[str, ...]) -> None:
-    """The smallest and the most unlike of the four workloads, each for one of AMD's GPUs."""
-    for name in names:
-        check(compilers, machine, "B", name)
+@pytest.mark.parametrize(("machine", "name"), [(H100, "gemm_all_reduce"), (MI300X, "flash_decode")])
+def test_the_phases_compile(compilers: Compilers, machine: Machine, name: str) -> None:
+    """The two most unlike of the four workloads."""
+    check(compilers, machine, "B", name)
 
 
 @pytest.mark.slow

@@ -43,13 +43,6 @@ def with_problem(entry: Entry, **values: object) -> Entry:
     return dataclasses.replace(entry, key=dataclasses.replace(entry.key, problem=text))
 
 
-def test_a_new_entry_is_taken_and_then_there(store: Store, make_entry: MakeEntry) -> None:
-    assert [each.state for each in bring(store, make_entry(), make_entry(m=16))] == [State.NEW, State.NEW]
-    assert len(store.entries()) == 2
-    assert [each.state for each in bring(store, make_entry(), make_entry(m=16), replace=True)] == [State.SAME] * 2
-    assert len(store.studies()) == 2
-
-
 @pytest.mark.parametrize(("median", "told"), [(500.0, ", faster here"), (300.0, "not faster here")])
 def test_another_config_needs_replace(store: Store, make_entry: MakeEntry, median: float, told: str) -> None:
     bring(store, make_entry())

@@ -45,7 +45,7 @@ from autotune.tuning.search import Search
 from autotune.workloads import provenance_of, workload
 
 
-@pytest.mark.parametrize("seed", [0, 1, whole(2), whole(3)])
+@pytest.mark.parametrize("seed", [0, whole(1), whole(2)])
 def test_it_finds_the_optimum_of_a_small_space(path: Path, seed: int) -> None:
     ranks = Ranks()
     result = run(path, ranks, trials=30, seed=seed)
@@ -391,15 +391,6 @@ def test_another_mode_wins_that_keeps_its_pace_in_the_finals(path: Path) -> None
         finals = [t.config["mode"] for t in store.trials(result.study.id) if t.source == "final"]
     assert result.entry is not None and result.entry.winner.config["mode"] == "copy_engine"
     assert finals.count("push") >= finals.count("copy_engine") > 0 and "pull_staged" not in finals
-
-
-def test_the_share_of_a_budget_that_is_used() -> None:
-    assert Budget(10).used(5, 1e9, finals=1e9) == 0.5, "time does not count"
-    timed = Budget(10, 100.0)
-    assert timed.used(0, 40.0) == pytest.approx(0.5), "the finals have a fifth at least"
-    assert timed.used(0, 35.0, finals=30.0) == pytest.approx(0.5)
-    assert timed.used(0, 30.0, finals=1e3) == pytest.approx(0.5), "and two fifths at most"
-    assert timed.used(9, 40.0) == 0.9 and timed.used(10, 1.0) == 1.0, "whichever is reached first"
 
 
 def test_a_duration_alone_is_the_only_limit() -> None:

@@ -10,11 +10,9 @@ from fakes import LAPTOP
 from small_space import BEST, BSP, FINALS, PROBLEM, WORKLOAD, Ranks, SmallWorkload, kept, run, time_of
 
 from autotune.config import Config
-from autotune.db import Store
 from autotune.outcome import Evaluation, Regime
 from autotune.task import Task
 from autotune.tuning import Progress
-from autotune.tuning.cached import cached
 
 DEFAULT = WORKLOAD.default_config(Task(PROBLEM, LAPTOP))
 
@@ -85,13 +83,6 @@ def test_the_end_tells_the_winner_as_it_was_stored_and_how_often_ranks_were_rest
     assert result.progress.restarts == 3
     config, seed, latency = ranks.proofs
     assert (config, latency) == (BEST, 200.0) and seed not in [used for _, used, _ in ranks.calls] and seed >= 20_000
-
-
-def test_only_what_was_tuned_for_the_regime_answers_from_the_cache(path: Path) -> None:
-    entry = run(path, Ranks(), trials=5, regime=Regime.GRAPH).entry
-    with Store.open(path) as store:
-        found = {regime: cached(store, WORKLOAD, Task(PROBLEM, LAPTOP), regime) for regime in Regime}
-    assert entry is not None and found == {Regime.GRAPH: entry, Regime.PIPELINED: None, Regime.ISOLATED: None}
 
 
 def test_a_graph_of_the_library_s_calls_is_not_searched_where_callers_do_not_capture(

@@ -38,11 +38,14 @@ GOOD = Config({"mode": "pull", "group_m": 1})
 
 
 @pytest.fixture
-def screen() -> Iterator[Screen]:
-    """Of the workload whose compilation misbehaves."""
+def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
+    """Of the workload whose compilation misbehaves; in a folder of which nothing is imported."""
+    plant(tmp_path)
+    monkeypatch.chdir(tmp_path)
     found = workload("compiling")
     with Screen(found, Task(found.problem_type(m=64, n=64, k=64, world_size=2), H100)) as made:
         yield made
+    assert not (tmp_path / "has run").exists()
 
 
 def test_each_way_to_fail_has_its_outcome_and_the_next_config_passes(screen: Screen) -> None:
@@ -72,20 +75,11 @@ print(sys.modules["__main__"].__file__)
 """
 
 
-def test_compilers_do_not_run_the_programs_script_again(screen: Screen, tmp_path: Path) -> None:
+def test_compilers_do_not_run_the_programs_script_again(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = run_script(str(script), interpreted=False)
     assert done.stdout.splitlines() == ["the script runs", "verdict None", str(script)], done.stderr
-
-
-def test_compilers_import_nothing_from_the_current_folder(
-    screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    assert screen.verdict(GOOD, screen.submit(GOOD)) is None
-    assert not (tmp_path / "has run").exists()
 
 
 def config(number: int) -> Config:

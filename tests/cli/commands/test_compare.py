@@ -113,25 +113,6 @@ def test_regimes_and_world_sizes_are_problems_of_their_own(gpus: Bench, tmp_path
     assert (one["counts"]["the same"], one["counts"]["missing"]) == (1, 2), "both conditions hold"
 
 
-def test_a_change_is_one_of_the_regimes_own_times(gpus: Bench, tmp_path: Path) -> None:
-    """The device's are noisy, those of isolated calls are steady."""
-
-    def called(device: tuple[float, ...], *whole: float) -> Latency:
-        rounds = whole if len(whole) > 1 else ()
-        return dataclasses.replace(in_rounds(*device), isolated=whole[0], isolated_rounds=rounds)
-
-    noisy = (30.0, 45.0, 20.0)
-    rounds: dict[str, Any] = {"beside": (called((50.0,), 60.0),) * 3, "regime": Regime.ISOLATED}
-    for name, config, whole in (("a", OLD, 100.0), ("b", WON, 120.0)):
-        found = called(noisy, whole, 1.001 * whole, 0.999 * whole)
-        stored(tmp_path / f"{name}.db", 64, *(called((30.0,), 120.0),) * 3, config=config, latency=found, **rounds)
-    result = gpus.tune("compare", str(tmp_path / "a.db"), str(tmp_path / "b.db"), "--json")
-    assert result.exit_code == 1, result.output
-    (change,) = json.loads(result.stdout)["changes"]
-    assert change["verdict"] == "slower" and change["ratio"]["value"] == pytest.approx(1.2)
-    assert change["ratio"]["error"] < 0.01 and change["beside"]["value"] == pytest.approx(2.0)
-
-
 def test_files_and_the_database_in_use(sides: tuple[Bench, str, str], tmp_path: Path) -> None:
     bench, a, b = sides
     file = tmp_path / "baseline.json"

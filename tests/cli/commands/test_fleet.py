@@ -48,22 +48,6 @@ def test_a_list_is_tuned_and_the_same_command_has_nothing_left_to_do(listed: Ben
     assert [entry["regime"] for entry in listed.json("list", "gemm-all-reduce")] == ["graph"]
 
 
-def test_a_range_is_searched_at_few_sizes_and_served_whole(listed: Bench) -> None:
-    entry = "{workload: all-gather-gemm, m: 16..1024, n: 512, k: 512, trials: 3, world_size: 2}"
-    Path("range.yaml").write_text(f"problems: [{entry}]")
-    assert listed.tune("fleet", "range.yaml").exit_code == 0
-    with Store.open() as store:
-        searched = [each.key.fields["m"] for each in store.entries() if not each.winner.verified]
-    assert sorted(searched) == [16, 64, 256, 1024]
-    found = listed.json("lookup", "all-gather-gemm", "--m", "300", "--n", "512", "--k", "512", "--world-size", "2")
-    assert found["source"] == "range"
-    gangs = len(listed.gangs)
-    assert listed.tune("fleet", "range.yaml").exit_code == 0 and len(listed.gangs) == gangs
-    Path("range.yaml").write_text(f"problems: [{entry.replace('16..1024', '32')}]")
-    status = listed.tune("fleet", "range.yaml", "--status")
-    assert status.stdout == "1 problem: 1 waiting\n", "verified, not searched"
-
-
 def test_what_fails_is_shown_with_its_reason(listed: Bench) -> None:
     def break_first(gang: FakeGang) -> None:
         gang.broken = len(listed.gangs) == 0

@@ -12,10 +12,10 @@ from typing import Any
 
 import optuna
 import pytest
+from every_mode import whole
 from fakes import EIGHT_GPUS, Bench, FakeGang, FakeScreen, latency_of
 
 from autotune.cli import session
-from autotune.cli.commands.grid_progress import GridProgress
 from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import AutotuneError
@@ -81,10 +81,10 @@ def test_sizes_between_are_verified_with_the_configs_of_both_neighbours(bench: B
 @pytest.mark.parametrize(
     ("name", "words", "along"),
     [
-        ("flash-decode", ("--batch", "2", "--kv-len", "1024..16384"), {"kv_len": range(1024, 16385, 97)}),
+        whole("flash-decode", ("--batch", "2", "--kv-len", "1024..16384"), {"kv_len": range(1024, 16385, 97)}),
         ("moe-dispatch-gemm", ("--tokens", "1..64"), {"tokens": range(1, 65)}),
         ("flash-decode", ("--batch", "1..4", "--kv-len", "1024..4096"), {"batch": (1, 2, 4), "kv_len": (1024, 2900)}),
-        ("gemm-reduce-scatter", ("--m", "1..512", "--n", "1024", "--k", "1024"), {"m": range(8, 513, 8)}),
+        whole("gemm-reduce-scatter", ("--m", "1..512", "--n", "1024", "--k", "1024"), {"m": range(8, 513, 8)}),
     ],
 )
 def test_a_range_over_any_axis_is_searched_at_few_sizes_and_served_whole(
@@ -104,11 +104,11 @@ def test_a_range_over_any_axis_is_searched_at_few_sizes_and_served_whole(
         asked = dataclasses.replace(default, **problem, **dict(zip(along, sizes, strict=True)))
         found = lookup(kind, asked, machine=EIGHT_GPUS)
         assert found.source in ("exact", "range"), (sizes, found.reason)
+    if len(along) == 2:
+        off_the_lines_of_a_grid_of_two_dimensions_the_nearest_is_served_and_said(gpus)
 
 
-def test_off_the_lines_of_a_grid_of_two_dimensions_the_nearest_is_served_and_said(gpus: Bench) -> None:
-    words = ("--batch", "1..4", "--kv-len", "1024..4096", "--trials", "3", "--effort", "quick", "--world-size", "8")
-    gpus.json("grid", "flash-decode", *words)
+def off_the_lines_of_a_grid_of_two_dimensions_the_nearest_is_served_and_said(gpus: Bench) -> None:
     found = gpus.json("lookup", "flash-decode", "--batch", "3", "--kv-len", "3001", "--world-size", "8")
     entry = found["entry"]["problem"]
     assert found["source"] == "nearest" and f"nearest is kv_len={entry['kv_len']} batch=" in found["reason"]
@@ -177,37 +177,3 @@ def test_the_ranks_start_before_the_clock_of_the_first_size(bench: Bench, monkey
     result = bench.tune(*GRID, "--width", "128")
     times = [line[1:] for line in result.stderr.splitlines() if line.startswith("[")]
     assert times and not any(each.startswith("10:") for each in times), "ten hours for the start"
-
-
-def test_interrupted_it_continues(bench: Bench) -> None:
-    bench.prepare = lambda gang: setattr(gang, "interrupt_after", 20)
-    first = bench.tune(*GRID, "--width", "128..1024", "--json")
-    assert first.exit_code == 130
-    done = len(json.loads(first.stdout))
-    assert 0 < done < 4
-    bench.prepare = lambda gang: None
-    assert len(bench.json(*GRID, "--width", "128..1024")) == 4
-    assert len(bench.gangs[1].calls) < 4 * 20
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_the_time_left_is_that_of_the_sizes_that_the_cache_lacks() -> None:
-    clock = Clock()
-    progress = GridProgress((), [True, False, True, True], 60.0, clock)
-    progress.next_size()
-    clock.now = 10.0
-    assert progress.seconds_left() == 170.0
-    clock.now = 40.0
-    progress.done([])
-    progress.next_size()
-    assert progress.seconds_left() == 80.0, "two more, as long as the first; none for the one in the cache"
-    progress.done([])
-    progress.next_size()
-    clock.now = 60.0
-    assert progress.seconds_left() == 60.0

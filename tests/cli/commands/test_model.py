@@ -15,7 +15,6 @@ from model_configs import BY_WIDTH, MIXTRAL, QWEN, config, listed
 from autotune.cli import session
 from autotune.db import Store
 from autotune.errors import WrongResult
-from autotune.fleet.problem_list import parse_list
 from autotune.machine import Machine, machine
 from autotune.model_runs.comparison import row
 from autotune.model_runs.measured import ModelLayers
@@ -95,20 +94,6 @@ def test_a_layer_decodes_over_the_tokens_that_it_attends_to(
     assert near["calls"] == 3, "no window is shorter"
 
 
-def test_a_budget_is_shared_out_by_what_is_to_be_gained(gpus: Bench, tmp_path: Path) -> None:
-    words = ("--tp", "2", "--tokens", "1,8192", "--budget", "10m", "--list", "-o", str(tmp_path / "list.yaml"))
-    result = gpus.tune("model", config(tmp_path), *words)
-    assert result.exit_code == 0
-    asked = parse_list((tmp_path / "list.yaml").read_text())
-    seconds = {each.problem: float(dict(each.options)["budget"].removesuffix("s")) for each in asked if each.search}
-    assert sum(seconds.values()) == pytest.approx(600, abs=len(seconds))
-    wide = max(seconds, key=lambda problem: problem.m * problem.n)  # type: ignore[attr-defined]
-    assert wide.workload == "all_gather_gemm"
-    assert min(seconds.values()) >= 5
-    short = gpus.tune("model", config(tmp_path), "--tp", "2", "--tokens", "1,8192", "--budget", "8s", "--list")
-    assert sum(each.search for each in parse_list(short.stdout)) == 1, "the others are verified"
-
-
 def test_its_sizes_become_ranges(gpus: Bench, tmp_path: Path) -> None:
     words = ("model", config(tmp_path), "--tp", "2", "--tokens", "1..64", "--trials", "3", "--effort", "quick")
     told = gpus.tune(*words)
@@ -149,18 +134,6 @@ def each_takes_four_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
 
 
-@pytest.fixture
-def each_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.cli.commands.model_job.time", SimpleNamespace(monotonic=lambda: 0.0))
-
-
-@pytest.mark.usefixtures("each_takes_no_time")
-def test_what_searches_leave_of_a_budget_goes_to_the_others(laptop: Bench, tmp_path: Path) -> None:
-    file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
-    found = laptop.json("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
-    assert found["not_searched"] == []
-
-
 @pytest.mark.usefixtures("each_takes_four_seconds")
 def test_what_the_budget_is_too_short_for_is_verified_and_searched_by_the_next_command(
     laptop: Bench, tmp_path: Path
@@ -174,14 +147,6 @@ def test_what_the_budget_is_too_short_for_is_verified_and_searched_by_the_next_c
             searched.append(sum(not entry.winner.verified for entry in store.entries()))
         assert len(found["not_searched"]) == 4 - searched[-1]
     assert searched == [1, 2]
-
-
-def test_a_written_list_is_tuned_with_its_calls(laptop: Bench, tmp_path: Path) -> None:
-    file = tmp_path / "list.yaml"
-    file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, calls: 7}]")
-    (forward,) = laptop.json("model", str(file), "--trials", "3")["forwards"]
-    (call,) = forward["calls"]
-    assert call["calls"] == 7 and forward["predicted"]["before"] == pytest.approx(7 * call["before"]["device"])
 
 
 def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> None:

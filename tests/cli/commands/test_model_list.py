@@ -121,19 +121,23 @@ def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
     assert list(seconds) == [8192, 4096, 256], "without a budget for all, too"
 
 
-@pytest.mark.parametrize("words", [("--tp", "4"), ("--zipf", "1.5"), ("--experts-by-width",)])
-def test_options_of_a_model_are_refused_beside_a_list(laptop: Bench, tmp_path: Path, words: tuple[str, ...]) -> None:
-    file = tmp_path / "list.yaml"
-    file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2}]")
-    result = laptop.tune("model", str(file), "--trials", "3", *words)
-    assert result.exit_code == 2 and words[0] in result.stderr and not laptop.gangs
+SMALL = "workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2"
 
 
-def test_a_list_made_from_a_list_loses_nothing_that_its_entries_say(laptop: Bench, tmp_path: Path) -> None:
-    file = tmp_path / "list.yaml"
-    file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, seed: 3, device: X}]")
-    result = laptop.tune("model", str(file), "--list")
-    assert result.exit_code == 2 and "device, seed" in result.stderr
+@pytest.mark.parametrize(
+    ("entry", "words", "told"),
+    [
+        (SMALL, ("--tp", "4"), "--tp"), (SMALL, ("--zipf", "1.5"), "--zipf"),
+        (SMALL, ("--experts-by-width",), "--experts-by-width"),
+        (f"{SMALL}, seed: 3, device: X", ("--list",), "device, seed"),  # a list made of it would lose them
+        (f"{SMALL}, calls: 0", ("--predict", "--device", "H100"), "calls: 0"),
+    ],
+)  # fmt: skip
+def test_what_a_list_has_no_use_for_is_refused(
+    laptop: Bench, tmp_path: Path, entry: str, words: tuple[str, ...], told: str
+) -> None:
+    result = laptop.tune("model", written(tmp_path, f"{{{entry}}}"), *words)
+    assert result.exit_code == 2 and told in result.stderr and not laptop.gangs
 
 
 OPERATORS = ("gemm-all-reduce", "gemm-all-reduce-norm", "all-reduce-norm")
@@ -228,21 +232,14 @@ def test_alternatives_that_fail_are_named_and_the_others_count(gpus: Bench, tmp_
     assert told["before"] - told["after"] == pytest.approx(3 * 5)
 
 
-def test_a_list_of_ranges_can_be_made_a_list_again(laptop: Bench, tmp_path: Path) -> None:
-    file = Path(written(tmp_path, "{workload: gemm-all-reduce, m: 1..64, n: 64, k: 64, world_size: 2}"))
-    for _ in range(2):
-        before = {each.problem: (each.calls, each.search) for each in parse_list(file.read_text())}
-        result = laptop.tune("model", str(file), "--list")
-        assert result.exit_code == 0, result.output
-        file.write_text(result.stdout)
-        assert {each.problem: (each.calls, each.search) for each in parse_list(file.read_text())} == before
-    never = written(tmp_path, ENTRY % (16, 0))
-    assert "calls: 0" in laptop.tune("model", never, "--predict", "--device", "H100").stderr
-
-
-def test_places_are_kept_in_a_list_made_from_a_list(gpus: Bench, tmp_path: Path) -> None:
-    file = a_place(tmp_path)
-    made = gpus.tune("model", file, "--list", "--budget", "1m")
-    assert made.exit_code == 0
-    again = [(each.problem, each.place, each.way, each.calls) for each in parse_list(made.stdout)]
-    assert again == [(each.problem, each.place, each.way, each.calls) for each in parse_list(Path(file).read_text())]
+@pytest.mark.parametrize("places", [False, True])
+def test_a_list_made_from_a_list_is_the_same_list(gpus: Bench, tmp_path: Path, places: bool) -> None:
+    ranges = "{workload: gemm-all-reduce, m: 1..64, n: 64, k: 64, world_size: 2}"
+    file = a_place(tmp_path) if places else written(tmp_path, ranges)
+    made = gpus.tune("model", file, "--list", *(["--budget", "1m"] if places else []))
+    assert made.exit_code == 0, made.output
+    before, after = (
+        {(each.problem, each.place, each.way, each.calls, places or each.search) for each in parse_list(text)}
+        for text in (Path(file).read_text(), made.stdout)
+    )
+    assert before == after

@@ -39,43 +39,8 @@ def bench(gpus: Bench) -> Bench:
     return gpus
 
 
-@pytest.fixture
-def other(gpus: Bench) -> Bench:
-    gpus.prepare = lambda gang: setattr(gang, "host", dear_baselines)
-    return gpus
-
-
 def tuned(bench: Bench, regime: str) -> Any:
     return bench.json(*SMALL, "--regime", regime)
-
-
-def test_what_is_slower_than_a_baseline_somewhere_is_called_so(bench: Bench) -> None:
-    values = tuned(bench, "graph")
-    assert values["slower_than"] == {"pipelined": "bsp graph", "isolated": "bsp graph"}
-    winner = values["in_regimes"]["winner"]
-    assert winner["pipelined"] == 900.0 and winner["isolated"] == pytest.approx(900.0 + winner["graph"])
-    assert values["in_regimes"]["bsp eager"] == {"graph": 550.0, "pipelined": 550.0, "isolated": 690.0}
-
-
-def test_a_winner_pays_the_operator_s_door_and_a_baseline_does_not(other: Bench, tmp_path: Path) -> None:
-    before = tuned(other, "isolated")
-    dear = other.prepare
-
-    def prepare(gang: FakeGang) -> None:
-        dear(gang)
-        gang.overhead = HostOverhead(host=2000.0, isolated=40.0)
-
-    other.prepare = prepare
-    found = other.json(*SMALL, "--regime", "isolated", "--force")
-    assert found["config"] == before["config"], "the overhead is the same for all configs"
-    ours, then = found["latency"], before["latency"]
-    assert ours["median"] == then["median"]
-    assert (ours["host"], ours["isolated"]) == (then["host"] + 2000.0, then["isolated"] + 40.0)
-    assert ours["isolated_rounds"] == pytest.approx([each + 40.0 for each in then["isolated_rounds"]])
-    assert (ours["host_overhead"], ours["isolated_overhead"], then["host_overhead"]) == (2000.0, 40.0, None)
-    assert found["in_regimes"]["winner"]["pipelined"] == ours["host"]
-    assert found["in_regimes"]["winner"]["graph"] == before["in_regimes"]["winner"]["graph"]
-    assert found["baselines"] == before["baselines"]
 
 
 def test_what_a_neighbour_s_config_loses_is_that_of_bound_calls(gpus: Bench) -> None:

