@@ -117,7 +117,7 @@ def _become(driver: Connection, connection: int, server: int) -> NoReturn:
             sys.stderr.write(f"{end.code}\n")
     except BaseException:  # noqa: BLE001  the process's end: its traceback is for the log
         traceback.print_exc()
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # a stream may be None
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
