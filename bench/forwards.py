@@ -27,7 +27,7 @@ from autotune.model_runs.clock import Ratio
 CONFIGS = Path(__file__).parents[1] / "tests" / "models" / "configs.json"
 
 MODELS = ("Llama-3.3-70B", "Phi-4", "Mixtral-8x7B", "Qwen3-235B-A22B-FP8")
-"""Dense ones and mixtures."""
+"""Two dense models and two mixtures."""
 
 TOY = {
     "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 4,

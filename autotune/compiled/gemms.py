@@ -57,9 +57,8 @@ def gemm_of(node: Node) -> Gemm:
 
 def _scaled(node: Node) -> Gemm:
     given = _given(node)
-    if given.get("contraction_dim") or any(
-        given.get(name) not in (None, [], [0]) for name in ("swizzle_a", "swizzle_b")
-    ):
+    swizzles = [given.get("swizzle_a"), given.get("swizzle_b")]
+    if given.get("contraction_dim") or any(each not in (None, [], [0]) for each in swizzles):
         raise NoMatch("the GEMM's scales are swizzled, or it contracts other dimensions")
     if given.get("scale_result") is not None:
         raise NoMatch("the GEMM's result has a scale")
@@ -70,8 +69,7 @@ def _scaled(node: Node) -> Gemm:
     if result not in words:
         raise NoMatch(f"the GEMM's result is {str(result).removeprefix('torch.')}")
     options = {"out_dtype": words[result], "fast_accum": bool(given.get("use_fast_accum", False))}
-    scale_a = in_rows(given["scale_a"])
-    return Gemm(given["a"], given["b"], given.get("bias"), scale_a, given["scale_b"], options)
+    return Gemm(given["a"], given["b"], given.get("bias"), _in_rows(given["scale_a"]), given["scale_b"], options)
 
 
 def _given(node: Node) -> dict[str, Any]:
@@ -113,7 +111,7 @@ def bytes_of(node: Node) -> Node:
     return source if value_of(source).element_size() == value_of(node).element_size() else node
 
 
-def in_rows(scale: Node) -> Node:
+def _in_rows(scale: Node) -> Node:
     """The scales row by row: those of blocks are turned, copied and turned back before the library takes them."""
     turned, node = False, scale
     while turned or not value_of(node).is_contiguous():
@@ -148,7 +146,7 @@ def scale_before_gather(scale: Node, collective: Node) -> Node:
 
 
 def _columns(node: Node) -> int:
-    """Scales for each row."""
+    """The number of scales that each row has."""
     return math.prod(shape_of(node)[1:])
 
 

@@ -72,7 +72,9 @@ def keeps_columns(node: Node, source: Node) -> bool:
 
 
 def computed_from(node: Node, source: Node) -> bool:
-    """True if a node uses a source, directly or not, or that of which the source is a reshape, a cast or a part."""
+    """True if a node uses a source, directly or not, or that of which the source is a reshape, a cast or a part. Not
+    through a gather or a scatter, which bring what other ranks computed from theirs.
+    """
     while source.target in {*RESHAPES, *CASTS, operator.getitem}:
         (source,) = source.all_input_nodes
     waiting, seen = [node], set[Node]()
@@ -80,7 +82,8 @@ def computed_from(node: Node, source: Node) -> bool:
         here = waiting.pop()
         if here is source:
             return True
-        if here not in seen and source < here:  # what stands before the source does not use it
+        # What stands before the source does not use it.
+        if here not in seen and source < here and here.target not in (GATHER, SCATTER):
             seen.add(here)
             waiting += here.all_input_nodes
     return False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -148,6 +149,22 @@ def demand_no_tangent(tensors: Sequence[torch.Tensor | None]) -> None:
     for tensor in tensors:
         if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
             raise InvalidProblem(NO_TANGENT)
+
+
+def demand_the_same(context: Any, name: str, added: Mapping[str, torch.Tensor | None]) -> None:
+    """Raise RanksDisagree in the first call of an operator with such tensors if they differ between ranks. Collective;
+    ``context`` is a Context.
+    """
+    given = {each: x for each, x in added.items() if x is not None}
+
+    def check() -> str:
+        bits = b"".join(x.contiguous().view(torch.uint8).cpu().numpy().tobytes() for x in given.values())
+        return (
+            f"what fusing() took to be the same on every rank is {hashlib.sha256(bits).hexdigest()[:12]} (pass "
+            "replicated=False where it is not, True where rounding alone differs)"
+        )
+
+    context.agree_once(name, *[(each, *x.shape) for each, x in given.items()], check=check)
 
 
 def dispatched() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +23,7 @@ from autotune.runtime.call import (
     aligned,
     demand_no_gradient,
     demand_no_tangent,
+    demand_the_same,
     dispatched,
     fitting,
     needs_gradient,
@@ -347,24 +347,12 @@ class Operator:
             if text == ADDING_THE_SAME:
                 text = ""
                 if not context.capturing:
-                    self._demand_the_same(context, operands)
+                    named = zip(self._names, operands, strict=True)
+                    demand_the_same(context, self.workload.name, {name: x for name, x in named if name in ADDED})
             return self._enqueue(context, operands, tuple(options), outs, _config(text), needs=False)
         except Exception as error:  # whatever it is: the other ranks wait
             context.refuse(error)
             raise
-
-    def _demand_the_same(self, context: Context, operands: Operands) -> None:
-        """Raise RanksDisagree in a first call for which ranks add different tensors. Collective."""
-        added = {name: x for name, x in zip(self._names, operands, strict=True) if name in ADDED and x is not None}
-
-        def check() -> str:
-            bits = b"".join(x.contiguous().view(torch.uint8).cpu().numpy().tobytes() for x in added.values())
-            return (
-                f"what fusing() took to be the same on every rank is {hashlib.sha256(bits).hexdigest()[:12]} (pass "
-                "replicated=False where it is not, True where rounding alone differs)"
-            )
-
-        context.agree_once(self.workload.name, *[(name, *x.shape) for name, x in added.items()], check=check)
 
     def _fake(self, handle: int, *arguments: Any) -> Any:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]

@@ -33,7 +33,7 @@ class Case:
     told: str = "2.00 times as fast as the library at m=16"
     """A part of the reason."""
     replicated: bool | None = None
-    """What is added to a sum is said to be the same on every rank, or not."""
+    """The pass's option of this name."""
     shared: tuple[int, ...] = ()
     """The arguments that are the same on every rank."""
     dtype: torch.dtype = torch.float32

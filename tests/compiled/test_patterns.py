@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from autotune.compiled.gates import gate_behind
-from autotune.compiled.graphs import ATEN, NoMatch
+from autotune.compiled.graphs import ATEN, C10D, NoMatch, computed_from
 from autotune.compiled.norms import Norm, norm_behind
 
 Tensor = torch.Tensor
@@ -32,6 +32,18 @@ def graph_of(function: Callable[..., Any], *arguments: Tensor, decomposed: bool 
 def product_of(graph: Graph) -> Node:
     (found,) = (node for node in graph.nodes if node.target in (ATEN.mm.default, ATEN.addmm.default))
     return found
+
+
+def gathered(x: Tensor) -> Tensor:
+    return C10D.wait_tensor(C10D.all_gather_into_tensor(x, 2, "all"))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("through", "found"), [(lambda x: x.relu().view(8, 16), True), (gathered, False)])
+def test_a_product_is_computed_from_what_no_gather_lies_behind(through: Callable[..., Any], found: bool) -> None:
+    graph = graph_of(lambda x, b: through(x)[:8] @ b, torch.ones(8, 16), torch.ones(16, 4))
+    x, b = (node for node in graph.nodes if node.op == "placeholder")
+    product = product_of(graph)
+    assert computed_from(product, x) is found and computed_from(product, b) and not computed_from(x, product)
 
 
 def halves(x: Tensor) -> tuple[Tensor, ...]:

@@ -14,7 +14,7 @@ from scripts import run_script
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs/examples/matmul.py"
 SIZE = 16
-"""Of each dimension: one tile."""
+"""Rows and columns of the example's matrices: one tile."""
 
 
 def run(*command: str, size: int = 4096, gpu: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a call's marks say of torch's operations and of our kernels."""
+"""Marks of a call: torch's operations, and our kernels beside them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ A = torch.ones(4, 4)
 
 
 def launch(name: str) -> None:
-    """What Triton does around a kernel's launch on a GPU."""
+    """Call Triton's hooks, as a kernel's launch on a GPU does."""
     launched = LazyDict({"name": name})
     knobs.runtime.launch_enter_hook(launched)
     knobs.runtime.launch_exit_hook(launched)

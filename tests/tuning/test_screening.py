@@ -39,7 +39,7 @@ GOOD = Config({"mode": "pull", "group_m": 1})
 
 @pytest.fixture
 def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
-    """Of the workload whose compilation misbehaves; in a folder of which nothing is imported."""
+    """Compilers of a workload that misbehaves, started in a folder from which nothing is imported."""
     plant(tmp_path)
     monkeypatch.chdir(tmp_path)
     found = workload("compiling")

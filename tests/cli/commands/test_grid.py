@@ -177,3 +177,14 @@ def test_the_ranks_start_before_the_clock_of_the_first_size(bench: Bench, monkey
     result = bench.tune(*GRID, "--width", "128")
     times = [line[1:] for line in result.stderr.splitlines() if line.startswith("[")]
     assert times and not any(each.startswith("10:") for each in times), "ten hours for the start"
+
+
+def test_interrupted_it_continues(bench: Bench) -> None:
+    bench.prepare = lambda gang: setattr(gang, "interrupt_after", 20)
+    first = bench.tune(*GRID, "--width", "128..1024", "--json")
+    assert first.exit_code == 130
+    done = len(json.loads(first.stdout))
+    assert 0 < done < 4
+    bench.prepare = lambda gang: None
+    assert len(bench.json(*GRID, "--width", "128..1024")) == 4
+    assert len(bench.gangs[1].calls) < 4 * 20

@@ -149,6 +149,18 @@ def test_what_the_budget_is_too_short_for_is_verified_and_searched_by_the_next_c
     assert searched == [1, 2]
 
 
+@pytest.fixture
+def each_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.cli.commands.model_job.time", SimpleNamespace(monotonic=lambda: 0.0))
+
+
+@pytest.mark.usefixtures("each_takes_no_time")
+def test_what_searches_leave_of_a_budget_goes_to_the_others(laptop: Bench, tmp_path: Path) -> None:
+    file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
+    found = laptop.json("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
+    assert found["not_searched"] == []
+
+
 def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     file = tmp_path / "list.yaml"
     entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2, budget: %s}"

@@ -43,6 +43,12 @@ def test_a_file_gets_the_format_that_its_name_ends_in(tuned: Bench, tmp_path: Pa
     assert page.read_text().startswith("# all-gather-gemm: m=1024")
 
 
+def test_the_page_of_one_study_has_the_range_that_it_belongs_to(tuned: Bench, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert tuned.tune(*PAGE, "--m", "1024", "-o", str(page)).exit_code == 0
+    assert 'id="range"' in page.read_text() and "m=1024 to 4096" in page.read_text()
+
+
 def test_open_shows_a_page_or_the_index_of_several(tuned: Bench, tmp_path: Path, shown: list[str]) -> None:
     one, page, folder = ("report", "all-gather-gemm", "--m", "1024", "--open"), tmp_path / "page.html", tmp_path / "all"
     for words in (PAGE, ("report", "-o", str(page)), (*PAGE, "-o", "/dev/null/pages")):
