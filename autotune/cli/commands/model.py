@@ -184,7 +184,8 @@ def model(
     """Tune what a model's forward calls: GEMMs with their collectives, flash decode, the experts of a mixture.
 
     Of many sizes few are searched, and the others verified with the configs of their neighbours.
-    --budget covers all problems; most of it goes to the problems that can save the most time. --trials is per problem.
+    --budget covers all problems; most of it goes to the problems that can save the most time. If neither it nor
+    --trials or --effort is given, it is 5 s on GPUs for each that is searched. --trials is per problem.
     For a list, each entry may set its own budget, trials, effort and seed; options given here override them.
     The same command continues an interrupted run.
     --measure builds layers with random weights and compares outputs; a difference ends it with an error.
@@ -211,19 +212,23 @@ def model(
     from autotune.models.forward import places
     from autotune.models.gains import expected_gains
     from autotune.tuning import limits_of
+    from autotune.tuning.effort import SHORTEST
 
     machine = session.machine_to_measure_on()
-    _, limits = limits_of(machine, effort, trials, budget, seed or 0)
     found = plan.forwards(machine, chosen)
     run = plan.layers(machine, layers, db, chosen) if measure else None
     problems = _checked(found, machine)
     own = plan.listed.options if plan.listed is not None else {}
+    searched = plan.searched(problems)
+    if not (budget or trials or effort or any(own.values()) or machine.is_interpreter):
+        budget = f"{SHORTEST * len(searched):g}s"
+    _, limits = limits_of(machine, effort, trials, budget, seed or 0)
     searches = _searches(problems, own, machine, budget, trials, effort, seed)
     say_where(Task(problems[0], machine))
     with session.open_store(db) as store:
         result = ModelResult(found, machine, chosen)
         every = [place for each in found for place in places(each.calls)]
-        job = Job(machine, store, searches, plan.searched(problems), limits.seconds, every, force, chosen)
+        job = Job(machine, store, searches, searched, limits.seconds, every, force, chosen)
         interrupted = job.tune(problems, expected_gains(found, machine), result)
     _show(result, MeasuredModel(run, result) if run is not None and not interrupted else None, json)
     if interrupted:

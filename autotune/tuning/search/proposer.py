@@ -44,7 +44,7 @@ NEAR_SHARE = 0.3
 """Share of the surrogate's proposals that stay in a mode that is near, not the fastest's, to gain on its best."""
 
 WORTH_A_TRIAL = 0.005
-"""Improvement, of a logarithm, that the surrogate expects of a config that is worth a trial."""
+"""Improvement, of a logarithm, that is worth a trial, or many."""
 
 PREDICTED = 4
 """Configs that the cost model adds to the first ones, …"""
@@ -112,6 +112,10 @@ class Proposer:
         self._surrogate = Surrogate(given.space, given.predict)
         self.in_vain = 0
         """Favourites of the surrogate in a row of which less than WORTH_A_TRIAL was expected."""
+        self.stale = 0
+        """Configs measured in a row that together gained less than WORTH_A_TRIAL."""
+        self._reference = math.inf
+        """The best value when there was last a gain."""
         self._broken = given.space.memoized(given.task)
         self._steps = {
             mode: [
@@ -159,6 +163,8 @@ class Proposer:
             return
         if value is not None:
             self._measured[config] = value
+            gained = value < self._reference - (WORTH_A_TRIAL if self._logarithmic else 0)
+            self.stale, self._reference = (0, value) if gained else (self.stale + 1, self._reference)
         elif not refused:
             self._failed.append(config)
         self._second_opinion.learn(config, value)

@@ -18,7 +18,7 @@ from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
 PROBLEM = FOUND.problem_type(m=4096, n=28672, k=8192, world_size=8)
-TRIALS = 60
+TRIALS = 40
 
 
 def modes_tried(second: float) -> Counter[str]:
