@@ -13,6 +13,12 @@ from autotune.problem import Problem
 from autotune.task import Task
 from autotune.tuning.effort import LONGEST, SHORTEST
 
+PLENTY = 5.0
+"""Seconds for each problem where no budget is given."""
+
+BESIDE = 1.5
+"""Seconds beside a search and its finals: baselines, proof, traced calls."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -76,15 +82,11 @@ def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Proble
 
 
 def shares(gains: Mapping[Problem, float], problems: Collection[Problem], seconds: float) -> dict[Problem, float]:
-    """Seconds for each problem in proportion to its gain; those whose share is too short get none.
-
-    What these would have got goes to the others; the most promising one always gets its share.
+    """``SHORTEST`` seconds for each problem, the most promising first, as far as they last; what is then left goes to all
+    these in proportion to their gains. The most promising one always gets its share.
     """
     chosen = sorted(problems, key=lambda problem: gains[problem], reverse=True)
-    while len(chosen) > 1:
-        whole = sum(gains[problem] for problem in chosen)
-        if gains[chosen[-1]] / whole * seconds >= SHORTEST:
-            break
-        chosen.pop()
+    chosen = chosen[: max(1, int(seconds / (SHORTEST + BESIDE)))]
     whole = sum(gains[problem] for problem in chosen)
-    return {each: max(SHORTEST, min(LONGEST, gains[each] / whole * seconds)) for each in chosen}
+    spare = max(0.0, seconds - len(chosen) * (SHORTEST + BESIDE))
+    return {each: min(LONGEST, SHORTEST + gains[each] / whole * spare) for each in chosen}

@@ -18,11 +18,12 @@ from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.machine import H100
 from autotune.models.architecture import architecture_of
 from autotune.models.forward import Call, Forward, Plan, Work, forwards, places
-from autotune.models.gains import estimate, estimated, expected_gains, shares
+from autotune.models.gains import BESIDE, estimate, estimated, expected_gains, shares
 from autotune.models.promise import Measured, Promise, Sums
 from autotune.outcome import Latency, Regime
 from autotune.problem import Problem
 from autotune.task import Task
+from autotune.tuning.effort import SHORTEST
 
 MODEL = architecture_of(LLAMA)
 DECODE, PREFILL = 4, 128
@@ -71,11 +72,16 @@ def test_what_overlap_could_save_is_counted_by_calls_and_summed_over_forwards() 
     assert expected_gains([forward] * 2, H100) == pytest.approx({each: 2 * gain for each, gain in once.items()})
 
 
-def test_who_gets_too_little_of_a_budget_leaves_it_to_the_others() -> None:
+def test_each_gets_the_least_and_the_rest_goes_by_gain() -> None:
     (one, other), (third, *_) = problems(), [call.problem for call in forwards(MODEL, Plan(2, "fp16"), [8])[0].calls]
     gains = {one: 0.3, other: 0.01, third: 0.6}
-    assert shares(gains, [one, other, third], 90.0) == pytest.approx({third: 60.0, one: 30.0})
-    assert shares(gains, [one, other, third], 3.0) == {third: 5.0}, "no search is shorter"
+    found = shares(gains, [one, other, third], 90.0)
+    assert list(found) == [third, one, other]
+    assert found[other] == pytest.approx(SHORTEST, abs=1.0)
+    assert found[third] - SHORTEST == pytest.approx(2 * (found[one] - SHORTEST))
+    assert sum(found.values()) + len(found) * BESIDE == pytest.approx(90.0)
+    assert set(shares(gains, [one, other, third], 2 * (SHORTEST + BESIDE))) == {third, one}
+    assert shares(gains, [one, other, third], 1.0) == {third: SHORTEST}, "no search is shorter"
 
 
 def tuned(

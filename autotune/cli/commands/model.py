@@ -210,9 +210,8 @@ def model(
     if file is not None:
         raise InputError("--output is for --list; results are in the database, and --json prints them")
     from autotune.models.forward import places
-    from autotune.models.gains import expected_gains
+    from autotune.models.gains import PLENTY, expected_gains
     from autotune.tuning import limits_of
-    from autotune.tuning.effort import SHORTEST
 
     machine = session.machine_to_measure_on()
     found = plan.forwards(machine, chosen)
@@ -221,7 +220,7 @@ def model(
     own = plan.listed.options if plan.listed is not None else {}
     searched = plan.searched(problems)
     if not (budget or trials or effort or any(own.values()) or machine.is_interpreter):
-        budget = f"{SHORTEST * len(searched):g}s"
+        budget = f"{PLENTY * len(searched):g}s"
     _, limits = limits_of(machine, effort, trials, budget, seed or 0)
     searches = _searches(problems, own, machine, budget, trials, effort, seed)
     say_where(Task(problems[0], machine))

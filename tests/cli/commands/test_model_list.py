@@ -114,7 +114,7 @@ def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
     monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
     file = written(tmp_path, ENTRY % (256, 1), ENTRY % (8192, 1), ENTRY % (4096, 1))
     assert gpus.tune("model", file, *QUICK, "--budget", "10m").exit_code == 0
-    assert list(seconds) == [8192, 4096, 256] and sum(seconds.values()) == pytest.approx(600)
+    assert list(seconds) == [8192, 4096, 256] and sum(seconds.values()) == pytest.approx(600, abs=2)
     assert seconds[8192] > 1.5 * seconds[256] and heaps == [max(needed)]
     seconds.clear()
     assert gpus.tune("model", file, *QUICK, "--force").exit_code == 0
