@@ -82,8 +82,8 @@ def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Proble
 
 
 def shares(gains: Mapping[Problem, float], problems: Collection[Problem], seconds: float) -> dict[Problem, float]:
-    """``SHORTEST`` seconds for each problem, the most promising first, as far as they last; what is then left goes to all
-    these in proportion to their gains. The most promising one always gets its share.
+    """``SHORTEST`` seconds for each problem, the most promising first, as far as they last; what is then left goes to
+    all these in proportion to their gains. The most promising one always gets its share.
     """
     chosen = sorted(problems, key=lambda problem: gains[problem], reverse=True)
     chosen = chosen[: max(1, int(seconds / (SHORTEST + BESIDE)))]

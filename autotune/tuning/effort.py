@@ -15,7 +15,8 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_TRIALS = 100_000
 LONGEST = 7 * 24 * 3600.0
 SHORTEST = 3.0
-"""Seconds of a budget: some 20 configs of all-gather + GEMM on 2 H100, where the median search is near its end after 4."""
+"""Seconds of a budget: 7 to 50 configs of a dense operator on 2 H100, where the median search is near its end after 4.
+"""
 LARGEST_SEED = 2**32 - 1
 """The largest seed that NumPy's generators take."""
 

@@ -16,6 +16,7 @@ from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.tuning.finals import (
+    ALWAYS,
     beats,
     contested,
     drift,
@@ -142,7 +143,15 @@ def test_with_three_rounds_what_both_have_in_common_is_no_noise() -> None:
     assert not beats(drifting, drifting)
 
 
-@pytest.mark.parametrize("rounds", [3, 4, 6])
+@pytest.mark.parametrize("late", [1, 2, 3, 4])
+def test_rounds_in_which_the_host_was_late_do_not_save_the_incumbent(late: int) -> None:
+    busy = rounds_of(*[94.2, 194.8, 133.7, 108.9, 97.1][: 1 + late], *[94.2] * (7 - late))
+    steady = rounds_of(*[86.5, 86.6] * 4)
+    assert beats(steady, busy) and not beats(busy, steady)
+    assert not beats([*steady[:7], latency_of(95.0)], busy), "one of them was lost"
+
+
+@pytest.mark.parametrize("rounds", [3, 4, 6, 8])
 def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(rounds: int) -> None:
     rng, draws = np.random.default_rng(3), 1000
 
@@ -150,7 +159,8 @@ def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(
         return rounds_of(*(median * np.exp(rng.normal(0, 0.003, rounds))))
 
     wrong = sum(beats(times(100.0), times(100.0)) for _ in range(draws)) / draws
-    assert wrong <= 0.01 + 3.1 * math.sqrt(0.01 * 0.99 / draws)
+    allowed = 0.01 if rounds < ALWAYS else 0.015
+    assert wrong <= allowed + 3.1 * math.sqrt(allowed * (1 - allowed) / draws)
     assert sum(beats(times(97.0), times(100.0)) for _ in range(draws)) / draws > 0.75
 
 
