@@ -10,8 +10,10 @@ from autotune.agreement import Agreement
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 SHARED_MEMORY = Path("/dev/shm")
-NODES = ("GROUP_RANK", "SLURM_NODEID")
+NODE = ("GROUP_RANK", "SLURM_NODEID")
 """Variables in which launchers (torchrun, Slurm) number their nodes, which may lie on one machine, as in tests."""
+NODES = ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES")
+"""And how many there are."""
 
 
 def this_host() -> str:
@@ -20,8 +22,17 @@ def this_host() -> str:
     """
     boot = BOOT.read_text().strip() if BOOT.exists() else socket.gethostname()
     memory = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else ""
-    node = next((os.environ[name] for name in NODES if name in os.environ), "")
-    return f"{boot} {memory} {node}"
+    return f"{boot} {memory} {_first_of(NODE)}"
+
+
+def launched_nodes() -> int:
+    """The nodes on which the launcher has started ranks; 1 where it does not say."""
+    told = _first_of(NODES)
+    return int(told) if told.isdecimal() else 1
+
+
+def _first_of(names: tuple[str, ...]) -> str:
+    return next((os.environ[name] for name in names if name in os.environ), "")
 
 
 def first_on_hosts(agreement: Agreement) -> list[int]:

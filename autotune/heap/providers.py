@@ -8,7 +8,7 @@ import logging
 from autotune.agreement import Agreement
 from autotune.errors import HeapError
 from autotune.heap.loading import iris_if_installed
-from autotune.hosts import first_on_hosts
+from autotune.hosts import first_on_hosts, launched_nodes
 from autotune.settings import HEAP
 
 LOG = logging.getLogger("autotune")
@@ -19,7 +19,8 @@ def provider(agreement: Agreement) -> str:
 
     Raises HeapError where AUTOTUNE_HEAP asks for what cannot be, RanksDisagree where ranks would take different ones.
     """
-    several_hosts = len(set(first_on_hosts(agreement))) > 1
+    # Iris maps the heaps of all ranks of the default group, of which these may be only those of one host.
+    several_hosts = len(set(first_on_hosts(agreement))) > 1 or launched_nodes() > 1
 
     def choice() -> tuple[str, str]:
         asked, obstacle = HEAP.value(), ""

@@ -42,18 +42,23 @@ class Launched:
 
     def serve(self) -> None:
         """Take part in every gang of rank 0, until it ends."""
-        while (asked := self._heard()) is not None:
-            name, sizes, heap_bytes = asked
-            workload = workload_named(name)
-            with self.joined() as (agreement, group):
-                task = Task(workload.problem_type.from_dict(sizes), machine())
-                ranks, whole = ProgramRanks(workload, task, agreement, group, heap_bytes=heap_bytes), False
-                try:
-                    ranks.follow()
-                    whole = True
-                finally:
-                    ranks.release(together=whole)
-        self._store.add("autotune/gone", 1)
+        try:
+            while (asked := self._heard()) is not None:
+                self._follow(*asked)
+        finally:
+            with suppress(RuntimeError):  # rank 0 has gone, and the store with it
+                self._store.add("autotune/gone", 1)
+
+    def _follow(self, name: str, sizes: dict[str, Any], heap_bytes: int) -> None:
+        workload = workload_named(name)
+        with self.joined() as (agreement, group):
+            task = Task(workload.problem_type.from_dict(sizes), machine())
+            ranks, whole = ProgramRanks(workload, task, agreement, group, heap_bytes=heap_bytes), False
+            try:
+                ranks.follow()
+                whole = True
+            finally:
+                ranks.release(together=whole)
 
     def end(self) -> None:
         """Let the other ranks go."""

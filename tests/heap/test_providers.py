@@ -9,6 +9,7 @@ from ranks_of_functions import run_ranks
 
 ON_RANKS = str(Path(__file__).parent / "providers_on_ranks.py")
 TWO_HOSTS = [{"GROUP_RANK": "0"}, {"GROUP_RANK": "1"}]
+GROUP_WITHIN_A_HOST = [{"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2"}] * 2
 NO_IRIS = [{"IRIS": "missing"}] * 2
 
 
@@ -23,6 +24,7 @@ def of_all(settings: list[dict[str, str]], heap: str) -> list[dict[str, str]]:
         (of_all([{}] * 2, "torch"), "torch", ""),
         (TWO_HOSTS, "torch", "host"),
         (of_all(TWO_HOSTS, "torch"), "torch", ""),
+        (GROUP_WITHIN_A_HOST, "torch", "host"),
         (NO_IRIS, "torch", "tokenspeed-iris"),
     ],
 )
