@@ -16,13 +16,17 @@ NODES = ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES")
 """And how many there are."""
 
 
+def this_machine() -> str:
+    """The same text in all processes on one kernel, whatever containers or nodes they count to."""
+    return BOOT.read_text().strip() if BOOT.exists() else socket.gethostname()
+
+
 def this_host() -> str:
     """The same text in all processes that can share files in memory; another on every other host, and in containers
     whose memory is apart.
     """
-    boot = BOOT.read_text().strip() if BOOT.exists() else socket.gethostname()
     memory = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else ""
-    return f"{boot} {memory} {_first_of(NODE)}"
+    return f"{this_machine()} {memory} {_first_of(NODE)}"
 
 
 def launched_nodes() -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +17,12 @@ from torch.distributed import _symmetric_memory as symm_mem
 from autotune.agreement import Agreement
 from autotune.errors import HeapError
 from autotune.heap.arena import ALIGNMENT, SymmetricHeap
+from autotune.hosts import this_machine
 
 BACKEND = "CUDA"
 """Torch's backend whose memory peers map: by fabric handles where the driver has them, else within a host."""
+
+IMEX = Path("/dev/nvidia-caps-imex-channels")
 
 AT_RENDEZVOUS = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
 """No multicast, which no kernel of ours uses; ranks may take turns on a GPU."""
@@ -45,7 +50,8 @@ class TorchHeap(SymmetricHeap):
                     f"torch could not set up symmetric memory of {size} bytes on each of {ranks}: {error}"
                 ) from error
 
-        agreement.gather(lambda: step(lambda: _allocate(size + ALIGNMENT, self.device)))
+        several = len(set(agreement.gather(this_machine))) > 1
+        agreement.gather(lambda: step(lambda: _allocate(size + ALIGNMENT, self.device, several)))
         with _environment(AT_RENDEZVOUS):
             agreement.gather(lambda: step(lambda: symm_mem.rendezvous(self._memory[0], whole)))
         own, handle = self._memory
@@ -65,8 +71,16 @@ class TorchHeap(SymmetricHeap):
         self._memory.clear()  # which alone holds it: the heap's tensors are views of addresses
 
 
-def _allocate(size: int, device: torch.device) -> torch.Tensor:
-    """Not by ``symm_mem.empty``, whose pool would keep the memory."""
+def _allocate(size: int, device: torch.device, several_machines: bool) -> torch.Tensor:
+    """Not by ``symm_mem.empty``, whose pool would keep the memory. Raises HeapError where a rendezvous could only hang:
+    without fabric handles ranks send each other descriptors, which stay on their machine.
+    """
+    if several_machines and not any(IMEX.glob("channel*")):
+        raise HeapError(
+            f"ranks are on several machines, and {IMEX} of {socket.gethostname()} has no channel by which their GPUs "
+            "reach each other's memory: set up nvidia-imex within one NVLink domain (containers need the device, too), "
+            "or open contexts for groups of one machine's ranks"
+        )
     backend = symm_mem.get_backend(device)
     if backend != BACKEND:
         raise HeapError(
