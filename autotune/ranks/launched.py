@@ -13,9 +13,12 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from autotune.agreement import Agreement
+from autotune.config import Config
 from autotune.errors import GangError, MachineTooSmall
 from autotune.machine import machine
+from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
+from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.launch import Launch
 from autotune.ranks.program_ranks import Over, ProgramRanks
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Request, Trace, Turn
@@ -97,8 +100,8 @@ class Launched:
 class LaunchedGang(ProgramRanks):
     """Rank 0's side of a gang. The ranks join, and open the heap, at ``start``.
 
-    Unlike ``Gang`` it kills and restarts nothing: what breaks a rank ends the command. With torchrun's
-    ``--max-restarts`` all ranks start again, and go on with the study.
+    Unlike ``Gang`` it kills and restarts nothing: what breaks a rank ends the command, and with torchrun's
+    ``--max-restarts`` the next one goes on with the study.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class LaunchedGang(ProgramRanks):
         super().__init__(workload, task, Agreement(), None, warm_call, heap_bytes)
         self._launched = launched
         self._joined: Any = None
+        self._lost: GangError | None = None
 
     def start(self) -> None:
         if self._joined is None:
@@ -130,7 +134,19 @@ class LaunchedGang(ProgramRanks):
     def turn(self, request: Turn | MeasureBarrier | Trace) -> list[Done] | Failed:
         return self.everyone(request, "measure")
 
+    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
+        """A config by which the ranks are lost has its outcome: who starts again does not try it again."""
+        try:
+            return super().evaluate(config, seed, plan)
+        except GangError as error:
+            if self._lost:
+                raise
+            self._lost = error
+            return Evaluation(Outcome.CRASHED, str(error))
+
     def everyone(self, request: Request, phase: str) -> list[Done] | Failed:
+        if self._lost:
+            raise self._lost
         self._over = True  # unless it comes to its end
         found = super().everyone(request, phase)
         self._over = False

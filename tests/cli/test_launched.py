@@ -14,6 +14,9 @@ import torch.distributed as dist
 from ranks_of_functions import without_gpus
 from scripts import run_script
 
+from autotune.db import Store
+from autotune.outcome import Outcome
+
 TUNE = ("all-gather-gemm", "--m", "32", "--n", "64", "--k", "64", "--trials", "1", "--effort", "quick", "--json")
 SECONDS = 600
 
@@ -64,3 +67,15 @@ def test_ranks_serve_one_gang_after_the_other(tmp_path: Path) -> None:
     first, again = (run_script(*words, ranks=2) for _ in range(2))
     rows = [json.loads(each.stdout) for each in (first, again)]
     assert [row["problem"]["m"] for row in rows[0]] == [32, 512] and rows[0] == rows[1]
+
+
+def test_a_config_that_loses_the_ranks_is_not_tried_by_the_next_run(tmp_path: Path) -> None:
+    flawed = str(Path(__file__).parents[1] / "runtime" / "in_program" / "flawed_workload.py:FlawedWorkload")
+    sizes = ("--width", "256", "--trouble", "loses its device", "--trials", "9", "--db", str(tmp_path / "cache.db"))
+    for _ in range(2):
+        done = run_script("-m", "autotune.cli", "run", flawed, *sizes, ranks=2)
+        assert done.returncode and "illegal memory access" in done.stderr, done.stderr
+    with Store.open(tmp_path / "cache.db") as store:
+        [study] = store.studies()
+        crashed = [each.config for each in store.trials(study.id) if each.evaluation.outcome is Outcome.CRASHED]
+    assert len(crashed) == len(set(crashed)) == 2
