@@ -80,6 +80,10 @@ class Agreement:
         """True while it has a group: a program may have destroyed all groups itself, and made others since."""
         return self.group is not None and dist.is_initialized() and self.group in dist.distributed_c10d._world.pg_map
 
+    def new_store(self) -> Any:
+        """The group's store by a connection of its own, which a thread may use beside this one."""
+        return _store_of(self.group).clone()
+
     def close(self) -> None:
         """Leave the group without waiting; ranks that still wait for this one get an error."""
         open_, group, self.group, self._left = self.is_open, self.group, None, True

@@ -50,6 +50,15 @@ def _whole_number(most: int) -> Callable[[str], int]:
     return read
 
 
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError
+        return text
+
+    return read
+
+
 def _yes_or_no(text: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
     if text.lower() not in words:
@@ -98,6 +107,13 @@ OFFLINE = Setting(
     "1: decorated kernels never tune in this process, whatever their on_miss says",
     _yes_or_no,
 )
+HEAP = Setting(
+    "AUTOTUNE_HEAP",
+    "iris or torch",
+    "the symmetric heap on GPUs: Iris's, or torch's symmetric memory; default: iris, but torch where Iris is not "
+    "installed or ranks are on several hosts",
+    _one_of("iris", "torch"),
+)
 HEAP_BYTES = Setting(
     "AUTOTUNE_HEAP_BYTES",
     "an integer from 1 to 2**50",
@@ -117,7 +133,7 @@ TRACE = Setting(
     _yes_or_no,
 )
 SETTINGS: Sequence[Setting[Any]] = (
-    DATABASE, WORKLOADS, COMPILE_WORKERS, PIN, DEFAULTS, OFFLINE, HEAP_BYTES, WAIT_SECONDS, TRACE
+    DATABASE, WORKLOADS, COMPILE_WORKERS, PIN, DEFAULTS, OFFLINE, HEAP, HEAP_BYTES, WAIT_SECONDS, TRACE
 )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
     python bench/winners.py all-gather-gemm --m 16,64,256,1024,4096,8192 --n 28672 --k 8192 --world-size 8 \\
         --budget 60s --db winners.db --json winners.json
 
+With AUTOTUNE_HEAP=torch, and another --db, on torch's heap; ``tune compare`` puts the two side by side.
+
 Everything but --db, --json, --rivals and --no-rivals goes to ``tune grid``; what is in the database is answered from
 it. Then the rivals (see rivals.py) are measured on the same machine, in turns with the winner and for as long as in the
 finals: a burst from rest is up to a tenth faster than what lasts. The table has how many times as long they take.

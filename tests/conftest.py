@@ -153,5 +153,7 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test sees the developer's settings or touches their database."""
     for name in [name for name in os.environ if name.startswith("AUTOTUNE_")]:
         monkeypatch.delenv(name)
+    if heap := os.environ.get("HEAP"):  # to run all GPU tests over that one
+        monkeypatch.setenv("AUTOTUNE_HEAP", heap)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "user-data"))
     monkeypatch.setenv("NO_COLOR", "1")

@@ -34,6 +34,7 @@ def _run() -> None:
     from autotune.cli import output
     from autotune.cli.app import build
     from autotune.cli.interrupts import NOBODY_READS
+    from autotune.cli.session import launched
     from autotune.errors import AutotuneError
     from autotune.files import DISK_FAILS
 
@@ -44,12 +45,17 @@ def _run() -> None:
         output.complain(error)
         sys.exit(error.exit_code)
     try:
-        app()
+        with launched() as runs:
+            if runs:
+                app()
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         output.give_up(sys.stdout, sys.stderr)  # as Typer and rich do, but they end with 1, as if something had failed
         sys.exit(NOBODY_READS)
+    except AutotuneError as error:  # of a rank that serves; the app tells its own
+        output.complain(error)
+        sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in DISK_FAILS or error.filename is not None:
             raise

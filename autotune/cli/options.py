@@ -230,7 +230,7 @@ def _in_panel(annotation: Any) -> Any:
 
 def _ranks(machine: Machine) -> int:
     """The default world size."""
-    return machine.gpus or DEFAULT_RANKS
+    return session.ranks_of(machine) or DEFAULT_RANKS
 
 
 def _annotation(field: dataclasses.Field[Any], several: bool, defaults: Mapping[str, Any]) -> Any:

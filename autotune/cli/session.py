@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import output
@@ -11,6 +12,7 @@ from autotune.errors import MachineTooSmall, NoDatabase
 from autotune.machine import Machine
 from autotune.machine import machine as this_machine
 from autotune.problem import Problem
+from autotune.ranks.launch import launch
 from autotune.results.figures import problem_text
 from autotune.task import Task
 from autotune.workloads import Workload
@@ -18,6 +20,7 @@ from autotune.workloads import Workload
 if TYPE_CHECKING:
     from autotune.db import Store
     from autotune.model_runs.ranks import Measurement
+    from autotune.ranks.launched import Launched
     from autotune.tuning import Evaluator
     from autotune.tuning.screening import Screen
 
@@ -25,6 +28,37 @@ MOST_INTERPRETED_FLOPS = 2e8
 """Per rank; the interpreter takes some ten seconds per run."""
 
 MOST_INTERPRETED_RANKS = 8
+
+
+LAUNCHED: list[Launched] = []
+"""This process among torchrun's ranks, while it runs a command for them."""
+
+
+def ranks_of(machine: Machine) -> int:
+    """The number of ranks that torchrun has started, else of GPUs; 0 under the interpreter."""
+    return LAUNCHED[-1].launch.world_size if LAUNCHED else machine.gpus
+
+
+@contextmanager
+def launched() -> Iterator[bool]:
+    """Under torchrun, serve rank 0 on all other ranks; true where this process is to run the command."""
+    here = launch()
+    if here is None:
+        yield True
+        return
+    from autotune.ranks.launched import Launched
+
+    found = Launched(here)
+    if here.rank > 0:
+        found.serve()
+        yield False
+        return
+    LAUNCHED.append(found)
+    try:
+        yield True
+    finally:
+        LAUNCHED.pop()
+        found.end()
 
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/kfd")
@@ -37,7 +71,8 @@ def machine_to_measure_on() -> Machine:
     """
     from autotune.ranks.gang import import_for_ranks
 
-    import_for_ranks(interpreted=not any(os.path.exists(file) for file in GPU_FILES))
+    if not LAUNCHED:
+        import_for_ranks(interpreted=not any(os.path.exists(file) for file in GPU_FILES))
     return machine()
 
 
@@ -61,9 +96,16 @@ def open_store(db: str | None, *, create: bool = True) -> Store:
 
 
 def make_gang(workload: Workload, task: Task[Problem], heap_bytes: int = 0) -> Evaluator:
-    """The ranks, not yet started, each with a heap of at least ``heap_bytes``. Tests replace this function."""
-    from autotune.ranks.gang import Gang
+    """The ranks, not yet started, each with a heap of at least ``heap_bytes``: torchrun's, if it has started any. Tests
+    replace this function.
+    """
     from autotune.runtime import WARM_CALL
+
+    if LAUNCHED:
+        from autotune.ranks.launched import LaunchedGang
+
+        return LaunchedGang(LAUNCHED[-1], workload, task, heap_bytes, WARM_CALL)
+    from autotune.ranks.gang import Gang
 
     return Gang(workload, task, heap_bytes, warm_call=WARM_CALL)
 
@@ -89,7 +131,7 @@ def check_ranks(world_size: int, machine: Machine) -> None:
             f"world_size={world_size}: without GPUs at most {MOST_INTERPRETED_RANKS} ranks run, under Triton's "
             f"interpreter; use 1 to {MOST_INTERPRETED_RANKS}"
         )
-    if not machine.is_interpreter and world_size > machine.gpus:
+    if not machine.is_interpreter and world_size > ranks_of(machine):
         raise MachineTooSmall(
             f"world_size={world_size}: this machine has {machine.gpus} GPU{'s' * (machine.gpus > 1)}, one per "
             f"rank; use {'1 to ' * (machine.gpus > 1)}{machine.gpus}"

@@ -1,4 +1,4 @@
-"""The symmetric heap: Iris on GPUs, shared memory on CPUs, one contract."""
+"""The symmetric heap: Iris or torch's symmetric memory on GPUs, shared memory on CPUs, one contract."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def open_heap(size: int, group: dist.ProcessGroup | None = None) -> SymmetricHeap:
     """Set up a symmetric heap of ``size`` bytes per rank: on GPUs if there are any, else in shared memory.
 
-    ``group`` is a CPU (gloo) process group of the ranks that share the heap; None: of all. Collective over them; on
-    GPUs over all ranks, each with a group of its own. Raises HeapError.
+    ``group`` is a CPU (gloo) process group of the ranks that share the heap; None: of all. Collective over them; with
+    Iris over all ranks, each with a group of its own. Raises HeapError, and RanksDisagree (``providers``).
     """
     import torch
 
@@ -22,6 +22,13 @@ def open_heap(size: int, group: dist.ProcessGroup | None = None) -> SymmetricHea
     # names no device.
     with torch.inference_mode(False), torch.device("cpu"):
         if torch.cuda.is_available():
+            from autotune.agreement import Agreement
+            from autotune.heap.providers import provider
+
+            if provider(Agreement(group if group is not None else torch.distributed.group.WORLD)) == "torch":
+                from autotune.heap.symm_mem import TorchHeap
+
+                return TorchHeap(size, group)
             from autotune.heap.gpu import IrisHeap
 
             return IrisHeap(size, group)

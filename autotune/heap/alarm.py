@@ -1,7 +1,8 @@
-"""The alarm of a heap's ranks: a page of host memory that all of them map, and their kernels write to and poll.
+"""The alarm of a heap's ranks: a page of host memory that all of a host map, and their kernels write to and poll.
 
 What a rank has to tell the others when it cannot meet them: that one of its waits timed out, or that it will not come.
-A host reads it before each call, in some 50 ns; a wait in a kernel does now and then.
+A host reads it before each call, in some 50 ns; a wait in a kernel does now and then. Ranks on several hosts have a
+page on each, and a ``Relay`` between them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,15 +20,18 @@ import torch
 from autotune.agreement import Agreement
 from autotune.errors import HeapError
 from autotune.heap.arena import SymmetricHeap
+from autotune.heap.relay import Relay
+from autotune.heap.status import MOST_RANKS
+from autotune.hosts import SHARED_MEMORY, first_on_hosts
 from autotune.processes.folder import OwnFolder
-
-MEMORY = Path("/dev/shm")
 
 SIZE = 1 << 14
 RAISED, LENGTH, ARRIVED, CALLS = 0, 1, 8, 256
 """int64 words: not zero once it is raised; bytes of the reason; of each rank, how often it came to an agreement, and
-how many calls it has made.
+how many calls it has made since the last ``reset``, above GENERATION the number of those.
 """
+GENERATION = 32
+"""Bits: a word of before a reset, which another host may still have, is less than any after it."""
 REASON = 4096
 """The byte from which on the reason stands, UTF-8."""
 
@@ -34,12 +40,22 @@ class Alarm:
     """Raised by any rank or its kernels, seen by all of them; it stays until ``reset``."""
 
     def __init__(self, agreement: Agreement, heap: SymmetricHeap) -> None:
-        """Collective. Raises HeapError where the page cannot be had, or the GPU cannot write to it."""
+        """Collective. Raises HeapError where the page cannot be had, or the GPU cannot write to it, and for too many
+        ranks.
+        """
+        if agreement.world_size > MOST_RANKS:
+            raise HeapError(
+                f"a context of {agreement.world_size} ranks: at most {MOST_RANKS} can tell each other of a wait that "
+                "timed out; open contexts for smaller groups of ranks"
+            )
         self.rank, self._world_size = agreement.rank, agreement.world_size
         self._cuda = heap.device.type == "cuda"
-        with common_folder(agreement) as folder:
+        self._firsts = first_on_hosts(agreement)
+        self._first = self._firsts[self.rank]
+        self._lock = threading.Lock()
+        with common_folder(agreement, self._first) as folder:
             file = os.path.join(folder, "alarm")
-            if agreement.rank == 0:
+            if agreement.rank == self._first:
                 Path(file).write_bytes(bytes(SIZE))
             agreement.barrier()
             with open(file, "r+b") as opened:
@@ -52,6 +68,13 @@ class Alarm:
         """Address of the first word, for the host and for kernels."""
         if self._cuda:
             agreement.gather(lambda: self._register(heap))
+        self._relay: Relay | None = None
+        if others := set(self._firsts) - {self._first}:
+            if self.rank == self._first:
+                self._relay = Relay(agreement, others, self._tell, self._hear)
+            agreement.barrier()  # before one looks for what another has to say
+            if self._relay is not None:
+                self._relay.start()
 
     def _register(self, heap: SymmetricHeap) -> None:
         """Let kernels write to the page, at the address that the host has for it, which is tried."""
@@ -80,6 +103,32 @@ class Alarm:
             self.words[LENGTH] = len(told)
             self.words[RAISED] = 1
 
+    @property
+    def _generation(self) -> int:
+        """The number of resets of this host's page."""
+        return self.words[CALLS + self._first] >> GENERATION
+
+    def _tell(self) -> bytes:
+        """The page as far as this host's ranks have written it."""
+        words = [self.words[place] for place in self._places(self._first)]
+        with self._lock:
+            state = self._generation, self.words[RAISED]
+            return struct.pack(f"{2 + len(words)}q", *state, *words) + self.reason.encode()
+
+    def _hear(self, first: int, told: bytes) -> None:
+        """What the host of rank ``first`` tells. Raised before a reset here, it counts no more."""
+        places = self._places(first)
+        layout = struct.Struct(f"{2 + len(places)}q")
+        generation, raised, *words = layout.unpack_from(told)
+        for place, word in zip(places, words, strict=True):
+            self.words[place] = word
+        with self._lock:
+            if raised and generation == self._generation:
+                self.raise_(told[layout.size :].decode(errors="replace"))
+
+    def _places(self, first: int) -> list[int]:
+        return [begin + rank for begin in (ARRIVED, CALLS) for rank, its in enumerate(self._firsts) if its == first]
+
     def arrive(self) -> None:
         """This rank is at the next agreement."""
         self.words[ARRIVED + self.rank] += 1
@@ -95,24 +144,34 @@ class Alarm:
         return [rank for rank in absent if self.words[CALLS + rank] > self.words[CALLS + self.rank]]
 
     def reset(self) -> None:
-        """The first rank takes it back, and each its calls, while nobody raises or reads it: the caller sees to it."""
-        self.words[CALLS + self.rank] = 0
-        if self.rank == 0:
-            self.words[RAISED] = self.words[LENGTH] = 0
+        """A host's first rank takes it back, and each rank its calls, while nobody raises or reads it: the caller sees
+        to it.
+        """
+        with self._lock:
+            if self.rank == self._first:
+                self.words[RAISED] = self.words[LENGTH] = 0
+            self.calls[0] = (self.calls[0] >> GENERATION) + 1 << GENERATION
 
     def close(self) -> None:
+        if self._relay is not None:
+            self._relay.end()
+            self._relay = None
         if self._cuda:
             torch.cuda.cudart().cudaHostUnregister(self.address)
             self._cuda = False
 
 
 @contextlib.contextmanager
-def common_folder(agreement: Agreement) -> Iterator[str]:
-    """A fresh folder, known to all ranks and removed by the first; in memory if the host has such a place."""
+def common_folder(agreement: Agreement, owner: int = 0) -> Iterator[str]:
+    """A fresh folder, known to the ranks that name this ``owner``, who removes it; in memory if the host has such a
+    place. Collective.
+    """
     with contextlib.ExitStack() as stack:
 
         def make() -> str:
-            own = stack.enter_context(contextlib.closing(OwnFolder(MEMORY if MEMORY.is_dir() else None)))
-            return str(own.path)
+            if agreement.rank != owner:
+                return ""
+            place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+            return str(stack.enter_context(contextlib.closing(OwnFolder(place))).path)
 
-        yield agreement.broadcast(make)
+        yield agreement.gather(make)[owner]

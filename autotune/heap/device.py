@@ -1,4 +1,4 @@
-"""Device functions on the symmetric heap: Iris's own, and signals and bounded waits built on them.
+"""Device functions on the symmetric heap: Iris's own (``remote`` without it), signals and bounded waits built on them.
 
 The protocol, in one place. A producer stores data to a peer, then ``signal``s a counter in that peer's heap: a
 barrier among the program's threads orders all their stores before one thread's release at system scope. A consumer
@@ -28,10 +28,10 @@ from triton import knobs
 from triton.language.target_info import cuda_capability_geq, is_cuda, is_hip
 from triton.runtime.jit import constexpr_function
 
-from autotune.heap import patience, peers
-from autotune.heap.loading import import_iris
+from autotune.heap import patience, peers, remote
+from autotune.heap.loading import iris_if_installed
 
-iris = import_iris()
+iris = iris_if_installed() or remote
 
 load = iris.load
 store = iris.store

@@ -33,6 +33,15 @@ def import_iris() -> types.ModuleType:
     return iris  # type: ignore[no-any-return]
 
 
+@functools.cache
+def iris_if_installed() -> types.ModuleType | None:
+    """Iris, or None where it cannot be imported: then kernels reach the peers by ``heap/remote.py``."""
+    try:
+        return import_iris()
+    except (ImportError, OSError):
+        return None
+
+
 class _NoRuntime:
     """Stands in for a missing GPU runtime: using it raises an error that says so."""
 

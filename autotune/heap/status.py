@@ -6,6 +6,11 @@ import torch
 
 from autotune.heap.arena import SymmetricHeap
 
+MOST_RANKS = 16
+"""Ranks that can be told of a time-out, whose addresses are ``MOST_TOLD`` in ``heap/device.py``. In a loop over more of
+them, kernels of all sizes took up to 12 registers or 8 spilled ones more (sm_90, 2026-11-28).
+"""
+
 STATUS_WORDS = 3
 """int64 words before the addresses to which a time-out is told: see ``heap/device.py``."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.config import Config
-from autotune.errors import RanksDisagree
+from autotune.errors import GangError, RanksDisagree
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, HostOverhead, Latency, Outcome, Regime
 from autotune.problem import Problem
@@ -31,6 +31,7 @@ from autotune.ranks.protocol import (
 from autotune.task import Task
 from autotune.timeline import Traced
 from autotune.workloads import Tolerance, Workload
+from autotune.workloads.provenance import Code
 
 SPIN_LIMITS = {"gpu": 1 << 23, "interpreter": 1 << 14}
 """Polls before a wait inside a kernel times out: 1.7 to 3.2 s on an H200, by calculation from a quarter of the polls,
@@ -310,6 +311,18 @@ def check_same_work(answers: Sequence[Done]) -> None:
     """Raise RanksDisagree unless all ranks work on the same problem and config."""
     if len({answer.fingerprint for answer in answers}) != 1:
         raise RanksDisagree("; ".join(f"rank {i}: {answer.fingerprint}" for i, answer in enumerate(answers)))
+
+
+def check_code(workload: Workload, answers: Sequence[Done]) -> None:
+    """Raise GangError unless all ranks run the code of this process, under which it stores results."""
+    ours = Code.here(workload)
+    for rank, done in enumerate(answers):
+        difference = ours.difference(done.code) if done.code is not None else "it did not report its code"
+        if difference is not None:
+            raise GangError(
+                f"rank {rank} runs other code than this process, whose sources are the key of results: "
+                f"{difference}. If files changed meanwhile, start again; otherwise let both import the same package"
+            )
 
 
 def _wrong(answers: Sequence[Done], tolerance: Tolerance) -> str | None:

@@ -22,12 +22,12 @@ from autotune.processes.folder import OwnFolder
 from autotune.processes.memory import advice, shortage
 from autotune.processes.python import DYING, Process, import_ahead, kill_all, start_python
 from autotune.ranks.early_stop import slowest
-from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, MeasurePlan, check_same_work, kind_of
+from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, MeasurePlan, check_code, check_same_work, kind_of
 from autotune.ranks.protocol import Bug, Done, Failed, MeasureBarrier, Open, Reply, Request, SetUp, Trace, Turn
 from autotune.settings import HEAP_BYTES
 from autotune.task import Task
 from autotune.timeline import Traced
-from autotune.workloads import Code, Workload, reference_of
+from autotune.workloads import Workload, reference_of
 
 DEADLINES: Mapping[str, Mapping[str, float]] = {
     "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0, "trace": 3.0},
@@ -148,15 +148,12 @@ class Gang(AllRanks):
     def _set_up(self) -> None:
         """Have the ranks set the problem up; raises GangError if their code differs from the driver's."""
         request = SetUp(reference_of(self.workload), self.problem.as_dict())
-        ours = Code.here(self.workload)
-        for rank, done in enumerate(self._begin([request] * self.problem.world_size)):
-            difference = ours.difference(done.code) if done.code is not None else "it did not report its code"
-            if difference is not None:
-                self.close()
-                raise GangError(
-                    f"rank {rank} runs other code than this process, whose sources are the key of results: "
-                    f"{difference}. If files changed meanwhile, start again; otherwise let both import the same package"
-                )
+        answers = self._begin([request] * self.problem.world_size)
+        try:
+            check_code(self.workload, answers)
+        except GangError:
+            self.close()
+            raise
 
     def _begin(self, requests: Sequence[Request]) -> list[Done]:
         result = self._ask(requests, "start")

@@ -4,6 +4,6 @@ import torch.distributed  # noqa: F401
 import triton.compiler
 import triton.runtime.interpreter  # noqa: F401
 
-from autotune.heap.loading import import_iris
+from autotune.heap.loading import iris_if_installed
 
-import_iris()
+iris_if_installed()

@@ -20,6 +20,7 @@ from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS, PASSED
 from autotune.machine import Machine
 from autotune.outcome import Latency
+from autotune.ranks.clocks import clocks_of
 from autotune.ranks.early_stop import slowest
 from autotune.ranks.marks import Marks
 from autotune.ranks.protocol import Stamped
@@ -108,6 +109,7 @@ class Stopwatch:
         self._flush = torch.zeros(machine.cache_bytes * FLUSH_OVER_CACHE // 4, device=heap.device)
         self._sink = torch.zeros((), device=heap.device)
         self._shortest_pause = SHORTEST_PAUSE
+        self._ahead_of_first = clocks_of(heap.group)
 
     def _barrier_launch(self, spin_limit: int, trace: torch.Tensor | None = None) -> Launch:
         heap = self._heap
@@ -145,7 +147,8 @@ class Stopwatch:
         """
         if self._machine.is_interpreter:
             return []
-        return [self._isolated_time(call) for _ in range(calls)]
+        ahead = self._ahead_of_first()
+        return [self._isolated_time(call, ahead) for _ in range(calls)]
 
     def time_overhead(self, call: Callable[[], object], calls: int) -> tuple[list[float], list[float]]:
         """Microseconds of a ``call`` that enqueues nothing, timed as calls that do: isolated, and back to back. Each
@@ -162,7 +165,8 @@ class Stopwatch:
             overhead()
         if self._machine.is_interpreter:
             return [], []
-        isolated = [self._isolated_time(overhead) - self._isolated_time(nothing) for _ in range(calls)]
+        ahead = self._ahead_of_first()
+        isolated = [self._isolated_time(overhead, ahead) - self._isolated_time(nothing, ahead) for _ in range(calls)]
         return isolated, [self._enqueueing(overhead, HOST_CALLS) - self._enqueueing(nothing, HOST_CALLS)]
 
     def time_barrier(self, warmup: int, calls: int) -> dict[str, tuple[float, ...]]:
@@ -253,12 +257,14 @@ class Stopwatch:
         milliseconds: float = before.elapsed_time(after)
         return CLOCK_CYCLES / (milliseconds * 1e3)
 
-    def _isolated_time(self, call: Callable[[], None]) -> float:
-        """Time of a call that no rank began too late; the last attempt if every one had such a rank."""
+    def _isolated_time(self, call: Callable[[], None], ahead: float) -> float:
+        """Time of a call that no rank began too late; the last attempt if every one had such a rank. The start is a
+        time of rank 0's clock, of which this rank's is ``ahead``.
+        """
         for _ in range(ATTEMPTS):
             torch.sum(self._flush, dim=0, out=self._sink)
             self._heap.barrier()
-            begin = self._latest(time.monotonic() + AHEAD)  # all processes of a host share the monotonic clock
+            begin = self._latest(time.monotonic() - ahead + AHEAD) + ahead
             late = time.monotonic() - begin
             while time.monotonic() < begin:
                 pass

@@ -15,7 +15,7 @@ from autotune.errors import GangError, NotTuned
 from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.problem import Problem
-from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, check_same_work, kind_of
+from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, check_code, check_same_work, kind_of
 from autotune.ranks.protocol import Done, Failed, Reply, Request, SetUp
 from autotune.ranks.rank import Rank
 from autotune.settings import HEAP_BYTES
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Over:
+class Over:
     """The last message of rank 0: no more requests, and the result."""
 
     value: Any
@@ -48,14 +48,17 @@ class ProgramRanks(AllRanks):
     restarts = 0
 
     def __init__(
-        self, workload: Workload, task: Task[Problem], agreement: Agreement, group: Any, warm_call: str = ""
-    ) -> None:
-        """``group``, a gloo group over all ranks, serves the heap alone; ``warm_call``: see ``MeasureOverhead``.
+        self, workload: Workload, task: Task[Problem], agreement: Agreement, group: Any, warm_call: str = "",
+        heap_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        """``group``, a gloo group over all ranks, serves the heap alone; ``warm_call``: see ``MeasureOverhead``;
+        ``heap_bytes`` is a minimum, for later problems.
 
         Nothing is allocated before a request.
         """
         self.workload, self.problem, self.machine = workload, task.problem, task.machine
         self._agreement, self._group, self.warm_call = agreement, group, warm_call
+        self._heap_bytes = max(heap_bytes, workload.heap_bytes(task.problem))
         self._heap: SymmetricHeap | None = None
         self._rank: Rank | None = None
         self._over = False
@@ -69,15 +72,15 @@ class ProgramRanks(AllRanks):
             if not self._over:
                 self._agreement.broadcast(partial(_raise, error))
             raise
-        message: _Over = self._agreement.broadcast(lambda: _Over(value))
+        message: Over = self._agreement.broadcast(lambda: Over(value))
         result: T = message.value
         return result
 
     def follow(self) -> Any:
         """Carry out the requests on the other ranks until the end."""
         while True:
-            message: _Over | _StillHere | Request = self._agreement.broadcast(_nothing)
-            if isinstance(message, _Over):
+            message: Over | _StillHere | Request = self._agreement.broadcast(_nothing)
+            if isinstance(message, Over):
                 return message.value
             if not isinstance(message, _StillHere):
                 self._carry_out(message)
@@ -98,9 +101,10 @@ class ProgramRanks(AllRanks):
             self._heap = None
 
     def start(self) -> None:
-        failed = self.everyone(SetUp(reference_of(self.workload), self.problem.as_dict()), "start")
-        if isinstance(failed, Failed):
-            raise NotTuned(f"{self.problem}: could not be set up: {failed.reason}")
+        found = self.everyone(SetUp(reference_of(self.workload), self.problem.as_dict()), "start")
+        if isinstance(found, Failed):
+            raise NotTuned(f"{self.problem}: could not be set up: {found.reason}")
+        check_code(self.workload, found)
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
         """Switch to another problem, whose heap is no larger; ``start`` has the ranks set it up."""
@@ -143,8 +147,7 @@ class ProgramRanks(AllRanks):
 
     def _opened(self) -> Rank:
         if self._rank is None:
-            wanted = HEAP_BYTES.value() or self.workload.heap_bytes(self.problem)
-            self._heap = open_heap(wanted, self._group)
+            self._heap = open_heap(HEAP_BYTES.value() or self._heap_bytes, self._group)
             self._heap.host_barrier = self._agreement.barrier
             self._rank = Rank(self._heap, self.machine, SPIN_LIMITS[kind_of(self.machine)])
         return self._rank

@@ -263,7 +263,7 @@ def join(machine: Machine, rank: int, world_size: int, rendezvous: str) -> None:
     import torch.distributed as dist
 
     dist.init_process_group(
-        **_backend(machine, rank, world_size),
+        **backend(machine, rank, world_size),
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=world_size,
@@ -271,8 +271,8 @@ def join(machine: Machine, rank: int, world_size: int, rendezvous: str) -> None:
     )
 
 
-def _backend(machine: Machine, rank: int, world_size: int) -> dict[str, Any]:
-    """The process group's backend; makes this rank's GPU the current one.
+def backend(machine: Machine, rank: int, world_size: int) -> dict[str, Any]:
+    """The process group's backend; makes this rank's GPU the current one. ``rank`` of ``world_size`` are this host's.
 
     More ranks than GPUs take turns on them, which measures nothing but shows that kernels are right at that world size.
     NCCL takes one rank per GPU, so the library's collectives are missing there.

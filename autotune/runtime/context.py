@@ -86,7 +86,7 @@ class Context:
         """Collective over the default process group, which has to be initialised (``cpu:gloo,cuda:nccl`` or ``gloo``).
 
         ``group``: a process group or a one-dimensional ``DeviceMesh`` with this rank in it, by default all ranks. On
-        GPUs all ranks open their contexts at the same time, each for its own group: Iris maps the heaps of all.
+        Iris's heap all ranks open their contexts at the same time, each for its own group: it maps those of all.
         ``heap_bytes``: the symmetric heap of each rank; an operator's workspace on it is about twice what is gathered
         or exchanged. ``url``: the database of tuned configs, by default the user's. ``regime``: how the calls are made,
         see ``lookup``; ``graph`` for a program that captures them. ``tune``: see ``tune_first_calls``. Raises
@@ -234,6 +234,7 @@ class Context:
             if self.heap.device.type == "cuda":
                 torch.cuda.synchronize(self.heap.device)  # calls may be on any stream, and a status word waits for none
             if self._status[:2].any() or self._alarm_words[RAISED]:
+                self._alarm_words[RAISED] = 1  # where another host has not told this one yet
                 self._raise_alarm()
 
     def _raise_alarm(self) -> None:

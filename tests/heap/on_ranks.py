@@ -1,4 +1,4 @@
-"""Functions that the heap's contract test runs on every rank; the same for shared memory and for Iris."""
+"""Functions that the heap's contract test runs on every rank; the same for every heap."""
 
 from __future__ import annotations
 
@@ -89,6 +89,31 @@ def contract(argument: Any) -> dict[str, Any]:
     heap.barrier()
     heap.close()
     return found
+
+
+def opened_and_closed(argument: Any) -> list[int]:
+    """Free bytes of the GPU, the same on all ranks: before a heap is opened, meanwhile, and after; the second time,
+    as the first one also loads modules.
+    """
+    group = dist.new_group(backend="gloo")
+
+    def free() -> int:
+        dist.barrier(group)
+        torch.cuda.synchronize()
+        found = torch.tensor(torch.cuda.mem_get_info()[0])
+        dist.barrier(group)
+        dist.all_reduce(found, dist.ReduceOp.MIN, group=group)
+        return int(found)
+
+    for _ in range(2):
+        before = free()
+        heap = open_heap(256 << 20, group)
+        tensor = heap.allocate((1 << 20,), torch.uint8)  # which does not keep the memory
+        opened = free()
+        heap.close()
+        after = free()
+        del tensor
+    return [before, opened, after]
 
 
 def die_halfway(argument: Any) -> None:

@@ -1,4 +1,4 @@
-"""One contract for every symmetric heap: shared memory here, Iris where there are GPUs."""
+"""One contract for every symmetric heap: shared memory here, Iris and torch's where there are GPUs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,28 @@ def test_shared_memory_keeps_the_contract(world_size: int, tmp_path: Path) -> No
     assert not left_in_shared_memory(before)
 
 
+def test_kernels_keep_the_contract_without_iris(tmp_path: Path) -> None:
+    check(run_ranks(ON_RANKS.replace("on_ranks", "providers_on_ranks"), "contract_without_iris", 3, tmp_path))
+
+
 @pytest.mark.gpu(2, each=True)
-def test_iris_keeps_the_contract(tmp_path: Path) -> None:
+@pytest.mark.parametrize("heap", ["iris", "torch"])
+def test_heaps_on_gpus_keep_the_contract(heap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
+    monkeypatch.setenv("AUTOTUNE_HEAP", heap)
     check(run_ranks(ON_RANKS, "contract", torch.cuda.device_count(), tmp_path, gpu=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("heap", ["iris", "torch"])
+@pytest.mark.parametrize("gpu", ["one", pytest.param("each", marks=pytest.mark.gpu(2))])
+def test_a_closed_heap_gives_its_memory_back(
+    heap: str, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_HEAP", heap)
+    for before, opened, after in run_ranks(ON_RANKS, "opened_and_closed", 2, tmp_path, gpu=gpu):
+        assert opened < before == after, "bytes that are free"
 
 
 def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path: Path) -> None:

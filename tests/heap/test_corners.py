@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from process_ends import left_in_shared_memory, shared_memory
 from ranks_of_functions import run_ranks
 from two_ranks import TWO_GPUS
+
+from autotune.errors import HeapError
+from autotune.heap import device, status
+from autotune.heap.alarm import Alarm
 
 ON_RANKS = str(Path(__file__).parent / "more_on_ranks.py")
 TURNS, TICKETS = 12, 32
@@ -56,3 +61,10 @@ def test_a_heap_that_fits_nowhere_says_so_on_every_rank_and_leaves_nothing(tmp_p
 def test_memory_that_is_full_on_one_rank_is_an_error_on_all(tmp_path: Path) -> None:
     messages = run_ranks(ON_RANKS, "full_on_one_rank", 2, tmp_path)
     assert len(messages) == 2 and all("rank 1" in message for message in messages)
+
+
+def test_more_ranks_than_a_time_out_can_be_told_to_are_refused() -> None:
+    assert device.MOST_TOLD.value == status.MOST_RANKS
+    agreement: Any = SimpleNamespace(rank=0, world_size=status.MOST_RANKS + 1)
+    with pytest.raises(HeapError, match=str(status.MOST_RANKS)):
+        Alarm(agreement, agreement)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,6 +16,7 @@ from autotune.errors import MissedBarrier
 from autotune.heap import open_heap
 from autotune.kernels.launching.empty import empty_launches
 from autotune.machine import machine
+from autotune.ranks.clocks import clocks_of
 from autotune.ranks.measure import BACK_TO_BACK_FROM, HOST_AHEAD_FROM, Stopwatch
 
 FEW_POLLS = 1 << 8
@@ -45,6 +49,17 @@ def missed_meanwhile(_: Any) -> str:
     except MissedBarrier as error:
         return str(error)
     return "measured"
+
+
+def clocks(fast: float) -> list[float]:
+    """By how much each rank's clock is found to be ahead of rank 0's; those of the last one's host are so fast."""
+    world_size, rank = dist.get_world_size(), dist.get_rank()
+    os.environ["GROUP_RANK"] = str(int(rank == world_size - 1))
+    true = time.monotonic
+    clock = (lambda: true() + fast) if rank == world_size - 1 else true
+    with mock.patch("autotune.ranks.clocks.time", SimpleNamespace(monotonic=clock)):
+        ahead_of_first = clocks_of(dist.new_group(backend="gloo"))
+        return [ahead_of_first() for _ in range(2)]
 
 
 def near_the_thresholds(_: Any) -> list[Any]:

@@ -60,7 +60,7 @@ class Simulated(Stopwatch):
         self._barrier: Any = SimpleNamespace(run=lambda: None)
         self._epoch_counter, self._status = torch.zeros(1), torch.zeros(1)
         self._counters = torch.zeros(2)
-        self._shortest_pause = SHORTEST_PAUSE
+        self._shortest_pause, self._ahead_of_first = SHORTEST_PAUSE, lambda: 0.0
         self.latest: Callable[[float], float] = lambda value: value
 
     def _latest(self, value: float) -> float:

@@ -31,6 +31,12 @@ def test_a_timing_in_which_a_rank_did_not_come_says_so(tmp_path: Path) -> None:
     assert second == "measured", "it came to all barriers that it knew of"
 
 
+def test_clocks_of_other_hosts_are_compared(tmp_path: Path) -> None:
+    *here, there = run_ranks(ON_RANKS, "clocks", 3, tmp_path, argument=1e6, seconds=270)
+    assert here == [[0.0, 0.0]] * 2, "one host has one clock"
+    assert there == [pytest.approx(1e6, abs=0.05)] * 2
+
+
 @pytest.mark.parametrize("gpu", [False, pytest.param("one", marks=pytest.mark.gpu)], ids=["interpreter", "GPU"])
 def test_all_ranks_time_a_call_in_the_same_way_however_long_each_finds_it(tmp_path: Path, gpu: bool | str) -> None:
     first, second = run_ranks(ON_RANKS, "near_the_thresholds", 2, tmp_path, gpu=gpu, seconds=270)

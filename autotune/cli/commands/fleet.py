@@ -108,7 +108,7 @@ def _here(asked: Sequence[Asked], url: str) -> None:
     for each in mine:
         session.check_ranks(each.problem.world_size, machine)
         session.check_work(Task(each.problem, machine))
-    work(asked, url, machine.gpus or session.MOST_INTERPRETED_RANKS)
+    work(asked, url, session.ranks_of(machine) or session.MOST_INTERPRETED_RANKS)
 
 
 def _on_ray(asked: Sequence[Asked], url: str, address: str | None) -> None:

@@ -163,7 +163,7 @@ class ModelPlan:
         if sharded != NEVER and not re.fullmatch(r"\d{1,18}", sharded):
             raise InputError(f"--sequence-parallel-from {sharded}: write a number of tokens, or {NEVER}")
         return found, Plan(
-            ranks=self.tp if self.tp is not None else machine.gpus or DEFAULT_RANKS,
+            ranks=self.tp if self.tp is not None else session.ranks_of(machine) or DEFAULT_RANKS,
             dtype=element,
             scales=self.scales or ("row" if element in FP8 else "none"),
             sequence_parallel_from=None if sharded == NEVER else int(sharded),
@@ -279,6 +279,8 @@ def _check_together(plan: ModelPlan, measure: bool, layers: int | None, list_onl
     """Raise InputError for options that do not go together."""
     if layers is not None and not measure:
         raise InputError("--layers is for --measure")
+    if measure and session.LAUNCHED:
+        raise InputError("--measure starts ranks of its own: run it without torchrun")
     if measure and list_only:
         raise InputError("--measure tunes first, and --list tunes nothing: choose one")
     if json and list_only:

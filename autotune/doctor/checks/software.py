@@ -62,7 +62,8 @@ def iris(host: Host) -> Finding:
     try:
         return fine(f"iris {host.iris()}".rstrip())
     except (ImportError, OSError) as error:
-        return broken(f"Iris cannot be imported: {error}", f"pip install tokenspeed-iris; {OFFLINE}")
+        told = f"Iris cannot be imported: {error}"
+        return advice(f"{told}; the heap is torch's symmetric memory", f"pip install tokenspeed-iris; {OFFLINE}")
 
 
 def compiler(host: Host) -> Finding:

@@ -69,7 +69,7 @@ SOFTWARE = [
     ("laptop", {"settings_given": {"AUTOTUNE_COMPILE_WORKERS": "abc"}}, software.settings, BROKEN, "from 1 to 1024"),
     ("laptop", {"settings_given": {"AUTOTUNE_WORKLOAD": "my.py"}}, software.settings, ADVICE, "AUTOTUNE_WORKLOAD: "),
     ("laptop", {"settings_given": {"AUTOTUNE_OFFLINE": ""}}, software.settings, FINE, "AUTOTUNE_OFFLINE="),
-    ("laptop", {"iris_says": ImportError("No module named 'iris'")}, software.iris, BROKEN, "No module named 'iris'"),
+    ("laptop", {"iris_says": ImportError("No module named 'iris'")}, software.iris, ADVICE, "No module named 'iris'"),
     ("laptop", {"failures": {"gfx942": "no such target"}}, software.compiler, BROKEN, "no such target"),
     ("nvidia", {"cc": None}, software.launcher, BROKEN, ""),
     ("nvidia", {"headers": False}, software.launcher, BROKEN, "Python.h"),

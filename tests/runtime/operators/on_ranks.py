@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
+import os
 import threading
 import time
 import warnings
@@ -154,6 +155,12 @@ def missed(url: str) -> dict[str, str]:
         results = [call(context, problem, operands, config=config) for _ in range(3)]
         found["right"] = str(all(error(out, reference) < 1.2e-2 for out in results))
     return found
+
+
+def missed_by_a_host(url: str) -> dict[str, str]:
+    """``missed``, where each rank counts as on a host of its own."""
+    os.environ["GROUP_RANK"] = str(dist.get_rank())
+    return missed(url)
 
 
 def missed_in(how: str, url: str) -> dict[str, Any]:

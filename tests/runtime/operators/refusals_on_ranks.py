@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 from typing import Any
@@ -70,11 +71,12 @@ FAULTS = [*WRONG, "config", "out"]
 """What may be wrong with a call; beside that, a rank may not make it, but leave the context by an error."""
 
 
-def refusals(arguments: tuple[str, list[str], bool]) -> dict[str, list[Any]]:
+def refusals(arguments: tuple[str, list[str], bool, int]) -> dict[str, list[Any]]:
     """The error and the seconds of each faulty call: at first calls, after which the context is right, and, in another
     context each, after a warm one. A sample has half of the faults of each operator, of the next one the others.
     """
-    url, names, whole = arguments
+    url, names, whole, hosts = arguments
+    os.environ["GROUP_RANK"] = str(dist.get_rank() % hosts)
     faults = list(enumerate(FAULTS))
     found: dict[str, list[Any]] = {}
     meeting.REFUSAL_SECONDS = 600.0  # however slow this machine is

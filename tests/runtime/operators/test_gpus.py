@@ -45,8 +45,9 @@ def test_what_a_rank_comes_to_too_late_has_no_wrong_results(tmp_path: Path, worl
     lied_to_nobody(on_gpus(how, world_size, tmp_path, url(tmp_path)))
 
 
-def test_a_missed_call_is_found_out_and_mended(tmp_path: Path, world_size: int) -> None:
-    *others, last = on_gpus("missed", world_size, tmp_path, url(tmp_path))
+@pytest.mark.parametrize("missed", ["missed", "missed_by_a_host"])
+def test_a_missed_call_is_found_out_and_mended(tmp_path: Path, world_size: int, missed: str) -> None:
+    *others, last = on_gpus(missed, world_size, tmp_path, url(tmp_path))
     for said in others:
         assert said["call"] == "no error"
     found_out_and_mended(others, last)

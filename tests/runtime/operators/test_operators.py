@@ -70,6 +70,11 @@ def test_a_missed_call_is_found_out_and_mended(pair: Pair) -> None:
     found_out_and_mended(others, last)
 
 
+def test_a_host_hears_of_a_call_that_it_missed(tmp_path: Path) -> None:
+    *others, last = run_ranks(ON_RANKS, "missed_by_a_host", 2, tmp_path, argument=url(tmp_path))
+    found_out_and_mended(others, last)
+
+
 def test_a_backward_that_a_rank_comes_to_too_late_has_no_wrong_gradients(pair: Pair) -> None:
     lied_to_nobody(pair["missed_backward"])
 

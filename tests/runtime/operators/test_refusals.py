@@ -17,18 +17,20 @@ SECONDS = 200
 
 
 @pytest.mark.parametrize(
-    ("ranks", "gpu", "whole"),
+    ("ranks", "gpu", "whole", "hosts"),
     [
-        pytest.param(3, "", False, id="three ranks"),
-        pytest.param(2, "", True, id="interpreter, all", marks=pytest.mark.slow),
-        pytest.param(2, "each", True, id="2 GPUs", marks=pytest.mark.gpu(2)),
+        pytest.param(3, "", False, 1, id="three ranks"),
+        pytest.param(3, "", False, 2, id="three ranks on two hosts"),
+        pytest.param(2, "", True, 1, id="interpreter, all", marks=pytest.mark.slow),
+        pytest.param(2, "each", True, 1, id="2 GPUs", marks=pytest.mark.gpu(2)),
+        pytest.param(2, "each", False, 2, id="2 GPUs on two hosts", marks=pytest.mark.gpu(2)),
     ],
 )
 def test_a_call_that_one_rank_cannot_make_raises_its_error_on_all(
-    tmp_path: Path, ranks: int, gpu: str, whole: bool
+    tmp_path: Path, ranks: int, gpu: str, whole: bool, hosts: int
 ) -> None:
-    names = sorted(PUBLIC)
-    found = run_ranks(ON_RANKS, "refusals", ranks, tmp_path, gpu=gpu, argument=(url(tmp_path), names, whole))
+    names = sorted(PUBLIC)[:: 5 * hosts - 4]
+    found = run_ranks(ON_RANKS, "refusals", ranks, tmp_path, gpu=gpu, argument=(url(tmp_path), names, whole, hosts))
     assert len(found[0]) == len(names) * (len(FAULTS) * 2 if whole else len(FAULTS) // 2 + 1) + 1
     for case in found[0]:
         told, seconds = zip(*(answers[case] for answers in found), strict=True)
