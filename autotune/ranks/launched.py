@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections.abc import Iterator
@@ -67,6 +68,8 @@ class Launched:
         """Let the other ranks go."""
         with suppress(RuntimeError):  # they have gone
             self.tell(None)
+            if self._gangs == 1 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+                return  # nobody was asked for anything, maybe nobody is there, and the store is the launcher's
             deadline = time.monotonic() + GOODBYE.total_seconds()
             while self._store.add("autotune/gone", 0) < self.launch.world_size - 1 and time.monotonic() < deadline:
                 time.sleep(MOMENT)
