@@ -223,7 +223,8 @@ class TunedLauncher(Workload):
         return config
 
     def first_configs(self, task: Task[AllReduce]) -> list[Config]:
-        return [self.default_config(task).replace(mode=mode) for mode in SHOTS]
+        default = self.default_config(task)
+        return [default, *(default.replace(mode=mode) for mode in SHOTS if mode != default["mode"])]
 
     def baselines(self, task: Task[AllReduce]) -> dict[str, Config]:
         return {"their table": self.default_config(task)}
