@@ -1,5 +1,5 @@
-"""Rivals: what PyTorch, FlashInfer, Iris and the paper offer for the same operations, and what serving stacks do for
-them, as workloads whose parts are the rivals.
+"""Rivals: what PyTorch, FlashInfer, QuACK, Iris and the paper offer for the same operations, and what serving stacks do
+for them, as workloads whose parts are the rivals.
 
 Beside them runs our operation with the config that was tuned for the problem, so that all are measured in turns in one
 process. A rival that cannot be set up here, or gives a wrong result, is left out; why, the ranks say on stderr.
@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # a rank loads this file by its path
 
 import rival_flashinfer as flashinfer
+import rival_quack as quack
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory  # registers torch.ops.symm_mem
@@ -373,15 +374,19 @@ def only_plain(found: dict[str, Rival]) -> Offers:
     return lambda problem: found if is_plain(problem) else {}
 
 
+def only_rows(found: dict[str, Rival]) -> Offers:
+    """The same, where A is sharded by rows."""
+    return lambda problem: found if problem.rows_layout and is_plain(problem) else {}
+
+
 TORCH_GATHER = plugin("torch", GATHER, AllGatherGemmOperation, by_rows)
 IRIS_GATHER = plugin("iris", GATHER, AllGatherGemmOperation, by_columns)
 PAPER_GATHER = plugin("paper", GATHER, AllGatherGemmOperation, with_constants)
 TORCH_SCATTER = plugin("torch", SCATTER, GemmReduceScatterOperation, scattered)
 TORCH_DISPATCH = plugin("torch", DISPATCH, Dispatch, lambda problem: {"torch symm_mem": symm_mem_dispatch})
-FLASHINFER_GATHER = plugin(
-    "flashinfer", GATHER, AllGatherGemmOperation,
-    lambda problem: {"FlashInfer": flashinfer.gather} if problem.rows_layout and is_plain(problem) else {},
-)  # fmt: skip
+FLASHINFER_GATHER = plugin("flashinfer", GATHER, AllGatherGemmOperation, only_rows({"FlashInfer": flashinfer.gather}))
+QUACK = {"QuACK": lambda operation: fastest(quack.gather(operation))}
+QUACK_GATHER = plugin("quack", GATHER, AllGatherGemmOperation, only_rows(QUACK))
 FLASHINFER_REDUCE = plugin("flashinfer", REDUCE, GemmAllReduceOperation, only_plain(flashinfer.REDUCES))
 FLASHINFER_NORM = plugin("flashinfer", NORM, flashinfer.Normed, lambda problem: flashinfer.NORMS)
 IRIS_SCATTER = plugin(

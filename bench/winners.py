@@ -38,7 +38,7 @@ RIVALS = Path(__file__).with_name("rivals.py")
 SOME_FAILED = 1
 """The exit code of ``tune grid`` where a size could not be measured; it prints the others."""
 
-SUPPLIERS = ("torch", "flashinfer", "iris", "paper", "served")
+SUPPLIERS = ("torch", "flashinfer", "quack", "iris", "paper", "served")
 
 
 def tune(arguments: list[str]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import rival_flashinfer
+import rival_quack
 import rivals
 import torch
 import torch.distributed as dist
@@ -20,7 +21,9 @@ from autotune.kernels.moe_dispatch.problem import MoeDispatch
 from autotune.workloads.user_files import BUILT_IN, instances
 
 CPU = torch.device("cpu")
-FLASHINFER = (rival_flashinfer.gather, rival_flashinfer.reduce(True), rival_flashinfer.reduce_norm(False))
+ABSENT = (
+    rival_flashinfer.gather, rival_flashinfer.reduce(True), rival_flashinfer.reduce_norm(False), rival_quack.gather,
+)  # fmt: skip
 
 
 def exchanged(sent: list[tuple[torch.Tensor, torch.Tensor]], rank: int, room: int) -> torch.Tensor:
@@ -78,7 +81,7 @@ def giving(result: torch.Tensor) -> Callable[[Any], Callable[[], torch.Tensor]]:
     "rival",
     [
         pytest.param(symm_mem_dispatch, id="no backend"),
-        *(pytest.param(each, id="not installed") for each in FLASHINFER),
+        *(pytest.param(each, id="not installed") for each in ABSENT),
         pytest.param(lambda _: torch.ops.symm_mem.there_is_no_such, id="no such operator"),
         pytest.param(giving(torch.zeros(4)), id="wrong"),
         pytest.param(giving(torch.ones(5)), id="too many"),
@@ -91,6 +94,7 @@ def test_a_rival_that_fails_is_one_line_and_left_out(
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr("torch.distributed._symmetric_memory.is_nvshmem_available", lambda: False)
     monkeypatch.setitem(sys.modules, "flashinfer", None)
+    monkeypatch.setitem(sys.modules, "quack", None)
     assert Operation(rival).parts() == {}
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "rival" in line]
     assert line.startswith("rival it: ")

@@ -1,13 +1,16 @@
 """Runs the tests of the doors into other projects, each with what it needs in ``.doors``: ``make test-doors``.
 
 What cannot be had is said, and left out. Exits with 1 where a test failed. Names of doors as arguments: those alone.
+DOORS_SECONDS in the environment: what has not ended by then is cut off, which is said and is no failure.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".doors"
 SECONDS = 1200
-"""For the tests of a door: vLLM's take five minutes on two quiet cores."""
+"""For the tests of a door, and for each step to its packages: vLLM's tests take five minutes on two quiet cores."""
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet", "--no-cache-dir", "--retries", "1", "install")
 
 
@@ -69,37 +72,61 @@ def main() -> None:
     names = sys.argv[1:] or list(DOORS)
     if unknown := [name for name in names if name not in DOORS]:
         sys.exit(f"{', '.join(unknown)}: allowed: {', '.join(DOORS)}")
-    results = {name: passed(name, DOORS[name]) for name in names}
-    words = {True: "passed", False: "failed", None: "left out"}
-    print("; ".join(f"{name}: {words[found]}" for name, found in results.items()))
-    sys.exit(1 if False in results.values() else 0)
+    until = time.monotonic() + float(os.environ.get("DOORS_SECONDS", "inf"))
+    results = {name: outcome(name, DOORS[name], until) for name in names}
+    print("; ".join(f"{name}: {found}" for name, found in results.items()))
+    sys.exit(1 if "failed" in results.values() else 0)
 
 
-def passed(name: str, door: Door) -> bool | None:
-    """Run a door's tests. Returns None where it cannot be had."""
+def outcome(name: str, door: Door, until: float = math.inf) -> str:
+    """Run a door's tests, until a time of ``time.monotonic`` at most. Returns passed, failed, left out or cut off."""
     began = time.monotonic()
-    if reason := lacking(name, door):
+    try:
+        reason = lacking(name, door, until)
+    except subprocess.TimeoutExpired:
+        print(f"{name} cut off after {time.monotonic() - began:.0f} s, before it was there", flush=True)
+        return "cut off"
+    except OSError as error:  # no room, say
+        reason = str(error)
+    if reason:
         print(f"{name} left out: {reason}", flush=True)
-        return None
+        return "left out"
     print(f"{name}: there after {time.monotonic() - began:.0f} s", flush=True)
-    python, settings = interpreter(name, door), dict(os.environ)
+    settings = dict(os.environ)
     if not door.own:
         settings["PYTHONPATH"] = os.pathsep.join([str(FOLDER / name), *filter(None, [settings.get("PYTHONPATH")])])
-    options = ["-p", "no:xdist", "-q", *door.options, *door.tests]
+    command = [interpreter(name, door), "-m", "pytest", "-p", "no:xdist", "-q", *door.options, *door.tests]
+    with subprocess.Popen(command, cwd=ROOT, env=settings) as tests:
+        seconds = left(until)
+        try:
+            return "failed" if tests.wait(timeout=seconds) else "passed"
+        except subprocess.TimeoutExpired:
+            print(f"{name} cut off: its tests did not end in {seconds:.0f} s", flush=True)
+            interrupt(tests)
+            return "cut off" if seconds < SECONDS else "failed"
+
+
+def left(until: float) -> float:
+    return max(0.0, min(until - time.monotonic(), SECONDS))
+
+
+def interrupt(tests: subprocess.Popen[bytes]) -> None:
+    """Ctrl-C, at which tests end the processes that they have started."""
+    tests.send_signal(signal.SIGINT)
     try:
-        done = subprocess.run([python, "-m", "pytest", *options], cwd=ROOT, env=settings, check=False, timeout=SECONDS)
+        tests.wait(timeout=60)
     except subprocess.TimeoutExpired:
-        print(f"{name}: its tests did not end in {SECONDS} s", flush=True)
-        return False
-    return done.returncode == 0
+        tests.kill()
 
 
 def interpreter(name: str, door: Door) -> str:
     return str(FOLDER / name / "bin" / "python") if door.own else sys.executable
 
 
-def lacking(name: str, door: Door) -> str:
-    """The reason why a door's packages cannot be had; empty where they are there, of these versions."""
+def lacking(name: str, door: Door, until: float) -> str:
+    """The reason why a door's packages cannot be had; empty where they are there, of these versions. Raises
+    TimeoutExpired where they are not by then.
+    """
     if door.own and " " in str(ROOT):
         return "the compiler takes no path with a space in it"
     stamp = FOLDER / f"{name}.stamp"
@@ -116,8 +143,9 @@ def lacking(name: str, door: Door) -> str:
     for step in steps:
         if step[-1] == "--no-deps":
             continue
-        done = subprocess.run(step, capture_output=True, text=True, check=False)
+        done = subprocess.run(step, capture_output=True, text=True, check=False, timeout=left(until))
         if done.returncode:
+            shutil.rmtree(FOLDER / name, ignore_errors=True)
             lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr[-300:]]
             return lines[-1].removeprefix("ERROR: ")
     for shadowing in () if door.own else ("numpy", "torch", "triton"):  # what .venv has is what is tested

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from every_mode import LIBRARY
 
 from autotune.agreement import Agreement
@@ -59,6 +61,41 @@ def found_after(arguments: tuple[str, bool]) -> dict[str, list[str]]:
             faults.append("the rank or its host was not told")
         heap.barrier()
         alarm.reset()
+    heap.close()
+    return wrong
+
+
+COLD = (
+    "log_normal_", "cauchy_", "exponential_", "bernoulli_", "erfinv", "lgamma", "digamma", "i0", "sinc", "logit",
+    "asinh", "acosh", "atanh", "expm1", "log1p", "erfc", "trunc", "frac", "rsqrt", "tan", "cosh", "angle", "sgn",
+)  # fmt: skip
+"""Of torch, each a kernel of its own, the random ones first; nothing else here launches them."""
+
+
+def first_calls(name: str) -> dict[str, str]:
+    """By config what is wrong with its first call, for which a rank comes late while the other loads a kernel."""
+    agreement, found, here = Agreement.among(), workload(name), machine()
+    problem: Any = found.default_problem(here, 2)
+    heap = open_heap(max(64 << 20, found.heap_bytes(problem)), agreement.group)
+    task, cold = Task(problem, here), iter(COLD)
+    operation: Any = found.operation(task, heap, polls(20.0, interpreted=here.is_interpreter))
+    numbers, wrong = torch.rand(1000, device=heap.device), {}
+    for number, config in enumerate(one_of_each_protocol(found, problem)):
+        if not here.is_interpreter:
+            found.compile(task, config)  # which loads nothing
+        run = operation.prepare(config)
+        operation.refresh(number)
+        kernel = getattr(numbers, next(cold, "neg"))
+        heap.barrier()
+        if heap.rank == number % 2:
+            time.sleep(0.3)
+        run()
+        if heap.rank != number % 2:
+            kernel()
+        heap.barrier()
+        error, allowed = operation.error(), found.tolerance_of(task, config)
+        if operation.timed_out() or not (error.overall <= allowed.overall and error.element <= allowed.element):
+            wrong[config.to_json()] = f"{error}, timed out: {operation.timed_out()}"
     heap.close()
     return wrong
 

@@ -38,6 +38,7 @@ ROOT = Path(__file__).parents[2]
 USERS = {
     "all_gather": f"{ROOT}/docs/examples/all_gather.py:AllGatherWorkload",
     "fused_matmul": f"{ROOT}/docs/examples/fused_matmul.py:FusedMatmul",
+    "launchers_all_reduce": f"{ROOT}/docs/examples/launcher_table.py:TunedLauncher",
     "toy_sum": f"{ROOT}/tests/cli/toy_workload.py:ToyWorkload",
 }
 WORKLOADS = {**{name: workload(name) for name in names()}, **{name: workload(path) for name, path in USERS.items()}}
@@ -51,7 +52,7 @@ each_launched = pytest.mark.parametrize("found", LAUNCHED.values(), ids=LAUNCHED
 
 def test_the_built_in_ones_and_the_examples_are_here() -> None:
     assert set(WORKLOADS) >= {*SHAPES, *USERS}
-    assert set(WORKLOADS) - set(LAUNCHED) == {"toy_sum"}
+    assert set(WORKLOADS) - set(LAUNCHED) == {"launchers_all_reduce", "toy_sum"}
 
 
 @each

@@ -11,7 +11,7 @@ import torch
 from autotune.config import Config
 from autotune.machine import H100, INTERPRETED
 from autotune.task import Task
-from autotune.workloads import workload
+from autotune.workloads import names, workload
 
 SIZES: dict[str, Any] = {"tokens": 3, "hidden": 64, "experts": 2, "top_k": 2, "world_size": 1}
 COMBINE = workload("moe_combine")
@@ -24,7 +24,7 @@ def heap(events: list[object]) -> Any:
         return lambda *given: events.append((word, *given))
 
     return SimpleNamespace(
-        device=torch.device("cpu"), rank=0, world_size=1, bases=None, library_group=None,
+        device=torch.device("cpu"), rank=0, world_size=1, group=None, bases=None, library_group=None,
         mark=lambda: 4096, owns=lambda _: False, barrier=noted("barrier"), release=noted("release"),
         allocate=lambda shape, dtype: torch.zeros(shape, dtype=dtype),
     )  # fmt: skip
@@ -61,3 +61,21 @@ def test_the_librarys_ways_are_called_one_by_one_and_in_a_graph_where_the_host_r
 
 def test_a_reference_is_wider_than_its_result() -> None:
     assert [operation([], dtype).wide for dtype in ("bf16", "fp32")] == [torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_is_timed_is_random(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU multiplies zeros, or numbers that are all alike, faster than a model's: it draws less power."""
+    monkeypatch.setattr(torch.distributed, "all_gather", lambda parts, part, group: parts[0].copy_(part))
+    found = workload(name)
+    problem = found.default_problem(INTERPRETED, 1)
+    made = found.operation(Task(problem, INTERPRETED), heap([]), 1)
+    draws = []
+    for seed in (1, 2):
+        made.refresh(seed)
+        draws.append([each.double() for each in made.inputs() if each.is_floating_point()])
+    assert draws[0]
+    for first, second in zip(*draws, strict=True):
+        assert float((first == 0).double().mean()) < 0.25
+        assert len(first.unique()) >= min(100, first.numel() // 2)
+        assert float((first != second).double().mean()) > 0.5

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from autotune.compiled.served import CALLS as CALLS  # by operator: calls of our kernel, and those that were declined
-from autotune.compiled.served import ours
+from autotune.compiled.served import ours, turned
 
 Tensor = torch.Tensor
 
@@ -24,6 +24,7 @@ LOG = logging.getLogger(__name__)
 
 SWITCH = "IRIS_AUTOTUNE_SGLANG"
 LAYER = "sglang.srt.layers.linear.RowParallelLinear.forward"
+LEFT = "iris_autotune_left"
 NORM = "sglang.srt.layers.flashinfer_comm_fusion.flashinfer_allreduce_residual_rmsnorm"
 
 
@@ -48,7 +49,7 @@ def around_layer(
         group = _reducing(layer, forward_batch)
     if group is not None:
         bias = None if layer.skip_bias_add else layer.bias
-        result = ours("gemm_all_reduce", group, {"a": input_, "b": layer.weight.t(), "bias": bias}, LOG)
+        result = ours("gemm_all_reduce", group, {"a": input_, "b": turned(layer.weight), "bias": bias}, LOG)
         if result is not None:
             return result, layer.bias if layer.skip_bias_add else None
     return original(layer, input_, skip_all_reduce, forward_batch, output_tensor)
@@ -78,10 +79,10 @@ def _reducing(layer: Any, forward_batch: Any) -> Any:
     """The group over which the layer would all-reduce its results, as ``RowParallelLinear.forward`` decides; None where
     it does something else.
     """
-    from sglang.srt.layers.moe.utils import should_skip_mlp_all_reduce
-    from sglang.srt.runtime_context import get_exec, get_forward, get_parallel
-
-    if _left(layer) or get_forward().sp_active or should_skip_mlp_all_reduce():
+    if LEFT not in vars(layer):  # known at the first call, when the weights are where they stay
+        vars(layer)[LEFT] = _left(layer)
+    should_skip_mlp_all_reduce, get_exec, get_forward, get_parallel = _state()
+    if vars(layer)[LEFT] or get_forward().sp_active or should_skip_mlp_all_reduce():
         return None
     if forward_batch is not None and not layer.use_dp_attention_reduce:
         if get_exec().comm.enable_quant_communications and not forward_batch.forward_mode.is_decode_or_idle():
@@ -89,6 +90,15 @@ def _reducing(layer: Any, forward_batch: Any) -> Any:
     parallel = get_parallel()
     group = parallel.attn_tp_group if layer.use_dp_attention_reduce else parallel.tp_group
     return group if group.world_size == layer.tp_group.world_size > 1 else None
+
+
+@functools.cache
+def _state() -> tuple[Callable[[], Any], ...]:
+    """SGLang's, which can be imported once it runs."""
+    from sglang.srt.layers.moe.utils import should_skip_mlp_all_reduce
+    from sglang.srt.runtime_context import get_exec, get_forward, get_parallel
+
+    return should_skip_mlp_all_reduce, get_exec, get_forward, get_parallel
 
 
 def _left(layer: Any) -> bool:

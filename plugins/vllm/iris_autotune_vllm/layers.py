@@ -10,6 +10,7 @@ from vllm.distributed import get_tp_group
 from vllm.model_executor.custom_op import op_registry_oot
 from vllm.model_executor.layers.linear import RowParallelLinear, UnquantizedLinearMethod
 
+from autotune.compiled.served import turned
 from iris_autotune_vllm import tables
 from iris_autotune_vllm.operators import ours
 from iris_autotune_vllm.settings import LOG
@@ -34,7 +35,7 @@ class TunedRowParallelLinear(RowParallelLinear):
     def forward(self, input_: torch.Tensor) -> Any:
         if torch.compiler.is_compiling() or input_.dim() != 2 or not self._ours:
             return super().forward(input_)
-        operands = {"a": input_, "b": self.weight.t(), "bias": None if self.skip_bias_add else self.bias}
+        operands = {"a": input_, "b": turned(self.weight), "bias": None if self.skip_bias_add else self.bias}
         result = ours("gemm_all_reduce", get_tp_group().unique_name, operands)
         if result is None:
             return super().forward(input_)
