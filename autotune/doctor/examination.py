@@ -27,6 +27,7 @@ def checks(url: str) -> Mapping[str, Check]:
         "GPUs": gpus.gpus,
         "links": gpus.links,
         "peer access": gpus.peer_access,
+        "link rates": gpus.link_rates,
         "clocks": gpus.clocks,
         "GPU memory": gpus.memory_in_use,
         "shared memory": gpus.shared_memory,

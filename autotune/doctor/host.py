@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -58,6 +59,16 @@ class Host:
         import torch
 
         return torch.cuda.can_device_access_peer(one, other)
+
+    def link_rates(self) -> list[tuple[int, int, float, float]]:
+        """Of each pair of GPUs: one, other, bytes per second that one stores to the other's memory and loads from it.
+        Raises RuntimeError, TimeoutExpired.
+        """
+        words = [sys.executable, "-m", "autotune.doctor.link_rates"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+        if done.returncode:
+            raise RuntimeError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300])
+        return [tuple(each) for each in json.loads(done.stdout)]
 
     def iris(self) -> str:
         """Import Iris and return its version. Raises ImportError or OSError."""

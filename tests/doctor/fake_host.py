@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +38,8 @@ class FakeHost:
     refused: str = "nothing"
     """A program that is asked for this fails."""
     unreachable: set[tuple[int, int]] = field(default_factory=set)
+    rates: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Bytes per second of pairs that are unlike the others; no pair is measured where one is 0."""
     cc: str | None = "/usr/bin/gcc"
     headers: bool = True
     failures: dict[str, str] = field(default_factory=dict)
@@ -70,6 +73,12 @@ class FakeHost:
 
     def reaches(self, one: int, other: int) -> bool:
         return (one, other) not in self.unreachable
+
+    def link_rates(self) -> list[tuple[int, int, float, float]]:
+        if 0.0 in self.rates.values():
+            raise RuntimeError("an illegal memory access was encountered")
+        pairs = itertools.permutations(range(len(self.names)), 2)
+        return [(*pair, self.rates.get(pair, 360e9), 310e9) for pair in pairs]
 
     def iris(self) -> str:
         if isinstance(self.iris_says, Exception):

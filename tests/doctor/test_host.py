@@ -20,6 +20,13 @@ from autotune.doctor.host import Mount
 from autotune.machine import H100
 
 
+@pytest.mark.gpu(2)
+def test_kernels_push_and_pull_between_every_two_gpus() -> None:
+    rates = Host().link_rates()
+    assert {(one, other) for one, other, *_ in rates} >= {(0, 1), (1, 0)}
+    assert all(1e9 < rate < 2e12 for *_, push, pull in rates for rate in (push, pull))
+
+
 def test_a_folder_is_of_the_innermost_mount_and_has_what_this_user_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

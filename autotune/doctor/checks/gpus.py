@@ -1,10 +1,12 @@
-"""Checks of the GPUs: models, links, peer access, clocks, memory."""
+"""Checks of the GPUs: models, links and their rates, peer access, clocks, memory."""
 
 from __future__ import annotations
 
 import itertools
 import re
+import subprocess
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from autotune.device_rates import rates_of
 from autotune.doctor.finding import Finding, advice, broken, fine
@@ -15,6 +17,9 @@ NONE = "no GPU"
 
 SMALLEST_SHARED_MEMORY = 64 * 1024
 """Bytes: gfx942's, the smallest for which the built-in search spaces are made."""
+
+SLOW = 0.5
+"""Share of the fastest pair's rate below which two GPUs are on different islands."""
 
 MOST_IN_USE = 1 << 30
 """Bytes that the driver and a display may hold on an idle GPU."""
@@ -112,6 +117,40 @@ def peer_access(host: Host) -> Finding:
             "over PCIe sums, decode and few rows go as words of data, the rest by the library (docs/memory-model.md)",
         )
     return fine(f"all {len(pairs)} pairs")
+
+
+def link_rates(host: Host) -> Finding:
+    """What kernels move between two GPUs by stores (push) and by loads (pull); whether some pairs are far slower."""
+    count = len(host.devices())
+    if count < 2:
+        return fine(f"{count or 'no'} GPU: nothing to link")
+    try:
+        rates = host.link_rates()
+    except (RuntimeError, subprocess.SubprocessError) as error:
+        return advice(f"not measured: {error}", "try again while the GPUs are idle")
+    if not rates:
+        return advice("no pair of GPUs to measure", "see peer access")
+    told = f"push {_range([push for *_, push, _ in rates])}, pull {_range([pull for *_, pull in rates])}"
+    fastest = max(push for *_, push, _ in rates)
+    found = islands(count, [(one, other) for one, other, push, _ in rates if push > SLOW * fastest])
+    if len(found) > 1:
+        groups = "; ".join(", ".join(map(str, group)) for group in found)
+        mend = "select GPUs of one island with CUDA_VISIBLE_DEVICES, or expect the rate of the slowest link"
+        return advice(f"{told}; islands of GPUs: {groups}", mend)
+    return fine(told)
+
+
+def islands(count: int, linked: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """The GPUs in groups, each of which reaches its others over the linked pairs."""
+    group = list(range(count))
+    for one, other in linked:
+        group = [group[one] if each == group[other] else each for each in group]
+    return [[gpu for gpu in range(count) if group[gpu] == each] for each in dict.fromkeys(group)]
+
+
+def _range(rates: Sequence[float]) -> str:
+    low, high = (f"{rate / 1e9:.0f}" for rate in (min(rates), max(rates)))
+    return f"{low} GB/s" if low == high else f"{low} to {high} GB/s"
 
 
 def clocks(host: Host) -> Finding:
