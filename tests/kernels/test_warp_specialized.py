@@ -21,6 +21,8 @@ KINDS: list[dict[str, Any]] = [
     {"dtype": "bf16"}, {"dtype": "fp16", "b_order": "nk"}, {"dtype": "bf16", "b_order": "nk"},
     {"dtype": "fp8", "scales": "row", "b_order": "nk"}, {"dtype": "fp8", "scales": "tensor", "b_order": "nk"},
     {"dtype": "fp8_e5m2", "scales": "row", "b_order": "nk", "fast_accum": True},
+    {"dtype": "bf16", "b_order": "nk", "epilogue": "swiglu"}, {"dtype": "fp16", "epilogue": "geglu"},
+    {"dtype": "fp8", "scales": "row", "b_order": "nk", "epilogue": "swiglu"},
 ]  # fmt: skip
 TILES = [(128, 256, 4), (128, 128, 6), (64, 128, 6), (256, 128, 3), (64, 256, 3)]
 
@@ -75,7 +77,9 @@ def test_random_problems_are_right_on_gpus(seed: int) -> None:
         ({}, MI300X, False),
         ({"m": 64}, H100, False),
         ({"layout": "k"}, H100, False),
-        ({"epilogue": "swiglu"}, H100, False),
+        ({"epilogue": "swiglu"}, H100, True),
+        ({"epilogue": "swiglu", "gate_up": "interleaved"}, H100, False),
+        ({"epilogue": "swiglu", "quantised": True}, H100, False),
         ({"dtype": "fp32"}, H100, False),
         ({"dtype": "fp8", "scales": "block", "b_order": "nk"}, H100, False),
         ({"k": 1000 + 4}, H100, False),

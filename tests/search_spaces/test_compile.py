@@ -237,7 +237,14 @@ def test_two_programs_with_promoted_sums_fit_on_a_multiprocessor(
         (FP8, slice(1, 2)),
         *(
             whole(fields, slice(9))
-            for fields in ({}, FP8, {"b_order": "nk", "bias": True}, {**FP8, "fast_accum": True})
+            for fields in (
+                {},
+                FP8,
+                {"b_order": "nk", "bias": True},
+                {**FP8, "fast_accum": True},
+                {"b_order": "nk", "epilogue": "swiglu"},
+                {**FP8, "epilogue": "swiglu"},
+            )  # fmt: skip
         ),
     ],
 )

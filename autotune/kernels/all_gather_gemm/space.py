@@ -134,7 +134,8 @@ def _copies_rows(s: GatherTask, mode: str) -> bool:
 
 
 def _specialized_gather(s: GatherTask, mode: str) -> bool:
-    return s.problem.rows_layout and not s.problem.gathered and s.problem.world_size > 1
+    p = s.problem
+    return p.rows_layout and not (p.gathered or p.quantised) and p.world_size > 1
 
 
 def _whole_tiles(s: GatherTask, block_m: int) -> bool:
@@ -222,7 +223,7 @@ PUSH = (
 WARP_SPECIALIZED = (
     *specialized_constraints(),
     Constraint("a specialized gather", ("mode",), _specialized_gather,
-               "warp specialization gathers A by rows, and does not return it"),
+               "warp specialization gathers A by rows, and returns neither A nor fp8"),
     Constraint("whole tiles", ("block_m",), _whole_tiles, "a shard must have as many rows as a tile"),
     TRANSFER,
 )  # fmt: skip

@@ -22,12 +22,15 @@ from triton.experimental.gluon import language as gl
 from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import finish, read_epoch
+from autotune.kernels.primitives.gated import PLAIN, activated
 from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.specialized import (
     FEW_REGISTERS,
     REGISTERS,
     Form,
     consumer_layout,
+    finished,
+    gated_product,
     load_tile,
     new_order,
     new_ring,
@@ -112,20 +115,20 @@ def produce(own, inbox, b, ring, gather, tiles, peers, WORLD: gl.constexpr, FORM
     for number in range(gl.program_id(0), WORLD * tiles.own_m * tiles.tiles_n, gl.num_programs(0)):
         source, row, column = tile_at(number, gather, tiles, peers, WORLD, FORM)
         if source == peers.rank:
-            step = load_tile(own, b, ring, step, row, column, tiles.depth, FORM)
+            step = load_tile(own, b, ring, step, row, column, tiles.columns, tiles.depth, FORM)
         else:
             traces.begin(gather.trace, traces.WAIT, waits, number)
             late = wait_for_tile(gather, source, row, peers, FORM)
             traces.end(gather.trace, traces.WAIT, waits)
             waits += 1
             place = (gather.slot * WORLD + source) * gather.rows + row + late
-            step = load_tile(inbox, b, ring, step, place, column, tiles.depth, FORM)
+            step = load_tile(inbox, b, ring, step, place, column, tiles.columns, tiles.depth, FORM)
 
 
 @gluon.jit
 def consume(
     ring, order, result, gather, tiles, peers, WHICH: gl.constexpr, WORLD: gl.constexpr, SCALES: gl.constexpr,
-    BIAS: gl.constexpr, FORM: gl.constexpr,
+    BIAS: gl.constexpr, EPILOGUE: gl.constexpr, FORM: gl.constexpr,
 ):  # fmt: skip
     """Multiply and store our part of each tile or, in pingpong, every other tile."""
     layout: gl.constexpr = consumer_layout(ring.a.dtype, FORM.COLUMNS)
@@ -139,19 +142,21 @@ def consume(
         row += PART * FORM.ROWS
         if FORM.TURNS == 2 or WHICH == 0:
             traces.begin(gather.trace, traces.TILE, count, number)
-        total = product(ring, order, count, count * steps, steps, WHICH, layout, FORM)
+        if EPILOGUE == PLAIN:
+            total = product(ring, order, count, count * steps, steps, WHICH, layout, FORM)
+        else:
+            total, up = gated_product(ring, order, count, count * steps, steps, WHICH, layout, FORM)
         rows = row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
         columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
-        if SCALES == 1:
-            total *= gl.load(result.scale_a) * gl.load(result.scale_b)
+        places = (rows, rows < gather.rows, columns, columns < tiles.columns)
+        of_rows = gather.scale_shard
         if SCALES == 2:
-            of_rows = gather.scale_inbox + (gather.slot * WORLD + source) * gather.rows
-            if source == peers.rank:
-                of_rows = gather.scale_shard
-            total *= gl.load(of_rows + rows, mask=rows < gather.rows, other=0.0)[:, None]
-            total *= gl.load(result.scale_b + columns, mask=columns < tiles.columns, other=0.0)[None, :]
-        if BIAS:
-            total += gl.load(result.bias + columns, mask=columns < tiles.columns, other=0.0).to(gl.float32)[None, :]
+            if source != peers.rank:
+                of_rows = gather.scale_inbox + (gather.slot * WORLD + source) * gather.rows
+        total = finished(total, result, of_rows, places, 0, SCALES, BIAS)
+        if EPILOGUE != PLAIN:
+            up = finished(up, result, of_rows, places, tiles.columns, SCALES, BIAS)
+            total = activated(total, up, EPILOGUE)
         store_part(total, result.c, result.buffers.index(WHICH), source * gather.rows + row, column)
         if FORM.TURNS == 2 or WHICH == 0:
             traces.end(gather.trace, traces.TILE, count)
@@ -168,11 +173,14 @@ def specialized_kernel(
     M, N, K, shard_rows, transfer_rows, group_m, rank, heap_bases, epoch_counter, arrivals, trace, status, spin_limit,
     WORLD: gl.constexpr, SLOTS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, ROWS: gl.constexpr,
     COLUMNS: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr, PROMOTE: gl.constexpr,
-    B_TRANSPOSED: gl.constexpr, SCALES: gl.constexpr, BIAS: gl.constexpr, SENDING: gl.constexpr,
-    num_warps: gl.constexpr,
+    B_TRANSPOSED: gl.constexpr, SCALES: gl.constexpr, BIAS: gl.constexpr, EPILOGUE: gl.constexpr,
+    SENDING: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """C [M, N] = all_gather(A) @ B + bias. ``a``, ``inbox``, ``b`` and ``c`` are descriptors."""
-    FORM: gl.constexpr = known(Form, PARTS, TURNS, ROWS, COLUMNS, DEPTH, STAGES, PROMOTE, B_TRANSPOSED)
+    """C [M, N] = all_gather(A) @ B + bias, or with an EPILOGUE activation(gate) * up of B [K, 2 N] = [gate, up]. ``a``,
+    ``inbox``, ``b`` and ``c`` are descriptors.
+    """
+    PIECES: gl.constexpr = 1 if EPILOGUE == PLAIN else 2
+    FORM: gl.constexpr = known(Form, PARTS, TURNS, ROWS, COLUMNS, DEPTH, STAGES, PROMOTE, B_TRANSPOSED, PIECES)
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     epoch = read_epoch(epoch_counter)
     slot = (epoch & (SLOTS - 1)).to(gl.int32)
@@ -187,8 +195,8 @@ def specialized_kernel(
     out = Result(c, buffers, bias, scale_a, scale_b)
     gl.warp_specialize(
         [
-            (consume, (ring, order, out, gather, tiles, peers, 0, WORLD, SCALES, BIAS, FORM)),
-            (consume, (ring, order, out, gather, tiles, peers, 1, WORLD, SCALES, BIAS, FORM)),
+            (consume, (ring, order, out, gather, tiles, peers, 0, WORLD, SCALES, BIAS, EPILOGUE, FORM)),
+            (consume, (ring, order, out, gather, tiles, peers, 1, WORLD, SCALES, BIAS, EPILOGUE, FORM)),
             (produce, (a, inbox, b, ring, gather, tiles, peers, WORLD, FORM)),
             (send, (gather, tiles, peers, WORLD, SENDING, SCALES == 2)),
         ],

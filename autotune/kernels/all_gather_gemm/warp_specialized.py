@@ -6,6 +6,7 @@ import math
 
 from autotune.kernels.all_gather_gemm.fused import FusedWay
 from autotune.kernels.all_gather_gemm.modes import WarpSpecialized
+from autotune.kernels.all_gather_gemm.problem import EPILOGUES
 from autotune.kernels.all_gather_gemm.scratch import Inbox
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.all_gather_gemm.way import GatherCall
@@ -33,8 +34,9 @@ class WarpSpecializedWay(FusedWay[WarpSpecialized, Inbox]):
             "shard": tensors.a, "inbox_pointer": scratch.inbox,
             "scale_a": None if problem.gathers_scales else tensors.scale_a,
             "scale_shard": tensors.scale_a if problem.gathers_scales else None, "scale_inbox": scratch.scale_inbox,
-            "M": problem.m, "N": problem.n_local, "K": problem.k, "shard_rows": problem.shard[0],
+            "M": problem.m, "N": tensors.c.shape[1], "K": problem.k, "shard_rows": problem.shard[0],
             "transfer_rows": mode.transfer_rows, "arrivals": scratch.arrivals, "SLOTS": SLOTS,
-            "SENDING": mode.sending_warps, "trace": mode.trace_of(programs, tensors.c),
+            "EPILOGUE": EPILOGUES.index(problem.epilogue), "SENDING": mode.sending_warps,
+            "trace": mode.trace_of(programs, tensors.c),
         }  # fmt: skip
         return [Launch(specialized_kernel, programs, arguments, OPTIONS, programs)]

@@ -63,7 +63,8 @@ def stored_columns(task: Task[GemmProblem], block_m: int, block_n: int, num_stag
     """
     held = num_stages * (block_m + block_n) * SWIZZLED + BARRIERS
     row = 2 * rows_of(block_m, consumers) * task.problem.result_size
-    return next((each for each in (block_n, block_n // 2) if held + row * each <= task.machine.shared_memory), 0)
+    columns = block_n // 2 if task.problem.gated else block_n
+    return next((each for each in (columns, columns // 2) if held + row * each <= task.machine.shared_memory), 0)
 
 
 def _multiplies_by_groups(s: Task[GemmProblem], mode: str) -> bool:
@@ -73,7 +74,8 @@ def _multiplies_by_groups(s: Task[GemmProblem], mode: str) -> bool:
 def _takes_operands(s: Task[GemmProblem], mode: str) -> bool:
     p = s.problem
     fp8 = p.element_size == 1 and p.scales in ("tensor", "row") and p.b_order == "nk"
-    return (p.element_size == 2 or fp8) and p.result_size == 2 and not p.gated and tma_aligned(s, "tma")
+    plain = not p.gated or p.halves
+    return (p.element_size == 2 or fp8) and p.result_size == 2 and plain and tma_aligned(s, "tma")
 
 
 def _step_is_a_line(s: Task[GemmProblem], block_k: int) -> bool:
@@ -95,7 +97,7 @@ def specialized_constraints() -> tuple[Constraint, ...]:
         Constraint("warp specialization", ("mode",), _multiplies_by_groups, "only sm_90 multiplies by groups of warps"),
         Constraint("a specialized product", ("mode",), _takes_operands,
                    "warp specialization takes operands whose rows are multiples of 16 bytes, in bf16 or fp16, or in "
-                   "fp8 with b_order=nk and scales by tensor or row, and gives 16 bits, without an activation"),
+                   "fp8 with b_order=nk and scales by tensor or row, and gives 16 bits; gate and up as halves"),
         Constraint("a step of 128 bytes", ("block_k",), _step_is_a_line,
                    "128 bytes of a row are loaded at once: block_k=64, of fp8 128"),
         Constraint("consumers", ("block_m", "block_n", "consumers"), _fits_consumers,

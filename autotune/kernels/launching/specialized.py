@@ -19,14 +19,15 @@ OPTIONS = {"num_warps": 4, "maxnreg": 168}
 def specialized(task: Task[GemmProblem], mode: SpecializedTile, tensors: GemmTensors) -> dict[str, Any]:
     """Arguments that every such kernel has."""
     problem, transposed = task.problem, task.problem.b_order == "nk"
-    box = (mode.block_n, mode.block_k)
+    columns = mode.block_n // 2 if problem.gated else mode.block_n
+    box = (columns, mode.block_k)
     return {
         "a": described(tensors.a, (mode.rows, mode.block_k)),
         "b": described(tensors.b.t(), box) if transposed else described(tensors.b, box[::-1]),
         "result": tensors.c, "bias": tensors.bias, "BIAS": tensors.bias is not None,
         "scale_b": tensors.scale_b, "SCALES": SCALES.index(problem.scales), "group_m": mode.group_m,
         "PARTS": mode.block_m // mode.rows, "TURNS": 2 if mode.consumers == "pingpong" else 1, "ROWS": mode.rows,
-        "COLUMNS": mode.block_n, "DEPTH": mode.block_k, "STAGES": mode.num_stages, "PROMOTE": promotes(problem),
+        "COLUMNS": columns, "DEPTH": mode.block_k, "STAGES": mode.num_stages, "PROMOTE": promotes(problem),
         "B_TRANSPOSED": transposed,
     }  # fmt: skip
 

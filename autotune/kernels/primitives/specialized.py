@@ -33,13 +33,14 @@ FEW_REGISTERS = gl.constexpr(40)
 
 
 Ring = namedtuple("Ring", "a b empty ready")
-"""Buffers of A [stages · parts, rows, depth] and of B [stages, columns, depth] or, as B is stored, [stages, depth,
-columns], and their barriers, [stages, 1].
+"""Buffers of A [stages · parts, rows, depth] and of B [stages · pieces, columns, depth] or, as B is stored, [stages ·
+pieces, depth, columns], and their barriers, [stages, 1].
 """
 
-Form = namedtuple("Form", "PARTS TURNS ROWS COLUMNS DEPTH STAGES PROMOTE B_TRANSPOSED")
+Form = namedtuple("Form", "PARTS TURNS ROWS COLUMNS DEPTH STAGES PROMOTE B_TRANSPOSED PIECES")
 """A tile has PARTS · ROWS rows, each part those of one consumer; TURNS is 2 in pingpong, else 1. DEPTH: of a step.
-PROMOTE: each step's product is added up in fp32 registers.
+PROMOTE: each step's product is added up in fp32 registers. COLUMNS are those of C; of B there are PIECES times as many:
+the gate's, and up's.
 """
 
 
@@ -48,7 +49,7 @@ def new_ring(a_desc, b_desc, FORM: gl.constexpr):
     STAGES: gl.constexpr = FORM.STAGES
     a = gl.allocate_shared_memory(a_desc.dtype, [STAGES * FORM.PARTS, FORM.ROWS, FORM.DEPTH], a_desc.layout)
     box: gl.constexpr = b_desc.block_type.shape
-    b = gl.allocate_shared_memory(b_desc.dtype, [STAGES, box[0], box[1]], b_desc.layout)
+    b = gl.allocate_shared_memory(b_desc.dtype, [STAGES * FORM.PIECES, box[0], box[1]], b_desc.layout)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -74,9 +75,12 @@ def new_order(ring, FORM: gl.constexpr):
 
 
 @gluon.jit
-def load_tile(a_desc, b_desc, ring, step, row, column, K, FORM: gl.constexpr):
-    """The producer's part of a tile: all steps of A, in PARTS boxes, and of B. Returns the number of the next step."""
-    BYTES: gl.constexpr = (FORM.PARTS * FORM.ROWS + FORM.COLUMNS) * FORM.DEPTH * a_desc.dtype.primitive_bitwidth // 8
+def load_tile(a_desc, b_desc, ring, step, row, column, apart, K, FORM: gl.constexpr):
+    """The producer's part of a tile: all steps of A, in PARTS boxes, and of B, in PIECES, ``apart`` columns from each
+    other. Returns the number of the next step.
+    """
+    LINES: gl.constexpr = FORM.PARTS * FORM.ROWS + FORM.PIECES * FORM.COLUMNS
+    BYTES: gl.constexpr = LINES * FORM.DEPTH * a_desc.dtype.primitive_bitwidth // 8
     for k in range(0, K, FORM.DEPTH):
         stage = step % FORM.STAGES
         mbarrier.wait(ring.empty.index(stage), ((step // FORM.STAGES) & 1) ^ 1)
@@ -84,10 +88,12 @@ def load_tile(a_desc, b_desc, ring, step, row, column, K, FORM: gl.constexpr):
         for part in gl.static_range(FORM.PARTS):
             place = ring.a.index(stage * FORM.PARTS + part)
             load_box(a_desc, [row + part * FORM.ROWS, k], ring.ready.index(stage), place)
-        if FORM.B_TRANSPOSED:
-            load_box(b_desc, [column, k], ring.ready.index(stage), ring.b.index(stage))
-        else:
-            load_box(b_desc, [k, column], ring.ready.index(stage), ring.b.index(stage))
+        for piece in gl.static_range(FORM.PIECES):
+            place, at = ring.b.index(stage * FORM.PIECES + piece), column + piece * apart
+            if FORM.B_TRANSPOSED:
+                load_box(b_desc, [at, k], ring.ready.index(stage), place)
+            else:
+                load_box(b_desc, [k, at], ring.ready.index(stage), place)
         step += 1
     return step
 
@@ -100,8 +106,8 @@ def _loaded(ring, step, FORM: gl.constexpr):
 
 
 @gluon.jit
-def _multiply(ring, stage, PART: gl.constexpr, acc, use_acc: gl.constexpr, FORM: gl.constexpr):
-    b = ring.b.index(stage)
+def _multiply(ring, stage, PART: gl.constexpr, acc, use_acc: gl.constexpr, FORM: gl.constexpr, PIECE: gl.constexpr = 0):
+    b = ring.b.index(stage * FORM.PIECES + PIECE)
     if FORM.B_TRANSPOSED:
         b = b.permute((1, 0))
     return warpgroup_mma(ring.a.index(stage * FORM.PARTS + PART), b, acc, use_acc=use_acc, is_async=True)
@@ -148,6 +154,59 @@ def product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: gl.con
             mbarrier.arrive(order.index(1 - WHICH), count=1)
         total = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
         mbarrier.arrive(ring.empty.index((begin + steps - 1) % FORM.STAGES), count=1)
+    return total
+
+
+@gluon.jit
+def gated_product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr):
+    """``product`` of the gate's columns and of up's, both products of a step in flight."""
+    PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
+    if FORM.TURNS == 2:
+        mbarrier.wait(order.index(WHICH), ((tile // 2) & 1) ^ (1 - WHICH))
+    zero = gl.zeros((FORM.ROWS, FORM.COLUMNS), dtype=gl.float32, layout=layout)
+    gate, up = zero, zero
+    if FORM.PROMOTE:
+        one, two = zero, zero
+        for s in range(steps):
+            stage = _loaded(ring, begin + s, FORM)
+            of_gate = _multiply(ring, stage, PART, one, False, FORM, 0)
+            of_up = _multiply(ring, stage, PART, two, False, FORM, 1)
+            one = warpgroup_mma_wait(num_outstanding=1, deps=[of_gate])
+            gate += one
+            two = warpgroup_mma_wait(num_outstanding=0, deps=[of_up])
+            mbarrier.arrive(ring.empty.index(stage), count=1)
+            up += two
+        if FORM.TURNS == 2:
+            mbarrier.arrive(order.index(1 - WHICH), count=1)
+    else:
+        one, two = warpgroup_mma_init(zero), warpgroup_mma_init(zero)
+        for s in range(steps):
+            stage = _loaded(ring, begin + s, FORM)
+            one = _multiply(ring, stage, PART, one, True, FORM, 0)
+            two = _multiply(ring, stage, PART, two, True, FORM, 1)
+            one, two = warpgroup_mma_wait(num_outstanding=2, deps=[one, two])
+            one, two = warpgroup_mma_init(one), warpgroup_mma_init(two)
+            mbarrier.arrive(ring.empty.index((begin + s + FORM.STAGES - 1) % FORM.STAGES), count=1, pred=s > 0)
+        if FORM.TURNS == 2:
+            mbarrier.arrive(order.index(1 - WHICH), count=1)
+        gate, up = warpgroup_mma_wait(num_outstanding=0, deps=[one, two])
+        mbarrier.arrive(ring.empty.index((begin + steps - 1) % FORM.STAGES), count=1)
+    return gate, up
+
+
+@gluon.jit
+def finished(total, out, of_rows, places, at, SCALES: gl.constexpr, BIAS: gl.constexpr):
+    """Sums of B's columns from ``at`` on with their scales and bias; ``places`` are rows, which of them exist, columns,
+    and which of these do.
+    """
+    rows, in_rows, columns, in_columns = places
+    if SCALES == 1:
+        total *= gl.load(out.scale_a) * gl.load(out.scale_b)
+    if SCALES == 2:
+        total *= gl.load(of_rows + rows, mask=in_rows, other=0.0)[:, None]
+        total *= gl.load(out.scale_b + at + columns, mask=in_columns, other=0.0)[None, :]
+    if BIAS:
+        total += gl.load(out.bias + at + columns, mask=in_columns, other=0.0).to(gl.float32)[None, :]
     return total
 
 
