@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from autotune.agreement import Agreement
 from autotune.db import Provenance, Store
-from autotune.errors import InputError, NotTuned
+from autotune.errors import InputError, NotTuned, UnknownWorkload
 from autotune.machine import Machine
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
@@ -28,7 +28,8 @@ from autotune.task import Task
 from autotune.tuning import EFFORTS, Budget, Progress, limits_of
 from autotune.tuning import tune as search
 from autotune.tuning.screening import Screen
-from autotune.workloads import Workload, provenance_of
+from autotune.workloads import Workload, provenance_of, reference_of
+from autotune.workloads import workload as workload_named
 
 LOG = logging.getLogger("autotune")
 
@@ -46,7 +47,8 @@ def tune(
     """Tune a problem on this program's own ranks, or answer from the cache: the same config on every rank.
 
     Collective over the default process group (``cpu:gloo,cuda:nccl`` or ``gloo``), each rank on its current device.
-    ``name``, ``url``: as for ``lookup``, which finds the result from then on. ``trials``, ``budget`` (like 90s, 5m),
+    ``name``, ``url``: as for ``lookup``, which finds the result from then on; an instance has to be of a workload that
+    other processes find by its name. ``trials``, ``budget`` (like 90s, 5m),
     ``effort`` (quick, standard, full), ``seed``, ``force`` and ``regime`` (graph, pipelined, isolated): as for the
     command. Rank 0 keeps the result.
 
@@ -116,6 +118,13 @@ class _Terms:
         seed: int, force: bool, regime: str, *, world_size: int,
     ) -> _Terms:  # fmt: skip
         workload, machine = workload_for(name, problem), this_machine()
+        try:
+            workload_named(reference_of(workload))
+        except UnknownWorkload:
+            raise InputError(
+                f"{workload.name}: the processes that compile for {type(workload).__name__} do not find it; give its "
+                "FILE:CLASS in place of the instance, or register it as an entry point"
+            ) from None
         if problem.world_size != world_size:
             raise InputError(f"{problem}: world_size={problem.world_size}, but this program has {world_size} ranks")
         chosen, limits = limits_of(machine, effort, trials, budget, seed)

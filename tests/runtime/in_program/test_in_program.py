@@ -89,7 +89,8 @@ def test_what_fails_on_one_rank_is_the_configs_outcome(agreement: Answers) -> No
         ("never right", "NotTuned", "rank 1"), ("no room", "NotTuned", "HeapExhausted"),
         ("no regime", "InputError", "warm"), ("too many ranks", "InputError", "world_size="),
         ("no effort", "InputError", "none"), ("rank 0 knows no workload", "UnknownWorkload", "none"),
-        ("no database", "StoreError", ""), ("raises", "ZeroDivisionError", "planted"),
+        ("of no file", "InputError", "FILE:CLASS"), ("no database", "StoreError", ""),
+        ("raises", "ZeroDivisionError", "planted"),
         ("loses its device", "GangError", "illegal memory access"),
     ],
 )  # fmt: skip

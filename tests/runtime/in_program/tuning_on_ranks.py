@@ -149,6 +149,8 @@ def errors(folder: str) -> dict[str, Any]:
     }
     problem = flawed().default_problem(None, world)
     answers["rank 0 knows no workload"] = answer_of(lambda: autotune.tune("flawed_sum" if rank else "none", problem))
+    unheard_of = type("Unheard", (type(flawed()),), {"name": "unheard_of"})
+    answers["of no file"] = answer_of(lambda: autotune.tune(unheard_of(), problem))
     answers["other code"] = with_other_code(folder)
     answers["never right"] = tune(folder, trouble="is always wrong", trials=3)
     answers["no room"] = tune(folder, width=1 << 19, trials=1)
