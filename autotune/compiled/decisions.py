@@ -30,6 +30,7 @@ from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import choose, forget_lookups
 from autotune.task import Task
 from autotune.workloads import provenance_of, workload
+from autotune.workloads.built_in import all_reduce_norm, gemm_all_reduce_norm
 from autotune.workloads.built_in.all_gather_gemm import RETURNING_A
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -37,6 +38,8 @@ OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "all_r
 
 SHARED_ROWS = ("all_gather_gemm", "gemm_reduce_scatter")
 """Operators whose m the ranks share out."""
+
+QUANTISING = {each.name: each for each in (all_reduce_norm.QUANTISING_NORM, gemm_all_reduce_norm.QUANTISING_NORM)}
 
 MAY_DIFFER = "the tensor added to the sum may differ from rank to rank: replicated=True says that it does not"
 
@@ -141,6 +144,7 @@ class Table(Tuned):
     def _asked(self, candidate: Candidate) -> Verdict:
         """A candidate's problem and the entry that a look-up serves for it; the decision comes later."""
         found = RETURNING_A if candidate.returns_a else _workload(candidate.workload)
+        found = QUANTISING[found.name] if candidate.quantises else found
         options = _options(candidate, found)
         problem = _problem(candidate, found, options, self.ranks)
         entry, reason = self._served(found, problem)

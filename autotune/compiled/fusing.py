@@ -150,7 +150,8 @@ class Found:
             operator = self.found[0].workload if self.found else name
             yield Line(self.collective.name, operator, None, False, self.reason + self.beside)
         for each, verdict in zip(self.found, self.verdicts, strict=True) if self.verdicts else ():
-            told = [verdict.reason, *([each.beside] if each.beside else [])]
+            moved = "A is quantised before it is gathered" if each.moved is not None else ""
+            told = filter(None, (verdict.reason, moved, each.beside))
             reason = "; ".join(told) + self.beside
             yield Line(self.collective.name, each.workload, verdict.problem, verdict.replaced, reason)
 
@@ -166,9 +167,14 @@ def _found(graph: Graph, table: Table) -> Iterator[list[Found]]:
 def _beside(taken: Found, other: Found) -> str:
     """The reason against a way that would take more of the graph than the one taken."""
     extra = ", ".join(dict.fromkeys(each.extra for each in other.found if each.extra))
-    if not extra or other.gain or any(each.extra for each in taken.found):
+    if other.gain or _reach(other) <= _reach(taken):
         return ""
     return f"; {extra}: {other.verdicts[0].reason if other.verdicts else other.reason}"
+
+
+def _reach(way: Found) -> int:
+    """Whether a way takes more than collective and GEMM, and a quantisation, too."""
+    return max((bool(each.extra) + each.quantises for each in way.found), default=0)
 
 
 def _judged(collective: Node, option: Option, table: Table) -> Found:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,9 @@ import torch
 from torch.fx import Node
 
 from autotune.compiled.graphs import ATEN, CASTS, NoMatch, alike, keeps_columns, named, rounds, shape_of, value_of
+from autotune.compiled.quantising import Quantised, quantised_behind, scales_of
+
+OF_ANOTHER_TYPE = "the norm has no weight for each column, or its result has another type than the sum"
 
 ADDS = {ATEN.add.Tensor, ATEN.add.Scalar, ATEN.add_.Scalar}
 
@@ -28,6 +32,13 @@ class Norm:
     rounded: tuple[Node, ...]
     """Further nodes that are the total in the sum's type."""
     normed: Node
+    """In the sum's type, or wider where it is only quantised."""
+    quantised: Sequence[Quantised] = ()
+    """What the norm becomes for each GEMM, where nothing else uses it."""
+    scales: str = ""
+    """``row`` or ``block``, of the norm in fp8."""
+    beside: str = ""
+    """The reason why a quantisation behind it is not the operator's part."""
 
 
 def norm_behind(result: Node) -> Norm | None:
@@ -45,8 +56,23 @@ def norm_behind(result: Node) -> Norm | None:
                 weight, eps, normed = _normed(square, set(_widened(total)), value_of(summed).dtype)
                 if value_of(total).dtype != value_of(summed).dtype:
                     _check_wide(total, square, rounded)
-                return Norm(summed, residual, weight, eps, total, rounded, normed)
+                return _quantised(Norm(summed, residual, weight, eps, total, rounded, normed))
     return None
+
+
+def _quantised(norm: Norm) -> Norm:
+    """With what the norm becomes in fp8, or the reason why that is none of an operator's."""
+    try:
+        quantised = quantised_behind(norm.normed)
+        scales = {scales_of(each) for each in quantised}
+        if len(scales) > 1:
+            raise NoMatch("the norm is quantised by rows and by blocks")
+        found = dataclasses.replace(norm, quantised=quantised, scales="".join(scales))
+    except NoMatch as error:
+        found = dataclasses.replace(norm, beside=f"the norm's quantisation is left: {error}")
+    if not found.quantised and value_of(norm.normed).dtype != value_of(norm.sum).dtype:
+        raise NoMatch("; ".join(filter(None, (OF_ANOTHER_TYPE, found.beside))))
+    return found
 
 
 def _total(summed: Node) -> tuple[Node, Node, tuple[Node, ...]] | None:
@@ -111,7 +137,9 @@ def _normed(square: Node, total: set[Node], dtype: torch.dtype) -> tuple[Node, f
 
 
 def _weighted(scaled: Node, dtype: torch.dtype) -> tuple[Node, Node]:
-    """The product with the weight, in the sum's type; casts may lie before it and after it."""
+    """The product with the weight, in the sum's type; casts may lie before it and after it. Wider where no one cast
+    follows.
+    """
     weight: Node | None = None
     for node in _followed(scaled):
         if node.target is ATEN.mul.Tensor and node is not scaled:
@@ -123,7 +151,10 @@ def _weighted(scaled: Node, dtype: torch.dtype) -> tuple[Node, Node]:
                 weight = weight.all_input_nodes[0]
         if weight is not None and value_of(node).dtype == dtype:
             return weight, node
-    raise NoMatch("the norm has no weight for each column, or its result has another type than the sum")
+    else:
+        if weight is not None:
+            return weight, node
+    raise NoMatch(OF_ANOTHER_TYPE)
 
 
 def _followed(node: Node) -> Iterator[Node]:

@@ -12,7 +12,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from autotune.compiled.gates import Gate, epilogue_of_two, gate_behind
-from autotune.compiled.gemms import GEMMS, bytes_of, gemm_of, is_scale, scale_before_gather
+from autotune.compiled.gemms import GEMMS, bytes_of, column_of, gemm_of, is_scale, scale_before_gather
 from autotune.compiled.graphs import (
     ATEN,
     GATHER,
@@ -31,6 +31,7 @@ from autotune.compiled.graphs import (
     value_of,
 )
 from autotune.compiled.norms import Norm, norm_behind
+from autotune.compiled.quantising import Moved, before_gather, quantised_behind
 
 WORKLOADS: dict[Any, str] = {GATHER: "all_gather_gemm", SCATTER: "gemm_reduce_scatter", REDUCE: "gemm_all_reduce"}
 
@@ -60,6 +61,9 @@ class Candidate:
     """The sum's sum with a residual."""
     gate: Gate | None = None
     norm: Norm | None = None
+    """With its quantisation only where the operator gives that back."""
+    moved: Moved | None = None
+    """The quantisation of what is gathered, which makes A and its scales of this rank's shard."""
     beside: str = ""
     """The reason why what follows is not the operator's part, where it nearly is."""
 
@@ -83,7 +87,12 @@ class Candidate:
             return str(self.gate.epilogue)
         if self.added is not None:
             return "with its residual"
-        return self.workload.replace("_", "-") if self.norm is not None else ""
+        return self.workload.replace("_", "-") + "-quantised" * self.quantises if self.norm is not None else ""
+
+    @property
+    def quantises(self) -> bool:
+        """The operator gives its norm back in fp8."""
+        return self.norm is not None and bool(self.norm.quantised)
 
     @property
     def group(self) -> Any:
@@ -126,6 +135,10 @@ def _gathered(collective: Node) -> list[Option]:
     assert isinstance(shard, Node)
     whole, dim = _rejoined(wait, shard, ranks)
     users = sorted(_users_behind_reshapes(whole), key=lambda each: each[0])
+    quantised = [] if any(each.target in GEMMS for each, _ in users) else quantised_behind(whole)
+    moved = before_gather(quantised, whole, shard) if quantised else None
+    if moved is not None:
+        users = [(each.gemm, each.a) for each in quantised]
     of_either_side = [each for each in users if each[0].target in GEMMS]
     gemms = [(gemm, taken) for gemm, taken in of_either_side if _multiplies(gemm, taken)]
     if not of_either_side:
@@ -133,7 +146,7 @@ def _gathered(collective: Node) -> list[Option]:
         raise NoMatch(f"no GEMM uses the gathered tensor; it is used by {used}")
     if not gemms:
         raise NoMatch("the gathered tensor is the GEMM's B, not its A")
-    each = [_behind_gather(gemm, taken, collective, wait, dim, whole) for gemm, taken in gemms]
+    each = [_behind_gather(gemm, collective, wait, dim, whole, moved) for gemm, _ in gemms]
     found: list[Option] = [each]
     gated = _apart([_gated(candidate) for candidate in each])
     if any(candidate.gate for candidate in gated):
@@ -154,16 +167,26 @@ def _multiplies(gemm: Node, taken: Node) -> bool:
     return found.a is taken and found.b is not taken
 
 
-def _behind_gather(gemm: Node, taken: Node, collective: Node, wait: Node, dim: int, whole: Node) -> Candidate:
+def _behind_gather(
+    gemm: Node, collective: Node, wait: Node, dim: int, whole: Node, moved: Moved | None
+) -> Candidate:  # fmt: skip
     found = gemm_of(gemm)
     if found.bias is not None and len(shape_of(found.bias)) != 1:
         raise NoMatch(f"the GEMM adds a tensor of shape {list(shape_of(found.bias))}, which is not a bias")
     shard = collective.args[0]
     assert isinstance(shard, Node)
     operands = {"a": bytes_of(shard), **found.operands}
-    if found.scale_a is not None and dim != len(shape_of(whole)) - 1:
+    if moved is not None and found.scale_a is not None:
+        operands |= {"a": moved.made[found.a], "scale_a": moved.made[found.scale_a]}
+    elif found.scale_a is not None and dim != len(shape_of(whole)) - 1:
         operands["scale_a"] = scale_before_gather(found.scale_a, collective)
-    return Candidate(collective, wait, gemm, operands, dim, whole, found.options)
+    if found.scale_a is not None and _is_one(operands["scale_a"]) and not _is_one(found.scale_a):
+        raise NoMatch("the scale of a rank's only row would be taken for that of all rows")
+    return Candidate(collective, wait, gemm, operands, dim, whole, found.options, moved=moved)
+
+
+def _is_one(scale: Node) -> bool:
+    return column_of(value_of(scale)) == (1,)
 
 
 def _gated(candidate: Candidate) -> Candidate:
@@ -204,14 +227,13 @@ def _summed(collective: Node) -> list[Option]:
         if added is not None:
             operands = {**plain.operands, "residual": added[1]}
             found.append([dataclasses.replace(plain, added=added[0], operands=operands)])
-        if norm is not None:
-            found.append([_with_norm(plain, norm, plain.operands)])
+        found += [[_with_norm(plain, each, plain.operands)] for each in _given_back(norm)]
     except NoMatch:
         if norm is None:
             raise
     if norm is not None:
-        alone = Candidate(collective, copied, total, {}, 0, total)
-        found.append([_with_norm(alone, norm, {"x": total})])
+        alone = Candidate(collective, copied, total, {}, 0, total, beside=beside)
+        found += [[_with_norm(alone, each, {"x": total})] for each in _given_back(norm)]
     return found
 
 
@@ -230,16 +252,28 @@ def _before_sum(collective: Node, wait: Node, copied: Node) -> Candidate:
 
 
 def _norm(result: Node) -> tuple[Norm | None, str]:
-    """The norm behind a sum, or the reason why it is none of an operator."""
+    """The norm behind a sum, and the reason why it or its quantisation is none of an operator."""
     try:
-        return norm_behind(result), ""
+        found = norm_behind(result)
+        return found, found.beside if found is not None else ""
     except NoMatch as error:
         return None, str(error)
 
 
+def _given_back(norm: Norm | None) -> Iterator[Norm]:
+    """A norm as operators give it back: in the sum's type, and as fp8."""
+    if norm is not None and value_of(norm.normed).dtype == value_of(norm.sum).dtype:
+        yield dataclasses.replace(norm, quantised=())
+    if norm is not None and norm.quantised:
+        yield norm
+
+
 def _with_norm(candidate: Candidate, norm: Norm, operands: Mapping[str, Node]) -> Candidate:
     given = {**operands, "residual": norm.residual, "weight": norm.weight}
-    return dataclasses.replace(candidate, norm=norm, operands=given, options={**candidate.options, "eps": norm.eps})
+    options = {**candidate.options, "eps": norm.eps}
+    if norm.quantised:
+        options["quantised"] = norm.scales
+    return dataclasses.replace(candidate, norm=norm, operands=given, options=options)
 
 
 def _copied_back(wait: Node, total: Node) -> Node:

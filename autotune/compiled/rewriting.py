@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 from collections.abc import Iterator, Sequence
@@ -11,10 +12,10 @@ import torch
 from torch.fx import Graph, Node
 
 from autotune.compiled.decisions import MATRICES, Verdict, hint
-from autotune.compiled.gates import POINTWISE
 from autotune.compiled.gemms import GEMMS, column_of
 from autotune.compiled.graphs import ATEN, RESHAPES, SPLITS, TURNS, WAIT, NoMatch, shape_of, value_of
 from autotune.compiled.patterns import WORKLOADS, Candidate
+from autotune.compiled.quantising import ROWWISE
 from autotune.runtime.context import Context
 from autotune.runtime.operator import ADDING_THE_SAME
 from autotune.runtime.operators import in_graphs
@@ -23,7 +24,7 @@ from autotune.workloads.launched import LaunchedWorkload
 
 ERASED = {
     ATEN.cat.default, ATEN.copy.default, ATEN.slice.Tensor, ATEN.mean.dim, ATEN.rsqrt.default, ATEN.add_.Scalar,
-    ATEN.view.dtype, WAIT, operator.getitem, *GEMMS, *POINTWISE, *WORKLOADS, *RESHAPES, *SPLITS, *TURNS,
+    ATEN.view.dtype, WAIT, operator.getitem, *GEMMS, *ROWWISE, *WORKLOADS, *SPLITS, *TURNS,
 }  # fmt: skip
 """Nodes that may fall away with a collective and its GEMM."""
 
@@ -91,7 +92,11 @@ def rewrite(graph: Graph, candidate: Candidate, verdict: Verdict, context: Conte
     ends = [candidate.added] if candidate.added else [gate.result] if gate else []
     if norm is not None:
         before, ends = norm.total, [norm.total, *norm.rounded, norm.normed]
+        ends += [end for each in norm.quantised for end in (each.scale, each.a)]
     with graph.inserting_before(before):
+        if candidate.moved is not None:
+            operands = candidate.moved.into(graph, candidate.operands)
+            candidate = dataclasses.replace(candidate, operands=operands)
         made = way(_Writer(graph, context, verdict), candidate)
     _erase(graph, [candidate.gemm, candidate.whole, candidate.wait, *ends])
     return made
@@ -155,7 +160,7 @@ class _Writer:
             rows = self.moved(operands["scale_b"], 0, 1)
             operands["scale_b"] = self.add(ATEN.permute.default, rows, [1, 0])
         given = [operands.get(name) for name in found.kernels.operands]
-        name = found.name + "_gathered" * candidate.returns_a
+        name = found.name + "_gathered" * candidate.returns_a + "_quantised" * candidate.quantises
         text = ADDING_THE_SAME if self._verdict.compares else ""
         return self.add(in_graphs(name), self._context.handle, *given, *self._verdict.options, text)
 
@@ -232,13 +237,16 @@ def _reduce(writer: _Writer, candidate: Candidate) -> Node:
 
 
 def _normalise(writer: _Writer, candidate: Candidate) -> Node:
-    """The operator's two results stand for the norm's and for the total."""
+    """The operator's results stand for the norm's, for the total, and for the scales of a norm in fp8."""
     norm = candidate.norm
     assert norm is not None
     made = writer.operator(candidate, writer.matrix(candidate.a))
-    normed, total = (writer.add(operator.getitem, made, place) for place in range(2))
-    totals = [each for each in (norm.total, *norm.rounded) if value_of(each).dtype == value_of(norm.normed).dtype]
-    for node, result in ((norm.normed, normed), *((each, total) for each in totals)):
+    normed, total, *scales = (writer.add(operator.getitem, made, place) for place in range(2 + candidate.quantises))
+    totals = [each for each in (norm.total, *norm.rounded) if value_of(each).dtype == value_of(norm.sum).dtype]
+    pairs = [(norm.normed, normed)] if not norm.quantised else []
+    for each in norm.quantised:
+        pairs += [(each.a, normed), (each.scale, scales[0])]
+    for node, result in (*pairs, *((each, total) for each in totals)):
         node.replace_all_uses_with(writer.reshaped(result, shape_of(node)))
     return made
 

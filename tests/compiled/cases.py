@@ -300,7 +300,103 @@ SCALED = {
     ),
 }  # fmt: skip
 
-CASES = {**GATHERS, **SUMS, **NORMS, **GATES, **SCALED}
+
+def by_rows(x: torch.Tensor, least: float = 1e-12, most: float = 448.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """As torchao writes it: the factor in double precision, of which the GEMM takes the inverse."""
+    largest = x.abs().amax(-1, keepdim=True).to(torch.float64)
+    factor = (most / largest.clamp(min=least)).to(torch.float32)
+    return (x.to(torch.float32) * factor).clamp(-448.0, 448.0).to(torch.float8_e4m3fn), factor.reciprocal()
+
+
+def by_blocks(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As vLLM writes it in torch."""
+    parts = x.view(-1, x.shape[-1] // 128, 128)
+    largest = parts.abs().max(dim=-1, keepdim=True)[0].to(torch.float32)
+    scales = (largest / 448.0).clamp(min=1 / (448.0 * 512.0))
+    return (parts / scales).clamp(-448.0, 448.0).to(torch.float8_e4m3fn).view(x.shape), scales.squeeze(-1)
+
+
+def _after(
+    quantise: Callable[..., Any], x: torch.Tensor, w: torch.Tensor, t: torch.Tensor, **others: float
+) -> torch.Tensor:
+    """A linear layer in fp8 of an activation that is quantised for it."""
+    a, scales = quantise(x.view(-1, x.shape[-1]), **others)
+    multiply = _by_blocks if quantise is by_blocks else _scaled
+    return multiply(a, w.to(torch.float8_e4m3fn), scales, t.float().abs() + 0.5)
+
+
+def _normed_fp8(x: torch.Tensor, r: torch.Tensor, n: torch.Tensor, **others: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Norm, quantisation and the GEMM behind them, by the rest of the arguments; and the total."""
+    normed, total = _normed(reduce(x) + r, n)
+    return _after(others.pop("quantise", by_rows), normed, **others), total
+
+
+def _kept_norm(x: torch.Tensor, r: torch.Tensor, n: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> Any:
+    normed, total = _normed(reduce(x) + r, n)
+    return _after(by_rows, normed, w, t), total, normed
+
+
+ROWS8: tuple[tuple[int, ...], ...] = ((16, N), (16, N), (N,), (K, N), (1, K))
+"""Of a sum's part, its residual, the norm's weight, the next layer's weight and scales."""
+UNTUNED: tuple[tuple[int, ...], ...] = ((16, 3 * N), (16, 3 * N), (3 * N,), (K, 3 * N), (1, K))
+DYNAMIC: dict[str, Any] = {"worst": 2e-2, "decomposed": True}
+LEFT_NORM: dict[str, Any] = {**DYNAMIC, "shared": (1, 2), "replicated": True}
+
+QUANTISED = {
+    "gather and quantise rows": Case(
+        lambda x, w, t: _after(by_rows, gather(x, 0), w, t), ((8, K), (N, K), (1, N)), "all_gather_gemm",
+        "; A is quantised before it is gathered", **DYNAMIC,
+    ),
+    "gather sequences and quantise rows for two": Case(
+        lambda x, w, v, t: (lambda y: _after(by_rows, y, w, t) + _after(by_rows, y, v, t))(gather(x, 1)),
+        ((1, 8, K), (N, K), (N, K), (1, N)), "all_gather_gemm", "1.60 times as fast", **DYNAMIC,
+    ),
+    "gather and quantise blocks": Case(
+        lambda x, w, t: _after(by_blocks, gather(x, 0), w, t), ((8, 256), (144, 256), (2, 2)), "all_gather_gemm",
+        "scales=block", **{**DYNAMIC, "dtype": torch.bfloat16},
+    ),
+    "gather, quantise and keep": Case(
+        lambda x, w, t: (y := gather(x, 0), _after(by_rows, y, w, t)), ((8, K), (N, K), (1, N)), "",
+        "what is quantised is also used by the graph's result", **DYNAMIC,
+    ),
+    "gather columns and quantise": Case(
+        lambda x, w, t: _after(by_rows, gather(x, 1), w, t), ((16, K // 2), (N, K), (1, N)), "",
+        "rows or blocks of several ranks", **DYNAMIC,
+    ),
+    "gather and quantise all": Case(
+        lambda x, w, t: _scaled((y := gather(x, 0)).to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn),
+                                y.abs().amax().view(1) / 448, t.abs().amax().view(1)),
+        ((8, K), (N, K), (1, N)), "", "not that of a row", **DYNAMIC,
+    ),
+    "reduce, norm and quantise rows": Case(
+        lambda x, r, n, w, t: _normed_fp8(x.relu(), r, n, w=w, t=t), ROWS8, "all_reduce_norm_quantised",
+        "quantised=row: replaced: mode one_shot, 10.00 times", **LEFT_NORM,
+    ),
+    "multiply, reduce, norm and quantise blocks": Case(
+        lambda x, b, r, n, w, t: _normed_fp8(x @ b, r, n, w=w, t=t, quantise=by_blocks),
+        ((16, K), (K, 256), (16, 256), (256,), (144, 256), (2, 2)), "gemm_all_reduce_norm_quantised",
+        "quantised=block: replaced: mode one_shot, 10.00 times",
+        **{**LEFT_NORM, "shared": (2, 3), "dtype": torch.bfloat16, "worst": 4e-2},
+    ),
+    "reduce, norm and quantise rows of another epsilon": Case(
+        lambda x, r, n, w, t: _normed_fp8(x.relu(), r, n, w=w, t=t, least=1e-2), ROWS8, "all_reduce_norm",
+        "; the norm's quantisation is left: the norm is quantised by another formula", **LEFT_NORM,
+    ),
+    "reduce, norm and quantise rows to another largest": Case(
+        lambda x, r, n, w, t: _normed_fp8(x.relu(), r, n, w=w, t=t, most=240.0), UNTUNED, "",
+        "; the norm's quantisation is left: the norm is quantised by another formula", **LEFT_NORM,
+    ),
+    "reduce, norm, quantise and keep": Case(
+        lambda *given: _kept_norm(given[0].relu(), *given[1:]), UNTUNED, "",
+        "; the norm's quantisation is left: what is quantised is also used by the graph's result", **LEFT_NORM,
+    ),
+    "reduce, norm and quantise rows, untuned": Case(
+        lambda x, r, n, w, t: _normed_fp8(x.relu(), r, n, w=w, t=t), UNTUNED, "",
+        "; all-reduce-norm-quantised: nothing tuned for this problem", **LEFT_NORM,
+    ),
+}  # fmt: skip
+
+CASES = {**GATHERS, **SUMS, **NORMS, **GATES, **SCALED, **QUANTISED}
 
 
 def drawn(case: Case) -> list[torch.Tensor]:

@@ -20,6 +20,7 @@ import autotune
 from autotune.compiled.decisions import Table
 from autotune.compiled.fusing import Fusing, backend
 from autotune.errors import InputError, RanksDisagree
+from autotune.kernels.gemm.library import dequantised
 from autotune.model_runs.layers import Layers, plan
 
 HEAP = 32 << 20
@@ -36,7 +37,7 @@ def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
             "cases": {name: fused(context, name) for name in CASES},
             "said": said(context),
             "disagreed": disagreed(context),
-            "grown": grown(context),
+            "grown": {name: grown(context, name) for name in GROWN},
             "free": {name: free(context, name) for name in FREE},
             "layers": {kind: layer(context, kind) for kind in kinds},
             "decoders": {sharded: decoder(context, sharded == "sharded") for sharded in ("sharded", "replicated")},
@@ -85,6 +86,13 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).norm() / other.norm()) if one.shape == other.shape else 9.0
 
 
+BLOCKWISE = torch.ops.aten._scaled_mm.default
+
+
+def scaled_by_blocks(a: torch.Tensor, b: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *_: Any) -> torch.Tensor:
+    return (dequantised(a, one) @ dequantised(b, other)).to(torch.bfloat16)
+
+
 def fused(context: autotune.Context, name: str) -> dict[str, Any]:
     """A case traced by itself, which takes a tenth of a compiler's time."""
     case = CASES[name]
@@ -95,6 +103,8 @@ def fused(context: autotune.Context, name: str) -> dict[str, Any]:
         traced = make_fx(case.function, decomposition_table=decompositions, tracing_mode="fake")(*arguments)
         traced.graph.eliminate_dead_code()
         look(traced.graph)
+        for node in traced.graph.nodes:  # of blocks CPUs have none
+            node.target = scaled_by_blocks if node.target is BLOCKWISE and "blocks" in name else node.target
         traced.recompile()
         return {"error": error(traced(*arguments), case.function(*arguments)), **look.told}
 
@@ -123,16 +133,20 @@ def disagreed(context: autotune.Context) -> str:
     return f"none from {look.told['operators']}"
 
 
-def grown(context: autotune.Context) -> dict[str, Any]:
+GROWN = ("gather", "gather and quantise rows")
+
+
+def grown(context: autotune.Context, name: str) -> dict[str, Any]:
     """A function whose rows are a symbol: within a tuned range, then far beyond it."""
-    look = Look(context)
+    case, look = CASES[name], Look(context)
     torch._dynamo.reset()
-    compiled = torch.compile(CASES["gather"].function, backend=backend(look))
+    compiled = torch.compile(case.function, backend=backend(look))
     errors, graphs = [], []
+    others = drawn(case)[1:]
     for rows in (6, 7, 10, 12, 200):
-        x, b = torch.randn(rows, 64), torch.randn(64, 32)
+        x = torch.randn(rows, 64)
         torch._dynamo.mark_dynamic(x, 0)
-        errors.append(error(compiled(x, b), CASES["gather"].function(x, b)))
+        errors.append(error(compiled(x, *others), case.function(x, *others)))
         graphs.append(len(look.graphs))
     return {
         "errors": errors,
@@ -297,7 +311,10 @@ def first_calls(url: str) -> list[dict[str, Any]]:
     return runs
 
 
-EXTENDED = ("reduce, add and norm", "gather rows and swiglu", "gather fp8 with scales by rows", "reduce fp8")
+EXTENDED = (
+    "reduce, add and norm", "gather rows and swiglu", "gather fp8 with scales by rows", "reduce fp8",
+    "gather and quantise rows", "reduce, norm and quantise rows",
+)  # fmt: skip
 """None gathers along another dimension than the first: there torch 2.11's dynamo breaks the graph."""
 
 
@@ -307,10 +324,10 @@ def inductor_extended(url: str) -> dict[str, Any]:
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     found = {}
     with autotune.Context(HEAP * 4, url=url) as context, torch.no_grad():
-        for name in [*EXTENDED, *[name for name in CASES if "by blocks" in name and device.type == "cuda"]]:
+        for name in [*EXTENDED, *[name for name in CASES if "blocks" in name and device.type == "cuda"]]:
             arguments = [each.to(device) for each in drawn(CASES[name])]
             torch._dynamo.reset()
-            options = autotune.fusing(context)
+            options = autotune.fusing(context, replicated=CASES[name].replicated)
             compiled = torch.compile(CASES[name].function, options=options, dynamic=False)
             difference = error(compiled(*arguments), CASES[name].function(*arguments))
             lines = [str(line) for line in options["post_grad_custom_pre_pass"].lines]

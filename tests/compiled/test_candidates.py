@@ -181,6 +181,16 @@ def test_of_a_gemm_of_fp8_what_operators_lack_is_said() -> None:
     assert all(isinstance(each, str) for each in used), "no operator gives back a gathered A of fp8"
 
 
+def test_the_scale_of_a_ranks_only_row_is_not_taken_for_all_rows() -> None:
+    """Of one block in K and one in N, the scales of one row are one number, as those of a whole matrix are."""
+
+    def quantised(x: Tensor, w: Tensor, t: Tensor) -> Tensor:
+        scale = (y := gather(x)).abs().amax(-1, keepdim=True) / 448
+        return scaled((y / scale).to(FP8), w, scale, t, torch.bfloat16)
+
+    assert "only row" in reason(quantised, torch.ones(1, 128), torch.ones(128, 128).to(FP8), torch.ones(1, 1))
+
+
 def behind(function: Callable[[Tensor], Any], rows: int = 4) -> Any:
     """The gate behind a square product's columns."""
     graph = graph_of(lambda x, w: function(F.linear(x, w)), *ones((rows, K), (N, K)), decomposed=False)

@@ -84,6 +84,9 @@ def keep_extended(store: Store, here: Machine) -> None:
         fields = {**common, "dtype": dtype, "b_order": b_order}
         keep(store, _problem("gemm_all_reduce_norm", N, 2 * K, fields), here, "one_shot", 20.0)
     keep(store, AllReduceNorm(**common, n=N, dtype="fp32"), here, "one_shot", 20.0)
+    keep(store, AllReduceNorm(**common, n=N, dtype="fp32", quantised="row"), here, "one_shot", 10.0)
+    fields = {**common, "dtype": "bf16", "quantised": "block"}
+    keep(store, _problem("gemm_all_reduce_norm", 256, 2 * K, fields), here, "one_shot", 10.0)
     gate = {"epilogue": "geglu_tanh", "gate_up": "interleaved", "bias": True}
     for dtype, epilogue in (("fp32", {"epilogue": "swiglu"}), ("bf16", gate)):
         fields = {**common, "dtype": dtype, "b_order": "nk", **epilogue}
@@ -146,12 +149,11 @@ def test_ranks_that_add_different_tensors_are_told_so_before_the_sum(answers: li
 
 
 def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: list[dict[str, Any]]) -> None:
-    for answer in answers:
-        grown = answer["grown"]
-        assert max(grown["errors"]) < 1e-5
+    for name, grown in [each for answer in answers for each in answer["grown"].items()]:
+        assert max(grown["errors"]) < CASES[name].worst
         assert grown["graphs"] == [1, 1, 1, 1, 2], "one graph from m=8 to m=32, another one beyond"
         first, second = grown["lines"]
-        assert "replaced" in first and first.endswith("for m from 8 to 32") and ": left: " in second
+        assert "replaced" in first and "for m from 8 to 32" in first and ": left: " in second
 
 
 def test_what_several_symbolic_sizes_leave_is_compiled_and_right(answers: list[dict[str, Any]]) -> None:

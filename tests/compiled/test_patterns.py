@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -215,3 +216,119 @@ def test_what_is_nearly_a_norm_behind_a_residual_is_left_with_a_reason(function:
 )
 def test_what_is_no_norm_behind_a_residual_is_none(function: Callable[..., Any]) -> None:
     assert norm_of(function)[1] is None
+
+
+FP8 = torch.float8_e4m3fn
+DEEP = 256
+
+
+def of_row(x: Tensor) -> Tensor:
+    return x.abs().amax(-1, keepdim=True)
+
+
+def by_division(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = of_row(x).float() / 448
+    return (x / scale).to(FP8), scale
+
+
+def by_a_factor(x: Tensor) -> tuple[Tensor, Tensor]:
+    factor = 448.0 / of_row(x.float()).double().clamp(min=1e-12)
+    return torch.clamp(x.float() * factor.float(), -448, 448).to(FP8), factor.float().reciprocal()
+
+
+def by_the_inverse(x: Tensor) -> tuple[Tensor, Tensor]:
+    largest, _ = x.abs().max(dim=-1)
+    scale = (largest.unsqueeze(-1).float() * (1 / 448)).clamp(min=1 / (448 * 512))
+    return (x.float() * scale.reciprocal()).clamp(min=-448, max=448).to(FP8), scale
+
+
+def of_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    parts = x.view(-1, DEEP // 128, 128)
+    scale = parts.abs().float().amax(dim=2).clamp(1e-4) / 448
+    return (parts / scale.unsqueeze(2)).to(FP8).view(x.shape), scale
+
+
+def repeated(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.unflatten(-1, (-1, 128)).abs().amax(-1).float() / 448
+    return (x / scale.repeat_interleave(128, -1)).to(FP8), scale
+
+
+QUANTISED = {by_division: "row", by_a_factor: "row", by_the_inverse: "row", of_parts: "block", repeated: "block"}
+
+
+def multiplied(quantised: tuple[Tensor, Tensor]) -> Tensor:
+    a, scale = quantised
+    of_b = torch.ones(1, 32) if scale.shape[1] == 1 else torch.ones(1, DEEP // 128).t()
+    b = torch.ones(32, DEEP).to(FP8).t()
+    scale = scale if scale.shape[1] == 1 else scale.t().contiguous().t()
+    return torch.ops.aten._scaled_mm(a, b, scale, of_b, None, None, torch.bfloat16)  # type: ignore[no-any-return]
+
+
+def quantised_norm(function: Callable[..., Any], dtype: torch.dtype = torch.bfloat16) -> Norm:
+    """The norm behind a sum, of which a function makes all results but the total."""
+    x, weight = torch.randn((4, DEEP), dtype=dtype), torch.randn(DEEP, dtype=dtype)
+
+    def whole(x: Tensor, r: Tensor, w: Tensor) -> Any:
+        normed, total = of_torch_wide(torch.neg(x), r, w)
+        return function(normed, normed.to(dtype)), total
+
+    graph = graph_of(whole, x, x, weight)
+    (summed,) = (node for node in graph.nodes if node.target is ATEN.neg.default)
+    found = norm_behind(summed)
+    assert found is not None
+    return found
+
+
+def of_torch_wide(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Without the rounding that inductor takes away where what follows is computed in fp32 again."""
+    wide = (total := x + residual).float()
+    return wide * _rms(wide) * weight.float(), total
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("function", QUANTISED)
+def test_a_quantisation_is_one_however_it_is_written(
+    function: Callable[..., Any], folded: bool, dtype: torch.dtype
+) -> None:  # fmt: skip
+    found = quantised_norm(lambda wide, narrow: multiplied(function(wide if folded else narrow)), dtype)
+    assert (found.scales, found.beside, len(found.quantised)) == (QUANTISED[function], "", 1)
+
+
+def test_several_gemms_may_quantise_a_norm_each_for_itself() -> None:
+    found = quantised_norm(lambda _, x: [multiplied(by_division(x)), multiplied(by_a_factor(x))])
+    assert found.scales == "row" and len(found.quantised) == 2
+    mixed = quantised_norm(lambda _, x: [multiplied(by_division(x)), multiplied(of_parts(x))])
+    assert not mixed.quantised and "by rows and by blocks" in mixed.beside
+
+
+def by_the_largest_of_all(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.float().abs().amax((0, 1), True) / 448
+    return (x / scale).to(FP8), scale.expand(len(x), 1).contiguous()
+
+
+def scaled_by(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """A quantisation with other scales."""
+    return lambda _, x: multiplied(((x / (scale := function(of_row(x).float()))).to(FP8), scale))
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (scaled_by(lambda largest: largest.clamp(min=1e-2) / 448), "formula"),
+        (scaled_by(lambda largest: largest / 240), "formula"),
+        (scaled_by(lambda largest: largest.clamp(max=1200) / 448), "formula"),
+        (scaled_by(lambda largest: torch.exp2(torch.ceil(torch.log2(largest / 448)))), "log2|exp2|pow"),
+        (lambda _, x: multiplied(((x / (scale := x.amax(-1, keepdim=True).float() / 448)).to(FP8), scale)), "formula"),
+        (lambda _, x: multiplied(((x / (scale := of_row(x) / 448)).to(FP8), scale.float())), "bfloat16"),
+        (lambda _, x: multiplied((by_division(x)[0], torch.ones(4, 1))), "not together"),
+        (lambda _, x: multiplied(by_the_largest_of_all(x)), "spreads scales"),
+        (lambda _, x: (multiplied(by_division(x)), x * 2), "also used by"),
+        (lambda _, x: (multiplied(pair := by_division(x)), pair[1]), "also used by the graph's result"),
+    ],
+)
+def test_what_is_nearly_the_operators_quantisation_is_left_with_a_reason(
+    function: Callable[..., Any], told: str
+) -> None:  # fmt: skip
+    found = quantised_norm(function)
+    assert not found.quantised and re.search(f"quantisation is left: .*({told})", found.beside), found.beside
