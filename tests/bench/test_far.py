@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from far.model import lines
 from ranks_of_functions import RankDied, run_ranks
 
 FAR = Path(__file__).parents[2] / "bench" / "far"
@@ -72,3 +73,7 @@ def test_loads_stores_and_atomics_do_not_reach_a_far_peer(access: str, tmp_path:
     far = PUT.partition(", 1, ")[2].removesuffix(")")
     with pytest.raises(RankDied, match="on another host"):
         launched(GATHER, 0, tmp_path, (PUT, "heap." + access.replace("FAR", far)))
+
+
+def test_the_tables_in_the_docs_are_the_models() -> None:
+    assert "\n".join(lines()).strip() in (FAR.parents[1] / "docs" / "decisions.md").read_text()
