@@ -1,0 +1,1 @@
+"""Ranks on several hosts, by simulation: docs/decisions.md, "More hosts"."""
