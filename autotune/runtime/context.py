@@ -234,7 +234,7 @@ class Context:
             if self.heap.device.type == "cuda":
                 torch.cuda.synchronize(self.heap.device)  # calls may be on any stream, and a status word waits for none
             if self._status[:2].any() or self._alarm_words[RAISED]:
-                self._alarm_words[RAISED] = 1  # where another host has not told this one yet
+                self._alarm_words[RAISED] |= int(self._status[0])  # another host may not have told this one yet
                 self._raise_alarm()
 
     def _raise_alarm(self) -> None:

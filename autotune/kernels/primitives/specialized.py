@@ -114,13 +114,18 @@ def _multiply(ring, stage, PART: gl.constexpr, acc, use_acc: gl.constexpr, FORM:
 
 
 @gluon.jit
+def _take_turn(order, tile, WHICH: gl.constexpr, FORM: gl.constexpr):
+    if FORM.TURNS == 2:  # a wait by parity would take the phase after the next for its own
+        mbarrier.wait(order.index(WHICH), ((tile // 2) & 1) ^ (1 - WHICH))
+
+
+@gluon.jit
 def product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr):
     """A consumer's rows of a tile: fp32 [ROWS, COLUMNS]. ``begin`` is the number of its first step, ``tile`` the number
     of the tile among this program's.
     """
     PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
-    if FORM.TURNS == 2:  # a wait by parity would take the phase after the next for its own
-        mbarrier.wait(order.index(WHICH), ((tile // 2) & 1) ^ (1 - WHICH))
+    _take_turn(order, tile, WHICH, FORM)
     zero = gl.zeros((FORM.ROWS, FORM.COLUMNS), dtype=gl.float32, layout=layout)
     total = zero
     if FORM.PROMOTE:  # two products in flight; ptxas serialises them where one stays so over the loop's end
@@ -161,8 +166,7 @@ def product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: gl.con
 def gated_product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr):
     """``product`` of the gate's columns and of up's, both products of a step in flight."""
     PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
-    if FORM.TURNS == 2:
-        mbarrier.wait(order.index(WHICH), ((tile // 2) & 1) ^ (1 - WHICH))
+    _take_turn(order, tile, WHICH, FORM)
     zero = gl.zeros((FORM.ROWS, FORM.COLUMNS), dtype=gl.float32, layout=layout)
     gate, up = zero, zero
     if FORM.PROMOTE:
