@@ -184,14 +184,14 @@ def model(
     """Tune what a model's forward calls: GEMMs with their collectives, flash decode, the experts of a mixture.
 
     Of many sizes few are searched, and the others verified with the configs of their neighbours.
-    --budget covers all problems; most of it goes to the problems that can save the most time. If neither it nor
-    --trials or --effort is given, it is 5 s on GPUs for each that is searched. --trials is per problem.
+    --budget covers all problems; most of it goes to the problems that can save the most time. --trials is per problem.
+    Without --budget, --trials and --effort it is, on GPUs, 5 s for each problem that is searched.
     For a list, each entry may set its own budget, trials, effort and seed; options given here override them.
     The same command continues an interrupted run.
     --measure builds layers with random weights and compares outputs; a difference ends it with an error.
     --predict tells without any measurement what perfect overlap could save.
 
-    Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
+    Example: tune model config.json --tp 2 --tokens 1..64,512..8192
     """
     chosen = regime_of(regime)
     _check_together(plan, measure, layers, list_only, json)
