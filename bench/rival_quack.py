@@ -23,6 +23,7 @@ benchmark's, the others are of those that it tries itself for a GEMM on sm_90.
 
 def gather(operation: Any) -> list[Callable[[], torch.Tensor]]:
     """A call for each tile that divides a shard's rows. Each stages A, as its users do."""
+    from cutlass.base_dsl.common import DSLBaseError
     from quack.distributed import AllGatherRunner
     from quack.gemm import gemm
 
@@ -37,8 +38,11 @@ def gather(operation: Any) -> list[Callable[[], torch.Tensor]]:
         *sizes, pingpong = tile
 
         def run() -> torch.Tensor:
-            with runner.gather(tensors.a) as (gathered, arrivals):
-                gemm(gathered, tensors.b.T, product, None, None, *sizes, pingpong=pingpong, ag_args=arrivals)
+            try:
+                with runner.gather(tensors.a) as (gathered, arrivals):
+                    gemm(gathered, tensors.b.T, product, None, None, *sizes, pingpong=pingpong, ag_args=arrivals)
+            except DSLBaseError as error:
+                raise RuntimeError(str(error)) from error
             return product
 
         return run
