@@ -131,23 +131,24 @@ def _session(record: TrialRecord) -> int:
 
 
 def run_finals(
-    finalists: Sequence[Config], rounds: int, evaluate: Evaluate, stop: Callable[[], bool],
+    finalists: Sequence[Config], rounds: int, evaluate: Evaluate, no_time: Callable[[int], bool],
     undecided: Callable[[Mapping[Config, Sequence[Latency]]], Sequence[Config]],
     beside: Callable[[], None] = lambda: None,
 ) -> dict[Config, list[Latency]]:  # fmt: skip
     """Measure every finalist once per round, in alternating order so that a drift of the clocks cancels; then the
     ``undecided`` ones for as many rounds again, unless there is only one. ``beside`` has its turn in each round.
 
-    Remaining finalists have one latency per round. A finalist that fails once is out. ``stop`` is asked before each
-    round but the first.
+    Remaining finalists have one latency per round. A finalist that fails once is out. Before each round but the first
+    ``no_time`` is asked whether there is any for so many measurements; where there is none for all, the undecided ones
+    go on alone.
     """
     measured: dict[Config, list[Latency]] = {config: [] for config in finalists}
     for number in range(2 * rounds):
-        if number and (not measured or stop()):
+        if not measured:
             break
-        if number == rounds:
+        if number == rounds or (number and no_time(len(finalists))):
             finalists = undecided(measured) if rounds > 1 else []
-            if not finalists:
+            if not finalists or no_time(len(finalists)):
                 break
         if number % 2:
             beside()

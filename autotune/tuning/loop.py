@@ -212,17 +212,15 @@ class _Run:
 
         def undecided(measured: Mapping[Config, Sequence[Latency]]) -> list[Config]:
             found = contested(self._eligible(measured), baselines, incumbents, regime)
-            done, planned = self.progress.finals
-            self.progress.finals = (done, planned + count * len(found))
+            done, _ = self.progress.finals
+            self.progress.finals = (done, done + count * len(found))
             return found
 
         def measure_parts() -> None:
             parts.append(self._gang.measure_parts(self._finals_plan))
 
         beside = (lambda: None) if verified else measure_parts
-        rounds = run_finals(
-            finalists, count, evaluate, stop=self._no_time_for_a_round, undecided=undecided, beside=beside
-        )
+        rounds = run_finals(finalists, count, evaluate, no_time=self._no_time_for, undecided=undecided, beside=beside)
         proven = self._proven_winner(rounds, baselines, incumbents)
         self.progress.finals = (0, 0)
         if proven is None:
@@ -272,11 +270,11 @@ class _Run:
         verdicts = {config: self._screen.verdict(config, future) for config, future in futures.items()}
         return {config: verdict for config, verdict in verdicts.items() if verdict is not None}
 
-    def _no_time_for_a_round(self) -> bool:
-        """True if another round like those so far, and the proof, would last longer than the budget."""
-        done, planned = self.progress.finals
-        took, rounds = self._elapsed() - self._finals_began, done * self._effort.rounds / planned
-        return self._elapsed() + took / max(1.0, rounds) + self._final_seconds() > self._budget.seconds
+    def _no_time_for(self, measurements: int) -> bool:
+        """True if so many, each as long as those of the finals so far, and the proof would outlast the budget."""
+        done, _ = self.progress.finals
+        each = (self._elapsed() - self._finals_began) / done
+        return self._elapsed() + measurements * each + self._final_seconds() > self._budget.seconds
 
     def _final_seconds(self) -> float:
         """Expected of one measurement in the finals, or of the proof: twice a trial that is measured to the end."""

@@ -60,7 +60,7 @@ def in_turns(winner: Config, baselines: dict[str, Config], rounds: int, evaluate
         return evaluation
 
     contenders = list(dict.fromkeys([winner, *baselines.values()]))
-    measured = run_finals(contenders, rounds, turn, stop=lambda: winner in failed, undecided=lambda measured: ())
+    measured = run_finals(contenders, rounds, turn, no_time=lambda _: winner in failed, undecided=lambda measured: ())
     if winner in failed:
         return failed[winner]
     return Routed(

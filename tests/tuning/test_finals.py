@@ -41,7 +41,7 @@ def test_finals_alternate_and_drop_what_fails() -> None:
             return Evaluation(Outcome.TIMED_OUT, "planted")
         return Evaluation(Outcome.MEASURED, latency=latency_of(100.0 + 10 * number))
 
-    measured = run_finals([A, B, C], 3, evaluate, stop=lambda: False, undecided=lambda measured: [])
+    measured = run_finals([A, B, C], 3, evaluate, no_time=lambda _: False, undecided=lambda measured: [])
     assert calls == [("a", 0), ("b", 0), ("c", 0), ("c", 1), ("b", 1), ("a", 1), ("a", 2), ("c", 2)]
     assert set(measured) == {A, C}
     assert [latency.median for latency in measured[A]] == [100.0, 110.0, 120.0]
@@ -103,7 +103,7 @@ def test_a_single_round_is_never_repeated() -> None:
         calls.append(number)
         return Evaluation(Outcome.MEASURED, latency=latency_of(100.0))
 
-    run_finals([A, B], 1, evaluate, stop=lambda: False, undecided=lambda measured: [A, B])
+    run_finals([A, B], 1, evaluate, no_time=lambda _: False, undecided=lambda measured: [A, B])
     assert calls == [0, 0]
 
 
@@ -171,7 +171,7 @@ def finals(times: dict[Config, Iterator[float]], more: bool = True) -> tuple[Con
         return Evaluation(Outcome.MEASURED, latency=latency_of(next(times[config])))
 
     undecided = partial(contested, baselines=[], incumbents=[A])
-    measured = run_finals(list(times), 4, evaluate, lambda: False, undecided if more else lambda measured: [])
+    measured = run_finals(list(times), 4, evaluate, lambda _: False, undecided if more else lambda measured: [])
     return winner(measured, [], [A]), [len(latencies) for latencies in measured.values()]
 
 
@@ -194,8 +194,26 @@ def test_time_that_is_up_ends_them_and_so_does_a_failure_in_the_midst() -> None:
             return Evaluation(Outcome.TIMED_OUT)
         return Evaluation(Outcome.MEASURED, latency=latency_of(times[config]))
 
-    measured = run_finals([A, B, C], 4, evaluate, lambda: rounds.count(6) > 0, lambda measured: [A, B])
+    measured = run_finals([A, B, C], 4, evaluate, lambda _: rounds.count(6) > 0, lambda measured: [A, B])
     assert {config: len(latencies) for config, latencies in measured.items()} == {A: 7, C: 4}
+
+
+def test_where_there_is_no_time_for_all_those_that_may_yet_win_have_it() -> None:
+    medians = {A: iter((94.2, 94.3, 94.2, 94.3)), B: iter((91.0, 90.1, 90.2, 90.1)), C: iter((120.0,))}
+    asked = []
+
+    def no_time(measurements: int) -> bool:
+        asked.append(measurements)
+        return measurements > 2 or len(asked) > 6
+
+    def evaluate(config: Config, number: int) -> Evaluation:
+        return Evaluation(Outcome.MEASURED, latency=replace(latency_of(next(medians[config])), low=85.0, high=101.0))
+
+    undecided = partial(contested, baselines=[A], incumbents=[])
+    measured = run_finals([A, B, C], 4, evaluate, no_time, undecided)
+    assert asked[:2] == [3, 2] and {config: len(found) for config, found in measured.items()} == {A: 4, B: 4, C: 1}
+    assert winner({A: measured[A][:1], B: measured[B][:1]}, [A], []) == A, "one round does not show it"
+    assert winner(measured, [A], []) == B
 
 
 def test_looking_twice_makes_few_more_mistakes_and_finds_more_that_are_faster() -> None:
