@@ -1,4 +1,4 @@
-"""Which ranks of a program share a host, and so its memory, its files in memory, and its clock."""
+"""The hosts of a program's ranks: those of one share its memory, its files in memory, and its clock."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _beside(taken: Found, other: Found) -> str:
 
 
 def _reach(way: Found) -> int:
-    """Whether a way takes more than collective and GEMM, and a quantisation, too."""
+    """1 for a way that takes more than collective and GEMM, and 1 for a quantisation."""
     return max((bool(each.extra) + each.quantises for each in way.found), default=0)
 
 

@@ -34,7 +34,7 @@ class Norm:
     normed: Node
     """In the sum's type, or wider where it is only quantised."""
     quantised: Sequence[Quantised] = ()
-    """What the norm becomes for each GEMM, where nothing else uses it."""
+    """The norm's quantisations, one for each GEMM, where nothing else uses it."""
     scales: str = ""
     """``row`` or ``block``, of the norm in fp8."""
     beside: str = ""

@@ -51,7 +51,7 @@ class Quantised:
     gemm: Node
     a: Node
     scale: Node
-    """Row by row."""
+    """Scales of A, row by row."""
 
 
 def quantised_behind(source: Node) -> list[Quantised]:
@@ -75,7 +75,7 @@ def quantised_behind(source: Node) -> list[Quantised]:
 
 
 def _bytes(node: Node) -> int:
-    """Of an element; 0 of what is no tensor."""
+    """Bytes of an element; 0 of what is no tensor."""
     value = node.meta.get("val")
     return value.element_size() if isinstance(value, torch.Tensor) else 0
 

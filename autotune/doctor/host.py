@@ -61,7 +61,8 @@ class Host:
         return torch.cuda.can_device_access_peer(one, other)
 
     def link_rates(self) -> list[tuple[int, int, float, float]]:
-        """Of each pair of GPUs: one, other, bytes per second that one stores to the other's memory and loads from it.
+        """Pairs of GPUs: one, other, bytes per second that one stores to the other's memory and loads from it.
+
         Raises RuntimeError, TimeoutExpired.
         """
         words = [sys.executable, "-m", "autotune.doctor.link_rates"]

@@ -116,7 +116,7 @@ class Alarm:
             return struct.pack(f"{2 + len(words)}q", *state, *words) + self.reason.encode()
 
     def _hear(self, first: int, told: bytes) -> None:
-        """What the host of rank ``first`` tells. Raised before a reset here, it counts no more."""
+        """Take in the words of the host of rank ``first``. Raised before a reset here, it counts no more."""
         places = self._places(first)
         layout = struct.Struct(f"{2 + len(places)}q")
         generation, raised, *words = layout.unpack_from(told)

@@ -1,4 +1,4 @@
-"""Which heap GPUs get: Iris's or torch's, by the setting, by what is installed, and by where the ranks are."""
+"""The choice of a heap for GPUs, Iris's or torch's: by the setting, what is installed, and where the ranks are."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ PERIOD = 0.02
 
 
 class Relay:
-    """What ``tell`` returns here reaches ``hear`` on each other host, by the store of the ranks' group.
+    """Carries what ``tell`` returns here to ``hear`` on each other host, by the store of the ranks' group.
 
     Ends by itself once the store is gone; waits for ranks of other hosts then end by their time-outs.
     """

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def load(pointer, to_rank, from_rank, heap_bases, mask=None, other=None, hint: tl.constexpr = None):
-    """What lies in ``from_rank``'s heap where ``pointer`` lies in ours; we are ``to_rank``."""
+    """Load from ``from_rank``'s heap, at the place that ``pointer`` has in ours; we are ``to_rank``."""
     return tl.load(_there(pointer, to_rank, from_rank, heap_bases, hint), mask=mask, other=other)
 
 

@@ -120,7 +120,7 @@ def peer_access(host: Host) -> Finding:
 
 
 def link_rates(host: Host) -> Finding:
-    """What kernels move between two GPUs by stores (push) and by loads (pull); whether some pairs are far slower."""
+    """Rates of kernels that store to another GPU (push) or load from it (pull); pairs that are far slower."""
     count = len(host.devices())
     if count < 2:
         return fine(f"{count or 'no'} GPU: nothing to link")
