@@ -45,7 +45,7 @@ class Launched:
         self._gangs = 0
 
     def serve(self) -> None:
-        """Take part in every gang of rank 0, until it ends."""
+        """Take part in every gang of rank 0, until it ends. Raises GangError where it has gone."""
         try:
             while (asked := self._heard()) is not None:
                 self._follow(*asked)
@@ -82,9 +82,12 @@ class Launched:
     def _heard(self) -> tuple[str, dict[str, Any], int] | None:
         self._gangs += 1
         key = f"autotune/gang/{self._gangs}"
-        while not self._store.check([key]):
-            time.sleep(MOMENT)
-        asked: tuple[str, dict[str, Any], int] | None = pickle.loads(self._store.get(key))
+        try:
+            while not self._store.check([key]):
+                time.sleep(MOMENT)
+            asked: tuple[str, dict[str, Any], int] | None = pickle.loads(self._store.get(key))
+        except RuntimeError as error:
+            raise GangError(f"rank 0, whose command this rank serves, has gone with the store: {error}") from error
         return asked
 
     @contextmanager

@@ -15,7 +15,10 @@ from ranks_of_functions import without_gpus
 from scripts import run_script
 
 from autotune.db import Store
+from autotune.errors import GangError
 from autotune.outcome import Outcome
+from autotune.ranks import launched
+from autotune.ranks.launch import Launch
 
 TUNE = ("all-gather-gemm", "--m", "32", "--n", "64", "--k", "64", "--trials", "1", "--effort", "quick", "--json")
 SECONDS = 600
@@ -58,6 +61,18 @@ def test_two_hosts_tune_together(on_gpus: bool, tmp_path: Path) -> None:
 def test_what_rank_0_says_is_said_once_and_the_others_go(words: tuple[str, ...], code: int, told: str) -> None:
     done = run_script("-m", "autotune.cli", *words, ranks=2)
     assert done.returncode == code and done.stderr.count(told) == 1, done.stderr
+
+
+def test_a_rank_whose_rank_0_has_gone_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def check(self, *given: object) -> bool:
+            raise dist.DistNetworkError("connection was closed")
+
+        add = check
+
+    monkeypatch.setattr(launched, "rendezvous", lambda url: iter([(Gone(), 1, 2)]))
+    with pytest.raises(GangError, match="rank 0"):
+        launched.Launched(Launch(1, 2, 1, 2)).serve()
 
 
 def test_ranks_serve_one_gang_after_the_other(tmp_path: Path) -> None:
