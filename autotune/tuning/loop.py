@@ -228,17 +228,7 @@ class _Run:
             return False
         best, routings = proven
         measured = {config: merge(latencies) for config, latencies in rounds.items()}
-        overhead = self._gang.measure_overhead()  # the same for all configs: it changes a claim, never the order
-        found = Winner(
-            config=best,
-            latency=measured[best].through(overhead),
-            baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
-            limits=merge_parts(parts),
-            roofline=roofline(self._task.problem, self._gang.measure_rates(self._task.problem.dtype)),
-            routings={name: replace(each, latency=each.latency.through(overhead)) for name, each in routings.items()},
-            beside={each.to_json(): took.of(regime) for each, took in measured.items() if each != best},
-            verified=verified,
-        )
+        found = self._claimed(best, measured, routings, parts, verified=verified)
         self._store.finish(self._study.id, found, self._lease)
         self._to_trace = compared(self._baselines, best, measured)
         if self._live is not None:
@@ -246,6 +236,23 @@ class _Run:
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
         return True
+
+    def _claimed(
+        self, best: Config, measured: Mapping[Config, Latency], routings: Mapping[str, Routed],
+        parts: Sequence[Mapping[str, Latency]], *, verified: bool,
+    ) -> Winner:  # fmt: skip
+        """The winner with all that stands beside it; measures the host's overhead and the device's rates."""
+        problem, overhead = self._task.problem, self._gang.measure_overhead()  # the same for all: it changes no order
+        return Winner(
+            config=best,
+            latency=measured[best].through(overhead),
+            baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
+            limits=merge_parts(parts),
+            roofline=roofline(problem, self._gang.measure_rates(problem.dtype)),
+            routings={name: replace(each, latency=each.latency.through(overhead)) for name, each in routings.items()},
+            beside={each.to_json(): took.of(self._regime) for each, took in measured.items() if each != best},
+            verified=verified,
+        )
 
     def trace(self) -> bool:
         """One call of the library's way and of the winner, whose result is stored; True if the user interrupted it."""
