@@ -10,14 +10,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.nn import Linear, Module, Sequential
 from torch.nn.functional import ScalingType, gelu, linear, pad, rms_norm, scaled_mm, silu
 
 from autotune.kernels.gemm.library import dequantised
-from autotune.models.architecture import Architecture, Biases
 
 K, N = 64, 32
 """Sizes of a rank's weights; each sum is over a depth of K a rank."""
@@ -410,28 +405,3 @@ def drawn(case: Case) -> list[torch.Tensor]:
         else:
             found.append(values.to(case.dtype) if place < 2 else values.abs() + 0.5)
     return found
-
-
-DECODER = Architecture("llama", 2, 32, 4, 2, 8, 48, 100, Biases(), None)
-"""Two layers of it have three sums that a norm follows."""
-
-
-class Layer(Module):
-    """An MLP as DTensor runs it with sequence parallelism; without, its sum is on every rank."""
-
-    def __init__(self, *, sequence_parallel: bool, bias: bool) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.mlp = Sequential(Linear(2 * K, 2 * N, bias=bias), torch.nn.SiLU(), Linear(2 * N, 2 * K, bias=bias))
-        self.sequence_parallel = sequence_parallel
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.mlp(x * 1.5) + 1
-
-    def parallel(self) -> Layer:
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        up, down = ColwiseParallel(), RowwiseParallel()
-        if self.sequence_parallel:
-            up, down = ColwiseParallel(input_layouts=Shard(1)), RowwiseParallel(output_layouts=Shard(1))
-        parallelize_module(self, mesh, {"mlp.0": up, "mlp.2": down})
-        return self

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, DECODER, Layer, drawn, gather, reduce
+from cases import CASES, drawn, gather, reduce
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor.decomposition import select_decomp_table
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
+from toy_layers import DECODER, Layer
 
 import autotune
 from autotune.compiled.decisions import Table

@@ -220,7 +220,7 @@ def model(
     own = plan.listed.options if plan.listed is not None else {}
     searched = plan.searched(problems)
     if not (budget or trials or effort or any(own.values()) or machine.is_interpreter):
-        budget = f"{PLENTY * len(searched):g}s"
+        budget = f"{PLENTY * max(1, len(searched)):g}s"
     _, limits = limits_of(machine, effort, trials, budget, seed or 0)
     searches = _searches(problems, own, machine, budget, trials, effort, seed)
     say_where(Task(problems[0], machine))
