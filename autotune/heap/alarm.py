@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import torch
 from autotune.agreement import Agreement
 from autotune.errors import HeapError
 from autotune.heap.arena import SymmetricHeap
-from autotune.heap.relay import Relay
+from autotune.heap.relay import PERIOD, Relay
 from autotune.heap.status import MOST_RANKS
 from autotune.hosts import SHARED_MEMORY, first_on_hosts
 from autotune.processes.folder import OwnFolder
@@ -32,6 +33,8 @@ how many calls it has made since the last ``reset``, above GENERATION the number
 """
 GENERATION = 32
 """Bits: a word of before a reset, which another host may still have, is less than any after it."""
+LATE = 2.0
+"""Seconds that another host's reason may be late by, where processes share cores."""
 REASON = 4096
 """The byte from which on the reason stands, UTF-8."""
 
@@ -95,13 +98,23 @@ class Alarm:
         """The words of the rank that raised it; empty if a kernel did."""
         return self._page[REASON : REASON + self.words[LENGTH]].decode(errors="replace")
 
+    def awaited_reason(self) -> str:
+        """The same, for which a moment is waited where another host may have to tell it: a kernel's word is faster."""
+        deadline = time.monotonic() + LATE * (len(set(self._firsts)) > 1)
+        while not self.words[LENGTH] and time.monotonic() < deadline:
+            time.sleep(PERIOD)
+        return self.reason
+
     def raise_(self, reason: str) -> None:
         """Tell all ranks; whoever is first is heard."""
         if not self.words[RAISED]:
-            told = reason.encode()[: SIZE - REASON]
-            self._page[REASON : REASON + len(told)] = told
-            self.words[LENGTH] = len(told)
+            self._write(reason)
             self.words[RAISED] = 1
+
+    def _write(self, reason: str) -> None:
+        told = reason.encode()[: SIZE - REASON]
+        self._page[REASON : REASON + len(told)] = told
+        self.words[LENGTH] = len(told)
 
     @property
     def _generation(self) -> int:
@@ -124,7 +137,9 @@ class Alarm:
             self.words[place] = word
         with self._lock:
             if raised and generation == self._generation:
-                self.raise_(told[layout.size :].decode(errors="replace"))
+                if not self.words[LENGTH]:  # a kernel may have raised it, which gives no reason
+                    self._write(told[layout.size :].decode(errors="replace"))
+                self.words[RAISED] = 1
 
     def _places(self, first: int) -> list[int]:
         return [begin + rank for begin in (ARRIVED, CALLS) for rank, its in enumerate(self._firsts) if its == first]

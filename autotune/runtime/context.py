@@ -244,7 +244,7 @@ class Context:
             told += "(docs/kernels/moe.md); results since then are NaN. Mend the routing, then call context.release() "
             raise settled(InvalidProblem(f"{told}on every rank"))  # all ranks have made the call
         raise GangError(
-            self._alarm.reason
+            self._alarm.awaited_reason()
             or "a wait in a kernel timed out: some rank died, did not make this call, came more than "
             f"{wait_seconds()} s late (AUTOTUNE_WAIT_SECONDS), or was given more rows of experts than it has room for. "
             "Results since then are NaN, on all ranks. To go on, call context.release() on every rank"
