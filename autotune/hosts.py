@@ -13,16 +13,16 @@ SHARED_MEMORY = Path("/dev/shm")
 NODE = ("GROUP_RANK", "SLURM_NODEID")
 """Variables in which launchers (torchrun, Slurm) number their nodes, which may lie on one machine, as in tests."""
 NODES = ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES")
-"""And how many there are."""
+"""The number of these nodes, by the same launchers."""
 
 
 def this_machine() -> str:
-    """The same text in all processes on one kernel, whatever containers or nodes they count to."""
+    """A text that all processes on one kernel share, whatever containers or nodes they count to."""
     return BOOT.read_text().strip() if BOOT.exists() else socket.gethostname()
 
 
 def this_host() -> str:
-    """The same text in all processes that can share files in memory; another on every other host, and in containers
+    """A text that processes share if they can share files in memory; another on every other host, and in containers
     whose memory is apart.
     """
     memory = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else ""

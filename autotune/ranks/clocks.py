@@ -16,7 +16,7 @@ EXCHANGES = 50
 
 
 def clocks_of(group: dist.ProcessGroup | None) -> Callable[[], float]:
-    """What tells by how many seconds this rank's clock is ahead of rank 0's.
+    """A function that tells by how many seconds this rank's clock is ahead of rank 0's.
 
     Both are collective over a gloo group. Clocks drift by some 10 µs in a second, so ask before each use.
     """

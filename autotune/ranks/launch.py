@@ -21,8 +21,8 @@ class Launch:
 
 @functools.cache
 def launch() -> Launch | None:
-    """What torchrun says in the environment; None where it has started no other rank. Takes it out of there: processes
-    that this one starts are no ranks of the launcher.
+    """The rank that torchrun's variables say this is; None where it has started no other. Takes them out of the
+    environment: processes that this one starts are no ranks of the launcher.
     """
     words = [os.environ.pop(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
     if not all(word.isdecimal() for word in words) or int(words[1]) < 2:

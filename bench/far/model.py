@@ -14,7 +14,7 @@ from autotune.device_rates import RATES
 from autotune.kernels.gemm.cost import CACHE_FACTOR
 
 GPUS = 8
-"""Of a host."""
+"""GPUs of a host."""
 HOSTS = (2, 4, 8, 16, 32, 64)
 GPU = RATES["sm_90"]
 RAIL = 45e3
@@ -30,7 +30,7 @@ MEASURED = {2: 118, 4: 155, 8: 173, 16: 192, 32: 194}
 fp8, 8 experts each (docs/legacy.md of its repository)."""
 
 TILE = 128
-"""Rows of a tile at most."""
+"""The most rows of a tile."""
 
 TOKEN, TOP = 7168 + 4 * 56, 8
 """Bytes of a token in fp8 with its scales; its experts."""

@@ -28,9 +28,9 @@ trials in the median, 0.1 % from what 150 find, 1.0 % at most (six recorded spac
 
 ENOUGH_STALE = 40
 """Configs in a row that gained next to nothing, after which a search ends as well: in a large space the surrogate
-always hopes for something elsewhere. 62 searches on 2 and 4 H100 would have ended with 46 trials in the median, 0.1 %
-from what they found, 2.0 % at most; 17 recorded spaces, four seeds each, with 47, 0.05 % from what 120 find, 1.0 % at
-most (2026-11-28).
+always hopes for something elsewhere. 56 searches of 20 to 118 trials on 2 and 4 H100 would have ended with 50 in the
+median, 0.1 % from what they found, 2.1 % at most; 17 recorded spaces, four seeds each, with 47, 0.05 % from what 120
+find, 1.0 % at most (2026-11-28).
 """
 
 LEARNT = (TrialState.COMPLETE, TrialState.PRUNED)
