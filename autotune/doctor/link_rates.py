@@ -42,7 +42,7 @@ def main() -> None:
     for one, other in itertools.permutations(range(count), 2):
         if not torch.cuda.can_device_access_peer(one, other):
             continue
-        own[one][:1].copy_(there[other][:1])  # torch lets the one reach the other's memory
+        there[other][:1].copy_(own[one][:1])  # for this torch lets the source's GPU reach the other's memory
         with torch.cuda.device(one):
             push, pull = rate(own[one], there[other]), rate(there[other], own[one])
         rates.append((one, other, push, pull))

@@ -87,7 +87,7 @@ def keep_extended(store: Store, here: Machine) -> None:
     keep(store, AllReduceNorm(**common, n=N, dtype="fp32"), here, "one_shot", 20.0)
     keep(store, AllReduceNorm(**common, n=N, dtype="fp32", quantised="row"), here, "one_shot", 10.0)
     fields = {**common, "dtype": "bf16", "quantised": "block"}
-    keep(store, _problem("gemm_all_reduce_norm", 256, 2 * K, fields), here, "one_shot", 10.0)
+    keep(store, _problem("gemm_all_reduce_norm", 512, 2 * K, fields), here, "one_shot", 10.0)
     gate = {"epilogue": "geglu_tanh", "gate_up": "interleaved", "bias": True}
     for dtype, epilogue in (("fp32", {"epilogue": "swiglu"}), ("bf16", gate)):
         fields = {**common, "dtype": dtype, "b_order": "nk", **epilogue}
@@ -99,7 +99,7 @@ def keep_extended(store: Store, here: Machine) -> None:
         keep(store, made, here, "one_shot", 20.0)
     up = _problem("all_gather_gemm", 2 * decoder.intermediate, decoder.hidden, fields, epilogue="swiglu")
     keep(store, up, here, "push")
-    for scales, n, k in (("tensor", N, K), ("row", N, K), ("block", 144, 256)):
+    for scales, n, k in (("tensor", N, K), ("row", N, K), ("block", 144, 512)):
         fields = {**common, "dtype": "fp8", "b_order": "nk", "scales": scales}
         keep(store, _problem("all_gather_gemm", 2 * n, k, fields), here, "push")
         for name in ("gemm_reduce_scatter", "gemm_all_reduce"):
