@@ -13,7 +13,7 @@ from operator import itemgetter
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Unread
 from autotune.db.ranges import Place, border, said
-from autotune.db.records import Columns, columns, entries_of, parted
+from autotune.db.records import HASHED, Columns, columns, entries_of, parted
 from autotune.errors import NoDatabase
 from autotune.forks import FORKS_WAIT, Lock
 from autotune.outcome import Latency, Regime
@@ -38,6 +38,8 @@ class Served:
     reason: str
     beyond: Entry | None = None
     """The entry on the other side of the border, where the problem lies between two measured sizes."""
+    of_other_versions: Entry | None = None
+    """Where none may be served: what the same kernels measured with other versions of Triton, torch, Iris or driver."""
 
 
 Measured = Sequence[tuple[Config, Latency]]
@@ -173,26 +175,30 @@ def serve(
     entries: Entries, key: CacheKey, provenance: Provenance, free: Sequence[str],
     violation: Callable[[Config], str | None],
 ) -> Served:  # fmt: skip
-    """The exact entry, else that of the range, else the nearest; never a stale one, never one whose config
-    ``violation`` refuses.
+    """The exact entry, else that of the range, else the nearest; never a stale one, but where only versions differ as
+    ``of_other_versions``; never one whose config ``violation`` refuses.
 
     Range: of the next smaller and the next larger measured size, the one on whose side of their border the problem lies
     (``db/ranges.py``), in one of the dimensions ``free``: that in which they are closest. Nearest: the same key except
     for the dimensions ``free``, each within a factor of two; the smallest sum of their log ratios, smaller sizes first.
     """
-    reason = UNTUNED
+    reason, other = UNTUNED, None
     for entry in sorted(entries.of(key), key=lambda entry: entry.provenance != provenance)[:1]:
         stale = entry.provenance.changes(provenance)
         refused = violation(entry.winner.config)
         if not stale and refused is None:
             return Served(entry, "")
         reason = f"the tuned entry is stale: {stale}" if stale else f"the tuned config is not valid here: {refused}"
+        if refused is None and not entry.provenance.differences(provenance).keys() & HASHED.keys():
+            other = entry
     for entry, beyond, told in _of_ranges(entries, key, provenance, free):
         if violation(entry.winner.config) is None:
             return Served(entry, told if reason is UNTUNED else f"{reason}; {told}", beyond)
     near = (each for each in entries.near(key, provenance, free) if violation(each.winner.config) is None)
     nearest = next(near, None)
-    return Served(nearest, reason if nearest is None else f"{reason}; nearest is {said(nearest, free)}")
+    if nearest is None:
+        return Served(None, reason, of_other_versions=other)
+    return Served(nearest, f"{reason}; nearest is {said(nearest, free)}")
 
 
 def _of_ranges(

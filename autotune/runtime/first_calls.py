@@ -40,7 +40,7 @@ class FirstCalls:
 
     def tuned(self, workload: Workload, problem: Problem, found: Found) -> Found:
         """The result of a search, where a look-up has ``found`` no entry; else what it has found."""
-        if found.source != "default" or found.by_environment:
+        if found.source not in ("predicted", "default") or found.by_environment:
             return found
         if not self._agreement.broadcast(lambda: self._left >= EACH):
             self._tell(problem)

@@ -10,6 +10,7 @@ from typing import Literal
 from autotune.config import Config
 from autotune.db import CacheKey, Entry
 from autotune.db.records import fields_text
+from autotune.device_rates import rates_of
 from autotune.errors import InputError, InvalidProblem
 from autotune.forks import FORKS_WAIT
 from autotune.machine import Machine, versions
@@ -23,9 +24,10 @@ from autotune.workloads import Workload, provenance_of, workload
 
 versions()  # read from the packages' metadata now, not in the first look-up of a program that is at work
 
-Source = Literal["exact", "range", "nearest", "default", "given", "pinned", "tuned"]
-"""``range``: between two measured sizes; ``given`` by the caller, ``pinned`` by AUTOTUNE_PIN, ``tuned`` just now at a
-decorated kernel's launch.
+Source = Literal["exact", "range", "nearest", "predicted", "default", "given", "pinned", "tuned"]
+"""``range``: between two measured sizes; ``predicted`` by the rates of this kind of GPU, or by what other versions
+measured; ``default``: of a kind of machine of which no rates are known; ``given`` by the caller, ``pinned`` by
+AUTOTUNE_PIN, ``tuned`` just now at a decorated kernel's launch.
 """
 
 
@@ -34,7 +36,7 @@ BY_DEFAULTS = f"{DEFAULTS.name} is set"
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a look-up. ``entry`` is its cache entry, None for the default."""
+    """The result of a look-up. ``entry`` is its cache entry, None where nothing tuned is served."""
 
     config: Config
     source: Source
@@ -44,8 +46,8 @@ class Found:
 
     @property
     def tuned_for(self) -> str:
-        """The problem that the config was tuned for, with the inputs' distribution where it has one; empty for the
-        default: ``dtype=bf16 … routing=zipf exponent=1.0``.
+        """The problem that the config was tuned for, with the inputs' distribution where it has one; empty without an
+        entry: ``dtype=bf16 … routing=zipf exponent=1.0``.
         """
         return "" if self.entry is None else fields_text(self.entry.key.fields)
 
@@ -68,7 +70,7 @@ def lookup(
     name: str | Workload, problem: Problem, *, machine: Machine | None = None, url: str | None = None,
     regime: str = DEFAULT_REGIME,
 ) -> Found:  # fmt: skip
-    """The config for a problem: tuned exactly, else the nearest tuned one, else the default.
+    """The config for a problem: tuned exactly, else between or near what is tuned, else predicted, else the default.
 
     ``name`` is a workload's, or FILE:CLASS of one in a file of one's own (a file that is imported already, or runs as
     the main script, is not loaded again), or the workload itself.
@@ -78,11 +80,13 @@ def lookup(
 
     The database is read once per workload and process, and once for each study that lends another config than its
     winner, then never again: ``forget_lookups`` starts afresh. Exact means the same problem, world size, device and
-    interconnect, and the same sources, space and versions; an entry of other versions is stale and not served. Nearest
+    interconnect, and the same sources, space and versions; any other entry is stale and not served. Nearest
     means the same but for the problem's free dimensions (``free``), each within a factor of two, the smallest sum of
     their log ratios, smaller sizes first; its config is checked against the space for the actual problem. Where it
     would waste more of its work than where it was tuned (``Workload.waste``), the fastest other one of that study
-    stands in, if it was faster than the library there; else the library's way. No database is no error; an unreadable
+    stands in, if it was faster than the library there; else the library's way. Predicted is the config that a stale
+    entry of the same kernels and space has, and without one the config that the rates of a known kind of GPU choose
+    (``Workload.by_rates``); both without an entry. No database is no error; an unreadable
     one raises StoreError. AUTOTUNE_PIN and AUTOTUNE_DEFAULTS come before all of it; a pinned config that is not valid
     for the problem raises InvalidConfig. Raises InvalidProblem where this machine cannot run the problem: not every one
     multiplies fp8.
@@ -166,7 +170,11 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
     )  # fmt: skip
     if served.entry is None:
         reason = served.reason + _other_inputs(entries, task, regime)
-        return Found(found.default_config(task), "default", None, reason)
+        if served.of_other_versions is not None:
+            told = f"{reason}; its config is taken until it is tuned again"
+            return Found(served.of_other_versions.winner.config, "predicted", None, told)
+        by_rates = found.by_rates and rates_of(task.machine) is not None
+        return Found(found.default_config(task), "predicted" if by_rates else "default", None, reason)
     lent, config = Found.of(served), served.entry.winner.config
     assert lent is not None
     if lent.source == "exact":

@@ -101,6 +101,9 @@ class Workload(ABC):
     boundaries: ClassVar[int] = 1
     """Boundaries between launches that rung B has and D has not."""
 
+    by_rates: ClassVar[bool] = False
+    """True if ``default_config`` is chosen by the rates of the kind of GPU (``device_rates.py``)."""
+
     def __init_subclass__(cls) -> None:
         """Take the problem's name, and guard the methods of a user's class."""
         super().__init_subclass__()

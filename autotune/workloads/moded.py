@@ -14,6 +14,7 @@ from autotune.workloads.launched import LaunchedWorkload
 
 class ModedWorkload(LaunchedWorkload):
     kernels: ClassVar[ModeKernels[Any, Any]]
+    by_rates = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -80,7 +80,7 @@ def first_calls(name: str) -> dict[str, str]:
     task, cold = Task(problem, here), iter(COLD)
     operation: Any = found.operation(task, heap, polls(20.0, interpreted=here.is_interpreter))
     numbers, wrong = torch.rand(1000, device=heap.device), {}
-    for number, config in enumerate(one_of_each_protocol(found, problem)):
+    for number, config in enumerate(each_word(one_of_each_protocol(found, problem))):
         if not here.is_interpreter:
             found.compile(task, config)  # which loads nothing
         run = operation.prepare(config)

@@ -64,13 +64,13 @@ def look(path: Path, machine: Machine = EIGHT_GPUS, **fields: Any) -> Found:
 
 
 @pytest.mark.parametrize(
-    ("m", "source"), [(2040, "default"), (2048, "nearest"), (4096, "exact"), (8192, "nearest"), (8200, "default")]
+    ("m", "source"), [(2040, "predicted"), (2048, "nearest"), (4096, "exact"), (8192, "nearest"), (8200, "predicted")]
 )
 def test_a_factor_of_two_either_way_is_near(database: Path, m: int, source: str) -> None:
     keep(database, tuned(4))
     found = look(database, m=m)
     assert found.source == source
-    assert (found.entry is None) == (source == "default") and (found.reason == "") == (source == "exact")
+    assert (found.entry is None) == (source == "predicted") and (found.reason == "") == (source == "exact")
 
 
 COLLECTIVE = Config(
@@ -179,13 +179,14 @@ def test_a_study_without_trials_such_as_an_imported_one_lends_the_librarys_way(d
 def test_every_field_of_the_provenance_makes_an_entry_stale(database: Path, field: str) -> None:
     keep(database, tuned(4), stale={field: "other"})
     found = look(database)
-    assert found.source == "default" and "stale: " in found.reason and f"{field} other is now" in found.reason
-    assert look(database, m=2048).source == "default", "nor is it near anything"
+    assert found.source == "predicted" and "stale: " in found.reason and f"{field} other is now" in found.reason
+    assert (found.config == tuned(4)) == (field not in ("source_hash", "space")) and found.entry is None
+    assert look(database, m=2048).source == "predicted", "nor is it near anything"
 
 
 def test_an_unfinished_study_is_no_entry(database: Path) -> None:
     keep(database, tuned(4), finish=False)
-    assert look(database).source == "default"
+    assert look(database).source == "predicted"
 
 
 def test_a_superseded_winner_is_served_until_there_is_a_newer_one(database: Path) -> None:
@@ -243,7 +244,7 @@ def test_many_threads_read_the_database_once(database: Path, monkeypatch: pytest
 
 def test_the_users_database_is_the_default_one(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(database, tuned(4))
-    assert autotune.lookup("all_gather_gemm", problem(), machine=EIGHT_GPUS).source == "default"
+    assert autotune.lookup("all_gather_gemm", problem(), machine=EIGHT_GPUS).source == "predicted"
     assert not (tmp_path / "user-data").exists(), "a lookup makes no files"
     monkeypatch.setenv("AUTOTUNE_DB", str(database))
     assert autotune.lookup("all_gather_gemm", problem(), machine=EIGHT_GPUS).source == "exact"
@@ -266,7 +267,7 @@ def test_a_workload_with_another_space_gets_an_answer_of_its_own(database: Path)
     changed = type(FOUND)()
     changed.space = Space(*FOUND.space.dimensions.values())
     found = lookup(changed, problem(), machine=EIGHT_GPUS, url=str(database))
-    assert found.source == "default" and "the search space has changed" in found.reason
+    assert found.source == "predicted" and "the search space has changed" in found.reason
 
 
 def test_a_variant_of_a_workload_gets_an_answer_of_its_own(database: Path) -> None:
@@ -288,12 +289,12 @@ def test_a_look_up_says_for_which_routing_its_config_was_tuned(database: Path) -
         study = store.study(CacheKey.of(Task(zipf, EIGHT_GPUS)), provenance_of(dispatch), seed=0, space_size=1)
         store.finish(study.id, Winner(dispatch.default_config(Task(zipf, EIGHT_GPUS)), latency_of(100.0)))
     uniform = autotune.MoeDispatch(**sizes)
-    cases = {"exact": zipf, "nearest": dataclasses.replace(zipf, tokens=128), "default": uniform}
+    cases = {"exact": zipf, "nearest": dataclasses.replace(zipf, tokens=128), "predicted": uniform}
     for name, each in cases.items():
         found = lookup(dispatch, each, machine=EIGHT_GPUS, url=str(database))
         assert found.source == name
-        assert ("routing=zipf" in found.tuned_for) == (name != "default")
-        assert ("routing=zipf" in found.reason) == (name == "default")
+        assert ("routing=zipf" in found.tuned_for) == (name != "predicted")
+        assert ("routing=zipf" in found.reason) == (name == "predicted")
     larger = lookup(dispatch, dataclasses.replace(uniform, tokens=512), machine=EIGHT_GPUS, url=str(database))
     assert "routing" not in larger.reason, "other sizes are"
 
@@ -343,13 +344,13 @@ def test_a_graph_of_the_library_s_calls_is_served_to_callers_who_capture_alone(d
 def test_nothing_stands_in_across_anything_but_m(database: Path, fields: dict[str, Any]) -> None:
     keep(database, tuned(4))
     found = look(database, **fields)
-    assert found.source == "default" and found.entry is None
+    assert found.source == "predicted" and found.entry is None
 
 
 def test_a_config_that_the_space_refuses_is_not_served(database: Path) -> None:
     keep(database, tuned(4).replace(block_m=256, block_n=256))
     found = look(database)
-    assert found.source == "default"
+    assert found.source == "predicted"
 
 
 def test_a_foreign_database_is_an_error_not_a_default(database: Path) -> None:
@@ -358,3 +359,9 @@ def test_a_foreign_database_is_an_error_not_a_default(database: Path) -> None:
     connection.close()
     with pytest.raises(StoreError, match="another"):
         look(database)
+
+
+def test_without_rates_of_the_gpu_the_untuned_config_is_a_default(database: Path) -> None:
+    unknown = dataclasses.replace(EIGHT_GPUS, device="GPU of next year", arch="sm_200")
+    machines = (EIGHT_GPUS, unknown, LAPTOP)
+    assert [look(database, each).source for each in machines] == ["predicted", "default", "default"]

@@ -87,7 +87,7 @@ def show_entry(
 def look_up(
     request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
 ) -> None:
-    """The config goes to stdout, its source (exact, range, nearest or default) to stderr."""
+    """The config goes to stdout, its source (exact, range, nearest, predicted or default) to stderr."""
     from autotune.runtime.lookup import lookup
 
     machine = session.machine()

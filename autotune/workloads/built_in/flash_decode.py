@@ -214,6 +214,7 @@ def _check_latent(v_cache: torch.Tensor | None, v_scale: torch.Tensor | None, ro
 
 
 class FlashDecodeWorkload(LaunchedWorkload):
+    by_rates = True
     problem_type = FlashDecode
     operation_type = FlashDecodeOperation
     space = SPACE
