@@ -16,7 +16,7 @@ from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime, regime_of
 from autotune.problem import Problem
-from autotune.runtime.entries import LOCK, Entries, Measured, Served, forget_entries, read_entries, serve
+from autotune.runtime.entries import LOCK, UNTUNED, Entries, Measured, Served, forget_entries, read_entries, serve
 from autotune.settings import DEFAULTS, PIN, default_database_url, defaults_only, pinned
 from autotune.task import Task
 from autotune.workloads import Workload, provenance_of, workload
@@ -160,6 +160,8 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
     """The result for a problem among these entries; ``lookup`` takes all entries of a database."""
     problem = task.problem
     found.space.check_problem(task)
+    if problem.is_invariant:
+        return _for_all_sizes(found, task, entries, regime)
     served = serve(
         entries, CacheKey.of(task, regime), provenance_of(found), problem.free,
         lambda config: found.unservable(config, task, regime),
@@ -182,6 +184,19 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
     known = (standing_in.fastest for standing_in in stand_ins)
     _, best = max((each for each in known if each is not None), key=itemgetter(0), default=(1.0, stand_ins[0].library))
     return replace(best, source=lent.source)
+
+
+def _for_all_sizes(found: Workload, task: Task[Problem], entries: Entries, regime: Regime) -> Found:
+    """The one config of an invariant problem, whatever its sizes: the newest tuned one, else one for usual sizes."""
+    problem, today = task.problem, provenance_of(found)
+    family = Task(problem.family(), task.machine)
+    for entry in entries.alike(CacheKey.of(family, regime), (*problem.free, *problem.of_inputs)):
+        tuned = Task(found.problem_type.from_dict(entry.key.fields), task.machine)
+        config = entry.winner.config
+        if entry.provenance == today and found.unservable(config, tuned, regime) is None:
+            return Found(config, "exact", entry, "")
+    reason = f"{UNTUNED}: one config for all sizes, made for {fields_text(family.problem.as_dict())}"
+    return Found(found.default_config(family), "default", None, reason)
 
 
 @dataclass(frozen=True)
