@@ -129,6 +129,22 @@ class Problem:
         """This problem with ``rows`` along ``one_row``. Raises InvalidProblem where the ranks cannot share them."""
         return self._with({self.one_row: rows})
 
+    @property
+    def least_rows(self) -> int:
+        """The fewest rows of a call, of which every number of rows is a multiple: one for each rank that shares them."""
+        try:
+            self.with_rows(1)
+        except InvalidProblem:
+            return self.world_size
+        return 1
+
+    def sizes(self) -> list[Self]:
+        """The sizes for which an invariant config is tuned, the largest first: this one, a quarter of it, and so on."""
+        least, rows = self.least_rows, [self.batch_rows]
+        while rows[-1] > least:
+            rows.append(max(least, rows[-1] // 4 // least * least))
+        return [self.with_rows(each) for each in rows]
+
     def family(self) -> Self:
         """The one problem that stands for all that an invariant config serves: of usual sizes, with usual inputs."""
         ranks = self.world_size

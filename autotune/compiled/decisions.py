@@ -104,8 +104,8 @@ class Table(Tuned):
         check_context(context)
         if context.invariant:
             raise InputError(
-                "the pass leaves what our operators do not win to the library, whose bits depend on the batch: call the "
-                "operators of an invariant context by name, or compile with another context"
+                "the pass leaves what our operators do not win to the library, whose bits depend on the batch: call "
+                "the operators of an invariant context by name, or compile with another context"
             )
         forget_lookups()  # also for what the operators in the graph will look up
         self.context, self.replicated = context, replicated

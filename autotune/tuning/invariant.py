@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Protocol, runtime_checkable
 
 from autotune.config import Config
-from autotune.errors import InputError, InvalidProblem
+from autotune.errors import InputError
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome, Regime
 from autotune.problem import Problem
@@ -22,9 +22,6 @@ from autotune.tuning.evaluator import Evaluator
 from autotune.tuning.routings import turn_to
 from autotune.workloads import Workload
 
-STEP = 4
-"""From one size that is timed to the next smaller one."""
-
 COMPARED = {"gpu": 6, "interpreter": 3}
 """Sizes on which rows are compared, beside the smallest."""
 
@@ -32,31 +29,14 @@ HOPELESS = 1.5
 """A config that takes so many times as long as the fastest is not timed at the sizes that are left."""
 
 
-def sizes_of(problem: Problem) -> list[Problem]:
-    """The problems whose latencies are added up, the largest first: the given one, a quarter of its rows, and so on."""
-    unit, rows = _unit(problem), [problem.batch_rows]
-    while rows[-1] > unit:
-        rows.append(max(unit, rows[-1] // STEP // unit * unit))
-    return [problem.with_rows(each) for each in rows]
-
-
 def compared_with(problem: Problem, seed: int, count: int) -> Iterator[tuple[Problem, tuple[int, ...]]]:
     """The smallest size and others drawn from the range, the same for a seed, each with the first rows of its parts of
     the whole batch: a prefix, and a part at a place that is drawn, too.
     """
-    chance, unit, most = random.Random(seed), _unit(problem), problem.batch_rows
+    chance, unit, most = random.Random(seed), problem.least_rows, problem.batch_rows
     drawn = {int(math.exp(chance.uniform(math.log(unit), math.log(most)))) // unit * unit for _ in range(count)}
     for rows in sorted({unit, *drawn} - {most}):
         yield problem.with_rows(rows), (0, chance.randint(1, most - rows))
-
-
-def _unit(problem: Problem) -> int:
-    """The fewest rows, of which all numbers of rows are a multiple: the ranks, where these share rows."""
-    try:
-        problem.with_rows(1)
-    except InvalidProblem:
-        return problem.world_size
-    return 1
 
 
 def baselines(workload: Workload, task: Task[Problem]) -> dict[str, Config]:
@@ -95,7 +75,7 @@ class OverSizes:
         self._set(workload, problem)
 
     def _set(self, workload: Workload, problem: Problem) -> None:
-        self._workload, self._problem, self._sizes = workload, problem, sizes_of(problem)
+        self._workload, self._problem, self._sizes = workload, problem, problem.sizes()
         self._at = problem
 
     @property
