@@ -131,7 +131,7 @@ class Problem:
 
     @property
     def least_rows(self) -> int:
-        """The fewest rows of a call, of which every number of rows is a multiple: one for each rank that shares them."""
+        """The fewest rows of a call, of which each number of rows is a multiple: one for each rank that shares them."""
         try:
             self.with_rows(1)
         except InvalidProblem:

@@ -1,13 +1,17 @@
-"""Shared by the tests of invariant problems: random small ones of every workload that takes the field."""
+"""Shared by the tests of invariant problems: random small ones of every workload that takes the field, a fake gang."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator
 from typing import Any
 
+from fakes import FakeGang
+
 from autotune.config import Config
 from autotune.machine import Machine
+from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.task import Task
 from autotune.workloads import workload
@@ -44,3 +48,27 @@ def configs_of(problem: Problem, here: Machine, seed: int) -> Iterator[Config]:
         yield config
         near = list(found.space.neighbours(config, task))
         yield from rng.sample(near, min(len(near), max(1, MOST_CONFIGS // len(first) - 1)))
+
+
+class Rows(FakeGang):
+    """A size takes a share of the formula, and ranks compare rows: those of ``varying`` configs differ."""
+
+    def __init__(self, problem: Any, varying: tuple[Config, ...] = ()) -> None:
+        super().__init__(problem)
+        self.varying, self.compared = varying, list[tuple[Any, tuple[int, ...]]]()
+        self.largest = problem.batch_rows
+
+    def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+        found, share = super().evaluate(config, seed, plan), self.problems[-1].batch_rows / self.largest
+        if found.latency is None:
+            return found
+        scaled = {name: getattr(found.latency, name) * share for name in ("median", "low", "high", "skew")}
+        by_rank = tuple(each * share for each in found.latency.by_rank)
+        return dataclasses.replace(found, latency=dataclasses.replace(found.latency, **scaled, by_rank=by_rank))
+
+    def keep_batch(self, config: Config, seed: int) -> Evaluation | None:
+        return None
+
+    def compare_rows(self, config: Config, seed: int, firsts: tuple[int, ...]) -> Evaluation | None:
+        self.compared.append((self.problems[-1], firsts))
+        return Evaluation(Outcome.WRONG_RESULT, "planted") if config in self.varying else None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from every_mode import RANKS, on_cpu
 from fakes import EIGHT_GPUS, LIMITS, FakeGang, FakeScreen, formula
-from same_rows import NAMES, configs_of, small_problem
+from same_rows import NAMES, Rows, configs_of, small_problem
 
 from autotune.config import Config
 from autotune.db import Store
@@ -93,30 +93,6 @@ def test_a_mode_that_orders_sums_by_the_number_of_rows_is_out_with_the_reason() 
         ):
             reason = found.space.violation(config, task) or ""
             assert config["mode"] in kept or reason.endswith((LIBRARY_VARIES, GEMM_VARIES, "has fewer rows")), reason
-
-
-class Rows(FakeGang):
-    """A size takes a share of the formula, and ranks compare rows: those of ``varying`` configs differ."""
-
-    def __init__(self, problem: Any, varying: tuple[Config, ...] = ()) -> None:
-        super().__init__(problem)
-        self.varying, self.compared = varying, list[tuple[Any, tuple[int, ...]]]()
-        self.largest = problem.batch_rows
-
-    def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
-        found, share = super().evaluate(config, seed, plan), self.problems[-1].batch_rows / self.largest
-        if found.latency is None:
-            return found
-        scaled = {name: getattr(found.latency, name) * share for name in ("median", "low", "high", "skew")}
-        by_rank = tuple(each * share for each in found.latency.by_rank)
-        return dataclasses.replace(found, latency=dataclasses.replace(found.latency, **scaled, by_rank=by_rank))
-
-    def keep_batch(self, config: Config, seed: int) -> Evaluation | None:
-        return None
-
-    def compare_rows(self, config: Config, seed: int, firsts: tuple[int, ...]) -> Evaluation | None:
-        self.compared.append((self.problems[-1], firsts))
-        return Evaluation(Outcome.WRONG_RESULT, "planted") if config in self.varying else None
 
 
 FOUND = workload("all_gather_gemm")
