@@ -64,7 +64,8 @@ class Choices:
         """A call in words. Raises InvalidConfig for a given config that is not valid."""
         if config is None:
             return f"{problem.workload} {problem.to_json()}"
-        violation = workload.space.violation(config, Task(problem, self._machine))
+        asked = problem.family() if problem.is_invariant else problem
+        violation = workload.space.violation(config, Task(asked, self._machine))
         if violation is not None:
             raise InvalidConfig(f"config not valid for {problem}: {violation}")
         return f"{problem.workload} {problem.to_json()} {config.to_json()}"

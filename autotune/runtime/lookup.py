@@ -85,13 +85,12 @@ def lookup(
     stands in, if it was faster than the library there; else the library's way. No database is no error; an unreadable
     one raises StoreError. AUTOTUNE_PIN and AUTOTUNE_DEFAULTS come before all of it; a pinned config that is not valid
     for the problem raises InvalidConfig. Raises InvalidProblem where this machine cannot run the problem: not every one
-    multiplies fp8.
+    multiplies fp8. An invariant problem gets one answer for all its sizes, see docs/operators.md.
     """
     with FORKS_WAIT:  # a workload's modules, torch and SQLAlchemy's are imported by a first one
-        url = url or default_database_url()
-        return _ANSWERS.find(
-            workload_for(name, problem), Task(problem, machine or this_machine()), url, regime_of(regime)
-        )
+        url, found = url or default_database_url(), workload_for(name, problem)
+        problem = problem.family() if problem.is_invariant else problem  # one answer for all sizes, whoever gives it
+        return _ANSWERS.find(found, Task(problem, machine or this_machine()), url, regime_of(regime))
 
 
 def workload_for(name: str | Workload, problem: Problem) -> Workload:
