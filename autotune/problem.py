@@ -17,6 +17,9 @@ from autotune.text import did_you_mean, shortened
 OTHER_NAMES = {alias: name for name, each in OPERAND_TYPES.items() for alias in each.aliases}
 """Other names of element types that people use."""
 
+USUAL_SIZES = {"m": 1024, "tokens": 128, "batch": 32, "kv_len": 4096}
+"""Sizes for which an invariant config is chosen untuned: one of the call's own would not be the same for all calls."""
+
 LARGEST_DIMENSION = 2**24
 """Beyond any layer in use; a typing error does not allocate terabytes."""
 
@@ -41,6 +44,14 @@ def flag(help: str, default: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "kind": "flag"})
 
 
+def invariant() -> Any:
+    """The dataclass field of problems whose rows can be computed alike in batches of every size, see
+    ``Problem.one_row``. Stored problems are without it unless it is true.
+    """
+    help = "one config, and one order of every sum, for any number of rows: a row's bits do not depend on its batch"
+    return dataclasses.field(default=False, metadata={"help": help, "kind": "flag", "stored": "if true"})
+
+
 def written(help: str, read: Callable[[str], str], *, metavar: str, default: str = "") -> Any:
     """A dataclass field for a text. ``read`` makes the field's value from a word of the command line, ``metavar``, or
     of a fleet's list; it keeps a value as it is.
@@ -63,6 +74,11 @@ class Problem:
     """What a call computes, in some six words; if empty, help pages show the docstring's first line."""
     of_inputs: ClassVar[tuple[str, ...]] = ()
     """Fields that say which inputs a config is tuned with, and change no result."""
+
+    one_row: ClassVar[str] = ""
+    """The dimension along which results are independent of each other, of a problem with the field ``invariant``."""
+    sums: ClassVar[bool] = True
+    """False for an operation that only moves data: whatever its config, it gives the same bits."""
 
     of_default: ClassVar[Mapping[str, Any]] = {}
     """Values that the workload's default problem has on every machine, where they are not the fields' own defaults."""
@@ -100,6 +116,46 @@ class Problem:
         return {}
 
     @property
+    def is_invariant(self) -> bool:
+        """True if a row's bits must not depend on the other rows of the call, nor on their number."""
+        return bool(getattr(self, "invariant", False))
+
+    @property
+    def batch_rows(self) -> int:
+        """The size along ``one_row``."""
+        return int(getattr(self, self.one_row))
+
+    def with_rows(self, rows: int) -> Self:
+        """This problem with ``rows`` along ``one_row``. Raises InvalidProblem where the ranks cannot share them."""
+        return self._with({self.one_row: rows})
+
+    @property
+    def least_rows(self) -> int:
+        """The fewest rows of a call, of which each number of rows is a multiple: one for each rank that shares them."""
+        try:
+            self.with_rows(1)
+        except InvalidProblem:
+            return self.world_size
+        return 1
+
+    def sizes(self) -> list[Self]:
+        """The sizes for which an invariant config is tuned, the largest first: this one, a quarter of it, and so on."""
+        least, rows = self.least_rows, [self.batch_rows]
+        while rows[-1] > least:
+            rows.append(max(least, rows[-1] // 4 // least * least))
+        return [self.with_rows(each) for each in rows]
+
+    def family(self) -> Self:
+        """The one problem that stands for all that an invariant config serves: of usual sizes, with usual inputs."""
+        ranks = self.world_size
+        sizes = {name: -(-USUAL_SIZES.get(name, 1024) // ranks) * ranks for name in self.free}
+        usual = {field.name: field.default for field in dataclasses.fields(self) if field.name in self.of_inputs}
+        return self._with({**sizes, **usual})
+
+    def _with(self, fields: dict[str, Any]) -> Self:
+        return dataclasses.replace(self, **fields)
+
+    @property
     def element_size(self) -> int:
         return OPERAND_TYPES[self.dtype].size
 
@@ -120,7 +176,9 @@ class Problem:
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces. Part of the cache key."""
-        return json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
+        left_out = {each.name for each in dataclasses.fields(self) if "stored" in each.metadata}
+        told = {name: value for name, value in self.as_dict().items() if value or name not in left_out}
+        return json.dumps(told, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

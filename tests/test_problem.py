@@ -120,7 +120,8 @@ def test_the_text_form_names_every_field_that_does_not_hold_its_default() -> Non
 
 def test_a_key_says_every_field_in_one_way() -> None:
     key = gemm().to_json()
-    assert json.loads(key) == gemm().as_dict() and gemm(out_dtype="bf16", scales="none").to_json() == key
+    assert json.loads(key) | {"invariant": False} == gemm().as_dict()  # stored keys are older than that field
+    assert gemm(out_dtype="bf16", scales="none").to_json() == key
     assert AllGatherGemm.from_dict(json.loads(key)) == gemm() == gemm(out_dtype="auto")
     scaled = fp8(scales="row", out_dtype="bf16")
     assert scaled == fp8(scales="row") and AllGatherGemm.from_dict(json.loads(scaled.to_json())) == scaled

@@ -210,6 +210,7 @@ def with_problem_options(
 
     def command(**values: Any) -> None:
         given = {name: value for name in names if (value := values.pop(name)) is not None}
+        check_ranges(given)
         with output.waiting("loading kernels"):  # and torch
             loaded = descriptor.load()
         with output.prints_apart():
@@ -218,6 +219,16 @@ def with_problem_options(
 
     further = [each.replace(annotation=_in_panel(each.annotation)) for each in own]
     return signed(command, [*options, *further], function.__doc__)
+
+
+def check_ranges(given: Mapping[str, Any]) -> None:
+    """Raise InputError for a range of sizes that is not for one invariant config."""
+    for name, value in given.items():
+        if isinstance(value, UpTo) and not given.get("invariant"):
+            raise InputError(
+                f"--{dashed(name)} 1..{value}: one config for all of these sizes takes --invariant; a config for each "
+                "is tuned by: tune grid WORKLOAD"
+            )
 
 
 def _in_panel(annotation: Any) -> Any:
@@ -274,9 +285,13 @@ def _reader(read: Callable[[str], str]) -> Callable[[str], str]:
     return parse
 
 
+class UpTo(int):
+    """The largest of all sizes, written as a range from 1: 1..8192."""
+
+
 def _integer(text: str) -> int:
     try:
-        return int(text)
+        return UpTo(text[3:]) if text.startswith("1..") else int(text)
     except ValueError:
         several = "; several sizes are tuned by: tune grid WORKLOAD" if "," in text or ".." in text else ""
         raise typer.BadParameter(f"{text!r} is not an integer{several}") from None

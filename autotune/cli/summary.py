@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from autotune import tuning
@@ -22,6 +23,7 @@ from autotune.results.figures import (
 )
 from autotune.results.lines import Lines, facts
 from autotune.results.order import config_in_order, fields_in_order
+from autotune.results.price import price
 from autotune.results.result import Result
 from autotune.text import counted
 from autotune.tuning.finals import PROOF, drift, last_finals, of_search
@@ -75,6 +77,9 @@ def _lines(run: tuning.Result, searched: list[TrialRecord], failed: list[TrialRe
     if run.progress.restarts:
         told += f"; ranks restarted {counted(run.progress.restarts, 'time')}"
     lines = [("trials", f"{told}; study {run.study.id} in {store.place}")]
+    if run.entry is not None:
+        told = price(run.entry.key, run.entry.winner, partial(store.entry, provenance=run.entry.provenance))
+        lines += [("price", told)] if told else []
     for record in failed:
         config = config_in_order(run.study.key, record.config)
         lines.append(("failed", f"{record.evaluation.outcome}: {record.evaluation.reason} ({config_text(config)})"))

@@ -19,7 +19,7 @@ from autotune.compiled.gemms import column_of, gemm_of
 from autotune.compiled.graphs import NoMatch, computed_from, shape_of, value_of
 from autotune.compiled.patterns import Candidate, shares_of
 from autotune.db import Entry
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, InputError
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
@@ -102,6 +102,11 @@ class Table(Tuned):
         see ``fusing``.
         """
         check_context(context)
+        if context.invariant:
+            raise InputError(
+                "the pass leaves what our operators do not win to the library, whose bits depend on the batch: call "
+                "the operators of an invariant context by name, or compile with another context"
+            )
         forget_lookups()  # also for what the operators in the graph will look up
         self.context, self.replicated = context, replicated
         entries = {name: context.tuned(name) for name in OPERATORS}

@@ -17,9 +17,11 @@ from autotune.problem import Problem
 from autotune.ranks.early_stop import clearly_slower, in_parts, slowest
 from autotune.ranks.protocol import (
     Check,
+    CompareRows,
     Compile,
     Done,
     Failed,
+    KeepBatch,
     Measure,
     MeasureIsolated,
     MeasureOverhead,
@@ -172,6 +174,25 @@ class AllRanks(ABC):
             course.prepare(seed)
             for number in range(-(-PROOF_CALLS[kind] // (bursts * calls))):
                 course.recheck(seed + 1 + number, latency, bursts, calls)
+        except _Ended as ended:
+            return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
+        return None
+
+    def keep_batch(self, config: Config, seed: int) -> Evaluation | None:
+        """Check a config, and have the ranks keep inputs and results for ``compare_rows``; None if that went well."""
+        return self._asked(config, seed, KeepBatch())
+
+    def compare_rows(self, config: Config, seed: int, firsts: tuple[int, ...]) -> Evaluation | None:
+        """Check a config in a smaller problem than the batch that was kept; None if rows of that, from each of
+        ``firsts`` on, have the same bits in both.
+        """
+        return self._asked(config, seed, CompareRows(firsts))
+
+    def _asked(self, config: Config, seed: int, request: Request) -> Evaluation | None:
+        course = _Course(self, config)
+        try:
+            course.prepare(seed)
+            course.ask(request, "check")
         except _Ended as ended:
             return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
         return None

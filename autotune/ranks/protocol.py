@@ -70,6 +70,20 @@ class Recheck:
 
 
 @dataclass(frozen=True)
+class KeepBatch:
+    """Keep the inputs and results of the last check, until the problem is set up again, for ``CompareRows``."""
+
+
+@dataclass(frozen=True)
+class CompareRows:
+    """Run the prepared config on rows of the batch that was kept, from each number in ``firsts`` on, several times, and
+    compare the results with those of the batch, bit by bit. Fails with wrong result.
+    """
+
+    firsts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class MeasureIsolated:
     """Time isolated calls of the prepared config."""
 
@@ -132,7 +146,8 @@ class MeasureRates:
 
 
 Request = (
-    Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | MeasureOverhead | Turn | MeasureBarrier
+    Open | SetUp | Compile | Check | Measure | Recheck | KeepBatch | CompareRows
+    | MeasureIsolated | MeasureOverhead | Turn | MeasureBarrier
     | Trace | MeasureParts | MeasureRates
 )  # fmt: skip
 

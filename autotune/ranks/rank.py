@@ -23,9 +23,11 @@ from autotune.processes.bound import die_with_parent
 from autotune.ranks.protocol import (
     Bug,
     Check,
+    CompareRows,
     Compile,
     Done,
     Failed,
+    KeepBatch,
     Measure,
     MeasureBarrier,
     MeasureIsolated,
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
 COLLECTED_EVERY = 16
 """Preparations for turns between two collections: each takes a tenth of a second."""
 
+SAME_BITS_CALLS = 2
+"""Calls whose bits are compared: what a call leaves behind must not change the next one's."""
+
 TIMED_OUT = "a wait in the kernel timed out while being timed"
 
 
@@ -65,6 +70,8 @@ class Rank:
         self._stopwatch = Stopwatch(heap, machine, spin_limit)
         self._empty = heap.mark()
         self._config: Config | None = None
+        self._batch: Any = None
+        """Of a larger problem, to compare rows with."""
         self._prepared = 0
         """Configs prepared for turns."""
 
@@ -84,6 +91,8 @@ class Rank:
         self._heap.release(self._empty)
         self._workload = workload(request.workload)
         self._task = Task(self._workload.problem_type.from_dict(request.problem), self._machine)
+        if self._batch is not None and self._batch.problem == self._task.problem:
+            self._batch = None
         self._operation = self._workload.operation(self._task, self._heap, self._spin_limit)
 
     def code(self) -> Code:
@@ -134,6 +143,10 @@ class Rank:
             return self._check(request.seed)
         elif isinstance(request, Recheck):
             return self._recheck(request)
+        elif isinstance(request, KeepBatch):
+            self._batch = self._operation.batch()
+        elif isinstance(request, CompareRows):
+            return self._compare_rows(request)
         elif isinstance(request, Measure):
             timed = self._stopwatch.time(self._run, warmup=request.warmup, iterations=request.iterations)
             return self._measured(timed.device, timed.host)
@@ -236,6 +249,23 @@ class Rank:
             request.stagger, request.pause,
         )  # fmt: skip
         return self._compared(list(bursts.errors(request.bursts, request.calls)))
+
+    def _compare_rows(self, request: CompareRows) -> Reply:
+        told = ""
+        for first in request.firsts:
+            for call in range(1, SAME_BITS_CALLS + 1):
+                self._operation.take_rows(self._batch, first)
+                self._heap.barrier()
+                self._run()
+                self._heap.barrier()
+                unlike = self._operation.unlike_rows(self._batch, first)
+                if unlike and not told:
+                    rows = self._task.problem.batch_rows
+                    told = f"row {unlike[0]} of {rows} differs from row {first + unlike[0]} of the batch of "
+                    told += f"{self._batch.problem.batch_rows}, and so do {len(unlike) - 1} more, in call {call}"
+        if self._operation.timed_out():
+            return Failed(Outcome.TIMED_OUT, "a wait in the kernel timed out while rows were compared")
+        return Failed(Outcome.WRONG_RESULT, told) if told else Done(self.fingerprint)
 
     def _compared(self, errors: Sequence[Error]) -> Reply:
         if self._operation.timed_out():

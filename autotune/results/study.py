@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from autotune import schema
@@ -24,6 +24,7 @@ from autotune.recordings import tables
 from autotune.results.figures import INTERPRETER_NOTE, dashed, drift_text, evaluated
 from autotune.results.knobs import Knob, knobs_of
 from autotune.results.order import config_in_order, fields_in_order
+from autotune.results.price import price
 from autotune.results.repeat import command_of, copies, repeat_of
 from autotune.results.result import Result
 from autotune.search_spaces import Space
@@ -316,6 +317,8 @@ def finished(store: Store, entry: Entry, workload: Workload | None = None) -> St
         notes.append("The search space has changed since; dimensions are shown without importance.")
     if not entry.key.is_interpreted and (told := drift_text(drift(study.trials))):
         notes.append(told)
+    if told := price(entry.key, entry.winner, partial(store.entry, provenance=entry.provenance)):
+        notes.append(f"The same bits at all sizes: {told}.")
     if workload is not None and workload.space.holds(entry.winner.config):
         unlike = workload.unlike_measured(entry.winner.config, study.regime)
         notes += [f"No look-up serves this config: {unlike}. Tune again."] if unlike is not None else []

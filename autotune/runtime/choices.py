@@ -33,6 +33,8 @@ class Choices:
         self._agreement, self._meeting = agreement, meeting
         self._machine, self._url, self._regime = machine, url, regime
         self._known: dict[tuple[Workload, Problem], Found] = {}
+        self._of_family: dict[tuple[Workload, Problem], Found] = {}
+        """First answers for invariant problems of all sizes, kept for good: what is tuned later would change bits."""
         self._told = False
         self._told_of: set[str] = set()
         """Workloads of which was said that they do not run what is tuned."""
@@ -62,7 +64,8 @@ class Choices:
         """A call in words. Raises InvalidConfig for a given config that is not valid."""
         if config is None:
             return f"{problem.workload} {problem.to_json()}"
-        violation = workload.space.violation(config, Task(problem, self._machine))
+        asked = problem.family() if problem.is_invariant else problem
+        violation = workload.space.violation(config, Task(asked, self._machine))
         if violation is not None:
             raise InvalidConfig(f"config not valid for {problem}: {violation}")
         return f"{problem.workload} {problem.to_json()} {config.to_json()}"
@@ -74,7 +77,9 @@ class Choices:
         assert found is not None
         if config is None:
             self._compare(problem, steps)
-            if self.first_calls is not None:
+            if problem.is_invariant:
+                found = self._of_family.setdefault((workload, problem.family()), found)
+            elif self.first_calls is not None:
                 found = self.first_calls.tuned(workload, problem, found)
             self._tell(workload.name, found)
             self._known[workload, problem] = found
@@ -102,6 +107,8 @@ class Choices:
             return Step(call, given(config))
         if (workload, problem) in self._known:
             return Step(call, self._known[workload, problem])
+        if problem.is_invariant and (workload, problem.family()) in self._of_family:
+            return Step(call, self._of_family[workload, problem.family()])
         try:
             found = lookup(workload, problem, machine=self._machine, url=self._url, regime=self._regime)
         except StoreError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 import warnings
@@ -81,7 +82,7 @@ class Context:
 
     def __init__(
         self, heap_bytes: int = 1 << 30, *, group: Any = None, url: str | None = None, regime: str = DEFAULT_REGIME,
-        tune: str | None = None,
+        tune: str | None = None, invariant: bool = False,
     ) -> None:  # fmt: skip
         """Collective over the default process group, which has to be initialised (``cpu:gloo,cuda:nccl`` or ``gloo``).
 
@@ -89,10 +90,12 @@ class Context:
         Iris's heap all ranks open their contexts at the same time, each for its own group: it maps those of all.
         ``heap_bytes``: the symmetric heap of each rank; an operator's workspace on it is about twice what is gathered
         or exchanged. ``url``: the database of tuned configs, by default the user's. ``regime``: how the calls are made,
-        see ``lookup``; ``graph`` for a program that captures them. ``tune``: see ``tune_first_calls``. Raises
-        InputError for another word, and what that raises.
+        see ``lookup``; ``graph`` for a program that captures them. ``tune``: see ``tune_first_calls``.
+        ``invariant``: a row's bits do not depend on its batch: one config serves calls of all sizes, the first answer
+        for as long as the context is open. Raises InputError for another word, and what that raises.
         """
         group = process_group(group)
+        self.invariant = invariant
         self.ranks = ranks_of(group)
         """The context's ranks by their numbers in the default group."""
         self.group_name: str = (group or dist.distributed_c10d._get_default_group()).group_name
@@ -375,6 +378,18 @@ class Context:
             raise InputError(f"{name}: the context is closed; open another one")
         if self._alarm_words[RAISED]:
             self._raise_alarm()
+
+    def problem(self, problem: Problem) -> Problem:
+        """The problem of a call of this context: an invariant one where the context is. Raises InvalidProblem for an
+        operation that has no invariant configs.
+        """
+        if not self.invariant or not problem.sums:
+            return problem
+        if not problem.one_row:
+            raise InvalidProblem(
+                f"{problem.workload} has no invariant configs: call it with a context of its own, without invariant"
+            )
+        return dataclasses.replace(problem, invariant=True)  # type: ignore[call-arg]
 
     def choose(self, problem: Problem, config: Config | None = None, workload: Workload | None = None) -> Found:
         """The config for a problem, the same on every rank: rank 0 looks it up, the others take its word.

@@ -13,7 +13,6 @@ import torch
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
-from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.runtime import operators
 from autotune.runtime.blocks import NOBODY, Holder
@@ -47,7 +46,7 @@ def warm_call(
     operator = OPERATORS.get(workload.name)
     if operator is None or not isinstance(workload, LaunchedWorkload) or not isinstance(operation, LaunchedOperation):
         return None
-    context, public = _OnNothing(heap, task.machine), public_of(workload, problem)
+    context, public = _OnNothing(heap, task), public_of(workload, problem)
     if public is None:
         options = tuple(getattr(problem, name) for name in workload.options)
         return functools.partial(operator.all_of, context, tuple(operation.operands.values()), options, None, None)
@@ -86,8 +85,9 @@ def arguments_of(
 class _OnNothing(Context):
     """A context on a heap that others use: all that a warm call meets of one."""
 
-    def __init__(self, heap: SymmetricHeap, machine: Machine) -> None:
+    def __init__(self, heap: SymmetricHeap, task: Task[Problem]) -> None:
         """Opens and allocates nothing; there is nothing to close."""
+        machine, self.invariant = task.machine, task.problem.is_invariant
         self.heap, self.machine, self._interpreted = heap, machine, machine.is_interpreter
         self.calls: dict[Any, Prepared] = {}
         self._alarm_words = memoryview(array("q", [0]))

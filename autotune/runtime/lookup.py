@@ -17,7 +17,7 @@ from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime, regime_of
 from autotune.problem import Problem
-from autotune.runtime.entries import LOCK, Entries, Measured, Served, forget_entries, read_entries, serve
+from autotune.runtime.entries import LOCK, UNTUNED, Entries, Measured, Served, forget_entries, read_entries, serve
 from autotune.settings import DEFAULTS, PIN, default_database_url, defaults_only, pinned
 from autotune.task import Task
 from autotune.workloads import Workload, provenance_of, workload
@@ -89,13 +89,12 @@ def lookup(
     (``Workload.by_rates``); both without an entry. No database is no error; an unreadable
     one raises StoreError. AUTOTUNE_PIN and AUTOTUNE_DEFAULTS come before all of it; a pinned config that is not valid
     for the problem raises InvalidConfig. Raises InvalidProblem where this machine cannot run the problem: not every one
-    multiplies fp8.
+    multiplies fp8. An invariant problem gets one answer for all its sizes, see docs/operators.md.
     """
     with FORKS_WAIT:  # a workload's modules, torch and SQLAlchemy's are imported by a first one
-        url = url or default_database_url()
-        return _ANSWERS.find(
-            workload_for(name, problem), Task(problem, machine or this_machine()), url, regime_of(regime)
-        )
+        url, found = url or default_database_url(), workload_for(name, problem)
+        problem = problem.family() if problem.is_invariant else problem  # one answer for all sizes, whoever gives it
+        return _ANSWERS.find(found, Task(problem, machine or this_machine()), url, regime_of(regime))
 
 
 def workload_for(name: str | Workload, problem: Problem) -> Workload:
@@ -164,6 +163,8 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
     """The result for a problem among these entries; ``lookup`` takes all entries of a database."""
     problem = task.problem
     found.space.check_problem(task)
+    if problem.is_invariant:
+        return _for_all_sizes(found, task, entries, regime)
     served = serve(
         entries, CacheKey.of(task, regime), provenance_of(found), problem.free,
         lambda config: found.unservable(config, task, regime),
@@ -173,8 +174,7 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
         if served.of_other_versions is not None:
             told = f"{reason}; its config is taken until it is tuned again"
             return Found(served.of_other_versions.winner.config, "predicted", None, told)
-        by_rates = found.by_rates and rates_of(task.machine) is not None
-        return Found(found.default_config(task), "predicted" if by_rates else "default", None, reason)
+        return _untuned(found, task, reason)
     lent, config = Found.of(served), served.entry.winner.config
     assert lent is not None
     if lent.source == "exact":
@@ -190,6 +190,24 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
     known = (standing_in.fastest for standing_in in stand_ins)
     _, best = max((each for each in known if each is not None), key=itemgetter(0), default=(1.0, stand_ins[0].library))
     return replace(best, source=lent.source)
+
+
+def _for_all_sizes(found: Workload, task: Task[Problem], entries: Entries, regime: Regime) -> Found:
+    """The one config of an invariant problem, whatever its sizes: the newest tuned one, else one for usual sizes."""
+    problem, today = task.problem, provenance_of(found)
+    family = Task(problem.family(), task.machine)
+    for entry in entries.alike(CacheKey.of(family, regime), (*problem.free, *problem.of_inputs)):
+        tuned = Task(found.problem_type.from_dict(entry.key.fields), task.machine)
+        config = entry.winner.config
+        if entry.provenance == today and found.unservable(config, tuned, regime) is None:
+            return Found(config, "exact", entry, "")
+    reason = f"{UNTUNED}: one config for all sizes, made for {fields_text(family.problem.as_dict())}"
+    return _untuned(found, family, reason)
+
+
+def _untuned(found: Workload, task: Task[Problem], reason: str) -> Found:
+    by_rates = found.by_rates and rates_of(task.machine) is not None
+    return Found(found.default_config(task), "predicted" if by_rates else "default", None, reason)
 
 
 @dataclass(frozen=True)

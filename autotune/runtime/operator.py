@@ -241,7 +241,8 @@ class Operator:
         """The problem of a call, and whether it runs: not if its results have no rows. Raises InvalidProblem."""
         ranks = context.heap.world_size
         filled = self.workload.filled(ranks, operands, options)
-        return self.workload.problem_of(ranks, operands if filled is None else filled, options), filled is None
+        problem = self.workload.problem_of(ranks, operands if filled is None else filled, options)
+        return context.problem(problem), filled is None
 
     def _into_graph(
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,

@@ -20,6 +20,7 @@ from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Turn
 from autotune.task import Task
 from autotune.taxes.result import Doses, Taxes
 from autotune.timeline import Traced
+from autotune.tuning.invariant import baselines
 from autotune.workloads import Workload
 
 ROUNDS = {"gpu": 40, "interpreter": 3}
@@ -99,12 +100,12 @@ def ladder_of(
     """The rungs that can be measured, by letter, and why the others cannot. L is no config."""
     found: dict[str, Config] = {}
     missing: dict[str, str] = {}
-    baselines = workload.baselines(task)
+    of_library = baselines(workload, task)
     for letter, name in (("E0", "bsp eager"), ("E1", "bsp eager"), ("G", "bsp graph")):
         if letter == "E0" and task.machine.is_interpreter:
             missing[letter] = "an interpreted call is not enqueued: there is one time, E1"
-        elif name in baselines:
-            found[letter] = baselines[name]
+        elif name in of_library:
+            found[letter] = of_library[name]
         else:
             missing[letter] = f"the workload names no baseline {name!r} here"
     rungs: Mapping[str, Config | str] = dict.fromkeys("BDF", "the workload names no rungs of its own")

@@ -16,7 +16,9 @@ from autotune.workloads import Workload
 class Evaluator(Protocol):
     """The interface of a gang for the loop. Tests use one without ranks."""
 
-    restarts: int
+    @property
+    def restarts(self) -> int:
+        """Times that the ranks had to be started again."""
 
     def start(self) -> None:
         """Have the ranks ready for the problem."""

@@ -36,6 +36,7 @@ from autotune.tuning.finals import (
     run_finals,
     winner,
 )
+from autotune.tuning.invariant import baselines, over_sizes
 from autotune.tuning.live import LiveStorage
 from autotune.tuning.progress import Progress
 from autotune.tuning.routings import WAYS, under_other_routings
@@ -86,6 +87,7 @@ def tune(
     """
     key, provenance = CacheKey.of(task, regime), provenance or provenance_of(workload)
     size = workload.space.size(task)
+    gang = over_sizes(gang, workload, task)
     begin = partial(store.study, key, provenance, seed=seed, space_size=size, origin=origin_of(workload))
     with claimed(store, begin, watch, answers(workload, task, regime, search=search), anew=force) as (study, lease):
         if study.state == "finished":
@@ -126,7 +128,7 @@ class _Run:
         self._finals_plan = finals_plan(effort.iterations * 2, kind_of(task.machine), regime, brief=brief)
         self._other_routings = len(task.problem.other_routings()) if effort.routings else 0
         self.progress = Progress(regime=regime)
-        self._baselines = workload.baselines(task)
+        self._baselines = baselines(workload, task)
         known = store.trials(study.id, workload.space.holds)
         self._history = [replace(each, config=workload.space.ordered(each.config)) for each in known]
         self._live = live.study(study, workload.space, self._history) if live is not None else None
@@ -346,7 +348,10 @@ class _Run:
         return None
 
     def _unlike_measured(self, config: Config) -> str | None:
-        return self._workload.unlike_measured(config, self._regime)
+        reason = self._workload.unlike_measured(config, self._regime)
+        if reason is None and self._task.problem.is_invariant and config in self._baselines.values():
+            reason = self._workload.space.violation(config, self._task)
+        return reason
 
     def _eligible(self, measured: Mapping[Config, Sequence[Latency]]) -> dict[Config, Sequence[Latency]]:
         """Configs whose measured latency a caller in the regime gets; the others are baselines alone."""

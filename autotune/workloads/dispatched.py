@@ -16,8 +16,17 @@ from autotune.kernels.moe.routing import Plan, planned
 from autotune.kernels.moe_dispatch.exchange import Scratch
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
 from autotune.workloads.comparison import drawn_deep
-from autotune.workloads.experts import FACTORS, SCALE_FACTORS, DrawnVectors, ExpertsOperation, ExpertsWorkload, times
+from autotune.workloads.experts import (
+    FACTORS,
+    SCALE_FACTORS,
+    DrawnVectors,
+    ExpertsOperation,
+    ExpertsWorkload,
+    chosen_rows,
+    times,
+)
 from autotune.workloads.launched import Operands
+from autotune.workloads.rows import Batch, unlike
 from autotune.workloads.tolerance import Error
 
 D = TypeVar("D", bound=DispatchedProblem)
@@ -60,6 +69,19 @@ class DispatchedOperation(ExpertsOperation[D, T, S], Generic[D, T, S]):
             return RIGHT
         places = plan.pairs[:end] // self._problem.top_k
         return self.error_of_rows([each[:end] for each in (result, *more)], number, places, plan)
+
+    def unlike_rows(self, whole: Batch, first: int) -> list[int]:
+        """Rows are found by their pairs."""
+        here, there, width = self.batch().tensors, whole.tensors, self._problem.top_k
+        pairs = here["pairs"][: int(here["offsets"][-1])].long()
+        token, place = pairs // width % self._problem.tokens, pairs % width
+        source = (pairs // (self._problem.tokens * width) + (first > 0)) % self._heap.world_size
+        wanted = (source * whole.problem.batch_rows + first + token) * width + place
+        known = there["pairs"][: int(there["offsets"][-1])].long()
+        row_of = torch.full((whole.problem.batch_rows * self._heap.world_size * width,), -1, device=known.device)
+        row_of[known] = torch.arange(len(known), device=known.device)
+        name = self._kernels.results[0]
+        return unlike(here[name][: len(pairs)], chosen_rows(there[name], row_of[wanted])).tolist()
 
     @abstractmethod
     def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
@@ -14,13 +16,14 @@ from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.launching.contract import S, T
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.problem import ExpertsProblem, GroupedProblem
-from autotune.kernels.moe.routing import Kind, drawn_routing, typical_routing
+from autotune.kernels.moe.routing import Kind, Routing, drawn_routing, typical_routing
 from autotune.machine import Machine
 from autotune.task import Task
 from autotune.workloads.comparison import drawn_scales
 from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, eager_and_graph
+from autotune.workloads.rows import Batch, gathered
 
 E = TypeVar("E", bound=ExpertsProblem)
 
@@ -45,6 +48,11 @@ def chosen_rows(matrix: torch.Tensor, rows: torch.Tensor | slice) -> torch.Tenso
     return matrix.view(torch.uint8)[rows].view(matrix.dtype) if matrix.element_size() == 1 else matrix[rows]
 
 
+def source_of(rank: int, first: int, world_size: int) -> int:
+    """The rank whose tokens a rank gets in a smaller batch: its own, or with ``first`` above 0 the next one's."""
+    return (rank + (first > 0)) % world_size
+
+
 class DrawnVectors:
     """All ranks' vectors, one of each token, and in each set a routing of its own.
 
@@ -65,6 +73,21 @@ class DrawnVectors:
         ]
         self._problem, self._rank = problem, heap.rank
         self._mine = slice(heap.rank * problem.tokens, (heap.rank + 1) * problem.tokens)
+
+    def part(self, problem: ExpertsProblem, first: int) -> Self:
+        """These draws for fewer tokens a rank: from ``first`` on, rank r those of ``source_of(r)``."""
+        part, world, count = copy.copy(self), problem.world_size, problem.tokens
+        sources = torch.tensor([source_of(rank, first, world) for rank in range(world)])
+        tokens = first + torch.arange(count)
+        places = (sources[:, None] * self._problem.tokens + tokens).flatten().to(self._every.device)
+        part._every = chosen_rows(self._every, places)
+        part._scales = None if self._scales is None else self._scales[places]
+        part.routings = [
+            Routing(*(each[sources.to(each.device)][:, first : first + count] for each in (old.ids, old.gates)))
+            for old in self.routings
+        ]
+        part._problem, part._mine = problem, slice(self._rank * count, (self._rank + 1) * count)
+        return part
 
     def sent(self, number: int, places: torch.Tensor | slice) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Vectors of a set by their tokens' numbers, source rank * tokens + token, and their scales, if any."""
@@ -92,6 +115,24 @@ class ExpertsOperation(DrawnOperation[E, T, S], Generic[E, T, S]):
         for output in self.outputs():
             poison(output)
         self.poison()
+
+    def batch(self) -> Batch:
+        return replace(super().batch(), drawn=self.drawn)
+
+    def take_rows(self, whole: Batch, first: int) -> None:
+        """Later tokens are given to the next rank, too; ``put`` makes all that depends on tokens."""
+        super().take_rows(whole, first)
+        self.drawn = whole.drawn.part(self._problem, first)
+        self.put(PLAIN)
+
+    def _of_batch(self, whole: Batch, name: str, like: torch.Tensor, first: int) -> torch.Tensor:
+        """Of a result by tokens those that ``DrawnVectors.part`` gives this rank."""
+        if whole.tensors[name].shape == like.shape:
+            return whole.tensors[name]
+        if name not in self._kernels.results:
+            return like
+        source = source_of(self._heap.rank, first, self._heap.world_size)
+        return gathered(whole.tensors[name], self._heap)[source * whole.problem.batch_rows + first :][: len(like)]
 
     def exchange(self) -> Run:
         """The library's all-to-all of as many tokens, or sums, as go to a rank on average, as many to each."""

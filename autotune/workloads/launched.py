@@ -18,8 +18,9 @@ from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.search_spaces import Space
 from autotune.task import Task
-from autotune.workloads.input_sets import InputSets
+from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Operation, Run, Workload
+from autotune.workloads.rows import Batch, unlike
 from autotune.workloads.tolerance import Error
 
 SPARE_BYTES = 1 << 20
@@ -150,6 +151,33 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
             shard=first if self._heap.owns(first) else None,
         )  # fmt: skip
         return self._setup.bind(self._tensors)
+
+    def batch(self) -> Batch:
+        """Copies of the present inputs and results, from which smaller problems ``take_rows``."""
+        named = {**self.operands, **{name: getattr(self._tensors, name) for name in self._kernels.results}}
+        copies = {name: each.clone() for name, each in named.items() if each is not None}
+        return Batch(self._problem, self._heap, copies)
+
+    def take_rows(self, whole: Batch, first: int) -> None:
+        """Make the rows from ``first`` on of a larger batch the inputs, and poison the results. Collective."""
+        for name, tensor in self.operands.items():
+            if tensor is not None:
+                tensor.copy_(self._of_batch(whole, name, tensor, first))
+        for output in self.outputs():
+            poison(output)
+        self.poison()
+
+    def unlike_rows(self, whole: Batch, first: int) -> list[int]:
+        """The rows of this rank's results in which any bit differs from those of the larger batch. Collective."""
+        found: set[int] = set()
+        for name in self._kernels.results:
+            result = getattr(self._tensors, name)
+            if result is not None:
+                found.update(unlike(result, self._of_batch(whole, name, result, first)).tolist())
+        return sorted(found)
+
+    def _of_batch(self, whole: Batch, name: str, like: torch.Tensor, first: int) -> torch.Tensor:
+        return whole.cut(name, like, first, self._problem.batch_rows, self._heap.rank)
 
     def poison(self) -> None:
         """Fill with NaN what a right call of the config prepared last writes before it reads it."""

@@ -47,6 +47,7 @@ class Opened:
     machine: Any = INTERPRETED
     heap: Any = field(default_factory=lambda: SimpleNamespace(world_size=2, rank=0))
     tunes_first_calls: bool = False
+    invariant: bool = False
 
     def tuned(self, name: str) -> Entries:
         return Entries((each for each in self.entries if each.key.workload == name), lambda entry: self.measured)

@@ -23,7 +23,7 @@ from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
 from autotune.runtime.lookup import MOST_WASTE, Found, forget_lookups, lookup
 from autotune.search_spaces import Space
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import names, provenance_of, workload
 
 FOUND = workload("all_gather_gemm")
 
@@ -365,3 +365,32 @@ def test_without_rates_of_the_gpu_the_untuned_config_is_a_default(database: Path
     unknown = dataclasses.replace(EIGHT_GPUS, device="GPU of next year", arch="sm_200")
     machines = (EIGHT_GPUS, unknown, LAPTOP)
     assert [look(database, each).source for each in machines] == ["predicted", "default", "default"]
+
+
+@pytest.mark.parametrize("defaults", ["", "1"])
+def test_an_untuned_invariant_problem_has_one_config_for_all_sizes_never_the_library_s(
+    defaults: str, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_DEFAULTS", defaults)
+    for name in names():
+        asked = workload(name).default_problem(EIGHT_GPUS, 8)
+        if not asked.sums:  # it only moves data
+            continue
+        asked = dataclasses.replace(asked, invariant=True)
+        sizes = [asked.with_rows(rows) for rows in (8, 96, 4096, 16384)]
+        found = {lookup(name, each, machine=EIGHT_GPUS, url=str(database)).config for each in sizes}
+        assert len(found) == 1
+        task = Task(asked.family(), EIGHT_GPUS)
+        assert all(workload(name).space.violation(config, task) is None for config in found), name
+
+
+def test_an_invariant_entry_answers_for_every_size_the_newest_first_and_for_no_other_problem(database: Path) -> None:
+    keep(database, tuned(8), m=4096, invariant=True)
+    keep(database, tuned(16), m=8192, invariant=True)
+    for m in (8, 4096, 1 << 15):
+        found = look(database, m=m, invariant=True)
+        assert (found.source, found.config) == ("exact", tuned(16))
+    assert look(database, m=8192).source == "predicted" == look(database, m=8192, invariant=True, bias=True).source
+    forget_lookups()
+    keep(database, tuned(1), m=64, invariant=True, stale={"triton": "1.0"})
+    assert look(database, m=64, invariant=True).config == tuned(16)

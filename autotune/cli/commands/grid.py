@@ -17,10 +17,11 @@ from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
 from autotune.db import Entry
+from autotune.errors import InputError
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.results.figures import Ratio, microseconds, options_text, ratio
+from autotune.results.figures import Ratio, dashed, microseconds, options_text, ratio
 from autotune.results.result import Result
 from autotune.task import Task
 from autotune.text import Table
@@ -140,6 +141,11 @@ def tune_grid(
     from autotune.tuning.live import live_storage
 
     machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
+    if request.given.get("invariant"):
+        raise InputError(
+            "--invariant: one config serves all sizes, so there is no grid of them; tune it by: "
+            f"tune {request.word} --invariant --{dashed(request.workload.problem_type.one_row)} 1..N"
+        )
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)
     sizes = Sizes.of(request, machine, verify)

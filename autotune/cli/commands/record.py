@@ -52,6 +52,8 @@ def record_workload(
     from autotune.recordings.tables import ENDING
     from autotune.tuning import EFFORTS, limits_of
 
+    if request.given.get("invariant"):
+        raise InputError("--invariant: a recording is of one size, an invariant config of all; record without it")
     machine, workload = session.machine_to_measure_on(), request.workload
     chosen, _ = limits_of(machine, effort, None, None)
     task = task_here(request, machine)

@@ -12,7 +12,7 @@ from autotune.kernels.all_gather_gemm import space
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.gemm.cost import library_gemm, links, overlapped
-from autotune.kernels.launching.mode import LibraryMode, Mode
+from autotune.kernels.launching.mode import GEMM_VARIES, LibraryMode, Mode
 from autotune.search_spaces.joint import number, word
 from autotune.sizes import round_up
 
@@ -69,6 +69,7 @@ class CustomCollective(Mode[AllGatherGemm]):
     )  # fmt: skip
 
     title: ClassVar[str] = "our collective and the library's GEMM"
+    varies: ClassVar[str] = GEMM_VARIES
     constraints: ClassVar = space.OWN_COLLECTIVE
     by_stores: ClassVar[bool] = True
 
@@ -114,6 +115,7 @@ class CopyEngine(Mode[AllGatherGemm]):
     )  # fmt: skip
 
     title: ClassVar[str] = "copy engines move the data beside the library's GEMM"
+    varies: ClassVar[str] = GEMM_VARIES
     constraints: ClassVar = space.COPY_ENGINE
 
     def latency(self, task: GatherTask, rates: Rates) -> float:

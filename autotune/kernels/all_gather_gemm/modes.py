@@ -267,6 +267,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
     sending_warps: int = number(1, 2, help="warps of each program that push", say="{sending_warps:warp} of each push")
 
     title: ClassVar[str] = "warp specialization: in each program some warps push, one loads, two groups multiply"
+    varies: ClassVar[str] = "it takes whole tiles of a shard, and a small batch has fewer rows"
     constraints: ClassVar = space.WARP_SPECIALIZED
 
     def latency(self, task: GatherTask, rates: Rates) -> float:

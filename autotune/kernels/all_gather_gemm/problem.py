@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.dtypes import SCALE_BLOCK
 from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.problem import GATE_UP, GatedColumns, GemmProblem, blocks
-from autotune.problem import choice, flag, size
+from autotune.problem import choice, flag, invariant, size
 
 LAYOUTS = ("rows", "k")
 
@@ -42,6 +42,7 @@ class AllGatherGemm(GatedColumns, GemmProblem):
     workload = "all_gather_gemm"
     computes = "C = all_gather(A) @ B"
     free = ("m",)
+    one_row = "m"
 
     m: int = size("rows of the gathered A and of C")
     n: int = size("columns of the whole B; each rank holds n / world-size")
@@ -58,6 +59,7 @@ class AllGatherGemm(GatedColumns, GemmProblem):
     )  # fmt: skip
 
     quantised: bool = flag("C as fp8, the A of the next GEMM: a scale per row and 128 columns; needs an epilogue")
+    invariant: bool = invariant()
 
     def check(self) -> None:
         """Raise InvalidProblem if the sharding does not divide a dimension, or operands do not go together."""

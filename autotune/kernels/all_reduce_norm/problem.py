@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.dtypes import SCALE_BLOCK
 from autotune.errors import InvalidProblem
-from autotune.problem import Problem, choice, flag, number, size
+from autotune.problem import Problem, choice, flag, invariant, number, size
 
 SLOTS = 2
 """Inboxes used in turn, see ``device``."""
@@ -41,12 +41,14 @@ class AllReduceNorm(Problem):
     workload = "all_reduce_norm"
     computes = "all_reduce(X) + residual, then RMSNorm"
     free = ("m",)
+    one_row = "m"
 
     m: int = size("rows: tokens")
     n: int = size("columns: the hidden size")
     eps: float = number("added to a row's mean square", 1e-6)
     in_place: bool = flag("the library's all-reduce may overwrite X; otherwise X is copied first")
     quantised: str = choice(QUANTISED_HELP, QUANTISED, "none")
+    invariant: bool = invariant()
 
     def check(self) -> None:
         """Raise InvalidProblem if a program cannot hold a row."""

@@ -200,12 +200,14 @@ def attend_kernel(
     UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr,
     PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, REDUCER: tl.constexpr,
     DELIVERY: tl.constexpr, COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr, MEMORY: tl.constexpr,
+    APART: tl.constexpr,
 ):  # fmt: skip
     """Attention: head_blocks * programs programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
 
     HEADS_FIRST: the heads vary fastest across program ids, so that neighbouring programs attend to the same tokens of
     heads that lie side by side in the cache; otherwise the tokens do. TRAILING: ``units`` more programs come behind.
-    ``finishing``: groups, or units, that are counted where this kernel combines. MEMORY is for ``tune taxes`` alone.
+    ``finishing``: groups, or units, that are counted where this kernel combines. APART: see
+    ``shares.py``. MEMORY is for ``tune taxes`` alone.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     records = Records(
@@ -234,12 +236,17 @@ def attend_kernel(
         of_head = kv_head if SCALE_OF_HEAD else 0
         q_heads = kv_heads * heads_of_group
         traces.begin(trace, traces.TILE, 0, head_block * programs + program)
-        total = blocks_of_all(lengths, batch, BLOCK_N, SCAN)
-        block, stop = share_of(program, total, programs)
-        sequence, begin = sequence_of(block, lengths, batch, BLOCK_N, SCAN)
-        while block < stop:
+        if APART:
+            sequence, begin, block, stop, total = 0, 0, 0, 0, 0
+        else:
+            total = blocks_of_all(lengths, batch, BLOCK_N, SCAN)
+            block, stop = share_of(program, total, programs)
+            sequence, begin = sequence_of(block, lengths, batch, BLOCK_N, SCAN)
+        while (sequence < batch) if APART else (block < stop):
             length = tl.load(lengths + sequence)
             end = begin + blocks_of(length, BLOCK_N)
+            if APART:
+                block, stop = share_of(program, end, programs)
             cache = Cache(
                 keys, values, table + tl.cast(sequence, tl.int64) * table_width, kv_heads,
                 key_scales + of_head if key_scales is not None else None,
@@ -250,7 +257,7 @@ def attend_kernel(
                 (block - begin) * BLOCK_N, tl.minimum(length, (tl.minimum(end, stop) - begin) * BLOCK_N), scale,
                 ATTENTION,
             )  # fmt: skip
-            rows = part_of(sequence, program) * q_heads + first_head + tl.arange(0, HEADS)
+            rows = part_of(sequence, program, programs, APART) * q_heads + first_head + tl.arange(0, HEADS)
             mask = first_head + tl.arange(0, HEADS) < end_head
             place = parts + tl.cast(rows, tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
             tl.store(place, result, mask=mask[:, None])
@@ -268,7 +275,8 @@ def attend_kernel(
                     first_group = tl.where(groups == 0, group, first_group)
                     groups += 1
             block = tl.minimum(end, stop)
-            begin = end
+            if not APART:
+                begin = end
             sequence += 1
         traces.end(trace, traces.TILE, 0)
     elif REDUCER == TRAILING:
@@ -280,7 +288,7 @@ def attend_kernel(
         for turn in range(groups):
             group = first_group + turn * head_blocks
             sequence = group // head_blocks
-            first, count = programs_of_sequence(sequence, lengths, batch, programs, BLOCK_N, SCAN)
+            first, count = programs_of_sequence(sequence, lengths, batch, programs, BLOCK_N, SCAN, APART)
             if REDUCER == TRAILING:
                 counter = arrived + group * UNITS + first_unit
                 traces.begin(trace, traces.WAIT, TRAILED, group * UNITS + first_unit)
@@ -318,6 +326,7 @@ def reduce_kernel(
     D: tl.constexpr, BLOCK_N: tl.constexpr, SCAN: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr,
     HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr, PART_CHUNK: tl.constexpr,
     CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr, COMBINE: tl.constexpr,
+    APART: tl.constexpr,
 ):  # fmt: skip
     """The work after the attention, one program per unit, as a separate kernel."""
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
@@ -329,7 +338,7 @@ def reduce_kernel(
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
     sequence = unit // (UNITS * BLOCKS * kv_heads)
-    first, count = programs_of_sequence(sequence, lengths, batch, programs, BLOCK_N, SCAN)
+    first, count = programs_of_sequence(sequence, lengths, batch, programs, BLOCK_N, SCAN, APART)
     found = Parts(parts, part_lse, kv_heads * heads_of_group, first, count)
     deliver_unit(unit, found, epoch, records, peers, FORM, DELIVERY)
     if COMBINE:

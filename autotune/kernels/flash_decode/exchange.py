@@ -74,11 +74,15 @@ before.
 
 
 @triton.jit
-def part_of(sequence, program):
+def part_of(sequence, program, programs, APART: tl.constexpr):
     """The place of a program's part of a sequence among all parts. From one part to the next, in order, sequence or
     program grow and neither falls: so no two have the same place, and there are less than batch + programs of them.
+    APART every sequence has a place for each program.
     """
-    return sequence + program
+    place = sequence + program
+    if APART:
+        place += sequence * (programs - 1)
+    return place
 
 
 @triton.jit

@@ -111,7 +111,9 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         problem = task.problem
         ints, fp32, dtype = torch.int32, torch.float32, TORCH_DTYPES[problem.dtype]
         units, world = Units.of(problem, knobs), problem.world_size
-        parts = (problem.batch + knobs.programs_per_head - 1, problem.q_heads)
+        parts = problem.batch + knobs.programs_per_head - 1
+        if problem.invariant:
+            parts = problem.batch * knobs.programs_per_head
         wire = dtype if knobs.wire == "rounded" else fp32
         sent, sent_lse = wire_type(knobs.protocol, wire), wire_type(knobs.protocol, fp32)
         outbox_rows = 2 * problem.rows if knobs.exchange == "two_shot" else 0
@@ -125,8 +127,8 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
             else Records.allocate(problem, 2 * world, sent, sent_lse, shared),
             outbox=shared((outbox_rows, problem.head_dim), dtype),
             mine=Records.allocate(problem, world if problem.owned_heads else 1, wire, fp32, own),
-            parts=own((*parts, problem.head_dim), fp32),
-            part_lse=own(parts, fp32),
+            parts=own((parts, problem.q_heads, problem.head_dim), fp32),
+            part_lse=own((parts, problem.q_heads), fp32),
         )
 
     def scratch_bytes(self, problem: FlashDecode) -> int:
@@ -268,6 +270,7 @@ class _Planner:
             "kv_heads": problem.kv_heads, "BLOCK_N": knobs.block_n,
             "SCAN": next(count for count in SCANS if problem.batch <= count or count == SCANS[-1]),
             "parts": scratch.parts, "part_lse": scratch.part_lse, "PART_CHUNK": self.chunk(warps, MERGED_ELEMENTS),
+            "APART": problem.invariant,
         }  # fmt: skip
 
     def chunk(self, warps: int, most: int) -> int:

@@ -9,7 +9,7 @@ from typing import Self
 from autotune.dtypes import FP8, OPERAND_TYPES
 from autotune.errors import InvalidProblem
 from autotune.kernels.flash_decode.lengths import KINDS, WRITTEN, given_lengths, lengths_of
-from autotune.problem import Problem, choice, number, size, written
+from autotune.problem import Problem, choice, invariant, number, size, written
 from autotune.text import shortened
 
 HEAD_DIMS = (64, 128, 256)
@@ -48,6 +48,7 @@ class FlashDecode(Problem):
     workload = "flash_decode"
     computes = "attention over a KV cache sharded by tokens"
     free = ("kv_len", "batch")
+    one_row = "batch"
     of_inputs = ("lengths",)
     of_default = {"dtype": "fp16"}
 
@@ -68,6 +69,7 @@ class FlashDecode(Problem):
     kv_dtype: str = choice("element type of the KV cache; auto: as q", ("auto", *FP8), "auto")
     kv_scales: str = choice("scales of an fp8 KV cache: one, or one per KV head", CACHE_SCALES, "none")
     result: str = choice("all heads on every rank, or each rank its share of them", RESULTS, "replicated")
+    invariant: bool = invariant()
 
     def check(self) -> None:
         """Raise InvalidProblem if dimensions do not fit each other or our kernels."""

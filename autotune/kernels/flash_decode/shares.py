@@ -6,6 +6,9 @@ of all sequences stand in one row, and program p of P takes those from p * total
 several short sequences, or a part of a long one. P is at most the number of blocks, so that no share is empty; programs
 beyond have none.
 
+APART, of an invariant problem: every sequence is shared out by itself among all programs, so that where it is cut
+depends on its own length alone. Each program then leaves a part of each sequence, an empty one of the short ones.
+
 Nothing of it is stored: every program counts for itself, CHUNK sequences at a time.
 """
 
@@ -66,15 +69,24 @@ def programs_of(begin, end, total, programs):
 
 
 @triton.jit
-def programs_of_sequence(sequence, lengths, batch, programs, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr):
-    """The first of the programs that share a sequence, and how many they are."""
-    begin = 0
-    total = 0
-    for first in range(0, batch, CHUNK):
-        each = first + tl.arange(0, CHUNK)
-        length = tl.load(lengths + each, mask=each < batch, other=0)
-        blocks = tl.where(each < batch, blocks_of(length, BLOCK_N), 0)
-        begin += tl.sum(tl.where(each < sequence, blocks, 0), axis=0)
-        total += tl.sum(blocks, axis=0)
-    end = begin + blocks_of(tl.load(lengths + sequence), BLOCK_N)
-    return programs_of(begin, end, total, programs)
+def programs_of_sequence(
+    sequence, lengths, batch, programs, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr, APART: tl.constexpr
+):
+    """The first of the programs that share a sequence, and how many they are. APART instead of the first one: how far
+    the sequence's places among the parts are moved, see ``part_of``.
+    """
+    if APART:
+        first = sequence * (programs - 1)
+        count = programs
+    else:
+        begin = 0
+        total = 0
+        for chunk in range(0, batch, CHUNK):
+            each = chunk + tl.arange(0, CHUNK)
+            length = tl.load(lengths + each, mask=each < batch, other=0)
+            blocks = tl.where(each < batch, blocks_of(length, BLOCK_N), 0)
+            begin += tl.sum(tl.where(each < sequence, blocks, 0), axis=0)
+            total += tl.sum(blocks, axis=0)
+        end = begin + blocks_of(tl.load(lengths + sequence), BLOCK_N)
+        first, count = programs_of(begin, end, total, programs)
+    return first, count

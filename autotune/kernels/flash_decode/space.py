@@ -107,6 +107,10 @@ def _head_by_head(s: Task[FlashDecode], reducer: str, program_order: str, combin
     return reducer != "last" or program_order == "tokens" or combine_site == "next_launch"
 
 
+def _one_sequence_after_another(s: Task[FlashDecode], reducer: str) -> bool:
+    return reducer != "last" or not s.problem.invariant
+
+
 def _few_waves(s: Task[FlashDecode], programs_per_head: int, heads_per_program: int) -> bool:
     programs = _head_blocks(s.problem, heads_per_program) * programs_per_head
     return programs_per_head == 1 or programs <= MOST_WAVES * s.machine.compute_units
@@ -234,6 +238,9 @@ SPACE = Space(
         Constraint("head by head", ("reducer", "program_order", "combine_site"), _head_by_head,
                    "the last program of a sequence waits for the peers' where programs vary fastest by tokens",
                    modes=("fused",)),
+        Constraint("the same bits", ("reducer",), _one_sequence_after_another,
+                   "an invariant problem shares out each sequence by itself, and a program that comes last to some of "
+                   "them would have to remember which"),
         Constraint("waves", ("programs_per_head", "heads_per_program"), _few_waves,
                    "more than 8 programs per compute unit only add to the reduction"),
         Constraint("registers", ("heads_per_program", "block_n", "num_warps"), _fits_registers,

@@ -112,9 +112,9 @@ class Scratch:
     mine: Records
     """This rank's records, which another kernel or the library moves; a block for each owner of heads."""
     parts: torch.Tensor
-    """fp32 [batch + programs_per_head - 1, q_heads, head_dim]: programs' parts of sequences, see ``part_of``."""
+    """fp32 [parts, q_heads, head_dim]: programs' parts of sequences, see ``part_of``."""
     part_lse: torch.Tensor
-    """fp32 [batch + programs_per_head - 1, q_heads]"""
+    """fp32 [parts, q_heads]"""
 
     def poison(self) -> None:
         """Fill everything that kernels write to, the counters apart, with NaN; sentinel words stay empty."""

@@ -20,7 +20,7 @@ from autotune.kernels.gemm.space import (
 )
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
-from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
+from autotune.kernels.launching.mode import GEMM_VARIES, LibraryMode, Mode, Modes
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import number, word
 from autotune.sizes import round_up
@@ -132,6 +132,7 @@ class CustomCollective(Mode[GemmAllReduce]):
     sum_warps: int = number(4, 8, 16, help="warps of a program of the all-reduce", say="")
 
     title: ClassVar[str] = "our collective and the library's GEMM"
+    varies: ClassVar[str] = GEMM_VARIES
     by_stores: ClassVar[bool] = True
     constraints: ClassVar = (
         WORDS_ARRIVE,

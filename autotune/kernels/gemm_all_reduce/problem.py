@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from autotune.kernels.gemm.problem import RESIDUAL, WIRE, WIRES, SummedProblem
-from autotune.problem import choice, flag, size
+from autotune.problem import choice, flag, invariant, size
 
 SLOTS = 2
 """Inboxes used in turn, see ``device``."""
@@ -28,6 +28,7 @@ class GemmAllReduce(SummedProblem):
     workload = "gemm_all_reduce"
     computes = "C = all_reduce(A @ B)"
     free = ("m",)
+    one_row = "m"
 
     m: int = size("rows of A and of C")
     n: int = size("columns of B and of C")
@@ -35,6 +36,7 @@ class GemmAllReduce(SummedProblem):
     deterministic: bool = flag("demand the same bits on every rank, in every call")
     residual: bool = flag(RESIDUAL)
     wire: str = choice(WIRE, WIRES, "auto")
+    invariant: bool = invariant()
 
     def check(self) -> None:
         """Raise InvalidProblem if the ranks cannot share K evenly, or operands do not go together."""

@@ -62,6 +62,7 @@ class CustomCollective(Norming, Mode[GemmAllReduceNorm]):
     senders: int = SENDERS
 
     title: ClassVar[str] = reducing.CustomCollective.title
+    varies: ClassVar[str] = reducing.CustomCollective.varies
     by_stores: ClassVar[bool] = True
     constraints: ClassVar = (
         reducing.WORDS_ARRIVE,

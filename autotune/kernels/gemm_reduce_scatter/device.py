@@ -61,7 +61,7 @@ def gemm_scatter_kernel(
     NEXT_TURN: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr, FLATTEN: tl.constexpr,
-    SCALES: tl.constexpr, PROMOTE: tl.constexpr, MEMORY: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr, MEMORY: tl.constexpr, BY_RANK: tl.constexpr,
 ):  # fmt: skip
     """C [rows, N] = the sum over ranks of our rows of A [M, K] @ B [K, N], + bias [N] + residual [rows, N] or None.
 
@@ -72,7 +72,8 @@ def gemm_scatter_kernel(
     turns. SPLITS programs share a tile's depth, and the last of them sends it, or collects it. NEXT_TURN: a program
     signals a tile in its next turn: a signal waits until what was stored has arrived, and by then it has.
 
-    MEMORY, for ``tune taxes`` alone: our own part of our own tile takes the way through memory, too.
+    MEMORY: our own part of our own tile takes the way through memory, too; for ``tune taxes``, and with BY_RANK, where
+    parts are summed in the order of ranks: a row's sum does not depend on who owns the row.
     """
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     operands = Operands(a, M, K, b, N, stride_bk, stride_bn, scale_a, scale_b)
@@ -136,12 +137,14 @@ def gemm_scatter_kernel(
             if MEMORY:
                 send_tile(acc, inbox, inbox_scales, own, rank, peers)
                 tl.debug_barrier()
-                acc = read_tile(inbox, inbox_scales, own, BLOCK_M, BLOCK_N)
+                if not BY_RANK:
+                    acc = read_tile(inbox, inbox_scales, own, BLOCK_M, BLOCK_N)
             traces.begin(trace, traces.WAIT, item // programs, item)
             units = tl.cdiv(tiles, TRANSFER_TILES)
             acc = add_tiles(
                 acc, inbox, inbox_scales, own if PULL else slot * WORLD * tiles + index, tiles,
                 arrivals + index // TRANSFER_TILES, units, epoch + 1, peers, WORLD, PULL,
+                BY_RANK,
             )  # fmt: skip
             traces.end(trace, traces.WAIT, item // programs)
             store_tile(acc, out, row_of_owner(m, out, BLOCK_M), n * BLOCK_N, FORM)

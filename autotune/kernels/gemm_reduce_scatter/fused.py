@@ -104,7 +104,8 @@ def _gemm_scatter(call: TilesCall, programs: int) -> Launch:
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
         "PULL": isinstance(mode, Pull), "ROTATE": mode.peer_order == "rotate",
         "TRANSFER_TILES": mode.transfer_tiles, "NEXT_TURN": mode.signals == "next_turn",
-        "FLATTEN": mode.schedule == "flattened", "MEMORY": mode.handover == MEMORY,
+        "FLATTEN": mode.schedule == "flattened", "BY_RANK": problem.sums_by_rank,
+        "MEMORY": mode.handover == MEMORY or problem.sums_by_rank,
         "trace": mode.trace_of(programs, tensors.c), "residual": tensors.residual, "result": tensors.c,
     }  # fmt: skip
     return Launch(device.gemm_scatter_kernel, programs, arguments, mode.options, resident)

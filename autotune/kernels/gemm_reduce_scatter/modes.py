@@ -24,7 +24,7 @@ from autotune.kernels.gemm.space import (
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.knobs import MEMORY
-from autotune.kernels.launching.mode import LibraryMode, Mode, Modes
+from autotune.kernels.launching.mode import GEMM_VARIES, LibraryMode, Mode, Modes
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import number, word
 from autotune.sizes import round_up
@@ -68,6 +68,7 @@ class CustomCollective(Summing):
     sum_warps: int = SUM_WARPS
 
     title: ClassVar[str] = "our collective and the library's GEMM"
+    varies: ClassVar[str] = GEMM_VARIES
     constraints: ClassVar = (PEERS,)
 
     def latency(self, task: ScatterTask, rates: Rates) -> float:
@@ -99,6 +100,7 @@ class CopyEngine(Summing):
     sum_warps: int = SUM_WARPS
 
     title: ClassVar[str] = "copy engines move the data beside the library's GEMM"
+    varies: ClassVar[str] = GEMM_VARIES
     constraints: ClassVar = (
         PEERS,
         Constraint("chunks", ("transfer_rows",), _chunk_of_sensible_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.kernels.gemm.problem import RESIDUAL, WIRE, WIRES, SummedProblem
-from autotune.problem import choice, flag, size
+from autotune.problem import choice, flag, invariant, size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +22,14 @@ class GemmReduceScatter(SummedProblem):
     workload = "gemm_reduce_scatter"
     computes = "C = reduce_scatter(A @ B)"
     free = ("m",)
+    one_row = "m"
 
     m: int = size("rows of A; each rank gets m / world-size of C's")
     n: int = size("columns of B and C")
     k: int = size("depth of the whole product; each rank holds k / world-size")
     residual: bool = flag(RESIDUAL)
     wire: str = choice(WIRE, WIRES, "auto")
+    invariant: bool = invariant()
 
     def check(self) -> None:
         """Raise InvalidProblem if the ranks do not divide a sharded dimension, or operands do not go together."""
@@ -37,6 +39,13 @@ class GemmReduceScatter(SummedProblem):
     @property
     def rows(self) -> int:
         return self.m // self.world_size
+
+    @property
+    def sums_by_rank(self) -> bool:
+        """True if a row is summed in the order of ranks, not from its owner on. Of two ranks either is the same sum,
+        unless what is sent is rounded and the owner's own part is not.
+        """
+        return self.is_invariant and (self.world_size > 2 or self.wire == "fp8")
 
     @property
     def bytes_moved(self) -> int:

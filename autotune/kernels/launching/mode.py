@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class Mode(Knobs, ABC, Generic[P_contra]):
     """True if its kernels overlap communication and computation, and have ``rungs``."""
     boundaries: ClassVar[int] = 1
     """See ``Workload.boundaries``."""
+    varies: ClassVar[str] = ""
+    """Why a row's bits may depend on the number of rows, or why too few rows are none; empty if neither is so."""
     by_stores: ClassVar[bool] = False
     """True if but for ``protocol=signal`` nothing is added to a peer's memory: words of data announce themselves."""
 
@@ -64,6 +67,22 @@ class Mode(Knobs, ABC, Generic[P_contra]):
         return Config({"mode": self.mode, **{name: value for name, value in values.items() if name in told}})
 
 
+LIBRARY_VARIES = "the library's GEMM and collectives order their sums by the number of rows"
+GEMM_VARIES = "the library's GEMM orders its sums by the number of rows"
+
+
+def _may_vary(s: Task[Any], mode: str) -> bool:
+    return not s.problem.is_invariant
+
+
+def same_bits(modes: Iterable[type[Mode[Any]]]) -> Iterator[Constraint]:
+    """Constraints that leave an invariant problem the modes whose rows are independent of their batch."""
+    varying = [mode for mode in modes if mode.varies]
+    for reason in dict.fromkeys(mode.varies for mode in varying):
+        names = tuple(mode.mode for mode in varying if mode.varies == reason)
+        yield Constraint("the same bits", ("mode",), _may_vary, reason, names)
+
+
 def _graphs_exist(s: Task[Any], launch: str) -> bool:
     return launch == "eager" or not s.machine.is_interpreter
 
@@ -78,6 +97,7 @@ class LibraryMode(LadderKnobs, Mode[P_contra]):
                        say={"eager": "launched one by one", "graph": "launched as a CUDA graph"})  # fmt: skip
 
     title: ClassVar[str] = "the library's kernels one after the other (BSP)"
+    varies: ClassVar[str] = LIBRARY_VARIES
     constraints: ClassVar[tuple[Constraint, ...]] = (GRAPHS,)
 
 
@@ -120,7 +140,7 @@ class Modes(Generic[P]):
         self._library = next(mode.mode for mode in modes if issubclass(mode, LibraryMode))
         ours = [mode for mode in modes if not issubclass(mode, LibraryMode)]
         by_stores, others = ([mode.mode for mode in ours if mode.by_stores is so] for so in (True, False))
-        shared = (*shared, *peer_atomics(by_stores, others))
+        shared = (*shared, *peer_atomics(by_stores, others), *same_bits(modes))
         self.space = joint_space(self.by_name, help="communication strategy", shared=shared, order=order)
         self._default, self._tried = default, tried or modes
         left_out = [
@@ -144,10 +164,19 @@ class Modes(Generic[P]):
 
     def default_config(self, task: Task[P]) -> Config:
         """Over PCIe, which nobody has measured, the library's way."""
+        if task.problem.is_invariant:
+            return self._invariant_default(task)
         library = None
         if not task.machine.has_peer_atomics and task.problem.world_size > 1:
             library = next(self.space.enumerate(task, self._library), None)
         return library or self._default(task).config()
+
+    def _invariant_default(self, task: Task[P]) -> Config:
+        """What arithmetic chooses, unless that is the library; else the first config that is valid of any mode."""
+        tried = (each.config() for mode in self._tried for each in mode.first(task))
+        chosen = self._default(task).config()
+        found = self.space.first_valid(itertools.chain([chosen], tried), task)
+        return found or next(self.space.enumerate(task), chosen)
 
     def first_configs(self, task: Task[P]) -> list[Config]:
         """The default, then a config of each mode in turn; all valid, each once, not many."""

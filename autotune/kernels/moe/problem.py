@@ -46,6 +46,7 @@ class ExpertsProblem(Problem):
     """
 
     free = ("tokens",)
+    one_row = "tokens"
     of_inputs = ("routing", "exponent", "histogram")
 
     tokens: int = size("tokens per rank, at most; a token whose ids are all -1 does not exist")

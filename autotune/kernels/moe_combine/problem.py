@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.kernels.moe.problem import SLOTS, ExpertsProblem
-from autotune.problem import flag
+from autotune.problem import flag, invariant
 
 MOST_INBOX_BYTES = 4 << 30
 """Limit on a mode's inbox."""
@@ -16,6 +16,7 @@ class CombinedProblem(ExpertsProblem):
     """Base of the problems whose rows, one for each pair of a token and an expert, are summed by token."""
 
     deterministic: bool = flag("demand the same bits in every call")
+    invariant: bool = invariant()
 
     def inbox_bytes(self, mode: str, *, ll: bool = False) -> int:
         """Bytes of the inboxes of a mode on each rank: a slot for each row of our tokens, or for each rank's sums."""

@@ -41,6 +41,7 @@ class MoeDispatch(ScaledRows, DispatchedProblem):
     """
 
     workload = "moe_dispatch"
+    sums = False
     computes = "tokens to the ranks of their experts"
 
     dtype: str = choice("element type of tokens", tuple(COMBINATIONS), "bf16")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from autotune.kernels.gemm.space import operands_constraint
 from autotune.kernels.launching.knobs import Knobs
-from autotune.kernels.launching.mode import Mode, Modes
+from autotune.kernels.launching.mode import GEMM_VARIES, Mode, Modes
 from autotune.kernels.moe.grouped_space import (
     GROUPED,
     LIBRARY_GROUPS,
@@ -107,6 +107,7 @@ class CustomCollective(LaidOut):
     mode: str = "custom_collective"
 
     title: ClassVar[str] = "our collective and the library's GEMM"
+    varies: ClassVar[str] = GEMM_VARIES
     constraints: ClassVar = (*LaidOut.constraints, LIBRARY_GROUPS)
 
 

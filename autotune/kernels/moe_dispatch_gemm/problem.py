@@ -8,7 +8,7 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.problem import GATE_UP, GatedColumns
 from autotune.kernels.moe.problem import GroupedProblem
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
-from autotune.problem import choice, flag, size
+from autotune.problem import choice, flag, invariant, size
 
 EPILOGUES = ("none", "swiglu", "swiglu_oai")
 
@@ -35,6 +35,7 @@ class MoeDispatchGemm(GatedColumns, GroupedProblem, DispatchedProblem):
         "gate and up in B: halves is [gate, up]; interleaved is gate, up, gate, up, …", GATE_UP, "halves"
     )
     bias: bool = flag("each expert adds a bias to its products, before the activation")
+    invariant: bool = invariant()
 
     def check(self) -> None:
         """Raise InvalidProblem also if the columns do not fit the library's GEMM."""

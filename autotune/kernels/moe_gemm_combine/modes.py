@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from autotune.kernels.gemm.space import operands_constraint
 from autotune.kernels.launching.knobs import Knobs
-from autotune.kernels.launching.mode import Mode, Modes
+from autotune.kernels.launching.mode import GEMM_VARIES, Mode, Modes
 from autotune.kernels.moe.grouped_space import (
     GROUPED,
     LIBRARY_GROUPS,
@@ -102,6 +102,7 @@ class CustomCollective(Apart):
     mode: str = "custom_collective"
 
     title: ClassVar[str] = "our collective and the library's GEMM"
+    varies: ClassVar[str] = GEMM_VARIES
     constraints: ClassVar = (*Apart.constraints, LIBRARY_GROUPS)
 
 

@@ -47,21 +47,28 @@ def read_tile(inbox, scales, index, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 
 @triton.jit
 def add_tiles(
-    acc, inbox, scales, index, apart, counters, counters_apart, target, peers, WORLD: tl.constexpr, PULL: tl.constexpr
-):
+    acc, inbox, scales, index, apart, counters, counters_apart, target, peers, WORLD: tl.constexpr, PULL: tl.constexpr,
+    BY_RANK: tl.constexpr = False,
+):  # fmt: skip
     """Our own part of a tile (fp32, rounded to the inbox's type unless that has ``scales``) plus every peer's: fp32
     [BLOCK_M, BLOCK_N].
 
     For a tile that one rank alone sums: our own part comes first, then rank - 1, rank - 2, …, in the order in which
-    ranks that send to rank + 1 first arrive. Nothing but the sum need stay in registers. The part of rank r is tile
+    ranks that send to rank + 1 first arrive. BY_RANK instead rank 0's comes first, whoever sums, and our own is in the
+    inbox, too, where this program has stored it. Nothing but the sum need stay in registers. The part of rank r is tile
     ``index`` + r * ``apart`` of the inbox, there once ``counters[r * counters_apart]`` is at ``target``. PULL: the
     parts lie in the inboxes of the peers that made them, each as tile ``index``.
     """
-    if scales is None:
+    if BY_RANK:
+        acc = tl.zeros(acc.shape, dtype=tl.float32)
+    elif scales is None:
         acc = acc.to(inbox.dtype.element_ty).to(tl.float32)
-    for back in range(1, WORLD):
-        source = (peers.rank + WORLD - back) % WORLD
-        late = heap.wait(counters + source * counters_apart, target, peers)
+    for turn in range(0 if BY_RANK else 1, WORLD):
+        source = turn if BY_RANK else (peers.rank + WORLD - turn) % WORLD
+        awaited = source
+        if BY_RANK:  # nobody signals our own part: a peer's, which is needed anyway
+            awaited = tl.where(source == peers.rank, (peers.rank + 1) % WORLD, source)
+        late = heap.wait(counters + awaited * counters_apart, target, peers)
         holder = source if PULL else peers.rank
         place = tl.cast(index + (0 if PULL else source * apart) + late, tl.int64)
         pointers = inbox + place * acc.numel + inside_tile(acc.shape[0], acc.shape[1])

@@ -170,7 +170,7 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
         if not problem.in_place:
             raise InvalidProblem(f"{problem}: pass in_place=True here and to all_gather_gemm, which otherwise copies A")
         operator = _QUANTISING if problem.quantised else _GATHERING if problem.gathered else _ALL_GATHER_GEMM
-        shard = context.workspace(operator.workload, problem, config, lambda made: made.shard)
+        shard = context.workspace(operator.workload, context.problem(problem), config, lambda made: made.shard)
         assert shard is not None
         return shard
     except Exception as error:  # whatever it is: the other ranks wait

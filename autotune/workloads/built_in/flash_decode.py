@@ -31,6 +31,7 @@ from autotune.workloads.input_sets import SETS, poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.roofline import flash_decode_latency
+from autotune.workloads.rows import Batch
 from autotune.workloads.tolerance import Error, Tolerance
 
 TOLERANCES = {
@@ -96,6 +97,20 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
         self._tensors.q.copy_(self._queries[number])
         self._tensors.lengths.copy_(self._lengths[number])
         self._number = number
+
+    def take_rows(self, whole: Batch, first: int) -> None:
+        """Each sequence's pages lie elsewhere in this cache."""
+        tensors, own = self._tensors, self._tensors.block_table.clone()
+        super().take_rows(whole, first)
+        taken = tensors.block_table.flatten().long()
+        tensors.block_table.copy_(own)
+        for name, cache in (("k_cache", tensors.k_cache), ("v_cache", tensors.v_cache)):
+            if cache is not None:
+                cache.view(torch.uint8)[own.flatten().long()] = whole.tensors[name].view(torch.uint8)[taken]
+
+    def _of_batch(self, whole: Batch, name: str, like: torch.Tensor, first: int) -> torch.Tensor:
+        """Pages are taken by the block table."""
+        return like if name.endswith("_cache") else super()._of_batch(whole, name, like, first)
 
     def _drawn_lengths(self, seed: int) -> list[torch.Tensor]:
         """Each set's lengths, in an order that is drawn for this rank: geometric ones, of which one sequence is empty

@@ -1,0 +1,34 @@
+"""What it costs that one config serves all sizes: its times beside those of each size's own winner."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from autotune.db import CacheKey, Entry, Winner
+from autotune.outcome import Regime
+from autotune.results.library import baseline_name
+from autotune.workloads.descriptors import descriptor_of
+
+EntryOf = Callable[[CacheKey], Entry | None]
+
+
+def price(key: CacheKey, winner: Winner, entry_of: EntryOf) -> str:
+    """The winner of an invariant problem over the winners of all its sizes together, in a sentence; over the library at
+    each size, where one of them has no winner. Empty for other problems, and under the interpreter.
+    """
+    if not key.fields.get("invariant") or key.is_interpreted:
+        return ""
+    problem, regime = descriptor_of(key.workload).problem_type.from_dict(key.fields), Regime(key.regime)
+    sizes = [dataclasses.replace(each, invariant=False) for each in problem.sizes()]  # type: ignore[call-arg]
+    found = [entry_of(dataclasses.replace(key, problem=each.to_json())) for each in sizes]
+    own = [each.winner.latency.of(regime) for each in found if each is not None]
+    ours, rows = winner.latency.of(regime), ", ".join(str(each.batch_rows) for each in reversed(sizes))
+    where = f"in the sum over {problem.one_row} = {rows}"
+    if len(own) == len(sizes):
+        return f"{ours / sum(own):.2f} times as long as each size's own winner, {where}"
+    missing = f"{len(sizes) - len(own)} of {len(sizes)} sizes have no winner of their own to compare with"
+    name, library = min(winner.baselines.items(), key=lambda each: each[1].of(regime), default=("", None))
+    if library is None:
+        return missing
+    return f"{ours / library.of(regime):.2f} times as long as {baseline_name(key, name)}, {where}; {missing}"

@@ -1,0 +1,81 @@
+"""An invariant context: a row's bits do not depend on the call's size, and the config stays the same.
+
+On GPUs each workload is tuned for a few seconds first: pytest tests/runtime/operators/test_invariant.py
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import url
+from ranks_of_functions import run_ranks
+from same_rows import NAMES, small_problem
+
+from autotune.cli import session
+from autotune.db import Store
+from autotune.machine import machine
+from autotune.task import Task
+from autotune.tuning import EFFORTS, Budget, tune
+from autotune.workloads import workload
+
+ON_RANKS = str(Path(__file__).with_name("invariant_on_ranks.py"))
+
+
+def cuts(problem: Any, count: int) -> list[tuple[int, int]]:
+    """Odd numbers of rows, as far as ranks share them, and where they begin in the whole batch."""
+    rng, least = random.Random(5), problem.least_rows
+    sizes = [rng.randrange(least, problem.batch_rows // 2, least) for _ in range(count)]
+    return [(rows, rng.randint(0, problem.batch_rows - rows)) for rows in (least, *sizes)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_untuned_calls_of_any_size_give_a_row_the_same_bits(tmp_path: Path, name: str) -> None:
+    problem = small_problem(name, 3, seed=4)
+    argument = (url(tmp_path), name, problem.as_dict(), cuts(problem, 1))
+    for told in run_ranks(ON_RANKS, "same_bits", 3, tmp_path, argument=argument):
+        assert told == ["default"]
+
+
+def test_a_context_keeps_its_first_config_whatever_is_tuned_later(tmp_path: Path) -> None:
+    fields = {"m": 64, "n": 32, "k": 64, "world_size": 2, "invariant": True}
+    argument = (f"sqlite:///{tmp_path / 'cache.db'}", fields)
+    for told in run_ranks(ON_RANKS, "first_answer_stays", 2, tmp_path, argument=argument):
+        assert told == ["default 1", "default 1", "default 1", "exact 2"]
+
+
+def test_the_pass_refuses_an_invariant_context(tmp_path: Path) -> None:
+    for told in run_ranks(ON_RANKS, "refused", 2, tmp_path, argument=url(tmp_path)):
+        assert told[0] == "True" and "invariant context" in told[1]
+
+
+GPU_SIZES: dict[str, dict[str, Any]] = {
+    "all_gather_gemm": {"m": 512, "n": 4096, "k": 4096}, "gemm_reduce_scatter": {"m": 512, "n": 4096, "k": 4096},
+    "gemm_all_reduce": {"m": 512, "n": 4096, "k": 4096}, "gemm_all_reduce_norm": {"m": 512, "n": 4096, "k": 4096},
+    "all_reduce_norm": {"m": 512, "n": 4096},
+    "flash_decode": {"batch": 64, "q_heads": 32, "kv_heads": 4, "head_dim": 128, "kv_len": 4096, "page_size": 16},
+    "moe_combine": {"tokens": 128, "hidden": 2048, "experts": 32, "top_k": 4},
+    "moe_gemm_combine": {"tokens": 128, "hidden": 2048, "experts": 32, "top_k": 4, "width": 1024},
+    "moe_dispatch_gemm": {"tokens": 128, "hidden": 2048, "experts": 32, "top_k": 4, "width": 1024},
+}  # fmt: skip
+
+
+@pytest.mark.gpu(2, each=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tuned_config_gives_a_row_the_same_bits_on_gpus(tmp_path: Path, name: str) -> None:
+    problem = workload(name).problem_type(**GPU_SIZES[name], world_size=2, invariant=True, dtype="bf16")
+    task, found = Task(problem, machine()), workload(name)
+    with (
+        Store.open(tmp_path / "cache.db") as store,
+        session.make_screen(found, task) as screen,
+        closing(session.make_gang(found, task)) as gang,
+    ):
+        result = tune(found, task, store, gang, screen, budget=Budget(1000, 6.0), effort=EFFORTS["quick"])
+    assert result.entry is not None
+    assert name == "flash_decode" or result.entry.winner.config["mode"] != "bsp"
+    argument = (f"sqlite:///{tmp_path / 'cache.db'}", name, problem.as_dict(), cuts(problem, 4))
+    for told in run_ranks(ON_RANKS, "same_bits", 2, tmp_path, gpu=True, argument=argument):
+        assert told == ["exact"]
