@@ -120,6 +120,10 @@ class Problem:
         """True if a row's bits must not depend on the other rows of the call, nor on their number."""
         return bool(getattr(self, "invariant", False))
 
+    def as_varying(self) -> Self:
+        """The same problem for which the library's ways are valid, too."""
+        return self._with({"invariant": False}) if self.is_invariant else self
+
     @property
     def batch_rows(self) -> int:
         """The size along ``one_row``."""

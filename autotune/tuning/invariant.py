@@ -41,9 +41,7 @@ def compared_with(problem: Problem, seed: int, count: int) -> Iterator[tuple[Pro
 
 def baselines(workload: Workload, task: Task[Problem]) -> dict[str, Config]:
     """The workload's; of an invariant problem also those whose bits vary, which it is compared with and never wins."""
-    problem = task.problem
-    plain = replace(problem, invariant=False) if problem.is_invariant else problem  # type: ignore[call-arg]
-    return workload.baselines(Task(plain, task.machine))
+    return workload.baselines(Task(task.problem.as_varying(), task.machine))
 
 
 @runtime_checkable

@@ -61,7 +61,7 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Any]):
         """The library's all-reduce alone, and our sum and norm of what it leaves."""
         tensors, problem = self._tensors, self._problem
         parts = torch.zeros_like(tensors.x)  # adding up again and again must not overflow
-        mode = LibraryCollective.untuned(Task(problem, self._machine))
+        mode = LibraryCollective.untuned(Task(problem.as_varying(), self._machine))
         assert mode is not None, problem
         launch = norm_launch(problem, mode, tensors, tensors.x)
         return {"all_reduce": lambda: torch.distributed.all_reduce(parts) and None, "norm": launch.run}

@@ -45,7 +45,8 @@ class GemmAllReduceNormOperation(GemmAllReduceOperation):
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, its all-reduce alone, and our sum and norm of what that leaves."""
-        tensors, mode = self._tensors, LibraryCollective.untuned(Task(self._problem, self._machine))
+        tensors = self._tensors
+        mode = LibraryCollective.untuned(Task(self._problem.as_varying(), self._machine))
         assert mode is not None, self._problem
         norm = norm_launch(self._problem.norm, mode, tensors.norming(tensors.c), tensors.c)
         return {**super().parts(), "norm": norm.run}
