@@ -134,15 +134,6 @@ def test_an_entry_of_another_machine_is_not_served_and_on_a_miss_a_list_is_tuned
     assert found(tuned(copy(), NEVER, on_miss="default")).source == "default"
 
 
-def test_a_list_that_is_set_later_has_results_of_its_own() -> None:
-    tuned(copy(), Clock(3, 1, 2))
-    kernel = autotune.autotune(SIZES, key=["n"], do_bench=Clock(2, 1))(copy())
-    kernel.configs = [SIZES[0], SIZES[2]]
-    kernel[grid](*tensors(), 200)
-    assert found(kernel).source == "tuned" and kernel.best_config is SIZES[2]
-    assert tuned(copy(), NEVER).best_config is SIZES[1]
-
-
 def test_nearest_only_over_free_arguments_and_within_a_factor_of_two() -> None:
     tuned(copy(), Clock(3, 1, 2))
     sources = {}
