@@ -58,13 +58,6 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path: Path, recor
     assert resumed.evaluations == recording.evaluations
 
 
-def test_the_watch_sees_it_progress(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    found = recorded(tmp_path, allowed={"mode": ["bsp"]}, watch=lambda done, size: seen.append((done, size)))
-    size = len(found.evaluations)
-    assert seen == [(done, size) for done in range(size + 1)]
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -82,6 +82,12 @@ def test_a_point_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: 
     assert borders == [each.first for each in ranges(points) if each.source == "range"][1:]
 
 
+def test_the_axis_of_speedups_begins_at_1_or_at_the_least_below(study: Study) -> None:
+    faster, slower = ([point(of_size(study, 64, push=push, pull=push), 64)] for push in (100.0, 900.0))
+    assert crossover.options("m", faster)["yAxis"]["min"] == 1
+    assert 0.3 < crossover.options("m", slower)["yAxis"]["min"] < 0.6
+
+
 def test_without_speedups_no_chart_is_drawn(study: Study) -> None:
     """Under the interpreter."""
     sizes = [won(each, dataclasses.replace(each.key, device=INTERPRETER)) for each in

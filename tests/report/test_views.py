@@ -12,6 +12,7 @@ import pytest
 from fakes import latency_of
 from sized_studies import won
 
+from autotune.db import TrialRecord
 from autotune.machine import INTERPRETER
 from autotune.outcome import HostOverhead, Outcome
 from autotune.report.page.document import VIEWS
@@ -160,6 +161,18 @@ def test_slices_are_of_the_winners_mode_and_those_without_effect_are_folded(stud
     assert [chart.folded for chart in found.charts] == [effect < steps.SMALL for effect in effects]
 
 
+def test_small_steps_are_named_and_not_drawn(study: Study) -> None:
+    assert study.winner is not None
+    near = study.winner.replace(num_stages=5)
+    ours = study.measured[study.winner]
+    trials = [*study.trials, TrialRecord(near, Evaluation(Outcome.MEASURED, latency=ours), source="sampler")]
+    found = steps.view(dataclasses.replace(study, trials=tuple(trials)))
+    assert found is not None and "num_stages 4 → 5" in found.text
+    drawn = [bar["name"] for chart in found.charts for bar in chart.option["series"][0]["data"]]
+    assert drawn and not any("num_stages" in name for name in drawn)
+    assert any(row[0] == "num_stages 4 → 5" for row in found.tables[0].rows)
+
+
 def test_importance_is_of_what_varied_and_falls(study: Study, one_trial: Study) -> None:
     option = importance.options(study)
     values = [bar["value"] for bar in option["series"][0]["data"]]
@@ -200,6 +213,14 @@ def test_the_winner_s_host_overhead_is_not_held_against_it_in_the_finals(study: 
     assert claimed.latency.of(report.regime) > 2 * report.latency.of(report.regime)
     assert finals.conclusion(claimed, found) == finals.conclusion(report, found)
     assert finals.table(claimed, found).rows == finals.table(report, found).rows
+
+
+def test_a_config_that_failed_its_proof_is_not_the_best_so_far(interrupted: Study) -> None:
+    best = interrupted.winner
+    assert best is not None
+    wrong = TrialRecord(best, Evaluation(Outcome.WRONG_RESULT, "planted"), source="proof")
+    proven = dataclasses.replace(interrupted, trials=(*interrupted.trials, wrong))
+    assert proven.winner not in (best, None)
 
 
 def test_what_is_off_the_chart_is_a_triangle_that_tells_its_latency(study: Study) -> None:

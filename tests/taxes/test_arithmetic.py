@@ -99,6 +99,8 @@ def test_an_interval_says_what_is_nil() -> None:
     assert not estimate([1.0, 1.2, 0.9, 0.8]).is_nil and not estimate([-1.0, -1.2, -0.9]).is_nil
     with pytest.raises(ValueError, match="no rounds"):
         estimate([])
+    with pytest.raises(ValueError, match="1 dose"):
+        slopes({0.0: [1.0]})
 
 
 def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
@@ -133,11 +135,6 @@ def test_terms_of_other_rounds_are_resampled_apart() -> None:
 def test_a_slope_is_that_of_the_line(cost: float, base: float, drift: list[float]) -> None:
     doses = {dose: [base + cost * dose + each for each in drift] for dose in (0.0, 2.0, 4.0, 8.0)}
     assert slopes(doses) == pytest.approx([cost] * len(drift), abs=1e-6), "a drift of whole rounds is no error"
-
-
-def test_a_slope_needs_two_doses() -> None:
-    with pytest.raises(ValueError, match="1 dose"):
-        slopes({0.0: [1.0]})
 
 
 @pytest.mark.parametrize(
