@@ -18,7 +18,10 @@ from autotune.task import Task
 
 def test_every_valid_config_of_the_reduced_space_is_measured_once_and_every_outcome_kept(tmp_path: Path) -> None:
     gang = FakeGang(PROBLEM)
-    found = recorded(tmp_path, gang)
+    seen: list[tuple[int, int]] = []
+    found = recorded(tmp_path, gang, watch=lambda done, size: seen.append((done, size)))
+    size = len(found.evaluations)
+    assert seen == [(done, size) for done in range(size + 1)]
     space = FOUND.space.restricted(ALLOWED)
     configs = list(space.enumerate(Task(PROBLEM, EIGHT_GPUS)))
     assert list(found.evaluations) == configs and len(configs) > 50

@@ -47,3 +47,27 @@ def test_rows_of_a_legend_make_the_chart_higher_not_its_grid_lower(study: Study)
                 assert option["grid"][0]["top"] == grids[0]["top"] + more
     search = laid_out(charts(study)["search"])
     assert search.phone > search.screen, "seven entries do not fit one row of a phone"
+
+
+def test_axes_lie_on_top_of_each_other_where_their_names_would_meet(study: Study) -> None:
+    chart = charts(study)["parallel-0"]
+    *_, stacked, beside = laid_out(chart).option["media"]
+    assert (
+        stacked["option"]["parallel"]["layout"] == "vertical" and beside["option"]["parallel"]["layout"] == "horizontal"
+    )
+    axes = chart.option["parallelAxis"]
+    assert stacked["query"]["maxWidth"] >= max(NARROW, 40 * len(axes)) and 48 * len(axes) > NARROW, "wider than a phone"
+    kept = [axis["nameLocation"] for axis in beside["option"]["parallelAxis"]]
+    assert kept == [axis["nameLocation"] for axis in axes], "back as it was when the window is wide again"
+
+
+def test_the_name_of_a_grid_goes_down_with_it() -> None:
+    names = [f"a long name {number}" for number in range(4)]
+    option = base(
+        title=[{"text": "one", "top": 30}, {"text": "two", "top": 130}], legend=legend(data=names),
+        grid=[{"top": 70}, {"top": 170}], series=[],
+    )  # fmt: skip
+    fitted = laid_out(Chart("two", "Two grids.", option, 300)).option["media"][0]["option"]
+    more = ROW * (legend_rows(option, PHONE) - 1)
+    assert more > 0 and [each["top"] for each in fitted["grid"]] == [70 + more, 170 + more]
+    assert [each["top"] for each in fitted["title"]] == [30 + more, 130 + more]

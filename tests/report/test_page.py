@@ -87,6 +87,10 @@ def test_one_mode_is_shown_and_a_button_for_each(study: Study) -> None:
     assert {each["data-tab"] for each in tabs if "hidden" not in each} == {n for n, p in buttons.items() if p == "true"}
 
 
+def test_the_title_begins_with_the_result(study: Study) -> None:
+    assert "<title>1.12× as fast as NCCL + cuBLAS" in to_html(study)
+
+
 def test_an_index_links_every_page(study: Study, hostile: Study, only_failed: Study) -> None:
     studies = [study, hostile, only_failed]
     parsed = Parsed(to_index(studies))

@@ -17,7 +17,7 @@ from autotune.machine import INTERPRETER
 from autotune.outcome import Evaluation, HostOverhead, Outcome
 from autotune.report.page.document import VIEWS
 from autotune.report.view import View
-from autotune.report.views import finals, headline, importance, parallel, search, steps
+from autotune.report.views import finals, headline, importance, parallel, search, slices, steps
 from autotune.results.library import LIBRARIES, OPERATIONS, baseline_name, mode_name
 from autotune.results.result import Result
 from autotune.results.study import Study
@@ -144,6 +144,21 @@ def test_parallel_axes_are_of_one_mode_and_end_with_the_latency(study: Study) ->
         assert option["media"][0]["option"]["parallel"]["layout"] == "vertical"
     found = parallel.view(study)
     assert found is not None and [chart.tab for chart in found.charts] == [mode_name(study.key, m) for m in modes]
+
+
+def test_slices_are_of_the_winners_mode_and_those_without_effect_are_folded(study: Study) -> None:
+    assert slices.view(study) is None, "three configs of its mode"
+    mode = parallel.shown_modes(study)[0]
+    config = min(study.of_mode(mode), key=study.microseconds)
+    other = won(study, config=config)
+    option = slices.options(other, mode, "num_stages")
+    assert option["xAxis"]["data"] == sorted(option["xAxis"]["data"], key=int)
+    dots, winner = option["series"][1]["data"], option["series"][2]["data"]
+    assert len(dots) == len(study.of_mode(mode))
+    assert winner[0]["value"][1] == pytest.approx(study.microseconds(config), abs=1e-3)
+    found, effects = slices.view(other), [effect for _, effect in slices.effects(other, mode)]
+    assert found is not None and effects == sorted(effects, reverse=True)
+    assert [chart.folded for chart in found.charts] == [effect < steps.SMALL for effect in effects]
 
 
 def test_small_steps_are_named_and_not_drawn(study: Study) -> None:

@@ -201,6 +201,16 @@ def test_fp8_rows_and_their_scales_are_the_numbers_that_results_are_compared_wit
         assert torch.equal(found, wanted) and bool(each.scale_a[end:].isnan().all())
 
 
+def test_sets_of_inputs_are_drawn_afresh_and_one_after_the_other_is_in_place() -> None:
+    (operation, *_) = operations("moe_combine")
+    before = operation.drawn.routings[PLAIN].ids
+    sets = operation.input_sets(9)
+    assert not torch.equal(operation.drawn.routings[PLAIN].ids, before)
+    for number in range(sets.count):
+        sets.put(number)
+        assert torch.equal(operation._tensors.ids, operation.drawn.ids(number)) and operation._number == number
+
+
 def test_the_part_that_is_timed_alone_sends_what_goes_to_ranks_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
     monkeypatch.setattr(torch.distributed, "all_to_all_single", lambda out, given: sent.append((out, given)))
