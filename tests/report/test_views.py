@@ -188,6 +188,8 @@ def test_who_beat_whom(study: Study) -> None:
     report = result_of(study)
     found = finals.finalists(study)
     assert found[0].config == study.winner and len({each.name for each in found}) == len(found)
+    slower = found[-1].config
+    assert finals.finalists(won(study, config=slower))[0].config == slower, "the winner is first, however fast"
     said = {each.name: finals.verdict(report, each) for each in found}
     assert said[found[0].name] == "winner"
     assert said["NCCL + cuBLAS"] == said["NCCL + cuBLAS in a CUDA graph"] == "slower"
