@@ -42,6 +42,19 @@ def fp8(**fields: Any) -> AllGatherGemm:
     return gemm(**{"dtype": "fp8", "b_order": "nk", **fields})
 
 
+def decode(**fields: Any) -> FlashDecode:
+    sizes = {"batch": 4, "q_heads": 96, "kv_heads": 12, "head_dim": 128, "kv_len": 8192, "world_size": 8}
+    return FlashDecode(**{**sizes, **fields})
+
+
+def norm(**fields: Any) -> AllReduceNorm:
+    return AllReduceNorm(**{"m": 4, "n": 64, "world_size": 2, **fields})
+
+
+def experts(**fields: Any) -> ExpertsProblem:
+    return ExpertsProblem(**{"tokens": 4, "hidden": 8, "experts": 1024, "top_k": 16, "world_size": 2, **fields})
+
+
 def test_the_canonical_form_leads_back_and_ignores_the_order() -> None:
     problem = Sum(width=1024, world_size=2, in_place=True)
     assert problem.to_json() == (
@@ -80,21 +93,40 @@ def test_a_bad_value_is_named(field: str, values: list[object]) -> None:
         assert str(caught.value).startswith(f"{field}={value!r}: ")
 
 
+NUMBERS = (float("nan"), torch.ones(2))
+MOST_TOKENS = MOST_PAIRS // 32
+
+
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("make", "fields", "told"),
     [
-        ({"n": 3}, "use 4"), ({"m": 4097}, "m=4097"), ({"layout": "k", "k": 8190}, "k=8190"), ({"b_order": "cm"}, "cm"),
+        (gemm, {"n": 3}, "use 4"), (gemm, {"m": 4097}, "m=4097"), (gemm, {"layout": "k", "k": 8190}, "k=8190"),
+        (gemm, {"b_order": "cm"}, "cm"), (gemm, {"scales": "row"}, "scales=row"), (fp8, {}, "scales=none"),
+        (gemm, {"out_dtype": "fp16"}, "auto, bf16, fp32"), (fp8, {"scales": "row", "b_order": "kn"}, "b_order=nk"),
+        (fp8, {"scales": "rows"}, "mean row"), (fp8, {"scales": "row", "n": 4 * 40}, "use 32 or 48"),
+        (fp8, {"scales": "row", "k": 8}, "use 16"), (fp8, {"scales": "block", "k": 192}, "use 128 or 256"),
+        (fp8, {"scales": "block", "k": 256, "layout": "k"}, "use 128"),
+        (fp8, {"scales": "row", "dtype": "float8_e4m3fn"}, "mean fp8"), (gemm, {"fast_accum": True}, "scales=none"),
+        (fp8, {"scales": "block", "fast_accum": True}, "fast_accum with scales=block"),
+        (decode, {"dtype": "fp32"}, "dtype='fp32'"), (decode, {"head_dim": 96}, "head_dim=96"),
+        (decode, {"kv_heads": 7}, "kv_heads=7"), (decode, {"page_size": 0}, "page_size=0"),
+        (decode, {"soft_cap": -1}, "soft_cap=-1"), (decode, {"q_heads": 12, "result": "heads"}, "q_heads=12"),
+        *((gemm, {"m": other}, "m=") for other in (4.5, "4", float("inf"), np.bool_(True), *NUMBERS)),
+        *((norm, {"eps": other}, "eps=") for other in (-1.0, "1e-6", 10**400, *NUMBERS)),
+        (experts, {"tokens": MOST_TOKENS + 1}, "fewer tokens"), (experts, {"top_k": 17}, "16 at most"),
     ],
 )  # fmt: skip
-def test_a_gemm_that_cannot_be_sharded(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidProblem, match=said):
-        gemm(**fields)
+def test_what_does_not_go_together_is_refused_by_name(make: Any, fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidProblem, match=told):
+        make(**fields)
 
 
-def test_only_the_sharded_dimension_must_divide() -> None:
-    assert gemm(k=8191).shard == (1024, 8191)
-    assert gemm(layout="k", m=7).shard == (7, 2048)
+def test_what_goes_together_is_taken() -> None:
+    """Only the sharded dimension must divide; only sums over the whole depth stay in the tensor cores."""
+    assert gemm(k=8191).shard == (1024, 8191) and gemm(layout="k", m=7).shard == (7, 2048)
     assert gemm(world_size=1, m=7, n=5, k=3).shard == (7, 3)
+    assert fp8(scales="row", fast_accum=True).fast_accum and fp8(scales="tensor", fast_accum=True).fast_accum
+    assert experts().local_experts == 512 and experts(tokens=MOST_TOKENS).all_pairs == MOST_PAIRS
 
 
 def test_sizes_of_a_gemm() -> None:
@@ -127,72 +159,21 @@ def test_a_key_says_every_field_in_one_way() -> None:
     assert scaled == fp8(scales="row") and AllGatherGemm.from_dict(json.loads(scaled.to_json())) == scaled
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({}, "scales=none"), ({"dtype": "bf16", "scales": "row"}, "scales=row"),
-        ({"dtype": "bf16", "out_dtype": "fp16", "scales": "none"}, "auto, bf16, fp32"),
-        ({"scales": "row", "b_order": "kn"}, "b_order=nk"), ({"scales": "rows"}, "mean row"),
-        ({"scales": "row", "n": 4 * 40}, "use 32 or 48"), ({"scales": "row", "k": 8}, "use 16"),
-        ({"scales": "block", "k": 192}, "use 128 or 256"), ({"scales": "block", "k": 256, "layout": "k"}, "use 128"),
-        ({"scales": "row", "dtype": "float8_e4m3fn"}, "mean fp8"),
-    ],
-)  # fmt: skip
-def test_operands_that_do_not_go_together_are_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidProblem, match=told):
-        fp8(**fields)
-
-
-def decode(**fields: Any) -> FlashDecode:
-    sizes = {"batch": 4, "q_heads": 96, "kv_heads": 12, "head_dim": 128, "kv_len": 8192, "world_size": 8}
-    return FlashDecode(**{**sizes, **fields})
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "more"),
-    [
-        ("dtype", "fp32", {}), ("head_dim", 96, {}), ("kv_heads", 7, {}), ("page_size", 0, {}), ("soft_cap", -1, {}),
-        ("q_heads", 12, {"result": "heads"}),
-    ],
-)  # fmt: skip
-def test_a_cache_that_cannot_be_attended_to(field: str, value: Any, more: dict[str, Any]) -> None:
-    with pytest.raises(InvalidProblem, match=f"{field}={value!r}"):
-        decode(**{field: value}, **more)
-
-
 @pytest.mark.parametrize("four", [4.0, np.int32(4), torch.tensor(4)])
 def test_numbers_may_be_those_of_numpy_torch_and_models_configs(four: Any) -> None:
     assert gemm(world_size=four, m=np.int64(4096)).to_json() == gemm().to_json()
-    normed = AllReduceNorm(m=four, n=64, eps=four, world_size=2)
-    assert normed.to_json() == AllReduceNorm(m=4, n=64, eps=4.0, world_size=2).to_json()
-
-
-@pytest.mark.parametrize("other", [4.5, "4", float("nan"), float("inf"), torch.ones(2), np.bool_(True)])
-def test_what_is_no_whole_number_is_told_what_is(other: Any) -> None:
-    with pytest.raises(InvalidProblem, match="m="):
-        gemm(m=other)
-
-
-@pytest.mark.parametrize("other", [-1.0, "1e-6", float("nan"), 10**400, torch.ones(2)])
-def test_what_is_no_number_is_told_what_is(other: Any) -> None:
-    with pytest.raises(InvalidProblem, match="eps="):
-        AllReduceNorm(m=4, n=64, eps=other, world_size=2)
+    assert norm(m=four, eps=four).to_json() == norm(m=4, eps=4.0).to_json()
 
 
 def test_sizes_of_a_decoding_step() -> None:
-    problem = decode(page_size=1000, lengths="even")
+    problem, kept = decode(page_size=1000, lengths="even"), decode(result="heads")
     assert (problem.group, problem.rows, problem.pages) == (8, 384, 9)
     assert problem.cache_shape == (36, 1000, 12, 128)
     assert problem.flops == 2 * (2 * 4 * 96 * 8192 * 128), "two products"
     assert problem.bytes_read == 2 * (4 * 8192 * 12 * 128 * 2), "keys and values"
     assert problem.bytes_moved == 7 * 384 * 129 * 4, "values and an LSE from each of seven peers"
-    assert decode(world_size=1).bytes_moved == 0
-
-
-def test_heads_that_their_owner_keeps_are_a_problem_of_their_own() -> None:
-    kept = decode(result="heads")
     assert (kept.owned_heads, kept.result_shape, kept.result_rows) == (12, (4, 12, 128), 48)
-    assert kept.bytes_moved * 8 == decode().bytes_moved
+    assert kept.bytes_moved * 8 == problem.bytes_moved and decode(world_size=1).bytes_moved == 0
     assert decode(world_size=1, result="heads") == decode(world_size=1), "a rank alone owns every head"
 
 
@@ -219,13 +200,6 @@ def test_sizes_of_a_sum_over_ranks() -> None:
         assert added.bytes_read - plain.bytes_read == rows * 256 * 4
 
 
-@pytest.mark.parametrize("scales", ["none", "block"])
-def test_only_sums_over_the_whole_depth_stay_in_the_tensor_cores(scales: str) -> None:
-    assert fp8(scales="row", fast_accum=True).fast_accum and fp8(scales="tensor", fast_accum=True).fast_accum
-    with pytest.raises(InvalidProblem, match=f"fast_accum with scales={scales}"):
-        gemm(fast_accum=True) if scales == "none" else fp8(scales=scales, fast_accum=True)
-
-
 def test_a_b_of_fp8_is_stored_transposed_unless_it_is_said_otherwise() -> None:
     default = gemm().as_dict()
     assert AllGatherGemm.completed({"dtype": "fp8"}, default)["b_order"] == "nk"
@@ -248,13 +222,3 @@ def test_sizes_of_a_mixture() -> None:
     for kind, count in scales.items():
         scaled = MoeDispatchGemm(**sizes, width=128, dtype="bf16" if kind == "none" else "fp8", scales=kind)
         assert scaled.row_scales == count
-
-
-def test_a_mixture_may_be_as_large_as_it_says() -> None:
-    sizes: dict[str, Any] = {"tokens": 4, "hidden": 8, "experts": 1024, "top_k": 16, "world_size": 2}
-    assert ExpertsProblem(**sizes).local_experts == 512
-    most = MOST_PAIRS // 32
-    assert ExpertsProblem(**{**sizes, "tokens": most}).all_pairs == MOST_PAIRS
-    for more, told in (({"tokens": most + 1}, "fewer tokens"), ({"top_k": 17}, "16 at most")):
-        with pytest.raises(InvalidProblem, match=told):
-            ExpertsProblem(**{**sizes, **more})

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 import triton
-from fakes import EIGHT_GPUS, Bench, bench_of
-from model_configs import MIXTRAL, config
 from ranks_of_functions import run_ranks
 from small_kernels import SIZES, Clock, Recorder, copy, grid, tensors
 from two_ranks import EVERYWHERE
@@ -30,11 +28,6 @@ NEVER = Clock()
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     forget_entries()
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    return bench_of(EIGHT_GPUS, monkeypatch, tmp_path)
 
 
 def on_ranks(
@@ -186,32 +179,3 @@ def test_6_calls_from_several_streams(tmp_path: Path, monkeypatch: pytest.Monkey
     """All-reduces that each rank reaches at another time deadlock: pytorch #189228."""
     for worst in on_ranks("on_ranks.py", "on_streams", world_size, tmp_path, monkeypatch, gpu=True):
         assert "gemm_all_reduce" in worst and max(worst.values()) < WORST, worst
-
-
-def refused(bench: Bench, *words: str) -> str:
-    """The line that refuses a command; it has no traceback, and nothing is printed as data."""
-    result = bench.tune(*words)
-    assert result.exit_code == 2 and result.stdout == "" and isinstance(result.exception, SystemExit)
-    (line,) = result.stderr.splitlines()
-    return line
-
-
-@pytest.mark.parametrize("kind", ["deepseek_v4", "minimax_m2", "phi3"])
-def test_7_models_that_are_not_known(bench: Bench, tmp_path: Path, kind: str) -> None:
-    """They do not start, or in the wrong format: sglang #35557, vLLM #57772. Phi-3 is known, but not as a mixture."""
-    file = config(tmp_path, **MIXTRAL | {"model_type": kind})
-    assert kind in refused(bench, "model", file, "--tp", "2", "--tokens", "16", "--list")
-
-
-def test_8_experts_of_all_ranks_or_of_one(bench: Bench, tmp_path: Path) -> None:
-    """Tuned by one number and looked up by the other; a shared expert as one more: aiter #5469 and #3999,
-    sglang #40417.
-    """
-    ranks = ("--world-size", "8")
-    assert "experts=257" in refused(bench, "moe-dispatch", "--experts", "257", "--top-k", "9", *ranks)
-    one_more = config(tmp_path, **MIXTRAL | {"num_local_experts": 257})
-    assert "257 experts" in refused(bench, "model", one_more, "--tp", "8", "--tokens", "8", "--list")
-    quick = ("--trials", "6", "--effort", "quick")
-    assert bench.tune("moe-dispatch", "--experts", "256", *ranks, *quick).exit_code == 0
-    for experts, source in ((256, "exact"), (256 // 8, "default")):
-        assert bench.json("lookup", "moe-dispatch", "--experts", str(experts), *ranks)["source"] == source

@@ -9,17 +9,6 @@ from fakes import latency_of
 from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import Evaluation, Outcome, Regime
-from autotune.workloads import workload
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_problems_are_valid_odd_ones_among_them_and_the_same_again(ranks: int) -> None:
-    problems = first_call.drawn(40, ranks, 1)
-    assert problems == first_call.drawn(40, ranks, 1) != first_call.drawn(40, ranks, 2)
-    for name, sizes in problems:
-        workload(name).problem_type(**sizes, dtype="bf16", b_order="nk", world_size=ranks)
-    gathers = [sizes["m"] // ranks for name, sizes in problems if name == first_call.AG]
-    assert 0.2 < sum(rows % 2 for rows in gathers) / len(gathers) < 0.8
 
 
 @pytest.mark.parametrize(

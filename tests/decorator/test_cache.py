@@ -134,15 +134,6 @@ def test_an_entry_of_another_machine_is_not_served_and_on_a_miss_a_list_is_tuned
     assert found(tuned(copy(), NEVER, on_miss="default")).source == "default"
 
 
-def test_a_list_that_is_set_later_has_results_of_its_own() -> None:
-    tuned(copy(), Clock(3, 1, 2))
-    kernel = autotune.autotune(SIZES, key=["n"], do_bench=Clock(2, 1))(copy())
-    kernel.configs = [SIZES[0], SIZES[2]]
-    kernel[grid](*tensors(), 200)
-    assert found(kernel).source == "tuned" and kernel.best_config is SIZES[2]
-    assert tuned(copy(), NEVER).best_config is SIZES[1]
-
-
 def test_nearest_only_over_free_arguments_and_within_a_factor_of_two() -> None:
     tuned(copy(), Clock(3, 1, 2))
     sources = {}
@@ -191,12 +182,6 @@ def test_default_takes_no_neighbour_and_error_says_what_to_do() -> None:
         tuned(copy(), NEVER, 201, free=["n"], on_miss="error")
 
 
-def test_the_default_survives_early_pruning() -> None:
-    prune = {"early_config_prune": lambda configs, named, **kwargs: configs[1:]}
-    kernel = tuned(copy(), NEVER, on_miss="default", prune_configs_by=prune)
-    assert kernel.best_config is SIZES[1]
-
-
 @pytest.mark.parametrize("on_miss", ["tune", None])
 def test_offline_never_tunes(monkeypatch: pytest.MonkeyPatch, on_miss: Any) -> None:
     tuned(copy(), Clock(3, 1, 2))
@@ -218,16 +203,6 @@ def test_tuning_on_demand_replaces_what_is_known() -> None:
     kernel[grid](*tensors(), 200)
     assert kernel.best_config is SIZES[2]
     assert tuned(copy(), NEVER).best_config is SIZES[2]
-
-
-def test_what_happened_is_logged_once_per_key(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "autotune")
-    kernel = tuned(copy(), Clock(3, 1, 2))
-    for n in (200, 200, 300):
-        kernel._decider.on_miss = "default"
-        kernel[grid](*tensors(n), n)
-    said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "autotune"]
-    assert [level for level, _ in said] == ["INFO", "WARNING"] and "n=200" in said[0][1] and "n=300" in said[1][1]
 
 
 def test_a_warm_launch_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,11 +58,6 @@ def test_what_triton_has_timed_is_taken_over(tmp_path: Path) -> None:
     assert entry.winner.latency.median == 1000.0 and sources == ["adopted"] * 3
 
 
-def test_what_ours_has_timed_triton_takes_over() -> None:
-    launched(autotune.autotune, Clock(3, 1, 2))
-    assert launched(triton.autotune, Clock()).best_config == SIZES[1]
-
-
 def test_after_an_interrupt_triton_takes_over_the_timings_from_before_it_too() -> None:
     with pytest.raises(IndexError, match="pop from empty list"):
         launched(autotune.autotune, Clock(3, 1))

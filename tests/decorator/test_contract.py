@@ -234,40 +234,34 @@ def test_what_a_config_chooses_cannot_be_passed(decorate: Any) -> None:
         kernel[grid](*tensors(), 200, BLOCK=64)
 
 
-@pytest.mark.parametrize("error", [triton.runtime.errors.OutOfResources(2, 1, "shared memory")])
-def test_a_config_that_the_device_cannot_run_loses(decorate: Any, error: Exception) -> None:
-    def bench(kernel_call: Callable[[], object], quantiles: Any) -> list[float]:
+FULL, LOST = triton.runtime.errors.OutOfResources(2, 1, "shared memory"), [float("inf")] * 3
+
+
+@pytest.mark.parametrize(
+    ("times", "best", "kept"),
+    [
+        ([[1.0] * 3, [2.0] * 3, FULL], 0, [[1.0] * 3, [2.0] * 3, LOST]),
+        ([LOST] * 3, 0, [LOST] * 3),
+        ([[1.0, 1.0, 2.0], [1.0, 1.0, 1.5], [1.0, 1.0, 1.5]], 1, None),
+        ([2.0, 1.0, 3.0], 1, [2.0, 1.0, 3.0]),
+    ],
+    ids=["out of resources", "all fail", "ties go to later quantiles, then to the order", "one number"],
+)
+def test_the_times_of_a_bench_decide(decorate: Any, times: list[Any], best: int, kept: list[Any] | None) -> None:
+    left = list(times)
+
+    def bench(kernel_call: Callable[[], object], quantiles: Any) -> Any:
         kernel_call()
-        if not times:
-            raise error
-        return [times.pop()] * 3
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    times = [2.0, 1.0]
     kernel = decorate(SIZES, key=["n"], do_bench=bench)(copy())
-    kernel[grid](*tensors(), 200)
-    assert list(kernel.configs_timings.values()) == [[1.0] * 3, [2.0] * 3, [float("inf")] * 3]
-    assert kernel.best_config.kwargs == {"BLOCK": 32}
-
-
-def test_where_all_fail_the_first_runs(decorate: Any) -> None:
-    kernel = decorate(SIZES, key=["n"], do_bench=lambda call, quantiles: [float("inf")] * 3)(copy())
     out, x = tensors()
     kernel[grid](out, x, 200)
-    assert torch.equal(out, x) and kernel.best_config is SIZES[0]
-
-
-def test_ties_go_to_the_later_quantiles_then_to_the_order(decorate: Any) -> None:
-    times = [[1.0, 1.0, 2.0], [1.0, 1.0, 1.5], [1.0, 1.0, 1.5]]
-    kernel = decorate(SIZES, key=["n"], do_bench=lambda call, quantiles: times.pop(0))(copy())
-    kernel[grid](*tensors(), 200)
-    assert kernel.best_config is SIZES[1]
-
-
-def test_a_bench_may_give_one_number(decorate: Any) -> None:
-    times = [2.0, 1.0, 3.0]
-    kernel = decorate(SIZES, key=["n"], do_bench=lambda call, quantiles: times.pop(0))(copy())
-    kernel[grid](*tensors(), 200)
-    assert kernel.best_config is SIZES[1] and list(kernel.configs_timings.values()) == [2.0, 1.0, 3.0]
+    assert torch.equal(out, x) and kernel.best_config is SIZES[best]
+    assert kept is None or list(kernel.configs_timings.values()) == kept
 
 
 def test_heuristics_may_stand_outside(decorate: Any) -> None:

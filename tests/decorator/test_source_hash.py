@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import triton
-from small_kernels import add_double
 
 from autotune.decorator.key import source_hash
 
@@ -48,12 +46,6 @@ def load(folder: Path, name: str, text: str) -> Any:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def heuristic(factor: int) -> Any:
-    if factor == 2:
-        return triton.heuristics({"DOUBLE": lambda named: named["n"] * 2})(add_double())
-    return triton.heuristics({"DOUBLE": lambda named: named["n"] * 3})(add_double())
 
 
 @pytest.mark.parametrize("interpret", ["1", "0"])
@@ -98,11 +90,6 @@ def test_constants_are_part_of_the_source(
     assert hashes[0] == hashes[2] != hashes[1]
 
 
-def test_heuristics_are_part_of_the_source() -> None:
-    hashes = [source_hash(heuristic(factor)) for factor in (2, 3, 2)]
-    assert hashes[0] == hashes[2] != hashes[1]
-
-
 HEURISTIC = """
 import functools
 import helpers_of_a_test
@@ -121,7 +108,7 @@ def pick(first, named, second):
 
 of = functools.partial(pick, FIRST, second=SECOND)
 
-@triton.heuristics({"EVEN": lambda named: even(named), "OF": of})
+@triton.heuristics({"EVEN": lambda named: even(named) and REST > 10, "OF": of})
 @triton.jit
 def kernel(out, x, n, EVEN: tl.constexpr, OF: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out, tl.load(x))
@@ -140,7 +127,7 @@ def further():
 """In another folder of the heuristic's own package."""
 
 
-@pytest.mark.parametrize("number", ["11", "12", "13", "14", "15", "16", "17", "18", "19"])
+@pytest.mark.parametrize("number", ["10", "11", "12", "13", "14", "15", "16", "17", "18", "19"])
 def test_what_heuristics_read_and_call_is_part_of_the_source(tmp_path: Path, number: str) -> None:
     hashes = []
     for at, changed in enumerate((number, "20", number)):

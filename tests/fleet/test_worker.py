@@ -121,8 +121,8 @@ def test_a_server_that_restarts_is_waited_for(server: Server) -> None:
 
 def test_the_problem_of_a_dead_process_is_taken_over(url: str) -> None:
     lease(url, asked(16), dead_lease())
-    host = Host(url)
-    assert host.run(asked(16)) == ["done"] and host.started == [16]
+    assert states(url, asked(16)) == ["waiting"]
+    assert Host(url).run(asked(16)) == ["done"]
 
 
 def test_a_host_that_falls_silent_is_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,13 +46,6 @@ def test_the_work_of_a_rank_that_communicates_nothing(dtype: str, size: int) -> 
     assert prefill.calls[0].problem.workload == "all_gather_gemm", "from 128 tokens on"
 
 
-def test_attention_is_decoded_in_16_bits() -> None:
-    for dtype, told in (("fp16", "fp16"), ("bf16", "bf16"), ("fp8", "bf16")):
-        plan = Plan(2, dtype, "row" if dtype == "fp8" else "none", contexts=[4096])
-        (forward,) = forwards(MODEL, plan, [DECODE])
-        assert forward.calls[-1].problem.workload == "flash_decode" and forward.calls[-1].problem.dtype == told
-
-
 def problems() -> list[Problem]:
     (forward,) = forwards(MODEL, Plan(2, "fp16"), [DECODE])
     return [call.problem for call in forward.calls]

@@ -66,10 +66,3 @@ def test_sizes_of_mixtures_and_batches_stand_in_one_entry() -> None:
     problems = Collected(dict.fromkeys((*mixed, *(decoded(batch, 1024) for batch in (1, 4, 16))), 5))
     text = problems.text()
     assert {each.problem for each in parse_list(text)} == {*problems} and text.count("workload:") == 3
-
-
-def test_few_problems_are_listed_as_they_are() -> None:
-    problems = Collected({reduced(m): m for m in (3, 100, 8000)})
-    assert {each.problem: (each.calls, each.search) for each in parse_list(problems.text())} == {
-        problem: (count, True) for problem, count in problems.items()
-    }

@@ -29,13 +29,6 @@ def left_behind(place: Path) -> Path:
     return Path(done.stdout.strip())
 
 
-def test_it_is_there_until_it_is_closed(place: Path) -> None:
-    folder = OwnFolder()
-    (folder.path / "log").write_text("words")
-    folder.close()
-    assert list(place.iterdir()) == []
-
-
 def test_what_a_dead_process_has_left_is_swept(place: Path) -> None:
     left = left_behind(place)
     assert left.parent == place and left.is_dir()

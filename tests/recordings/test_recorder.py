@@ -18,7 +18,10 @@ from autotune.task import Task
 
 def test_every_valid_config_of_the_reduced_space_is_measured_once_and_every_outcome_kept(tmp_path: Path) -> None:
     gang = FakeGang(PROBLEM)
-    found = recorded(tmp_path, gang)
+    seen: list[tuple[int, int]] = []
+    found = recorded(tmp_path, gang, watch=lambda done, size: seen.append((done, size)))
+    size = len(found.evaluations)
+    assert seen == [(done, size) for done in range(size + 1)]
     space = FOUND.space.restricted(ALLOWED)
     configs = list(space.enumerate(Task(PROBLEM, EIGHT_GPUS)))
     assert list(found.evaluations) == configs and len(configs) > 50
@@ -56,13 +59,6 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path: Path, recor
     resumed = recorded(tmp_path, second)
     assert len(first.calls) == 23 and not set(first.calls) & set(second.calls)
     assert resumed.evaluations == recording.evaluations
-
-
-def test_the_watch_sees_it_progress(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    found = recorded(tmp_path, allowed={"mode": ["bsp"]}, watch=lambda done, size: seen.append((done, size)))
-    size = len(found.evaluations)
-    assert seen == [(done, size) for done in range(size + 1)]
 
 
 @pytest.mark.parametrize(

@@ -20,18 +20,11 @@ from autotune.results.study import Study
 
 def test_a_family_differs_in_one_size_alone(study: Study, only_failed: Study) -> None:
     members = [of_size(study, 4096), of_size(study, 64), of_size(study, 64, push=90.0)]
-    others = [of_size(study, 64, k=1024), of_size(study, 64, dtype="fp16"), only_failed]
-    ((name, found),) = families([*members, *others])
-    assert name == "m" and [size for size, _ in found] == [64, 4096]
+    others = [of_size(study, 64, k=1024), of_size(study, 16, dtype="fp16"), only_failed]
+    others += [won(each, dataclasses.replace(each.key, device="other")) for each in (members[0], of_size(study, 16))]
+    ((name, found), (_, elsewhere)) = families([*members, *others])
+    assert name == "m" and [size for size, _ in found] == [64, 4096] and len(elsewhere) == 2
     assert found[0][1] is members[1], "of equal problems the first, which is the newest"
-
-
-def test_the_winners_mode_and_its_margin(study: Study) -> None:
-    clear = point(of_size(study, 64, push=100.0, pull=150.0), 64)
-    assert (clear.mode, clear.next_mode, clear.tied) == ("push", "pull", False)
-    assert clear.margin is not None and clear.margin.value == pytest.approx(1.5)
-    tie = point(of_size(study, 64, push=100.0, pull=99.5), 64)
-    assert (tie.mode, tie.next_mode, tie.tied) == ("pull", "push", True)
 
 
 def test_a_mode_wins_by_its_times_in_the_regime(study: Study) -> None:

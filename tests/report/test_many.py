@@ -55,15 +55,6 @@ def test_results_of_two_regimes_are_told_apart(study: Study) -> None:
     assert f"{problem_text(graph[0].problem)} --regime graph</p>" in to_html(graph[0])
 
 
-def test_a_page_has_the_range_that_its_study_belongs_to(studies: list[Study]) -> None:
-    assert 'id="range"' in to_html(studies[1], studies) and 'id="range"' not in to_html(studies[1])
-    view = crossover.around(studies[1], studies)
-    assert view is not None
-    [own] = [dot for series in view.charts[0].option["series"] for dot in series["data"]
-             if isinstance(dot, dict) and dot["symbolSize"] > 11]  # fmt: skip
-    assert own["value"][0] == 256, "the page's own point is the largest"
-
-
 def test_replays_are_called_so_and_not_stale(study: Study) -> None:
     replayed = dataclasses.replace(study.record.provenance, space="00, replay of 2026-11-21", triton="1.0")
     replay = dataclasses.replace(study, record=dataclasses.replace(study.record, provenance=replayed))

@@ -73,6 +73,8 @@ def test_the_elements_are_ours_whatever_names_hold_and_ask_nothing_of_a_network(
     assert {tag for tag, _ in parsed.elements} <= TAGS
     assert len(parsed.scripts) == 3
     assert not any(name.startswith("on") for _, attributes in parsed.elements for name in attributes)
+    shown = [parsed.text.replace("\n", ""), *(value for _, each in parsed.elements for value in each.values() if value)]
+    assert not any(map(HIDDEN.search, shown))
 
 
 def test_one_mode_is_shown_and_a_button_for_each(study: Study) -> None:
@@ -87,16 +89,6 @@ def test_one_mode_is_shown_and_a_button_for_each(study: Study) -> None:
 
 def test_the_title_begins_with_the_result(study: Study) -> None:
     assert "<title>1.12× as fast as NCCL + cuBLAS" in to_html(study)
-
-
-def test_hostile_names_are_shown_as_text(hostile: Study) -> None:
-    parsed = Parsed(to_html(hostile))
-    assert not HIDDEN.search(parsed.text.replace("\n", ""))
-    shown = r"\x1b]0;owned\x07</script><script>alert(1)</script><img src=x onerror=alert(2)>{b}\u202e\n&amp;"
-    for before in ("theirs", "knob", "base", "part", "reason", "source"):
-        assert f"{before}{shown}".casefold() in parsed.text.casefold().replace("_", "-") or before == "theirs"
-    for _, attributes in parsed.elements:
-        assert not any(HIDDEN.search(value or "") for value in attributes.values())
 
 
 def test_an_index_links_every_page(study: Study, hostile: Study, only_failed: Study) -> None:

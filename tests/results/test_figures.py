@@ -63,11 +63,6 @@ def test_without_rounds_it_says_so_instead_of_pretending() -> None:
     assert ratio(one, other, Regime.GRAPH).value == 2.0 and ratio(one, other, Regime.PIPELINED).value == 2.5
 
 
-def test_only_beyond_its_error_a_ratio_is_less_than_one() -> None:
-    assert Ratio(0.95, 0.04).is_less
-    assert not Ratio(0.95, 0.06).is_less and not Ratio(1.05, 0.06).is_less
-
-
 @pytest.mark.parametrize(
     ("value", "error", "told"), [(1.43, 0.05, True), (0.9, 0.05, True), (1.43, 10.88, False), (1.0, 22.99, False)]
 )

@@ -148,18 +148,3 @@ def test_the_untuned_config_is_near_the_optimum_that_was_recorded(table: str, ov
     nearest = max(recorded.evaluations, key=lambda each: len(each.items() & default.items()))
     latency = recorded.evaluations[nearest].latency
     assert nearest["mode"] == default["mode"] and latency is not None and latency.median <= over * recorded.optimum
-
-
-def test_a_thread_holds_as_much_of_a_tile_on_amd_whose_warps_are_twice_as_wide() -> None:
-    """128 numbers of 128 x 256, in 4 warps of 64 threads, or of 256 x 256 in 8."""
-    found = workload("gemm_reduce_scatter")
-    problem = found.problem_type(m=8192, n=8192, k=28672, dtype="bf16", world_size=4)
-    for tile in ({"block_m": 128, "num_warps": 4}, {"block_m": 256, "num_warps": 8}):
-        wide = {**tile, "block_n": 256, "num_stages": 2}
-        told = {}
-        for machine in (MI300X, MI350X, H100):
-            first = found.first_configs(Task(problem, machine))
-            config = next(each for each in first if each["mode"] == "push").replace(**wide)
-            told[machine.kind, machine.arch] = found.space.violation(config, Task(problem, machine))
-        assert [told["hip", "gfx942"], told["hip", "gfx950"]] == [None, None]
-        assert str(told["cuda", "sm_90"]).startswith("registers")

@@ -1,4 +1,4 @@
-"""The GEMM's part of the spaces at its edges: shared memory, splits, scales, and the tile that is tried unmeasured."""
+"""The GEMM's part of the spaces at its edges: shared memory, splits, scales."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from autotune.task import Task
 from autotune.workloads import workload
 
 REDUCE = workload("gemm_all_reduce")
-GATHER = workload("all_gather_gemm")
 A100 = dataclasses.replace(H100, device="NVIDIA A100", arch="sm_80", compute_units=108, shared_memory=163 * 1024)
 TILE = Config(
     {
@@ -85,51 +84,3 @@ def test_a_constraint_ends_where_it_says(
 ) -> None:
     few = {"m": 16} if "block_m" not in values else {}
     assert refusal(TILE.replace(**values), machine, **few, **fields) == told
-
-
-@pytest.mark.parametrize(
-    ("machine", "dtype", "scales", "rows", "refused"),
-    [
-        (H100, "fp8", "row", 6, True),  # of 4 ranks: their sum is a multiple of 4 all the same
-        (H100, "fp8", "row", 8, False),
-        (H100, "fp8", "tensor", 6, False),
-        (H100, "fp8", "block", 6, False),
-        (MI300X, "fp8_fnuz", "row", 6, False),
-    ],
-)
-def test_scales_of_chunks_begin_at_multiples_of_16_bytes(
-    machine: Machine, dtype: str, scales: str, rows: int, refused: bool
-) -> None:
-    problem = GATHER.problem_type(
-        m=4 * rows, n=4 * 1024, k=1024, dtype=dtype, scales=scales, b_order="nk", world_size=4
-    )  # fmt: skip
-    copies = Config(
-        {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even"}
-    )
-    broken = GATHER.space.broken(copies, Task(problem, machine))
-    assert (broken is not None and broken.name == "scales of chunks") is refused
-
-
-ROWS = {"dtype": "fp8", "scales": "row", **FP8}
-FAST = {**ROWS, "fast_accum": True}
-
-
-@pytest.mark.parametrize(
-    ("machine", "fields", "tile", "beside"),
-    [
-        (H100, {"m": 16, "n": 16384}, (16, 64, 128, 4, 6), None),  # two programs on a unit: 264 at once, of 256
-        (H100, {"m": 16, "n": 40, "k": 2 * 40}, (16, 64, 64, 4, 6), None),  # no larger than the problem
-        (H100, {**ROWS, "m": 8192}, (128, 128, 128, 4, 3), {(128, 256, 128, 8, 4), (64, 128, 128, 4, 4)}),
-        (H100, {**FAST, "m": 8192}, (128, 256, 128, 8, 4), {(128, 256, 128, 8, 3), (128, 256, 64, 8, 6)}),
-        (MI300X, {"m": 8192}, (128, 128, 64, 8, 2), {(128, 256, 64, 4, 2)}),
-        (MI350X, {**ROWS, "m": 8192}, (128, 128, 128, 8, 2), None),
-        (MI350X, {"m": 32}, (32, 64, 128, 4, 2), None),
-    ],
-)
-def test_the_tile_that_is_tried_unmeasured_and_those_beside_it(
-    machine: Machine, fields: dict[str, Any], tile: tuple[int, ...], beside: set[tuple[int, ...]] | None
-) -> None:
-    tried = REDUCE.first_configs(Task(reduce_problem(**fields), machine))
-    names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
-    first, *others = (tuple(config[name] for name in names) for config in tried if "block_m" in config)
-    assert first == tile and (beside is None or {*others} - {first} == beside)

@@ -1,4 +1,4 @@
-"""The space of GEMM + all-reduce: what it forbids, what is tried unmeasured, and that the heap has room for it."""
+"""The space of GEMM + all-reduce at its edges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from autotune.task import Task
 from autotune.workloads import workload
 
 FOUND = workload("gemm_all_reduce")
-SPACE = FOUND.space
 PUSH = Config(
     {
         "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 2, "group_m": 1, "num_warps": 4,
@@ -77,16 +76,5 @@ def test_a_constraint_ends_where_it_says(
     config: Config, fields: dict[str, Any], machine: Machine, told: str | None
 ) -> None:
     problem = FOUND.problem_type(**{"m": 16, "n": 8192, "k": 28672, "world_size": 8, **fields})
-    broken = SPACE.broken(config, Task(problem, machine))
+    broken = FOUND.space.broken(config, Task(problem, machine))
     assert (broken.name if broken else None) == told
-
-
-def test_words_of_tiles_are_tried_first_for_few_rows_alone_and_collectives_in_two_chunks() -> None:
-    for m, words in ((64, {"sentinel", "ll"}), (256, {"sentinel", "ll"}), (257, set()), (512, set())):
-        # On two ranks words of large tiles fit into the registers.
-        problem = FOUND.problem_type(m=m, n=8192, k=28672, world_size=2)
-        first = FOUND.first_configs(Task(problem, H100))
-        tiles = {config["protocol"] for config in first if config["mode"] in ("one_shot", "two_shot")}
-        assert tiles == words | {"signal"}
-    chunked = {config["transfer_rows"] for config in first if config["mode"] == "custom_collective"}
-    assert chunked == {512, 256}

@@ -8,7 +8,7 @@ import pytest
 from fakes import LAPTOP
 
 from autotune.config import Config
-from autotune.machine import H100, Machine
+from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.task import Task
 from autotune.workloads import workload
 
@@ -21,6 +21,7 @@ PUSH = Config(
     }
 )  # fmt: skip
 COPIES = Config({"mode": "copy_engine", "transfer_rows": 1024, "gemm_streams": 2, "sum_block": 2048, "sum_warps": 8})
+AMD: dict[str, Any] = {"num_warps": 4, "num_stages": 2, "loads": "pointer"}
 FLATTENED = PUSH.replace(schedule="flattened", signals="at_once")
 
 
@@ -38,6 +39,10 @@ FLATTENED = PUSH.replace(schedule="flattened", signals="at_once")
         (COPIES, {"m": 512}, H100, "chunks"),
         (COPIES.replace(transfer_rows=64), {}, H100, "chunks"),
         (COPIES, {}, LAPTOP, "streams"),
+        # 128 numbers for each of 256 threads: of four warps on AMD, whose warps are twice as wide.
+        (PUSH.replace(**AMD), {}, MI300X, None),
+        (PUSH.replace(**AMD), {}, MI350X, None),
+        (PUSH.replace(**AMD), {}, H100, "registers"),
     ],
 )
 def test_a_constraint_ends_where_it_says(

@@ -50,14 +50,11 @@ def test_a_config_lacks_what_every_launch_has_anyway_and_what_it_has_not() -> No
 def test_entries_of_other_versions_than_the_newest_ones_are_left_out_and_counted() -> None:
     text, left_out = to_sizes([entry(n=3), entry(STALE, n=1), entry(STALE, n=2), entry(n=1)])
     assert list(json.loads(text)) == ["triton_version", "1", "3"] and left_out == 2, "the smallest first"
+    text, left_out = to_sizes([entry(n=1, config={"BLOCK": 32}), entry(n=1), entry(n=2)], by="n")
+    assert json.loads(text)["1"] == {"BLOCK": 32} and left_out == 0, "of two of one size the newest"
     other = dataclasses.replace(TODAY, source_hash="other")
     text, left_out = to_sizes([entry(other, n=1, config={"BLOCK": 16}), entry(n=1), entry(n=2)])
     assert json.loads(text) == {"triton_version": "3.7", "1": {"BLOCK": 16}} and left_out == 2
-
-
-def test_of_two_entries_of_one_size_the_newest_counts() -> None:
-    text, left_out = to_sizes([entry(n=1, config={"BLOCK": 32}), entry(n=1), entry(n=2)], by="n")
-    assert json.loads(text)["1"] == {"BLOCK": 32} and left_out == 0
 
 
 def test_the_size_is_the_integer_in_which_they_differ_or_the_one_that_is_named() -> None:

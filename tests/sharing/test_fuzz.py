@@ -125,16 +125,20 @@ def test_files(imported_into: Store, make_entry: MakeEntry, cases: int) -> None:
 
 
 def test_files_on_the_command_line(gpus: Bench, make_entry: MakeEntry, tmp_path: Path) -> None:
-    file = tmp_path / "configs.json"
+    file, there = tmp_path / "configs.json", tmp_path / "there.db"
 
     @settings(FUZZ, max_examples=20)
     @given(text=mutations(sound(make_entry)), dry=st.booleans())
     def fuzz(text: str, dry: bool) -> None:
         file.write_text(text)
-        result = gpus.tune("import", str(file), "--replace", *(["--dry-run"] if dry else []))
+        for old in tmp_path.glob("there.db*"):
+            old.unlink()
+        words = ["import", str(file), "--db", str(there), "--replace", *(["--dry-run"] if dry else [])]
+        result = gpus.tune(*words)
         assert result.exit_code in (0, 1, 2) and "Traceback" not in result.output
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         assert not HIDDEN.search(result.output.replace("\n", ""))
+        assert not there.exists() or (result.exit_code < 2 and not dry), "a bad file stores nothing"
 
     fuzz()
 

@@ -13,7 +13,6 @@ from autotune.taxes import ladder
 from autotune.taxes.arithmetic import Estimate, differences, estimate, same_clock, slack, slopes
 
 TIMES = st.floats(0.1, 1e6)
-LETTERS = [letter for letter in ladder.RUNGS if letter != "W"]
 
 
 def height(rounds: dict[str, list[float]], step: ladder.Step) -> Estimate:
@@ -64,26 +63,6 @@ def test_a_tax_is_the_sum_of_its_own_causes_or_not_told_apart(rounds: dict[str, 
         assert estimate(differences(terms)).value == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_whole_ladder_has_the_papers_three_taxes() -> None:
-    steps = ladder.steps(LETTERS, dosed=True)
-    assert [step.name for step in steps] == [
-        "host", "gaps", "library", "boundary", "synchrony", "locality", "fusion",
-    ]  # fmt: skip
-    launch = ladder.tax_of("kernel launch", steps)
-    assert launch is not None and [step.name for step in launch] == ["host", "gaps", "boundary"]
-    undosed = ladder.steps(LETTERS)
-    assert "boundary + synchrony" in [step.name for step in undosed]
-    assert ladder.tax_of("kernel launch", undosed) is None and ladder.tax_of("bulk synchrony", undosed) is None
-
-
-def test_a_cause_that_is_one_with_another_is_no_tax() -> None:
-    steps = ladder.steps([letter for letter in LETTERS if letter != "D"], dosed=True)
-    assert [step.name for step in steps][-2:] == ["synchrony + locality", "fusion"]
-    assert ladder.tax_of("bulk synchrony", steps) is None and ladder.tax_of("locality", steps) is None
-    host_and_gaps = ladder.steps([letter for letter in LETTERS if letter != "E1"], dosed=True)
-    assert ladder.tax_of("kernel launch", host_and_gaps) is not None, "both are the same tax"
-
-
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40))
 @settings(deadline=None, max_examples=40)
 def test_an_interval_holds_its_mean_and_lies_within_the_rounds(rounds: list[float]) -> None:
@@ -99,6 +78,8 @@ def test_an_interval_says_what_is_nil() -> None:
     assert not estimate([1.0, 1.2, 0.9, 0.8]).is_nil and not estimate([-1.0, -1.2, -0.9]).is_nil
     with pytest.raises(ValueError, match="no rounds"):
         estimate([])
+    with pytest.raises(ValueError, match="1 dose"):
+        slopes({0.0: [1.0]})
 
 
 def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
@@ -133,11 +114,6 @@ def test_terms_of_other_rounds_are_resampled_apart() -> None:
 def test_a_slope_is_that_of_the_line(cost: float, base: float, drift: list[float]) -> None:
     doses = {dose: [base + cost * dose + each for each in drift] for dose in (0.0, 2.0, 4.0, 8.0)}
     assert slopes(doses) == pytest.approx([cost] * len(drift), abs=1e-6), "a drift of whole rounds is no error"
-
-
-def test_a_slope_needs_two_doses() -> None:
-    with pytest.raises(ValueError, match="1 dose"):
-        slopes({0.0: [1.0]})
 
 
 @pytest.mark.parametrize(

@@ -158,33 +158,39 @@ def counted(folder: Path, texts: dict[str, str], own: str) -> set[str]:
     return found
 
 
-def test_what_lies_beside_a_users_file_counts_where_it_is_imported(tmp_path: Path) -> None:
-    texts = {
-        "own.py": "import os, tiles as t, text\nfrom package import (  # noqa: F401, (E501)\n    inner,  # this, too\n"
-                  "    last,\n)\nfrom package import inner, \\\n    behind\n"
-                  "def late():\n    from .relative import x\n",
-        "text.py": "", "package/last.py": "", "package/behind.py": "", "tiles.py": "import deeper.below\n",
-        "deeper/below.py": "", "package/__init__.py": "", "package/inner.py": "",
-        "relative.py": "from autotune.kernels.primitives.ll import anything\n", "unrelated.py": "", "os.py": "",
-    }  # fmt: skip
-    assert counted(tmp_path, texts, "own.py") == texts.keys() - {"unrelated.py"}
+BESIDE = {
+    "own.py": "import os, tiles as t, text\nfrom package import (  # noqa: F401, (E501)\n    inner,  # this, too\n"
+              "    last,\n)\nfrom package import inner, \\\n    behind\n"
+              "def late():\n    from .relative import x\n",
+    "text.py": "", "package/last.py": "", "package/behind.py": "", "tiles.py": "import deeper.below\n",
+    "deeper/below.py": "", "package/__init__.py": "", "package/inner.py": "",
+    "relative.py": "from autotune.kernels.primitives.ll import anything\n", "unrelated.py": "", "os.py": "",
+}  # fmt: skip
+WHOLE = {
+    "whole/ops/own.py": "from parts.kernels import tile\nimport kernels\n"
+                        "import whole.ops.full\nfrom whole.other import x\n",
+    "whole/__init__.py": "", "whole/ops/__init__.py": "", "whole/other.py": "",
+    "whole/ops/parts/kernels.py": "from parts.tiles import F\nfrom ..above import G\nfrom .. import beside\n"
+                                  "from ...other import x\n",
+    "whole/ops/parts/tiles.py": "import left.kernels.tile, right.kernels.tile\n", "whole/ops/above.py": "",
+    "whole/ops/beside.py": "", "whole/ops/full.py": "", "whole/ops/kernels/__init__.py": "",
+    "whole/ops/left/kernels/tile.py": "", "whole/ops/right/kernels/tile.py": "",
+}  # fmt: skip
+"""By a name from the workload's folder, by two dots, by the whole package's name; and files of one name."""
 
 
-def test_what_a_users_package_imports_from_itself_counts_however_it_is_named(tmp_path: Path) -> None:
-    """By its name from the workload's folder, by two dots, by the whole package's name; and files of one name."""
-    texts = {
-        "whole/ops/own.py": "from parts.kernels import tile\nimport kernels\n"
-                            "import whole.ops.full\nfrom whole.other import x\n",
-        "whole/__init__.py": "", "whole/ops/__init__.py": "", "whole/other.py": "",
-        "whole/ops/parts/kernels.py": "from parts.tiles import F\nfrom ..above import G\nfrom .. import beside\n"
-                                      "from ...other import x\n",
-        "whole/ops/parts/tiles.py": "import left.kernels.tile, right.kernels.tile\n", "whole/ops/above.py": "",
-        "whole/ops/beside.py": "", "whole/ops/full.py": "", "whole/ops/kernels/__init__.py": "",
-        "whole/ops/left/kernels/tile.py": "",
-        "whole/ops/right/kernels/tile.py": "",
-    }  # fmt: skip
-    found = counted(tmp_path, texts, "whole/ops/own.py")
-    assert found == texts.keys() - {"whole/other.py", "whole/__init__.py"}
+@pytest.mark.parametrize(
+    ("texts", "own", "others"),
+    [
+        (BESIDE, "own.py", {"unrelated.py"}),
+        (WHOLE, "whole/ops/own.py", {"whole/other.py", "whole/__init__.py"}),
+    ],
+    ids=["beside a file", "a package"],
+)
+def test_what_a_users_file_imports_from_around_it_counts(
+    tmp_path: Path, texts: dict[str, str], own: str, others: set[str]
+) -> None:
+    assert counted(tmp_path, texts, own) == texts.keys() - others
 
 
 def test_all_modules_of_a_package_that_sources_names_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

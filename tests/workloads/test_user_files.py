@@ -190,6 +190,9 @@ def test_a_file_or_class_that_is_not_there(tmp_path: Path) -> None:
     for name in ("Rows", "size"):
         assert "autotune.workloads.Workload" in refused(f"{file}:{name}")
     assert "operation" in refused(f"{file}:Base"), "a class that does not say everything"
+    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
+    for path, told in ((tmp_path / "loop.py", "oop"), ("x" * 300 + ".py", "File name too long"), ("~nobody!/x.py", "")):
+        assert refused(f"{path}:Own").startswith(f"workload file {path}: ") and told in refused(f"{path}:Own")
 
 
 PROBLEMS = """
@@ -265,14 +268,3 @@ def test_a_file_that_raises_when_it_is_loaded_says_where_and_may_be_mended(
     assert said.startswith(f"workload file {file}") and told in said
     write(tmp_path)
     assert workload(f"{file}:Own").name == "own_rows"
-
-
-def test_what_a_file_prints_is_no_data_of_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    workload(f"{write(tmp_path, after='print(1 + 1)')}:Own")
-    assert capsys.readouterr() == ("", "2\n")
-
-
-def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
-    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
-    for path, told in ((tmp_path / "loop.py", "oop"), ("x" * 300 + ".py", "File name too long"), ("~nobody!/x.py", "")):
-        assert refused(f"{path}:Own").startswith(f"workload file {path}: ") and told in refused(f"{path}:Own")

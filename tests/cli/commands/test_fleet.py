@@ -12,12 +12,10 @@ from fakes import EIGHT_GPUS, Bench, FakeGang, begun
 
 from autotune.cli import session
 from autotune.cli.commands import fleet as command
-from autotune.cli.options import Request
 from autotune.db import Lease, Store
 from autotune.errors import FleetError
 from autotune.fleet.problem_list import read_list
 from autotune.task import Task
-from autotune.workloads import workload
 
 LIST = """
 defaults: {n: 64, k: 64, trials: 2}
@@ -122,14 +120,3 @@ def test_a_host_with_something_broken_tunes_nothing(listed: Bench, monkeypatch: 
 def test_a_password_on_the_command_line_is_refused_and_not_shown(listed: Bench, url: str) -> None:
     result = listed.tune("fleet", "problems.yaml", "--db", url)
     assert result.exit_code == 2 and "PGPASSFILE" in result.stderr and "geheim" not in result.output
-
-
-@pytest.mark.parametrize(
-    "url", ["postgresql://me:geheim@127.0.0.1:9/x", "postgresql://me@127.0.0.1:9/x?password=geheim"]
-)
-def test_no_message_shows_a_password(gpus: Bench, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.setattr("autotune.db.engines.database.PATIENCE", 0.0)
-    result = gpus.tune("list", "--db", url)
-    assert result.exit_code == 2
-    assert "geheim" not in result.output and "127.0.0.1" in result.output
-    assert "geheim" not in Request(workload("all_gather_gemm"), {}).command(db=url)

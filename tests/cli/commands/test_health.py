@@ -10,8 +10,11 @@ from autotune.doctor import Host
 from autotune.doctor.examination import checks
 
 
-def test_doctor_on_this_machine(laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("notes", ["", "somebody's notes\n" * 50], ids=["no database", "another file"])
+def test_doctor_on_this_machine(laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: str) -> None:
     monkeypatch.setattr(Host, "compile_kernel", lambda *_: "")  # the slowest check; the doctor's tests run it
+    if notes:
+        (tmp_path / "cache.db").write_text(notes)
     result = laptop.tune("doctor", "--json")
     values = json.loads(result.stdout)
     found = {each["check"]: each for each in values["findings"]}
@@ -20,18 +23,8 @@ def test_doctor_on_this_machine(laptop: Bench, tmp_path: Path, monkeypatch: pyte
     assert (result.exit_code, values["fine"]) == (1 if broken else 0, not broken)
     assert all(each["found"] for each in found.values())
     assert all(bool(each["mend"]) == (each["verdict"] != "fine") for each in found.values())
-    assert not (tmp_path / "cache.db").exists()
-
-
-def test_doctor_says_how_to_fix_it(laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Host, "compile_kernel", lambda *_: "")  # the slowest check
-    notes = tmp_path / "notes.txt"
-    notes.write_text("somebody's notes\n" * 50)
-    result = laptop.tune("doctor", "--db", str(notes))
-    lines = result.stdout.splitlines()
-    at = next(number for number, line in enumerate(lines) if line.startswith("database  "))
-    assert result.exit_code == 1 and "broken: " in lines[at] and lines[at + 1].strip().startswith("→ ")
-    assert notes.read_text() == "somebody's notes\n" * 50
+    assert (found["database"]["verdict"] == "broken") == bool(notes)
+    assert (tmp_path / "cache.db").read_text() == notes if notes else not (tmp_path / "cache.db").exists()
 
 
 @pytest.mark.gpu

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fakes import EIGHT_GPUS, Bench, begun, evaluation_of, latency_of
+from fakes import EIGHT_GPUS, Bench, evaluation_of, latency_of
 from markdown_it import MarkdownIt
 
 from autotune.config import Config
-from autotune.db import CacheKey, Lease, Store, TrialRecord, Winner
-from autotune.machine import Machine
+from autotune.db import CacheKey, Store, TrialRecord, Winner
 from autotune.outcome import Evaluation, Outcome
 from autotune.task import Task
 from autotune.text import HIDDEN
@@ -71,58 +68,3 @@ def test_a_report_has_no_markup_but_its_own(hostile: Bench) -> None:
     assert not {token.type for token in (*tokens, *inner)} & set(MARKUP)
     assert sum(token.type == "heading_open" and token.tag == "h1" for token in tokens) == 3, "both, and each"
     assert "script" in text and r"\x1b" in text, "it is shown"
-
-
-@pytest.mark.parametrize("place", ["device", "config", "baselines"])
-def test_a_bad_file_does_no_harm_and_stores_nothing(gpus: Bench, tmp_path: Path, place: str) -> None:
-    strange = Machine("cuda", "NVIDIA X1", "sm_170", 8, 200, 300 * 1024, 50 << 20, "nvlink")
-    problem = FOUND.problem_type.from_dict(PROBLEM)
-    with Store.open() as store:
-        study = begun(store, FOUND, Task(problem, strange))
-        winner = FOUND.default_config(Task(problem, EIGHT_GPUS))
-        store.finish(study.id, Winner(winner, latency_of(400.0, 8), {"bsp": latency_of(530.0, 8)}))
-    values = json.loads(gpus.tune("export").stdout)
-    [entry] = values["entries"]
-    if place == "device":
-        entry["device"] += TITLE
-    elif place == "config":
-        entry["config"]["mode"] = f"push{TITLE}"
-    else:
-        entry["baselines"][TITLE] = entry["baselines"]["bsp"]
-    file = tmp_path / "configs.json"
-    file.write_text(json.dumps(values))
-    result = gpus.tune("import", str(file), "--db", str(there := tmp_path / "there.db"))
-    assert result.exit_code == 2 and r"\x1b" in result.stderr and not there.exists()
-    assert not HIDDEN.search(result.output.replace("\n", ""))
-
-
-def test_who_is_waited_for_cannot_act_either(hostile: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune.tuning import claim
-
-    with Store.open() as store:
-        store.forget(2)
-        study = store.study(store.studies()[1].key, provenance_of(FOUND), seed=0, space_size=1)
-        store.take_lease(study.id, Lease.new())
-    with closing(sqlite3.connect(tmp_path / "cache.db")) as connection:
-        connection.execute(
-            'UPDATE tuning_studies SET lease = replace(lease, \'"host": "\', ?)', (f'"host": "{TITLE[1:-1]}\\u001b',)
-        )
-        connection.commit()
-
-    def interrupt(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(claim.time, "sleep", interrupt)
-    result = hostile.tune("all-gather-gemm")
-    assert result.exit_code == 130 and r"\x1b" in result.stderr and not HIDDEN.search(result.stderr.replace("\n", ""))
-
-
-def test_a_damaged_row_is_named_on_stderr(hostile: Bench, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "cache.db")) as connection:
-        connection.execute("UPDATE tuning_studies SET winner_latency = ? WHERE id = 2", (TITLE,))
-        connection.commit()
-    for words in (["list"], ["lookup", "all-gather-gemm"], ["report"]):
-        result = hostile.tune(*words)
-        assert result.exit_code == 0 and not HIDDEN.search(result.output.replace("\n", "").replace("\t", ""))
-        told = result.stderr.count("tune: warning: database ")
-        assert told == (words == ["list"]), "once"

@@ -14,22 +14,9 @@ from model_configs import BY_WIDTH, MIXTRAL, QWEN, config, listed
 
 from autotune.cli import session
 from autotune.db import Store
-from autotune.errors import WrongResult
 from autotune.machine import Machine, machine
 from autotune.model_runs.comparison import row
 from autotune.model_runs.measured import ModelLayers
-
-
-def test_the_list_has_every_collective_with_its_gemm(gpus: Bench, tmp_path: Path) -> None:
-    found = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "1,2,256")
-    assert {name: each["calls"] for name, each in found.items()} == {
-        "gemm_all_reduce (1, 512, 512)": 3, "gemm_all_reduce (2, 512, 512)": 3,
-        "gemm_all_reduce (1, 512, 2048)": 3, "gemm_all_reduce (2, 512, 2048)": 3,
-        "all_gather_gemm (256, 768, 512)": 3, "gemm_reduce_scatter (256, 512, 512)": 3,
-        "all_gather_gemm (256, 4096, 512)": 3, "gemm_reduce_scatter (256, 512, 2048)": 3,
-    }  # fmt: skip
-    for each in found.values():
-        assert each["dtype"] == "fp16" and each["b_order"] == "nk" and each["world_size"] == 2 and not each["bias"]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +51,17 @@ def test_options_change_the_problems(gpus: Bench, tmp_path: Path) -> None:
     assert all(name.startswith("gemm_all_reduce (257") for name in odd), "ranks cannot share 257 tokens out"
     fp8 = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "256", "--dtype", "fp8")
     assert {each["scales"] for each in fp8.values()} == {"row"}
-    *_, decode = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "4", "--context", "4096").values()
-    assert (decode["batch"], decode["q_heads"], decode["kv_len"], decode["calls"]) == (4, 8, 2048, 3)
+    *_, skewed = listed(
+        gpus, config(tmp_path, **MIXTRAL), "--tp", "2", "--tokens", "4", "--zipf", "1.2", "--dtype", "fp8"
+    ).values()
+    fields = ("routing", "exponent", "dtype", "scales")
+    assert [skewed[name] for name in fields] == ["zipf", 1.2, "fp8", "row"]
+    halves = listed(gpus, config(tmp_path, **MIXTRAL), "--tp", "2", "--tokens", "4", *BY_WIDTH)
+    assert "moe_gemm_combine (2, 512, 16, 4, 1024)" in halves
+    words = ("--tp", "2", "--tokens", "4", "--context", "4096", "--dtype", "fp8")
+    *_, decode = listed(gpus, config(tmp_path), *words).values()
+    fields = ("batch", "q_heads", "kv_len", "calls", "dtype")
+    assert [decode[name] for name in fields] == [4, 8, 2048, 3, "bf16"], "attention is decoded in 16 bits"
 
 
 SLIDING = ["sliding_attention", "full_attention", "full_attention"]
@@ -110,65 +106,36 @@ def test_its_sizes_become_ranges(gpus: Bench, tmp_path: Path) -> None:
     assert found and not any(found), "alone, it is searched"
 
 
-def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None:
-    words = ("model", config(tmp_path), "--tp", "2", "--tokens", "4,256", "--trials", "12", "--effort", "quick")
-    result = gpus.tune(*words)
-    assert result.exit_code == 0, result.output
-    again = gpus.json(*words)
-    assert not gpus.gangs[1:], "all from the cache"
-    for forward in again["forwards"]:
-        told, calls = forward["predicted"], forward["calls"]
-        for when in ("before", "after"):
-            device = sum(each["calls"] * each[when]["device"] for each in calls) + told["without_communication"]
-            host = sum(each["calls"] * each[when]["host"] for each in calls)
-            assert told[when] == pytest.approx(max(device, host))
-        assert told["without_communication"] > 0 and told["after"] <= told["before"]
-    assert {problem.workload for problem in gpus.gangs[0].problems} == {
-        "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce",
-    }  # fmt: skip
-
-
-@pytest.fixture
-def each_takes_four_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(monotonic=itertools.count(0, 4).__next__)
+def each_takes(seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=itertools.count(0, seconds).__next__)
     monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
 
 
-@pytest.mark.usefixtures("each_takes_four_seconds")
+@pytest.mark.parametrize(("seconds", "in_turn"), [(4, [1, 2]), (0, [4])])
 def test_what_the_budget_is_too_short_for_is_verified_and_searched_by_the_next_command(
-    laptop: Bench, tmp_path: Path
+    seconds: int, in_turn: list[int], laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What searches leave of it goes to the others."""
+    each_takes(seconds, monkeypatch)
     file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
     searched = []
-    for _ in range(2):
+    for _ in in_turn:
         found = laptop.json("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
         assert all(call["entry"] is not None for forward in found["forwards"] for call in forward["calls"])
         with Store.open() as store:
             searched.append(sum(not entry.winner.verified for entry in store.entries()))
         assert len(found["not_searched"]) == 4 - searched[-1]
-    assert searched == [1, 2]
+    assert searched == in_turn
 
 
-@pytest.fixture
-def each_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.cli.commands.model_job.time", SimpleNamespace(monotonic=lambda: 0.0))
-
-
-@pytest.mark.usefixtures("each_takes_no_time")
-def test_what_searches_leave_of_a_budget_goes_to_the_others(laptop: Bench, tmp_path: Path) -> None:
-    file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
-    found = laptop.json("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
-    assert found["not_searched"] == []
-
-
-def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "list.yaml"
     entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2, budget: %s}"
     file.write_text(f"problems: [{entry % (4, '5s')}, {entry % (8, '6s')}]")
     result = laptop.tune("model", str(file), "--effort", "quick", "--trials", "3")
     assert result.exit_code == 0 and "not searched" not in result.stdout, result.output
     assert len({*laptop.gangs[0].problems}) == 2, "neither is left out as too short"
-    request.getfixturevalue("each_takes_four_seconds")
+    each_takes(4, monkeypatch)
     short = laptop.tune("model", str(file), "--force", "--budget", "6s", "--trials", "3")
     assert short.exit_code == 0 and "not searched" in short.stdout, "a budget for all takes their place"
 
@@ -207,26 +174,6 @@ def test_measured_forwards_stand_beside_their_prediction(
     else:
         assert all(mine == pytest.approx(eager * 2 / 3) for mine, eager in gains), "two layers of three"
     assert orders[0].plan.ranks == 2 and (orders[0].model.layers, orders[0].of_layers) == (2, 3)
-
-
-def test_a_measured_difference_ends_with_an_error(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(order: ModelLayers, machine: Machine) -> Iterator[dict[str, Any]]:
-        raise WrongResult("results differ from plain's by {}, allowed is 3e-02; nothing is claimed")
-        yield {}
-
-    monkeypatch.setattr(session, "measured_rows", rows)
-    result = gpus.tune("model", config(tmp_path), "--tp", "2", "--tokens", "4", "--trials", "9", "--measure")
-    assert result.exit_code == 1 and "600" not in result.stdout
-
-
-def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
-    file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
-    laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 20)
-    result = laptop.tune("model", file, "--tokens", "4,8", "--trials", "8")
-    assert result.exit_code == 130
-    laptop.prepare = lambda gang: None
-    assert laptop.tune("model", file, "--tokens", "4,8", "--trials", "8").exit_code == 0
-    assert len(laptop.gangs[1].problems) < 5
 
 
 @pytest.mark.parametrize(

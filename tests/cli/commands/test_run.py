@@ -52,6 +52,7 @@ def test_times_of_the_interpreter_are_not_compared(laptop: Bench, tmp_path: Path
 
 LOUD = """
 from toy_workload import ToyProblem, ToyWorkload
+print("loaded")
 
 class Loud(ToyWorkload):
     def default_problem(self, machine, world_size):

@@ -38,17 +38,6 @@ def exported(gpus: Bench, tmp_path: Path) -> Path:
     return file
 
 
-def test_configs_travel_to_another_database_and_are_served_there(gpus: Bench, tmp_path: Path, exported: Path) -> None:
-    there = ("--db", str(tmp_path / "there.db"))
-    result = gpus.tune("import", str(exported), *there)
-    assert result.exit_code == 0 and result.stderr.endswith("\n2 new\n"), result.output
-    here, found = gpus.json("lookup", "all-gather-gemm"), gpus.json("lookup", "all-gather-gemm", *there)
-    assert found["source"] == here["source"] == "exact" and found["config"] == here["config"]
-    assert found["entry"]["imported_at"] is not None and found["entry"]["trials"] == here["entry"]["trials"]
-    assert gpus.json("all-gather-gemm", *there)["from_cache"], "nothing is tuned again"
-    assert gpus.tune("export", *there).stdout == exported.read_text()
-
-
 def test_what_would_replace_ours_is_reported_and_needs_the_flag(gpus: Bench, exported: Path) -> None:
     before = gpus.tune("export").stdout
     values = json.loads(exported.read_text())

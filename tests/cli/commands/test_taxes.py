@@ -48,9 +48,6 @@ def test_all_four_workloads_have_a_ladder(gpus: Bench, name: str) -> None:
     there = set(found["rungs"])
     assert there | set(found["missing"]) >= set(ALL_BUT_W)
     assert there >= {"E0", "E1", "G", "B", "D", "L"}
-    heights = sum(step["microseconds"] for step in found["steps"])
-    whole = found["rungs"]["E0"]["microseconds"] - found["rungs"]["L"]["microseconds"]
-    assert heights == pytest.approx(whole, abs=1e-6)
     assert found["rounds"] == 4 and not found["interpreted"]
     assert found["slack"]["B"] is not None and set(found["launch_slopes"]) == {"E1", "G", "B"}
 
