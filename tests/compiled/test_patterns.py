@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from autotune.compiled.gates import gate_behind
-from autotune.compiled.graphs import ATEN, NoMatch
+from autotune.compiled.graphs import ATEN, C10D, NoMatch, computed_from
 from autotune.compiled.norms import Norm, norm_behind
 
 Tensor = torch.Tensor
@@ -337,3 +337,15 @@ def test_what_is_nearly_the_operators_quantisation_is_left_with_a_reason(
 ) -> None:  # fmt: skip
     found = quantised_norm(function)
     assert not found.quantised and re.search(f"quantisation is left: .*({told})", found.beside), found.beside
+
+
+def gathered(x: Tensor) -> Tensor:
+    return C10D.wait_tensor(C10D.all_gather_into_tensor(x, 2, "all"))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("through", "found"), [(lambda x: x.relu().view(8, 16), True), (gathered, False)])
+def test_a_product_is_computed_from_what_no_gather_lies_behind(through: Callable[..., Any], found: bool) -> None:
+    graph = graph_of(lambda x, b: through(x)[:8] @ b, torch.ones(8, 16), torch.ones(16, 4))
+    x, b = (node for node in graph.nodes if node.op == "placeholder")
+    product = product_of(graph)
+    assert computed_from(product, x) is found and computed_from(product, b) and not computed_from(x, product)

@@ -204,3 +204,14 @@ def test_which_are_undecided_depends_on_the_regime() -> None:
     measured = {A: [latency_of(100.0, host=111.0)] * 2, B: [latency_of(100.0, host=110.0)] * 2}
     assert contested(measured, [A], [], Regime.PIPELINED) == [A, B]
     assert contested(measured, [A], [], Regime.GRAPH) == []
+
+
+def test_a_single_round_is_never_repeated() -> None:
+    calls = []
+
+    def evaluate(config: Config, number: int) -> Evaluation:
+        calls.append(number)
+        return Evaluation(Outcome.MEASURED, latency=latency_of(100.0))
+
+    run_finals([A, B], 1, evaluate, no_time=lambda _: False, undecided=lambda measured: [A, B])
+    assert calls == [0, 0]
