@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from triton.runtime.errors import OutOfResources
 import autotune
 from autotune.db import CacheKey, Store, Winner
 from autotune.errors import AutotuneError, GangError
+from autotune.heap import open_heap
 from autotune.kernels.launching import scratch
+from autotune.machine import machine as this_machine
 from autotune.outcome import Latency
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
@@ -71,6 +74,24 @@ def in_place(context: autotune.Context, problem: Any, config: Any, operands: Any
     problem = dataclasses.replace(problem, in_place=True)
     a = autotune.all_gather_shard(context, problem, config=config).copy_(operands[0])
     return problem, (a, *operands[1:])
+
+
+def words_after_release(url: str) -> dict[str, float]:
+    """Errors of flash decode by protocol, each call the first after a release, with other inputs; also by heads."""
+    errors = {}
+    with autotune.Context(HEAP, url=url) as context:
+        problem = problems(context.heap.device)[2]
+        for protocol in ("signal", "ll", "sentinel"):
+            for seed in range(2):
+                here = dataclasses.replace(problem, batch=2 - seed, result=("replicated", "heads")[seed])
+                default = workload("flash_decode").default_config(Task(here, context.machine))
+                operands, reference = drawn(here, seed, context.heap.device)
+                if dist.get_rank() == 1:
+                    time.sleep(0.03)
+                out = call(context, here, operands, config=default.replace(protocol=protocol))
+                errors[f"{protocol} {seed}"] = error(out, reference)
+                context.release()
+    return errors
 
 
 def one_ranks_errors(url: str) -> dict[str, str]:
@@ -275,6 +296,34 @@ def left_by_an_error(url: str) -> dict[str, Any]:
     del context
     gc.collect()
     return {"told": told, "seconds": seconds, "before": before, "after": held()}
+
+
+def scratch_is_clear(url: str) -> dict[str, bool]:
+    """True if each kernel's scratch is zero, whatever was in that memory."""
+    group = dist.new_group(backend="gloo")
+    heap = open_heap(HEAP, group)
+    machine = this_machine()
+    found = {}
+    for problem in problems(heap.device):
+        plugin = workload(problem.workload)
+        empty = heap.mark()
+        operation = plugin.operation(Task(problem, machine), heap, 1 << 18)
+        operands = heap.mark()
+        for config in plugin.first_configs(Task(problem, machine)):
+            if config["mode"] == "bsp":
+                continue
+            heap.arena[operands:].fill_(1)
+            heap.barrier()
+            operation.prepare(config)
+            for name, part in vars(operation.scratch or SimpleNamespace()).items():
+                tensors = [part] if isinstance(part, torch.Tensor) else [getattr(part, "buffer", torch.zeros(1))]
+                clear = all(not tensor.view(torch.uint8).any() for tensor in tensors if tensor.numel())
+                found[f"{problem.workload} {config['mode']} {name}"] = clear
+        heap.barrier()
+        heap.release(empty)
+    heap.close()
+    dist.destroy_process_group(group)
+    return found
 
 
 def checked_from_elsewhere(url: str) -> dict[str, str]:

@@ -15,8 +15,8 @@ ON_RANKS = str(Path(__file__).with_name("corners_on_ranks.py"))
 Pair = dict[str, list[Any]]
 
 NAMES = [
-    "used_memory", "one_ranks_errors", "written", "overlaps", "empty_caches", "closed_again_and_again",
-    "left_by_an_error", "interrupted_alone",
+    "used_memory", "words_after_release", "scratch_is_clear", "one_ranks_errors", "written", "overlaps",
+    "empty_caches", "closed_again_and_again", "left_by_an_error", "interrupted_alone",
 ]  # fmt: skip
 
 
@@ -32,6 +32,18 @@ def test_what_memory_held_before_is_never_taken_for_a_peers(pair: Pair) -> None:
     for errors in pair["used_memory"]:
         assert any("ll" in name for name in errors)
         assert max(errors.values()) < WORST, errors
+
+
+def test_after_a_release_no_call_sees_an_earlier_ones_data(pair: Pair) -> None:
+    for errors in pair["words_after_release"]:
+        assert len(errors) == 6
+        assert max(errors.values()) < WORST, errors
+
+
+def test_the_tuner_gives_each_config_clear_memory_too(pair: Pair) -> None:
+    for clear in pair["scratch_is_clear"]:
+        assert len(clear) > 100
+        assert all(clear.values()), [name for name, value in clear.items() if not value]
 
 
 def test_an_error_of_one_rank_at_a_first_call_is_every_ranks_and_leaves_nothing_behind(pair: Pair) -> None:
