@@ -35,18 +35,6 @@ def product_of(graph: Graph) -> Node:
     return found
 
 
-def gathered(x: Tensor) -> Tensor:
-    return C10D.wait_tensor(C10D.all_gather_into_tensor(x, 2, "all"))  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(("through", "found"), [(lambda x: x.relu().view(8, 16), True), (gathered, False)])
-def test_a_product_is_computed_from_what_no_gather_lies_behind(through: Callable[..., Any], found: bool) -> None:
-    graph = graph_of(lambda x, b: through(x)[:8] @ b, torch.ones(8, 16), torch.ones(16, 4))
-    x, b = (node for node in graph.nodes if node.op == "placeholder")
-    product = product_of(graph)
-    assert computed_from(product, x) is found and computed_from(product, b) and not computed_from(x, product)
-
-
 def halves(x: Tensor) -> tuple[Tensor, ...]:
     return x.chunk(2, dim=-1)
 
@@ -91,11 +79,15 @@ def wide(gate: Tensor, up: Tensor) -> Tensor:
     return (F.silu(gate.float()) * up.float()).to(gate.dtype)
 
 
+def thrice(gate: Tensor, up: Tensor, factor: float = -2) -> Tensor:
+    return torch.add(F.silu(gate) * up * 3, F.silu(gate) * up, alpha=factor)
+
+
 def by_hand(gate: Tensor, up: Tensor) -> Tensor:
     return up * (gate * torch.sigmoid(gate))
 
 
-@pytest.mark.parametrize("function", [wide, by_hand, EPILOGUES["swiglu"]])
+@pytest.mark.parametrize("function", [wide, by_hand, thrice, EPILOGUES["swiglu"]])
 @pytest.mark.parametrize("decomposed", [False, True])
 def test_a_swiglu_is_one_however_it_is_written(function: Callable[..., Tensor], decomposed: bool) -> None:
     x, w = torch.randn(TOKENS, 16, dtype=torch.bfloat16), torch.randn(WIDTH, 16, dtype=torch.bfloat16)
@@ -114,6 +106,7 @@ def test_a_swiglu_is_one_however_it_is_written(function: Callable[..., Tensor], 
         (lambda gate, up: (F.silu(gate) * up, up), "apart"),
         (lambda gate, up: F.silu(gate).to(torch.float8_e4m3fn).to(gate.dtype) * up, "pointwise"),
         (lambda gate, up: torch.exp(torch.exp(gate)) * up / (gate - gate), "neither"),
+        (lambda gate, up: thrice(gate, up, 2), "neither"),
     ],
 )
 def test_what_is_no_gate_is_said(function: Callable[..., Any], told: str) -> None:
@@ -122,7 +115,13 @@ def test_what_is_no_gate_is_said(function: Callable[..., Any], told: str) -> Non
         gate_behind(product_of(graph_of(gated(function, halves), x, w)))
 
 
-@pytest.mark.parametrize("cut", [lambda x: (x, x * 2), lambda x: x.split([8, 24], -1), lambda x: x.chunk(4, -1)])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda x: (x, x * 2), lambda x: x.split([8, 24], -1), lambda x: x.chunk(4, -1),
+        lambda x: F.silu(x[: TOKENS // 2]) * x[TOKENS // 2 :],
+    ],
+)  # fmt: skip
 def test_products_that_are_not_halved_have_no_gate(cut: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
     x, w = torch.randn(TOKENS, 16), torch.randn(WIDTH, 16)
     assert gate_behind(product_of(graph_of(lambda x, w: cut(F.linear(x, w)), x, w))) is None
@@ -197,6 +196,9 @@ def _quantised(x: Tensor) -> Tensor:
         (lambda x, r, w: ((t := (x + r).float()) * _rms(t) * w.float() * w).to(x.dtype), "weight"),
         (lambda x, r, w: _quantised((t := (x + r).float()) * _rms(t) * w.float()), "type"),
         (lambda x, r, w: (((t := x.float() + r.float()) * _rms(t)).to(x.dtype) * w, t * 3), "also used by mul"),
+        (lambda x, r, w: (t := (x + r).float()) * torch.rsqrt(t.pow(2).mean(-1) + 1e-5)[:, None] * w, "row"),
+        (lambda x, r, w: ((t := (x + r).float()) + 1) * _rms(t) * w, "own input"),
+        (lambda x, r, w: (t := (x + r).float()) * torch.rsqrt(t.pow(2).mean(-1, True) + w[:1]) * w, "eps"),
     ],
 )
 def test_what_is_nearly_a_norm_behind_a_residual_is_left_with_a_reason(function: Callable[..., Any], told: str) -> None:
@@ -212,6 +214,9 @@ def test_what_is_nearly_a_norm_behind_a_residual_is_left_with_a_reason(function:
         lambda x, r, w: F.rms_norm(x, (WIDTH,), w, 1e-5),
         lambda x, r, w: F.rms_norm(x + w, (WIDTH,), w, 1e-5),
         lambda x, r, w: F.layer_norm(x + r, (WIDTH,), w),
+        lambda x, r, w: (
+            of_serving(x, r * 3, w) and F.rms_norm(torch.add(x.float(), r.float(), alpha=3), (WIDTH,), w.float())
+        ),
     ],
 )
 def test_what_is_no_norm_behind_a_residual_is_none(function: Callable[..., Any]) -> None:
@@ -332,3 +337,15 @@ def test_what_is_nearly_the_operators_quantisation_is_left_with_a_reason(
 ) -> None:  # fmt: skip
     found = quantised_norm(function)
     assert not found.quantised and re.search(f"quantisation is left: .*({told})", found.beside), found.beside
+
+
+def gathered(x: Tensor) -> Tensor:
+    return C10D.wait_tensor(C10D.all_gather_into_tensor(x, 2, "all"))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("through", "found"), [(lambda x: x.relu().view(8, 16), True), (gathered, False)])
+def test_a_product_is_computed_from_what_no_gather_lies_behind(through: Callable[..., Any], found: bool) -> None:
+    graph = graph_of(lambda x, b: through(x)[:8] @ b, torch.ones(8, 16), torch.ones(16, 4))
+    x, b = (node for node in graph.nodes if node.op == "placeholder")
+    product = product_of(graph)
+    assert computed_from(product, x) is found and computed_from(product, b) and not computed_from(x, product)

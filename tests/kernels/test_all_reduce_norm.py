@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 
-from autotune.errors import InvalidProblem
 from autotune.machine import machine
 from autotune.workloads import workload
 
@@ -40,16 +39,6 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[
     here = on_cpu()
     problem = WORKLOAD.problem_type(world_size=world_size, **sizes)
     check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, BLOCKS), count), MODES)
-
-
-def test_a_row_that_no_program_can_hold_is_refused() -> None:
-    for n in (100, 16392):
-        with pytest.raises(InvalidProblem, match=f"n={n}"):
-            WORKLOAD.problem_type(m=1, n=n, world_size=2)
-    with pytest.raises(InvalidProblem, match="n=520 with quantised=block"):
-        WORKLOAD.problem_type(m=1, n=520, quantised="block", world_size=2)
-    with pytest.raises(InvalidProblem, match="eps"):
-        WORKLOAD.problem_type(m=1, n=64, eps=-1.0, world_size=2)
 
 
 GPU_BLOCKS = [

@@ -9,7 +9,6 @@ import torch
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 from gather_tiles import GPU_TILES, SMALL, WIDER
 
-from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.activation import reference
 from autotune.machine import machine
 from autotune.workloads import workload
@@ -96,19 +95,6 @@ def test_every_mode_is_right_with_a_result_in_fp8(fields: dict[str, Any]) -> Non
     problem = WORKLOAD.problem_type(world_size=2, epilogue="swiglu", quantised=True, **fields)
     tiles = [{**TILES[0], "block_n": 256}]
     check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, on_cpu(), tiles), 1), MODES)
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"n": 512, "quantised": True}, "epilogue"), ({"n": 600, "epilogue": "swiglu", "quantised": True}, "512"),
-        ({"n": 6, "epilogue": "swiglu"}, "n=6"), ({"n": 8, "gate_up": "interleaved"}, "gate_up"),
-        ({"n": 8, "epilogue": "relu"}, "epilogue"),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_together_is_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidProblem, match=told):
-        WORKLOAD.problem_type(m=4, k=64, world_size=2, **fields)
 
 
 @pytest.mark.parametrize("epilogue", ["swiglu", "geglu", "geglu_tanh"])

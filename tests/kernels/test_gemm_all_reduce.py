@@ -10,7 +10,6 @@ from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
-from autotune.errors import InvalidProblem
 from autotune.machine import machine
 from autotune.task import Task
 from autotune.workloads import workload
@@ -125,11 +124,6 @@ def test_zeros_arrive_like_any_other_numbers(tmp_path: Path, gpu: bool) -> None:
     for rank in on_ranks("of_zeros", tmp_path, gpu, 2, names):
         for config, largest in rank.items():
             assert [value == 0.0 for value in largest] == [True, False, True, True], (config, largest)
-
-
-def test_a_k_that_the_ranks_cannot_share_is_refused() -> None:
-    with pytest.raises(InvalidProblem, match="k=100"):
-        WORKLOAD.problem_type(m=1, n=8, k=100, world_size=8)
 
 
 ON_GPU = {"group_m": 1, "num_warps": 4, "split_k": 1, "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4}

@@ -8,7 +8,6 @@ import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 from gather_tiles import SMALL
 
-from autotune.errors import InvalidProblem
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
 from autotune.machine import machine
 from autotune.workloads import workload
@@ -125,9 +124,3 @@ def test_chunks_send_every_row_once_to_its_owner_the_next_ranks_first(
             for row in range(low, high)
         }
         assert sent == {(row // rows, row) for row in computed if row // rows != rank}
-
-
-@pytest.mark.parametrize(("name", "value"), [("m", 30), ("k", 3)])
-def test_what_is_sharded_must_be_divisible(name: str, value: int) -> None:
-    with pytest.raises(InvalidProblem, match=f"{name}={value}"):
-        WORKLOAD.problem_type(**{"m": 32, "n": 5, "k": 64, "world_size": 4, name: value})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 from fakes import LAPTOP
@@ -204,28 +203,6 @@ def test_a_proof_draws_other_inputs_for_all_of_its_calls_and_ends_at_the_first_t
     ranks.wrong_at = 4
     found = ranks.proved()
     assert found is not None and found.outcome is Outcome.WRONG_RESULT and len(ranks.asked) == 4
-
-
-@pytest.mark.parametrize(("wanted", "calls"), [(3, [3, 3, 3]), (8, [5, 5, 5])])
-def test_there_are_no_more_isolated_calls_than_others_before_each_look(wanted: int, calls: list[int]) -> None:
-    ranks = Ranks()
-    ranks.evaluated(MeasurePlan(isolated=wanted))
-    assert [each.calls for each in ranks.asked if isinstance(each, MeasureIsolated)] == calls
-
-
-def test_the_time_of_a_restart_is_not_the_phase_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-
-    class Crashing(Ranks):
-        def everyone(self, request: Request, phase: str) -> list[Done] | Failed:
-            nonlocal now
-            now += 12.0
-            crashed = Failed(Outcome.CRASHED, "rank 1 died", broken=True, restart=10.0)
-            return crashed if phase == "check" else [Done(""), Done("")]
-
-    monkeypatch.setattr(evaluation, "time", SimpleNamespace(perf_counter=lambda: now))
-    found = Crashing().evaluated(MeasurePlan())
-    assert found.seconds == {"compile": 12.0, "check": 2.0, evaluation.RESTART: 10.0}
 
 
 @pytest.mark.parametrize("fails", ["", "gemm", "rates"])

@@ -17,26 +17,23 @@ from autotune.outcome import Outcome
 from autotune.ranks import bursts
 from autotune.ranks.protocol import (
     Check,
-    Compile,
     Done,
     Failed,
     Measure,
     MeasureIsolated,
     MeasureOverhead,
-    MeasureParts,
     Recheck,
     SetUp,
     Trace,
     Turn,
 )
 from autotune.ranks.rank import Rank
-from autotune.task import Task
 from autotune.workloads.provenance import Code
 from autotune.workloads.tolerance import Error
 
 NAN = float("nan")
 ONE, OTHER = Config({"tile": 1}), Config({"tile": 2})
-SMALL, LARGE = (autotune.GemmAllReduce(m=m, n=32, k=64, world_size=2) for m in (16, 32))
+SMALL = autotune.GemmAllReduce(m=16, n=32, k=64, world_size=2)
 
 
 class Bench:
@@ -71,9 +68,6 @@ class Bench:
     def timed_out(self) -> bool:
         return self.late
 
-    def parts(self) -> dict[str, Callable[[], None]]:
-        return {name: lambda name=name: self.asked.append(name) for name in ("gather", "gemm")}  # type: ignore[misc]
-
     def time(self, run: Callable[[], None], *, warmup: int, iterations: int) -> Any:
         run()
         self.asked.append((warmup, iterations))
@@ -86,9 +80,6 @@ class Bench:
     def delayed(self, run: Callable[[], None], seconds: float) -> Callable[[], None]:
         self.asked.append(("late", seconds))
         return run
-
-    def time_barrier(self, warmup: int, calls: int) -> dict[str, tuple[float, ...]]:
-        return {"barrier": (1.0 * warmup,) * calls}
 
     def clock(self) -> float:
         return 1500.0
@@ -124,25 +115,6 @@ def done(rank: Rank, request: Any) -> Done:
     return reply
 
 
-def test_another_problem_takes_the_place_of_the_one_before_and_its_memory(bench: Bench) -> None:
-    rank = Alone(bench)
-    done(rank, Check(ONE, 5))
-    bench.asked.clear()
-    assert done(rank, SetUp("spied", LARGE.as_dict())).fingerprint == f"{LARGE.to_json()} ", "and no config"
-    assert bench.asked == [("barrier",), ("release", "nothing")]
-    done(rank, MeasureParts(0, 1, "gemm"))
-    assert ("refresh", 0) in bench.asked, "the inputs were those of the other problem"
-
-
-def test_a_config_is_checked_with_the_inputs_of_the_seed_and_named_in_the_reply(bench: Bench) -> None:
-    rank = Alone(bench)
-    assert done(rank, Compile(OTHER)).fingerprint == f"{SMALL.to_json()} {OTHER.to_json()}"
-    assert bench.asked.pop() == ("compile", Task(SMALL, H100), OTHER)
-    reply = done(rank, Check(ONE, 5))
-    assert (reply.fingerprint, reply.overall, reply.element) == (f"{SMALL.to_json()} {ONE.to_json()}", 0.1, 0.2)
-    assert bench.asked == [("prepare", ONE), ("refresh", 5), ("barrier",), ("run", ONE), ("barrier",)]
-
-
 @pytest.mark.parametrize(("second", "worst"), [(Error(0.3, 0.1), (0.3, 0.2)), (Error(NAN, 0.1), (NAN, 0.2))])
 def test_of_many_calls_the_worst_error_counts_and_no_number_is_worse_than_any(
     bench: Bench, second: Error, worst: tuple[float, float], monkeypatch: pytest.MonkeyPatch
@@ -159,15 +131,6 @@ def test_of_many_calls_the_worst_error_counts_and_no_number_is_worse_than_any(
     found = done(Alone(bench), Recheck(seed=3, stagger=0.5, pause=0.25, bursts=4, calls=2))
     assert (found.overall, found.element) == pytest.approx(worst, nan_ok=True)
     assert bench.asked == [("input_sets", 3), (3, 0.5, 0.25), (4, 2)]
-
-
-def test_each_part_is_measured_or_the_one_that_is_named_with_inputs_of_its_own(bench: Bench) -> None:
-    rank = Alone(bench)
-    assert done(rank, MeasureParts(1, 2)).parts == {"gather": (1.0, 1.0), "gemm": (1.0, 1.0)}
-    assert bench.asked == [("refresh", 0), ("barrier",), "gather", (1, 2), "gemm", (1, 2)]
-    bench.asked.clear()
-    assert set(done(rank, MeasureParts(3, 4, "gemm")).parts) == {"gemm"}
-    assert bench.asked == ["gemm", (3, 4)]
 
 
 def test_a_turn_prepares_what_was_not_the_last_and_only_the_late_rank_is_late(bench: Bench) -> None:

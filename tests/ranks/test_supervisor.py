@@ -198,14 +198,6 @@ def test_ranks_that_break_while_traced_end_and_start_again_with_the_next_problem
         assert gang.evaluate(CONFIG, 1, MeasurePlan()).outcome is Outcome.MEASURED and gang.restarts == 0
 
 
-def test_what_cannot_be_traced_is_an_outcome_and_the_ranks_stay(script: Script) -> None:
-    script.trace = [Done(""), Done("")]
-    with new_gang() as gang:
-        found = gang.trace(CONFIG, 100.0)
-        assert isinstance(found, Failed) and found.outcome is Outcome.INVALID
-        assert gang.evaluate(CONFIG, 1, MeasurePlan()).outcome is Outcome.MEASURED and gang.restarts == 0
-
-
 @pytest.mark.parametrize(
     ("world_size", "needed", "stay"), [(2, 1 << 20, True), (2, 1 << 21, True), (2, 1 << 22, False), (4, 1, False)]
 )

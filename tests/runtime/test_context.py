@@ -26,7 +26,7 @@ from autotune.errors import HeapError, InputError
 from autotune.heap.status import new_status
 from autotune.kernels.all_gather_gemm.launch import AllGatherGemmKernels
 from autotune.machine import INTERPRETED
-from autotune.runtime import choices
+from autotune.outcome import Regime
 from autotune.runtime import context as module
 from autotune.runtime.blocks import Blocks
 from autotune.runtime.lookup import forget_lookups
@@ -64,31 +64,22 @@ def test_what_takes_a_context_takes_nothing_else(door: Callable[[Any], object]) 
             door(other)
 
 
-def test_operators_get_what_was_tuned_for_the_contexts_regime(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    look_up = choices.lookup
-    monkeypatch.setattr(choices, "lookup", lambda *names, **how: asked.append(how["regime"]) or look_up(*names, **how))
-    problem = autotune.GemmAllReduce(m=16, n=32, k=32, dtype="fp32", world_size=1)
-    for regime in ("pipelined", "graph", "isolated"):
-        with autotune.Context(1 << 20, url="sqlite:///there/is/none.db", regime=regime) as context:
-            assert context.choose(problem).source == "default"
-    assert asked == ["pipelined", "graph", "isolated"]
-
-
-def test_a_new_winner_reaches_a_context_only_when_it_is_asked_for(alone: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("regime", Regime)
+def test_a_new_winner_of_a_contexts_regime_reaches_it_only_when_it_is_asked_for(
+    alone: None, tmp_path: Path, regime: Regime
+) -> None:
     """After ``forget_lookups``, and where everything is set up anew: no call and no graph changes in between."""
-    url, problem = (
-        f"sqlite:///{tmp_path}/cache.db",
-        autotune.GemmAllReduce(m=16, n=32, k=32, dtype="fp32", world_size=1),
-    )
+    url = f"sqlite:///{tmp_path}/cache.db"
+    problem = autotune.GemmAllReduce(m=16, n=32, k=32, dtype="fp32", world_size=1)
     found = workload("gemm_all_reduce")
     default = found.default_config(Task(problem, INTERPRETED))
     other = next(each for each in found.first_configs(Task(problem, INTERPRETED)) if each != default)
     forget_lookups()
-    with autotune.Context(1 << 20, url=url) as context:
+    with autotune.Context(1 << 20, url=url, regime=regime) as context:
         assert context.choose(problem).source == "default"
         with Store.open(url) as store:
-            study = store.study(CacheKey.of(Task(problem, INTERPRETED)), provenance_of(found), seed=0, space_size=1)
+            key = CacheKey.of(Task(problem, INTERPRETED), regime)
+            study = store.study(key, provenance_of(found), seed=0, space_size=1)
             store.finish(study.id, Winner(other, latency_of(100.0)))
         context.release()
         assert context.choose(problem).source == "default", "the program has not asked for new winners"
@@ -105,11 +96,6 @@ def test_without_gpu_and_interpreter_it_says_what_to_set(alone: None, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(HeapError, match="TRITON_INTERPRET=1"):
         autotune.Context(1 << 20)
-
-
-def test_a_regime_that_there_is_not_is_refused_before_anything_is_opened(alone: None) -> None:
-    with pytest.raises(InputError, match="eager"):
-        autotune.Context(regime="eager")
 
 
 def workspace_of(context: Any, *arguments: Any) -> Any:

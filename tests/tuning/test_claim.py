@@ -89,23 +89,6 @@ def test_identical_runs_measure_everything_once(path: Path) -> None:
     assert all(ranks.calls == ranks.log == [] for ranks in others), "the others' ranks are not even started"
 
 
-def test_what_another_finished_just_before_the_lease_was_ours_is_the_answer(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take, begun, others = Store.take_lease, list[Lease](), list[Result]()
-
-    def late(store: Store, study: int, lease: Lease, over: Held | None = None) -> Held | None:
-        begun.append(lease)
-        if len(begun) == 1:
-            others.append(run(path, Ranks()))
-        return take(store, study, lease, over)
-
-    monkeypatch.setattr(Store, "take_lease", late)
-    idle = Ranks()
-    result = run(path, idle)
-    assert result.from_cache and result.entry == others[0].entry and idle.log == [] == idle.calls
-
-
 def test_force_waits_and_then_tunes_anew(path: Path) -> None:
     first, second = SlowRanks(), Ranks()
     seen: list[str] = []
@@ -224,3 +207,20 @@ def test_a_run_whose_study_another_finished_meanwhile_does_not_finish_it_again(p
         run(path, late)
     with Store.open(path) as store:
         assert store.entries() == [others[0].entry]
+
+
+def test_what_another_finished_just_before_the_lease_was_ours_is_the_answer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, begun, others = Store.take_lease, list[Lease](), list[Result]()
+
+    def late(store: Store, study: int, lease: Lease, over: Held | None = None) -> Held | None:
+        begun.append(lease)
+        if len(begun) == 1:
+            others.append(run(path, Ranks()))
+        return take(store, study, lease, over)
+
+    monkeypatch.setattr(Store, "take_lease", late)
+    idle = Ranks()
+    result = run(path, idle)
+    assert result.from_cache and result.entry == others[0].entry and idle.log == [] == idle.calls

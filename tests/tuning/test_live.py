@@ -110,18 +110,6 @@ def test_values_are_those_of_the_regime_and_a_trial_lasts_as_long_as_its_evaluat
     assert study.user_attrs["bsp, µs"] == 1300.0 and study.user_attrs["winner, µs"] == min(each.value for each in ran)
 
 
-def test_our_tables_and_optunas_in_one_file(path: Path) -> None:
-    url = f"sqlite:///{path}"
-    for force in (False, True):
-        result = tuned(path, url, Ranks(), force=force, trials=8)
-        assert result.entry is not None
-    with Store.open(path) as store:
-        assert [study.state for study in store.studies()] == ["superseded", "finished"] and len(store.entries()) == 1
-        for ours, theirs in zip(store.studies(), studies(url), strict=True):
-            searched = [trial for trial in store.trials(ours.id) if trial.source != "final"]
-            assert [trial.params for trial in theirs.trials] == [dict(trial.config) for trial in searched] != []
-
-
 class Full(RDBStorage):
     """A storage that fails after so many trials."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes import LAPTOP
 from small_space import BEST, BSP, FINALS, PROBLEM, WORKLOAD, Ranks, SmallWorkload, kept, run, time_of
 
 from autotune.config import Config
-from autotune.outcome import Evaluation, Regime
+from autotune.outcome import Regime
 from autotune.task import Task
 from autotune.tuning import Progress
 
@@ -58,31 +57,6 @@ def test_such_a_baseline_decides_nothing_between_the_others(path: Path) -> None:
     run(path, Ranks(time=lambda config: times.get(config, 250.0)), trials=1000)
     finals = [trial.config for trial in kept(path, finals=True)]
     assert {config: finals.count(config) for config in times} == {BSP: 2, BEST: 4, DEFAULT: 4}
-
-
-def test_the_last_winner_stays_beside_a_default_as_fast(path: Path) -> None:
-    run(path, Ranks(), trials=1000)
-    times = {BSP: 300.0, BEST: 200.0, DEFAULT: 199.5}
-    result = run(path, Ranks(time=lambda config: times.get(config, 250.0)), trials=1000, force=True)
-    assert result.entry is not None and result.entry.winner.config == BEST
-
-
-def test_the_end_tells_the_winner_as_it_was_stored_and_how_often_ranks_were_restarted(path: Path) -> None:
-    class Asked(Ranks):
-        proofs: list[Any]
-
-        def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
-            self.proofs = [config, seed, latency]
-            return super().prove(config, seed, latency)
-
-    ranks = Asked(restarts=3)
-    result = run(path, ranks, trials=1000, seed=2)
-    assert result.entry is not None
-    winner = result.entry.winner
-    assert result.progress.best == (winner.config, winner.latency) and result.progress.baselines == winner.baselines
-    assert result.progress.restarts == 3
-    config, seed, latency = ranks.proofs
-    assert (config, latency) == (BEST, 200.0) and seed not in [used for _, used, _ in ranks.calls] and seed >= 20_000
 
 
 def test_a_graph_of_the_library_s_calls_is_not_searched_where_callers_do_not_capture(

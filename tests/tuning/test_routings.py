@@ -117,13 +117,6 @@ def test_a_winner_that_is_wrong_under_another_routing_is_refused_as_by_the_proof
     assert len(gang.proved_under) == len(refused) + 1 and set(gang.proved_under) == {PROBLEM}, "the next one, too"
 
 
-def test_a_baseline_that_fails_under_a_routing_is_no_baseline_there(tmp_path: Path) -> None:
-    result, _ = run(tmp_path, Routed(fails={("bsp", "zipf 1"): Outcome.OUT_OF_RESOURCES}))
-    assert result.entry is not None
-    routings = result.entry.winner.routings
-    assert routings["zipf 1"].baselines == {} and set(routings["one expert"].baselines) == {"bsp graph"}
-
-
 @pytest.mark.parametrize(("effort", "seconds"), [("quick", math.inf), ("standard", 5.0)])
 def test_with_little_effort_or_no_time_left_nothing_is_measured(tmp_path: Path, effort: str, seconds: float) -> None:
     """By the gang's word a measurement of the finals takes two seconds, so that four do not fit."""

@@ -120,24 +120,6 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
     assert all(gone(pid) for pid in pids), "leaving waits for no compiler's end of its job"
 
 
-def test_a_screen_that_turns_to_another_problem_compiles_for_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs: list[Any] = []
-
-    class Noted:
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-        def close(self) -> None: ...
-        def submit(self, seconds: float, function: Any, *job: Any) -> None:
-            jobs.append(job[:-1])
-
-    monkeypatch.setattr(screening, "Pool", Noted)
-    other = FOUND.problem_type(m=128, n=128, k=64, world_size=2)
-    with Screen(FOUND, Task(PROBLEM, H100)) as screen:
-        screen.submit(config(1))
-        screen.turn_to(FOUND, other)
-        screen.submit(config(1))
-    assert jobs == [("all_gather_gemm", problem.as_dict(), H100) for problem in (PROBLEM, other)]
-
-
 def named_semaphores() -> list[str]:
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/sem.mp-" in line]
 
@@ -170,13 +152,6 @@ def filled(screen: Any, count: int) -> Ahead:
     ahead = Ahead(screen)
     ahead.fill(lambda: next(candidates, None))
     return ahead
-
-
-def test_no_more_are_on_the_way_than_may_be_and_no_more_than_there_are() -> None:
-    for count, expected in ((10, 3), (2, 2), (0, 0)):
-        screen = Controlled()
-        assert bool(filled(screen, count)) == (count > 0)
-        assert len(screen.futures) == expected
 
 
 def test_what_is_compiled_comes_first_and_the_oldest_of_it() -> None:

@@ -71,12 +71,6 @@ def test_the_winners_of_the_searched_sizes_on_both_sides_are_measured_too(store:
     assert neighbours(store, CacheKey.of(of(m=1024)), provenance_of(FOUND), ["m"]) == [], "no border is drawn as far"
 
 
-def test_a_winner_of_far_sizes_is_not_tried(store: Store) -> None:
-    finish(store, KEY, staged(1))
-    tried = {m: warm_starts(FOUND, of(m=m), store) for m in (1, 256, 257)}
-    assert tried == {1: [staged(1)], 256: [staged(1)], 257: []}
-
-
 def test_the_nearest_winners_come_first_and_another_type_or_architecture_is_farther_than_sizes(store: Store) -> None:
     keys = [
         dataclasses.replace(KEY, arch="sm_89"), CacheKey.of(of(dtype="fp16")), CacheKey.of(of(m=128)),

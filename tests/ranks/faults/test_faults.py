@@ -130,13 +130,6 @@ def test_a_good_config_has_all_its_numbers(gang: Sniper) -> None:
     assert sum(found.seconds.values()) <= 2 * found.seconds["total"] + 1e-3
 
 
-def test_clearly_slower_at_the_screening_keeps_that_latency(gang: Sniper) -> None:
-    plan = MeasurePlan(warmup=0, screen=3, iterations=9, incumbent=(0.5,) * 9)
-    found = gang.evaluate(GOOD, 7, plan)
-    assert found.outcome is Outcome.MEASURED and found.latency is not None
-    assert found.latency.iterations == plan.screen
-
-
 QUICK = ["is killed", "exhausts the host"]
 AT_START = {
     "is killed": "rank 1 died in phase start: SIGKILL",

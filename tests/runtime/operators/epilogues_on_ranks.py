@@ -49,7 +49,7 @@ def quantised(context: autotune.Context) -> dict[str, bool]:
 
 
 def residual(context: autotune.Context) -> dict[str, bool]:
-    """A residual that is written by the call, where the kernels could write C's columns; and columns that are not."""
+    """A residual that the call writes, where the kernels could write C's columns; and one that it does not."""
     ranks = dist.get_world_size()
     a, b = (torch.randn(16 * ranks, 32, device=context.heap.device).bfloat16() for _ in range(2))
     place = torch.randn(32 // ranks, 16 * ranks, device=a.device).bfloat16().t()

@@ -128,14 +128,6 @@ def _bf16(group: Any, found: dict[str, Any]) -> None:
             _differ(found, f"gather {dim} A {wanted} {len(given)}", ours[0], theirs[0])
             for number, pair in enumerate(zip(ours[1], theirs[1], strict=True)):
                 _differ(found, f"gather {dim} {wanted} {len(given)} {number}", *pair)
-        joined = autotune.side_by_side(bs)
-        for name, pair in {"joined": joined, "apart": bs}.items():
-            ours = symm_mem.fused_all_gather_matmul(a, pair, dim, group, return_A=False)
-            theirs = _fused_all_gather_matmul_fallback(a, bs, dim, group, return_A=False)
-            assert ours[0] is None
-            found[f"gather {dim} {name}"] = max(
-                error(out, other.float()) for out, other in zip(ours[1], theirs[1], strict=True)
-            )
         b = normal(5, DEPTH, COLUMNS)
         for reduce_op in ("sum", "avg"):
             ours = symm_mem.fused_matmul_reduce_scatter(a, b, reduce_op, dim, group)

@@ -32,22 +32,17 @@ def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
 
 
 def every_mode(url: str) -> dict[str, float]:
-    """As ``in_turns``, and then in every mode; nothing in it may be on its way out of torch."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", FutureWarning)
-        return in_turns(url, every_mode=True)
-
-
-def in_turns(url: str, every_mode: bool = False) -> dict[str, float]:
     """The worst error of each operator and mode, called in turns, ranks out of step, nothing to line them up.
 
-    In each round every operator is called by another config, three times: first by the one that is looked up.
+    In each round every operator is called by another config, three times: first by the one that is looked up. Nothing
+    in it may be on its way out of torch.
     """
     worst: dict[str, float] = {}
-    with autotune.Context(HEAP, url=url) as context:
+    with warnings.catch_warnings(), autotune.Context(HEAP, url=url) as context:
+        warnings.simplefilter("error", FutureWarning)
         device = context.heap.device
         rounds = itertools.zip_longest(*(
-            [(problem, config) for config in [None, *configs(Task(problem, context.machine)) * every_mode]]
+            [(problem, config) for config in [None, *configs(Task(problem, context.machine))]]
             for problem in problems(device)
         ))  # fmt: skip
         for number, calls in enumerate(rounds):
@@ -99,6 +94,24 @@ def whole_caps(url: str) -> list[bool]:
         with FlopCounterMode(display=False):
             others.append(autotune.flash_decode(context, *operands, soft_cap=3.0))
         return [torch.equal(expected, other) for other in others]
+
+
+def grown(url: str) -> list[float]:
+    """Errors of a compiled function whose sizes and context change; then a closed context's graph is refused."""
+    function = torch.compile(
+        lambda context, a, b: autotune.gemm_reduce_scatter(context, a + 0, b), backend="aot_eager", fullgraph=True
+    )
+    errors, ranks = [], dist.get_world_size()
+    for _ in range(2):
+        with autotune.Context(HEAP, url=url) as context:
+            for factor in (1, 2, 4):
+                problem = autotune.GemmReduceScatter(m=8 * factor * ranks, n=32, k=32 * ranks, world_size=ranks)
+                (a, b, _), reference = drawn(problem, factor, context.heap.device)
+                errors.append(error(function(context, a, b), reference))
+    operator = torch.ops.iris_autotune.gemm_all_reduce.default
+    closed = said(lambda: operator(context.handle, a, b, None, None, None, None, False, "auto", False, "auto", ""))
+    assert closed.startswith("InputError"), closed
+    return errors
 
 
 def disagreements(url: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ Pair = dict[str, list[Any]]
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The answers of one rank without peers."""
     folder = tmp_path_factory.mktemp("alone")
-    names = ["in_turns", "threads_at_once", "memory_is_free", "rows_of_a_matrix"]
+    names = ["threads_at_once", "memory_is_free", "rows_of_a_matrix"]
     (answers,) = run_ranks(ON_RANKS, "several", 1, folder, argument=(url(folder), names))
     return dict(answers)
 
@@ -27,16 +27,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
     names = [
         "every_mode", "shards_anywhere", "disagreements", "missed", "missed_backward", "threads_in_turns",
-        "whole_caps",
+        "whole_caps", "grown",
     ]  # fmt: skip
     answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names))
     return {name: [answer[name] for answer in answers] for name in names}
-
-
-def test_results_are_right_call_after_call_operators_in_turns(tmp_path: Path, alone: dict[str, Any]) -> None:
-    looked_up = dict.fromkeys(MODES, set[str]())
-    are_right([alone["in_turns"]], looked_up)
-    are_right(run_ranks(ON_RANKS, "in_turns", 3, tmp_path, argument=url(tmp_path)), looked_up)
 
 
 def test_every_mode_is_right_call_after_call_operators_in_turns(pair: Pair) -> None:
@@ -49,7 +43,8 @@ def test_it_does_not_matter_where_a_shard_lies(pair: Pair) -> None:
         assert max(errors.values()) < WORST, errors
 
 
-def test_a_soft_cap_may_be_written_with_a_point(pair: Pair) -> None:
+def test_sizes_and_contexts_of_compiled_functions_may_change_and_caps_have_points(pair: Pair) -> None:
+    assert all(len(errors) == 6 and max(errors) < WORST for errors in pair["grown"]), pair["grown"]
     assert pair["whole_caps"] == [[True] * 3] * 2
 
 

@@ -22,10 +22,10 @@ def some(task: Task[Any]) -> list[autotune.Config]:
     return random.Random(str(task.problem)).sample(every, 2) if task.machine.is_interpreter else every
 
 
-def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
-    """The answers of functions of this module, called one after the other: to start ranks takes longer than most."""
-    url, names = arguments
-    return {name: globals()[name](url) for name in names}
+def everything(url: str) -> dict[str, Any]:
+    """Every answer of this module."""
+    functions = (inference_mode, default_device, current_device, tangents, dispatched, negated, negated_parts)
+    return {function.__name__: function(url) for function in functions}
 
 
 def inference_mode(url: str) -> dict[str, float]:
@@ -84,8 +84,8 @@ def current_device(url: str) -> dict[str, float]:
     return errors
 
 
-def tangents(url: str) -> dict[str, str]:
-    """The errors of calls through which forward-mode AD would have to go, after such calls without it."""
+def tangents(url: str) -> dict[str, bool]:
+    """True for calls through which forward-mode AD would have to go, if refused; and for those without, if not."""
     found = {}
     with autotune.Context(HEAP, url=url) as context:
         a, b = torch.ones(8, 32, device=context.heap.device), torch.ones(32, 32, device=context.heap.device)
@@ -95,15 +95,21 @@ def tangents(url: str) -> dict[str, str]:
         }
         for name, each in calls.items():
             each(a)
-            found[f"{name} jvp"] = said(lambda each=each: torch.func.jvp(each, (a,), (a,)))
+            found[f"{name} jvp"] = refused(lambda each=each: torch.func.jvp(each, (a,), (a,)))
             with forward_ad.dual_level():
-                found[f"{name} dual"] = said(lambda each=each: each(forward_ad.make_dual(a, a)))
-                found[f"{name} without"] = said(lambda each=each: each(a))
+                found[f"{name} dual"] = refused(lambda each=each: each(forward_ad.make_dual(a, a)))
+                found[f"{name} without"] = not refused(lambda each=each: each(a))
     return found
 
 
-def dispatched(url: str) -> dict[str, Any]:
-    """Errors of calls in ``torch.func``'s transforms and in a traced graph; the shape of a call without memory."""
+def refused(call: Any) -> bool:
+    told = said(call)
+    assert told == "no error" or told.startswith("InvalidProblem"), told
+    return told != "no error"
+
+
+def dispatched(url: str) -> dict[str, bool]:
+    """True for calls in ``torch.func``'s transforms, in a traced graph and without memory, if right."""
     with autotune.Context(HEAP, url=url) as context:
         device, ranks = context.heap.device, context.heap.world_size
         a = torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(0)).to(device)
@@ -115,20 +121,20 @@ def dispatched(url: str) -> dict[str, Any]:
         def norms(a: torch.Tensor) -> torch.Tensor:
             return autotune.all_reduce_norm(context, a, a, b[0])[1]
 
-        found: dict[str, Any] = {}
+        found: dict[str, bool] = {}
         for name, call, factor in (("sums", sums, ranks), ("norms", norms, ranks + 1)):
             traced = make_fx(call)(a[0])
             made = {"vmap": torch.func.vmap(call)(a), "functionalize": torch.func.functionalize(call)(a[0])[None],
                 "traced": traced(a[1])[None], "plain": call(a[1])[None]}  # fmt: skip
             wanted = {"vmap": a, "functionalize": a[:1]}
             for way, result in made.items():
-                found[f"{name} {way}"] = error(result, factor * wanted.get(way, a[1:]))
+                found[f"{name} {way}"] = error(result, factor * wanted.get(way, a[1:])) < 1e-5
         layer = autotune.nn.RowParallelLinear.from_shard(torch.nn.Linear(32, 8).to(device), context)
         with torch.no_grad():
-            found["layer"] = error(torch.func.vmap(layer)(a), layer(a))
+            found["layer"] = error(torch.func.vmap(layer)(a), layer(a)) < 1e-5
         with FakeTensorMode() as mode:
             fake = mode.from_tensor(a), mode.from_tensor(b)
-            found["fake"] = list(autotune.gemm_all_reduce(context, *fake).shape)
+            found["fake"] = autotune.gemm_all_reduce(context, *fake).shape == a.shape
         return found
 
 
@@ -154,7 +160,7 @@ def negated(url: str) -> dict[str, float]:
 
 
 def negated_parts(url: str) -> dict[str, Any]:
-    """The errors of calls with such operands that are parts of larger tensors; what is said of such an ``out``."""
+    """The errors of calls with such operands that are parts of larger tensors; True if such an ``out`` is refused."""
     with autotune.Context(HEAP, url=url) as context:
         alike = torch.Generator().manual_seed(0)  # a GPU's own generator begins anywhere, on each rank elsewhere
         whole = torch.rand(40, 72, generator=alike).to(context.heap.device)
@@ -165,6 +171,6 @@ def negated_parts(url: str) -> dict[str, Any]:
             for name, each in called.items()
         }
         weights = whole[:32, :16], torch._neg_view(whole)[:32, 16:32]
-        found["no matrix of two"] = said(lambda: autotune.all_gather_gemm_several(context, a, weights))
-        found["out"] = said(lambda: autotune.gemm_all_reduce(context, a, b, out=torch._neg_view(a @ b)))
+        found["no matrix of two"] = refused(lambda: autotune.all_gather_gemm_several(context, a, weights))
+        found["out"] = refused(lambda: autotune.gemm_all_reduce(context, a, b, out=torch._neg_view(a @ b)))
     return found

@@ -58,12 +58,6 @@ def test_the_same_seed_gives_the_same_trials_and_a_sampler_goes_from_study_to_st
     assert trials[0] == trials[1] != [trial.params for trial in other.trials]
 
 
-def test_the_end_of_a_range_in_steps_is_proposed() -> None:
-    study = optuna.create_study(sampler=JointSampler(0))
-    study.optimize(lambda trial: trial.suggest_int("x", 0, 30) - 100 * trial.suggest_float("y", 0, 0.3, step=0.1), 40)
-    assert sum(trial.params["y"] == pytest.approx(0.3) for trial in study.trials[10:]) > 12
-
-
 def test_logarithms_are_of_positive_values_minimised_or_maximised() -> None:
     proposed = []
     for sign, direction in ((1, "minimize"), (-1, "maximize")):
@@ -228,19 +222,6 @@ def test_an_enqueued_trial_is_learnt_from_and_what_it_stood_in_for_is_not_lost()
         everything.add(config)
         study.tell(trial, 300.0)
     assert everything == set(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP)))
-
-
-def test_what_was_refused_unrun_says_nothing_about_its_neighbours() -> None:
-    sampler = JointSampler(0, given())
-    study = optuna.create_study(sampler=sampler)
-    for name in ("valid", "works"):
-        trial, config = config_of(study, given())
-        trial.set_constraint(name, 1.0)
-        study.tell(trial, state=PRUNED)
-    assert sampler._proposer._failed == [config]
-    failed, _ = config_of(study, given())
-    study.tell(failed, state=TrialState.FAIL)
-    assert sampler._proposer._failed == [config] and not sampler._proposer._pending
 
 
 def test_a_constraint_is_violated_above_0_and_its_value_then_counts_for_nothing() -> None:

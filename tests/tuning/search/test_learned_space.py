@@ -105,20 +105,6 @@ def test_a_trial_of_parameters_that_are_not_known_has_no_config() -> None:
         assert learned.config(trial) is None
 
 
-def test_ranges_that_change_from_trial_to_trial_are_united() -> None:
-    def moving(trial: optuna.Trial) -> None:
-        low = trial.number % 5
-        trial.suggest_int("x", low, low + 3)
-        trial.suggest_float("y", 0.1, 0.5 + low)
-        trial.suggest_int("log x", 1, 64 << low, log=True)
-        trial.suggest_float("log y", 1e-3, 1.0 + low, log=True)
-
-    assert LearnedSpace(trials_of(moving)).distributions == {
-        "x": IntDistribution(0, 7), "y": FloatDistribution(0.1, 4.5),
-        "log x": IntDistribution(1, 1024, log=True), "log y": FloatDistribution(1e-3, 5.0, log=True),
-    }  # fmt: skip
-
-
 def test_steps_that_differ_from_branch_to_branch_are_united_too() -> None:
     """Tiles of 16 to 128 in steps of 16, or of 32 to 256 in steps of 32; the last one of either keeps its place."""
 
@@ -152,10 +138,3 @@ def test_grids() -> None:
     powers = Grid(IntDistribution(1, 1024, log=True)).values
     assert powers[0] == 1 and powers[-1] == 1024 and list(powers) == sorted(set(powers))
     assert math.isclose(powers[len(powers) // 2 + 1] / powers[len(powers) // 2], powers[-1] / powers[-2], rel_tol=0.2)
-
-
-def test_a_value_is_taken_to_the_nearest_point_none_out_of_range() -> None:
-    grid = Grid(FloatDistribution(0.0, 32.0))
-    assert [grid.index(value) for value in (0.0, 0.4, 0.6, 32.0, 33.0)] == [0, 0, 1, 32, None]
-    assert Grid(CategoricalDistribution(("a", None))).index(None) == 1
-    assert Grid(CategoricalDistribution(("a", None))).index("b") is None

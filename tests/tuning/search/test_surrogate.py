@@ -7,7 +7,6 @@ import math
 import random
 import statistics
 
-import numpy as np
 import pytest
 from small_space import BSP, LAPTOP, PROBLEM, WORKLOAD, time_of
 
@@ -77,30 +76,3 @@ def test_next_to_what_failed_and_to_what_is_pending_it_expects_less() -> None:
     assert surrogate.most_promising(candidates, measured, [push(64, 64)], []) == push(8, 64)
     assert surrogate.most_promising(candidates, measured, [], [push(4, 64)]) == push(32, 64)
     assert surrogate.most_promising(candidates, measured, [], [push(64, 64)]) == push(8, 64)
-
-
-@pytest.mark.parametrize("measured", [{BSP: 5.7}, {push(2, 2): 5.0, BSP: 5.0}])
-def test_the_least_that_can_be_known_is_enough(measured: dict[Config, float]) -> None:
-    candidates = [push(2, 4), push(64, 64)]
-    assert Surrogate(WORKLOAD.space).most_promising(candidates, measured, [], []) in candidates
-
-
-def test_it_learns_from_a_bounded_number_of_configs(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = []
-    solve = np.linalg.solve
-    monkeypatch.setattr(np.linalg, "solve", lambda a, b: sizes.append(len(a)) or solve(a, b))
-    monkeypatch.setattr(surrogate_module, "MOST_MEASURED", 10)
-    monkeypatch.setattr(surrogate_module, "MOST_FAILED", 3)
-    measured = known(25, 0)
-    rest = [config for config in EVERYTHING if config not in measured]
-    Surrogate(WORKLOAD.space).most_promising(rest[6:], measured, rest[:6], [])
-    assert sizes == [13]
-
-
-def test_of_many_that_failed_the_latest_are_learnt_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surrogate_module, "MOST_FAILED", 1)
-    measured = {push(16, 64): 5.0, BSP: 5.5}
-    surrogate = Surrogate(WORKLOAD.space)
-    for failed, chosen in (([64, 4], push(32, 64)), ([4, 64], push(8, 64))):
-        pushes = [push(tile, 64) for tile in failed]
-        assert surrogate.most_promising([push(8, 64), push(32, 64)], measured, pushes, []) == chosen
