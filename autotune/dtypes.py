@@ -70,7 +70,9 @@ COMBINATIONS: Mapping[str, Combination] = {
 SCALES = ("none", "tensor", "row", "block")
 
 WGMMA_ROWS = 64
-"""Rows of a tile from which on sm_90 multiplies it by wgmma, which reads both operands from shared memory."""
+"""Rows of a tile from which on sm_90 multiplies it by wgmma, which reads both operands from shared memory; and sm_100
+by tcgen05, into tensor memory.
+"""
 
 SCALE_BLOCK = 128
 """Elements of K that one scale of ``block`` covers, in A and B; in B as many columns, too."""

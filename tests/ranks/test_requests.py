@@ -96,7 +96,7 @@ class Alone(Rank):
         self._heap: Any = bench
         self._stopwatch: Any = bench
         self._machine, self._spin_limit, self._empty = machine, 1, bench.mark()
-        self._config, self._prepared = None, 0
+        self._config, self._prepared, self._batch = None, 0, None
         assert isinstance(self.answer(SetUp("spied", SMALL.as_dict())), Done)
         bench.asked.clear()
 

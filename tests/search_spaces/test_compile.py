@@ -9,13 +9,13 @@ import random
 from typing import Any
 
 import pytest
-from compile_worker import Compilers
+from compile_worker import Compilers, assembly
 from every_mode import whole
 
 from autotune.config import Config
 from autotune.dtypes import multiplies
 from autotune.errors import InvalidProblem
-from autotune.machine import CHIPS, H100, L40S, MI300X, MI350X, Machine
+from autotune.machine import B200, CHIPS, H100, L40S, MI300X, MI350X, Machine
 from autotune.problem import Problem
 from autotune.task import Task
 from autotune.workloads import workload
@@ -229,6 +229,20 @@ def test_two_programs_with_promoted_sums_fit_on_a_multiprocessor(
     assert kernel.spills <= 2, "what lives beside a loop of products may be put aside, once"
     assert 2 * kernel.registers * 32 * kernel.warps <= REGISTERS
     assert 2 * (kernel.shared_memory + 1024) <= 228 << 10
+
+
+@pytest.mark.parametrize("name", ["gemm_reduce_scatter", whole("all_gather_gemm"), whole("gemm_all_reduce")])
+def test_on_blackwell_the_compiler_gives_loads_warps_of_their_own(name: str, compilers: Compilers) -> None:
+    each = problem(name, m=4096, n=8192, k=8192, world_size=2)
+    task, space = Task(each, B200), workload(name).space
+    tile = {"loads": "specialized", "block_m": 128, "block_n": 128, "block_k": 64, "num_warps": 8, "num_stages": 3}
+    firsts = {c["mode"]: c.replace(**tile) for c in workload(name).first_configs(task) if "loads" in c}
+    configs = [config for config in firsts.values() if space.violation(config, task) is None]
+    assert configs
+    for config, kernels in compilers.compiled(B200, [(each, config) for config in configs]):
+        assert all(kernel.spills == 0 for kernel in kernels), config
+        assert any("setmaxnreg" in text for text in compilers.submit(B200, assembly, task, config).result()), config
+        assert str(space.violation(config, Task(each, H100))).startswith("warps of their own")
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,15 @@ def _tile_has_a_scale(s: GatherTask, block_n: int) -> bool:
 
 
 def _tma_within_shard(s: GatherTask, loads: str, block_k: int) -> bool:
-    return loads != "tma" or s.problem.shard[1] % block_k == 0
+    return loads == "pointer" or s.problem.shard[1] % block_k == 0
+
+
+def _pull_loads_by_all_warps(s: GatherTask, loads: str) -> bool:
+    return loads != "specialized"
 
 
 def _halves_are_a_tile(s: GatherTask, loads: str) -> bool:
-    return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
+    return loads == "pointer" or not s.problem.halves or s.problem.b_order == "nk"
 
 
 def _pull_is_not_flattened(s: GatherTask, schedule: str) -> bool:
@@ -179,6 +183,7 @@ PULL = (
     Constraint("TMA of both halves", ("loads",), _halves_are_a_tile,
                "gate and up in halves arrive as one tile only if B is stored transposed, b_order=nk"),
     Constraint("flattening", ("schedule",), _pull_is_not_flattened, "the direct pull has no flattened form"),
+    Constraint("loads of A", ("loads",), _pull_loads_by_all_warps, "the direct pull loads A through pointers"),
     TILE_SCALE,
     Constraint("a gathered A", ("mode",), _gathers,
                "the direct pull loads A tile by tile: there is no gathered A to return"),

@@ -52,6 +52,9 @@ def tile_constraints() -> tuple[Constraint, ...]:
         Constraint("a warp's share", ("block_m", "block_n", "num_warps"), _feeds_every_warp,
                    "a warp gets less than 128 elements of the tile"),
         Constraint("TMA exists", ("loads",), _tma_available, "only NVIDIA GPUs from sm_90 on have TMA"),
+        Constraint("warps of their own", ("loads", "block_m"), _specializes,
+                   "the compiler gives loads warps of their own on sm_100 and sm_103 alone, for tiles of 64 rows and "
+                   "more without scales by blocks"),
         Constraint("TMA alignment", ("loads",), tma_aligned,
                    "TMA needs rows, and halves of B's rows, that are multiples of 16 bytes"),
         Constraint("shared memory", ("block_m", "block_n", "block_k", "num_stages", "loads"), fits_shared_memory,
@@ -109,7 +112,7 @@ def tma_aligned(s: Task[Any], loads: str) -> bool:
     of_b = columns // (1 + s.problem.halves) if s.problem.b_order == "kn" else depth
     of_c = columns // (1 + s.problem.gated)
     rows = (depth * s.problem.element_size, of_b * s.problem.element_size, of_c * s.problem.result_size)
-    return loads != "tma" or all(size % 16 == 0 for size in rows)
+    return loads == "pointer" or all(size % 16 == 0 for size in rows)
 
 
 def _operands_multiplied(s: Task[GemmProblem], mode: str) -> bool:
@@ -143,7 +146,12 @@ def _feeds_every_warp(s: Task[GemmProblem], block_m: int, block_n: int, num_warp
 
 
 def _tma_available(s: Task[GemmProblem], loads: str) -> bool:
-    return loads != "tma" or bool(s.machine.has_tma)
+    return loads == "pointer" or bool(s.machine.has_tma)
+
+
+def _specializes(s: Task[GemmProblem], loads: str, block_m: int) -> bool:
+    in_tensor_memory = s.machine.arch in ("sm_100", "sm_103") and block_m >= WGMMA_ROWS
+    return loads != "specialized" or (in_tensor_memory and s.problem.scales != "block")
 
 
 def fits_shared_memory(
@@ -151,7 +159,7 @@ def fits_shared_memory(
 ) -> bool:
     """True if the stages of a pipeline and the tile of C that TMA stores fit into a program's shared memory."""
     held = pipeline_bytes(s, block_m, block_n, block_k, num_stages)
-    output = block_m * min(block_n, max(32, block_n // 2)) * s.problem.result_size if loads == "tma" else 0
+    output = block_m * min(block_n, max(32, block_n // 2)) * s.problem.result_size if loads != "pointer" else 0
     return bool(held + output <= s.machine.shared_memory)
 
 

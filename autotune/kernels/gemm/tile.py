@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 PROMOTED = 128
 """Most fp8 products, along K, that sm_90's tensor cores add up before fp32 registers take the sum over."""
 
+LOADS = ("pointer", "tma", "specialized")
+"""Kernels get the place, see ``primitives/known.py``."""
+
 NUM_STAGES: Any = number(1, 2, 3, 4, 5, 6, help="depth of the software pipeline", say="{num_stages:pipeline stage}")
 
 
@@ -44,13 +47,14 @@ class Tile(Blocks, LadderKnobs):
 
     num_warps: int = number(4, 8, help="warps of a GEMM program", say="{num_warps:warp}")
     num_stages: int = NUM_STAGES
-    loads: str = word("pointer", "tma", help="loads and stores by pointers, or by TMA",
-                      say={"pointer": "pointer loads", "tma": "TMA loads"})  # fmt: skip
+    loads: str = word(*LOADS, help="by pointers, or by TMA; specialized: TMA loads by warps of their own",
+                      say={"pointer": "pointer loads", "tma": "TMA loads",
+                           "specialized": "TMA loads by warps of their own"})  # fmt: skip
 
     @property
     def tma(self) -> bool:
         """True if operands are loaded, and C stored, through tensor descriptors."""
-        return self.loads == "tma"
+        return self.loads != "pointer"
 
     @property
     def options(self) -> dict[str, int]:
@@ -107,7 +111,8 @@ class Tile(Blocks, LadderKnobs):
             "bias": tensors.bias if tensors.bias is not None else tensors.c, "BIAS": tensors.bias is not None,
             "stride_bk": b.stride(0), "stride_bn": b.stride(1), "group_m": self.group_m,
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
-            "TMA": self.tma, "B_TRANSPOSED": problem.b_order == "nk", "EVEN_K": problem.gemm[2] % self.block_k == 0,
+            "TMA": LOADS.index(self.loads), "B_TRANSPOSED": problem.b_order == "nk",
+            "EVEN_K": problem.gemm[2] % self.block_k == 0,
             "scale_a": tensors.scale_a, "scale_b": tensors.scale_b, "SCALES": SCALES.index(problem.scales),
             "PROMOTE": self.promoted(task),
         }  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 from autotune.kernels.gemm.space import fits_shared_memory, tile_constraints, tma_aligned
 from autotune.kernels.gemm.tile import Tile
 from autotune.kernels.launching.knobs import Knobs
-from autotune.search_spaces.joint import flag, number
+from autotune.search_spaces.joint import flag, number, word
 from autotune.search_spaces.space import Constraint
 from autotune.sizes import round_up
 from autotune.task import Task
@@ -130,6 +130,8 @@ def other_tiles(mode: Knobs) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedTile(Tile):
+    loads: str = word("pointer", "tma", help="loads and stores by pointers, or by TMA",
+                      say={"pointer": "pointer loads", "tma": "TMA loads"})  # fmt: skip
     swap_ab: bool = flag(help="compute each tile's transpose: for experts with few rows",
                          say="tiles are computed transposed")  # fmt: skip
     programs_per_unit: int = number(1, 2, 4, help="GEMM programs per compute unit, which walk the tiles",

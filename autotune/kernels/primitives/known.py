@@ -20,11 +20,14 @@ def known(kind, *values, **named):
     return kind(*values, **named)
 
 
+SPECIALIZED = tl.constexpr(2)
+
 Gemm = namedtuple(
     "Gemm", "BLOCK_M BLOCK_N BLOCK_K TMA B_TRANSPOSED EVEN_K SCALES PROMOTE EPILOGUE HALVES SWAP PARTS A_TMA",
     defaults=(0, None, 0, 0, False, False, False),
 )  # fmt: skip
-"""The tiles of a GEMM: TMA where ``b``, and ``a`` unless A_TMA says otherwise, are tensor descriptors, B_TRANSPOSED
-where B's storage is [N, K], EVEN_K where every step of K is a whole one. SCALES: ``scales.py``; PROMOTE:
-``products.add_product``; EPILOGUE and HALVES: ``gated.py``; SWAP and PARTS: ``moe/grouped_gemm.py``.
+"""The tiles of a GEMM: TMA, not 0, where ``b``, and ``a`` unless A_TMA says otherwise, are tensor descriptors, and
+SPECIALIZED where their loads have warps of their own; B_TRANSPOSED where B's storage is [N, K], EVEN_K where every step
+of K is a whole one. SCALES: ``scales.py``; PROMOTE: ``products.add_product``; EPILOGUE and HALVES: ``gated.py``; SWAP
+and PARTS: ``moe/grouped_gemm.py``.
 """

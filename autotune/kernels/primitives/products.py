@@ -10,6 +10,7 @@ import triton.language as tl
 from autotune import dtypes
 from autotune.heap.device import compiles_for_cuda
 from autotune.kernels.primitives.gated import left_and_right, loaded_columns, side_by_side
+from autotune.kernels.primitives.known import SPECIALIZED
 from autotune.kernels.primitives.scales import BLOCK, SIDE, block_scale_b, scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
 
@@ -182,7 +183,7 @@ def accumulate(acc, operands, row, column, first_k, end_k, FORM: tl.constexpr):
             factors = factors * block_scale_b(operands.scale_b, k, pitch, column, operands.columns, FORM)
             acc += tl.dot(a_tile, b_tile) * factors
     elif FORM.TMA:
-        for k in range(first_k, end_k, FORM.BLOCK_K):
+        for k in tl.range(first_k, end_k, FORM.BLOCK_K, warp_specialize=FORM.TMA == SPECIALIZED):
             a_tile = operands.a.load([row, k])
             b_tile = load_b_by_tma(operands.b, k, column, FORM)
             acc = add_product(acc, a_tile, b_tile, FORM.PROMOTE)

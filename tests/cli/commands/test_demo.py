@@ -89,7 +89,7 @@ def test_no_look_up_serves_it_even_on_that_very_machine(laptop: Bench, database:
         assert store.nearest(key := CacheKey.of(Task(problem, RECORDED.machine))).key == key  # type: ignore[union-attr]
         assert store.entry(key, provenance_of(found)) is None
     served = lookup(found, problem, machine=RECORDED.machine, url=str(database))
-    assert served.source == "default"
+    assert served.source == "predicted"
 
 
 def of_workload(name: str, file: Path) -> Path:

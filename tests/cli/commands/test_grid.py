@@ -113,7 +113,7 @@ def off_the_lines_of_a_grid_of_two_dimensions_the_nearest_is_served_and_said(gpu
     entry = found["entry"]["problem"]
     assert found["source"] == "nearest" and f"nearest is kv_len={entry['kv_len']} batch=" in found["reason"]
     far = gpus.json("lookup", "flash-decode", "--batch", "64", "--kv-len", "3001", "--world-size", "8")
-    assert far["source"] == "default"
+    assert far["source"] == "predicted"
 
 
 def test_what_is_given_holds_for_every_size(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,7 @@ def test_lookup_says_where_it_came_from(gpus: Bench, tmp_path: Path) -> None:
     assert near["source"] == "nearest" and near["config"] == tuned and near["entry"]["problem"]["m"] == 4096
     where = ("--db", str(tmp_path / "none.db"))
     there = gpus.json("lookup", "all-gather-gemm", *where)
-    assert there["source"] == "default" and there["reason"], "nothing of the usual database"
+    assert there["source"] == "predicted" and there["reason"], "nothing of the usual database"
     for verb in ("lookup", "show"):
         told = gpus.tune(verb, "all-gather-gemm", "--m", "16", "--regime", "graph", *where).stderr
         assert told.endswith(f" tune all-gather-gemm --m 16 {' '.join(where)} --regime graph\n")

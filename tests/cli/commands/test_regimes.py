@@ -67,7 +67,7 @@ def test_a_graph_of_the_library_s_calls_wins_only_for_callers_who_capture(gpus: 
 
 def test_a_look_up_gets_what_was_tuned_for_its_regime_alone(bench: Bench) -> None:
     config = tuned(bench, "graph")["config"]
-    assert bench.json("lookup", "all-gather-gemm")["source"] == "default"
+    assert bench.json("lookup", "all-gather-gemm")["source"] == "predicted"
     found = bench.json("lookup", "all-gather-gemm", "--regime", "graph")
     assert found["source"] == "exact" and found["config"] == config
     missed = bench.tune("show", "all-gather-gemm", "--json")
