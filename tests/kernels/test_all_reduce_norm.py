@@ -18,6 +18,7 @@ BLOCKS = [
     {"norm_rows": 2, "norm_warps": 4, "senders": 2},
     {"norm_rows": 4, "norm_warps": 2, "senders": 0},
     {"norm_rows": 1, "norm_warps": 2, "senders": 4},
+    {"norm_rows": 1, "norm_warps": 32, "senders": 1},
 ]
 
 
@@ -29,6 +30,7 @@ BLOCKS = [
         (3, {"m": 4, "n": 264, "dtype": "fp32", "eps": 1e-2}, 4),
         (2, {"m": 3, "n": 64, "in_place": True}, 2),
         (4, {"m": 1, "n": 1024, "dtype": "fp16"}, 4),
+        (3, {"m": 2, "n": 16384}, 4),  # polled in turns, see primitives/all_reduce.py
         (2, {"m": 5, "n": 384, "quantised": "block"}, 4),
         (2, {"m": 3, "n": 520, "dtype": "fp32", "quantised": "row"}, 2),
         whole(2, {"m": 5, "n": 520}, 12),
