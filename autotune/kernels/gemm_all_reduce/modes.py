@@ -62,7 +62,7 @@ EXCHANGE: Any = word("one_shot", "two_shot", help="each rank sums all parts, or 
 
 
 MOST_LL_WORDS = 64
-"""LL words that one thread may hold: 128 registers."""
+"""LL words that one thread may hold: 128 registers, of 256 threads; of more, which share them, less."""
 
 
 def polled_words_fit(s: Task[Any], protocol: str, elements: int, threads: int) -> bool:
@@ -72,7 +72,7 @@ def polled_words_fit(s: Task[Any], protocol: str, elements: int, threads: int) -
     """
     data = 8 if protocol == "sentinel" else 4  # bytes, of two registers
     words = round_up(s.problem.world_size) * elements * int(s.problem.result_size) // data
-    return protocol == "signal" or words <= MOST_LL_WORDS * threads
+    return protocol == "signal" or words <= MOST_LL_WORDS * min(threads, 256)
 
 
 def _ll_arrive(s: Task[Any], protocol: str) -> bool:

@@ -32,7 +32,7 @@ SENTINEL = tl.constexpr(2)
 
 PROTOCOLS = {"signal": SIGNAL, "ll": LL, "sentinel": SENTINEL}
 
-MOST_TOGETHER = 1 << 15
+MOST_TOGETHER = tl.constexpr(1 << 15)
 """Elements, half as many as a multiprocessor has registers: 8 parts of a row of 8192 polled at once, in 16 warps, left
 222 words of each thread to the stack.
 """
@@ -117,8 +117,8 @@ def deliver(
 
 
 @constexpr_function
-def together(sources, elements):
-    return min(triton.next_power_of_2(sources), max(1, MOST_TOGETHER // elements))
+def together(sources, elements, most):
+    return min(triton.next_power_of_2(sources), max(1, most // elements))
 
 
 @triton.jit
@@ -132,7 +132,7 @@ def collect(
     """
     offsets, exists = inside_block(block, 0, FORM, FORM.BLOCK_N)
     if FORM.PROTOCOL != SIGNAL:
-        TOGETHER: tl.constexpr = together(SOURCES, FORM.BLOCK_M * FORM.BLOCK_N)
+        TOGETHER: tl.constexpr = together(SOURCES, FORM.BLOCK_M * FORM.BLOCK_N, MOST_TOGETHER)
         for first in tl.static_range(0, SOURCES, TOGETHER):
             sources = first + tl.arange(0, TOGETHER)
             pointers = inbox + place_of(index + sources * apart, block, FORM)[:, None, None] + offsets[None, :, :]
