@@ -21,8 +21,6 @@ NAMES = (
     "flash_decode", "moe_combine", "moe_gemm_combine", "moe_dispatch_gemm",
 )  # fmt: skip
 
-MOST_CONFIGS = 8
-
 
 def small_problem(name: str, world_size: int, seed: int, **fields: Any) -> Any:
     """An invariant problem of odd sizes. In fp32, where there is one: rounding to 16 bits hides the order of a sum."""
@@ -40,14 +38,14 @@ def small_problem(name: str, world_size: int, seed: int, **fields: Any) -> Any:
     return workload(name).problem_type(**{**sizes, **fields})
 
 
-def configs_of(problem: Problem, here: Machine, seed: int) -> Iterator[Config]:
-    """Valid configs: of each mode that the space leaves, the first that a search tries, and neighbours of it."""
+def configs_of(problem: Problem, here: Machine, seed: int, near: int) -> Iterator[Config]:
+    """Valid configs: of each mode that is left the first that a search tries, and ``near`` neighbours of it."""
     found, task, rng = workload(problem.workload), Task(problem, here), random.Random(seed)
     first = {str(config["mode"]): config for config in reversed(found.first_configs(task))}
     for config in first.values():
         yield config
-        near = list(found.space.neighbours(config, task))
-        yield from rng.sample(near, min(len(near), max(1, MOST_CONFIGS // len(first) - 1)))
+        neighbours = list(found.space.neighbours(config, task))
+        yield from rng.sample(neighbours, min(len(neighbours), near))
 
 
 class Rows(FakeGang):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_mode import RANKS, on_cpu
+from every_mode import RANKS, on_cpu, whole
 from fakes import EIGHT_GPUS, LIMITS, FakeGang, FakeScreen, formula
 from same_rows import NAMES, Rows, configs_of, small_problem
 
@@ -40,10 +40,10 @@ def proven(problem: Any, config: Config, seed: int = 3) -> Evaluation | None:
     return OverSizes(gang, found, problem, here).prove(config, seed, latency=0.0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_rows_have_the_same_bits_in_every_batch_in_every_mode_that_is_left(name: str, briefly: None) -> None:
+@pytest.mark.parametrize(("name", "near"), [*((name, 0) for name in NAMES), *(whole(name, 3) for name in NAMES)])
+def test_rows_have_the_same_bits_in_every_batch_in_every_mode_that_is_left(name: str, near: int, briefly: None) -> None:
     problem = small_problem(name, 3, seed=1)
-    for config in configs_of(problem, on_cpu(), seed=1):
+    for config in configs_of(problem, on_cpu(), 1, near):
         failed = proven(problem, config)
         assert failed is None, f"{problem} {config}: {failed}"
 
