@@ -121,7 +121,7 @@ class Problem:
         return bool(getattr(self, "invariant", False))
 
     def as_varying(self) -> Self:
-        """The same problem for which the library's ways are valid, too."""
+        """This problem, with the library's ways valid, too."""
         return self._with({"invariant": False}) if self.is_invariant else self
 
     @property

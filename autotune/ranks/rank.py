@@ -71,7 +71,7 @@ class Rank:
         self._empty = heap.mark()
         self._config: Config | None = None
         self._batch: Any = None
-        """Of a larger problem, to compare rows with."""
+        """A larger problem's inputs and results, to compare rows with."""
         self._prepared = 0
         """Configs prepared for turns."""
 

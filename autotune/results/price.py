@@ -1,4 +1,4 @@
-"""What it costs that one config serves all sizes: its times beside those of each size's own winner."""
+"""The price of one config for all sizes: its times beside those of each size's own winner."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Served:
     beyond: Entry | None = None
     """The entry on the other side of the border, where the problem lies between two measured sizes."""
     of_other_versions: Entry | None = None
-    """Where none may be served: what the same kernels measured with other versions of Triton, torch, Iris or driver."""
+    """Where none may be served: the same kernels' entry of other versions of Triton, torch, Iris or the driver."""
 
 
 Measured = Sequence[tuple[Config, Latency]]

@@ -128,7 +128,7 @@ class OverSizes:
         return {name: summed([each[name] for each in of_sizes]) for name in names}
 
     def measure_overhead(self) -> HostOverhead | None:
-        """That of a call at each size; where the device takes longer the host's share is counted all the same."""
+        """The sum for a call at each size; where the device takes longer the host's share is counted all the same."""
         self._turn(self._problem)
         each, calls = self._gang.measure_overhead(), len(self._sizes)
         return None if each is None else HostOverhead(calls * each.host, calls * each.isolated)

@@ -126,7 +126,7 @@ class ExpertsOperation(DrawnOperation[E, T, S], Generic[E, T, S]):
         self.put(PLAIN)
 
     def _of_batch(self, whole: Batch, name: str, like: torch.Tensor, first: int) -> torch.Tensor:
-        """Of a result by tokens those that ``DrawnVectors.part`` gives this rank."""
+        """A result's rows of the tokens that ``DrawnVectors.part`` gives this rank."""
         if whole.tensors[name].shape == like.shape:
             return whole.tensors[name]
         if name not in self._kernels.results:

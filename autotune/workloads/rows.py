@@ -15,7 +15,7 @@ from autotune.problem import Problem
 
 @dataclass(frozen=True)
 class Batch:
-    """What one call of a problem took and gave on this rank, from which smaller batches are cut."""
+    """Inputs and results of one call of a problem on this rank, from which smaller batches are cut."""
 
     problem: Problem
     heap: SymmetricHeap

@@ -172,7 +172,7 @@ class Modes(Generic[P]):
         return library or self._default(task).config()
 
     def _invariant_default(self, task: Task[P]) -> Config:
-        """What arithmetic chooses, unless that is the library; else the first config that is valid of any mode."""
+        """The choice by arithmetic, unless that is the library; else the first valid config of any mode."""
         tried = (each.config() for mode in self._tried for each in mode.first(task))
         chosen = self._default(task).config()
         found = self.space.first_valid(itertools.chain([chosen], tried), task)
