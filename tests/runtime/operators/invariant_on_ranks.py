@@ -35,7 +35,7 @@ class Calls:
 
 
 def same_bits(argument: tuple[str, str, dict[str, Any], list[tuple[int, int]]]) -> list[str]:
-    """What differs between calls of these sizes, each on the rows of a larger one from a first one on; and whether the
+    """Differences between calls of these sizes, each on the rows of a larger one from a first one on; and whether the
     config is the tuned one.
     """
     url, name, fields, cuts = argument
@@ -88,7 +88,7 @@ def first_answer_stays(argument: tuple[str, dict[str, Any]]) -> list[str]:
 
 
 def refused(url: str) -> list[str]:
-    """What a context that is not invariant chooses, and the pass says to one that is."""
+    """Whether an invariant context makes a problem invariant, and the pass's error for such a context."""
     problem = autotune.GemmAllReduce(m=4, n=32, k=32 * torch.distributed.get_world_size(), world_size=2)
     with autotune.Context(HEAP, url=url, invariant=True) as context:
         told = [str(context.problem(problem).is_invariant)]
