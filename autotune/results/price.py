@@ -15,16 +15,19 @@ EntryOf = Callable[[CacheKey], Entry | None]
 
 def price(key: CacheKey, winner: Winner, entry_of: EntryOf) -> str:
     """The winner of an invariant problem over the winners of all its sizes together, in a sentence; over the library at
-    each size, where one of them has no winner. Empty for other problems, and under the interpreter.
+    each size, where one of them has no winner; of the interpreter's times the sizes alone. Empty for other problems.
     """
-    if not key.fields.get("invariant") or key.is_interpreted:
+    if not key.fields.get("invariant"):
         return ""
     problem, regime = descriptor_of(key.workload).problem_type.from_dict(key.fields), Regime(key.regime)
-    sizes = [dataclasses.replace(each, invariant=False) for each in problem.sizes()]  # type: ignore[call-arg]
+    sizes = [each.as_varying() for each in problem.sizes()]
     found = [entry_of(dataclasses.replace(key, problem=each.to_json())) for each in sizes]
     own = [each.winner.latency.of(regime) for each in found if each is not None]
     ours, rows = winner.latency.of(regime), ", ".join(str(each.batch_rows) for each in reversed(sizes))
-    where = f"in the sum over {problem.one_row} = {rows}"
+    over = f"{problem.one_row} = {rows}"
+    if key.is_interpreted:
+        return f"times are sums over {over}"
+    where = f"in the sum over {over}"
     if len(own) == len(sizes):
         return f"{ours / sum(own):.2f} times as long as each size's own winner, {where}"
     missing = f"{len(sizes) - len(own)} of {len(sizes)} sizes have no winner of their own to compare with"
