@@ -3,7 +3,8 @@
     python bench/roles.py --survey                  no GPU: registers, spills and shared memory of each variant
     python bench/roles.py --dtype bf16 fp8          checks each variant in its own process, then times them in turns
 
-C = A Bᵀ, A [m, k], B [n, k], bf16 or e4m3 with a scale for each row and column. Times are of CUDA graphs of 20 calls
+C = A Bᵀ, A [m, k], B [n, k], bf16 or e4m3 with a scale for each row and column or, fp8_block, for each 1 x 128 of A and
+128 x 128 of B. Times are of CUDA graphs of 20 calls
 over copies of B, library and variants in turns, medians in µs; a cell is the variant's time over the library's.
 """
 
@@ -19,7 +20,6 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 
 import torch
 from triton.experimental import gluon
@@ -31,6 +31,7 @@ from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.specialized import (
     FEW_REGISTERS,
     REGISTERS,
+    Factors,
     Form,
     consumer_layout,
     load_tile,
@@ -48,12 +49,12 @@ def producer(a_desc, b_desc, ring, sizes, GROUP: gl.constexpr, FORM: gl.constexp
     step = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         m, n = swizzle(tile, tiles_m, tiles_n, GROUP)
-        step = load_tile(a_desc, b_desc, ring, step, m * FORM.PARTS * FORM.ROWS, n * FORM.COLUMNS, K, FORM)
+        step = load_tile(a_desc, b_desc, ring, step, m * FORM.PARTS * FORM.ROWS, n * FORM.COLUMNS, 0, K, FORM)
 
 
 @gluon.jit
 def consumer(
-    ring, order, out, sizes, WHICH: gl.constexpr, SCALED: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr
+    ring, order, out, sizes, WHICH: gl.constexpr, SCALES: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr
 ):
     """Multiplies its part of each tile or, in turns, every other tile."""
     c_desc, c_bufs, scale_a, scale_b = out
@@ -66,10 +67,14 @@ def consumer(
     for tile in range(first, tiles_m * tiles_n, FORM.TURNS * gl.num_programs(0)):
         pm, pn = swizzle(tile, tiles_m, tiles_n, GROUP)
         row, column = (pm * FORM.PARTS + part) * FORM.ROWS, pn * FORM.COLUMNS
-        total = product(ring, order, n, n * steps, steps, WHICH, layout, FORM)
-        if SCALED:
-            rows = row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
-            columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
+        rows = row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
+        columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
+        factors = None
+        if SCALES == 3:
+            pitch = K // 128
+            factors = Factors(scale_a + gl.minimum(rows, M - 1) * pitch, scale_b + column // 128 * pitch)
+        total = product(ring, order, n, n * steps, steps, factors, WHICH, layout, FORM)
+        if SCALES == 2:
             total *= gl.load(scale_a + rows, mask=rows < M, other=0.0)[:, None]
             total *= gl.load(scale_b + columns, mask=columns < N, other=0.0)[None, :]
         store_part(total, c_desc, c_bufs.index(WHICH), row, column)
@@ -81,9 +86,9 @@ def consumer(
 def gemm(
     a_desc, b_desc, c_desc, scale_a, scale_b, M, N, K, PARTS: gl.constexpr, TURNS: gl.constexpr, BM: gl.constexpr,
     BN: gl.constexpr, BK: gl.constexpr, NB: gl.constexpr, GROUP: gl.constexpr, PROMOTE: gl.constexpr,
-    SCALED: gl.constexpr, num_warps: gl.constexpr,
+    SCALES: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    FORM: gl.constexpr = known(Form, PARTS, TURNS, BM, BN, BK, NB, PROMOTE, True)
+    FORM: gl.constexpr = known(Form, PARTS, TURNS, BM, BN, BK, NB, PROMOTE, True, 1)
     ring = new_ring(a_desc, b_desc, FORM)
     order = new_order(ring, FORM)
     c_bufs = gl.allocate_shared_memory(c_desc.dtype, [2, BM, c_desc.block_type.shape[1]], c_desc.layout)
@@ -91,8 +96,8 @@ def gemm(
     sizes = (M, N, K, gl.cdiv(M, BM * PARTS), gl.cdiv(N, BN))
     gl.warp_specialize(
         [
-            (consumer, (ring, order, out, sizes, 0, SCALED, GROUP, FORM)),
-            (consumer, (ring, order, out, sizes, 1, SCALED, GROUP, FORM)),
+            (consumer, (ring, order, out, sizes, 0, SCALES, GROUP, FORM)),
+            (consumer, (ring, order, out, sizes, 1, SCALES, GROUP, FORM)),
             (producer, (a_desc, b_desc, ring, sizes, GROUP, FORM)),
         ],
         [num_warps, 1],
@@ -138,7 +143,8 @@ class Variant:
         ]
         tiles = -(-m // (self.parts * self.rows)) * -(-n // self.columns)
         run = run or gemm[(min(sms, tiles),)]
-        return run(*described, scale_a, scale_b, m, n, k, SCALED=a.dtype != torch.bfloat16, **self.options)
+        scales = 0 if a.dtype == torch.bfloat16 else 2 if len(scale_b) == 1 else 3
+        return run(*described, scale_a, scale_b, m, n, k, SCALES=scales, **self.options)
 
 
 BF16 = [
@@ -168,39 +174,24 @@ FAST = [
     Variant("turns 128 128 b5", 1, 2, 128, 128, 128, 5),
     Variant("turns 128 128 b6", 1, 2, 128, 128, 128, 6, stored=64),
 ]
-VARIANTS = {"bf16": BF16, "fp8": PROMOTED, "fp8_fast": FAST}
+VARIANTS = {"bf16": BF16, "fp8": PROMOTED, "fp8_fast": FAST, "fp8_block": PROMOTED}
 SHAPES = [(m, n, k) for m in (1024, 512, 2048, 4096, 256, 2046)
           for n, k in ((14336, 8192), (8192, 14336), (6144, 4096), (28672, 8192), (4096, 4096))]  # fmt: skip
 
 
 def survey_one(dtype: str, variant: Variant) -> str:
     """In a worker without a GPU: what the compiler says of the variant."""
-    import tempfile
-
-    from triton import knobs
-
-    from autotune.kernels.launching.plan import compile_offline_for
+    from autotune.kernels.launching.plan import compile_offline_for, registers_and_spills
     from autotune.machine import H100
 
     compile_offline_for(H100)
     element = torch.bfloat16 if dtype == "bf16" else torch.float8_e4m3fn
     a, b = (torch.empty(4096, 4096, dtype=element, device="meta") for _ in range(2))
-    c, scale = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta"), torch.empty(4096, device="meta")
-    try:
-        found = variant.launch(a, b, c, scale, scale, run=partial(gemm.warmup, grid=(1,)))
-    except Exception as error:  # noqa: BLE001  the others go on
-        return f"{type(error).__name__} {error.__cause__ or error}"[-600:]
-    with tempfile.TemporaryDirectory() as folder:
-        source, binary = f"{folder}/x.ptx", f"{folder}/x.cubin"
-        Path(source).write_text(found.asm["ptx"])
-        said = subprocess.run(
-            [knobs.nvidia.ptxas.path, "-v", "--gpu-name=sm_90a", source, "-o", binary], capture_output=True, text=True
-        ).stderr
-    wanted = re.findall(
-        r"Used \d+ registers|\d+ bytes spill stores|\d+ bytes stack|wgmma[^\n]{0,150}|setmaxnreg[^\n]{0,100}", said
-    )
-    counts = [int(x) for x in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", found.asm["ptx"])]
-    return f"shared {found.metadata.shared} of 232448, {', '.join(wanted)}, setmaxnreg {counts}"
+    c = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")
+    scale = torch.empty(32 if dtype == "fp8_block" else 1, 4096, device="meta")
+    found = variant.launch(a, b, c, scale, scale, run=partial(gemm.warmup, grid=(1,)))
+    registers, spills = registers_and_spills(found)
+    return f"shared memory {found.metadata.shared}, registers {registers}, spills {spills}"
 
 
 def survey(pattern: str) -> None:
@@ -216,18 +207,33 @@ def survey(pattern: str) -> None:
 
 
 def operands(dtype: str, m: int, n: int, k: int, copies: int):
-    """A, copies of B, C, and the scales of rows and columns."""
+    """A, copies of B, C, and the scales of A and B, as ours and as the library take them."""
     a, *bs = (torch.randn(rows, k, device="cuda", dtype=torch.bfloat16) for rows in (m, *[n] * copies))
     if dtype != "bf16":
         a, bs = a.to(torch.float8_e4m3fn), [b.to(torch.float8_e4m3fn) for b in bs]
     c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-    return a, bs, c, torch.rand(m, 1, device="cuda") + 0.5, torch.rand(1, n, device="cuda") + 0.5
+    shapes = ((m, 1), (1, n)) if dtype != "fp8_block" else ((m, k // 128), (-(-n // 128), k // 128))
+    return a, bs, c, *(torch.rand(shape, device="cuda") + 0.5 for shape in shapes)
 
 
 def library(dtype: str, a, b, c, scale_a, scale_b):
     if dtype == "bf16":
         return torch.mm(a, b.t(), out=c)
+    if dtype == "fp8_block":
+        scale_b = scale_b.t()
     return torch._scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=dtype == "fp8_fast")
+
+
+def in_its_layout(dtype: str, a, scale_a, scale_b):
+    """The library's A, of multiples of 4 rows, and scales by blocks: A's column by column, B's rows at multiples of 16
+    bytes.
+    """
+    if dtype != "fp8_block":
+        return a, scale_a, scale_b
+    padded = torch.nn.functional.pad(scale_b, (0, -scale_b.shape[1] % 4))[:, : scale_b.shape[1]]
+    rows = -len(a) % 4
+    a = torch.cat([a.view(torch.uint8), a.view(torch.uint8)[:rows]]).view(a.dtype)
+    return a, torch.cat([scale_a, scale_a[:rows]]).t().contiguous().t(), padded
 
 
 def error_of(out, expected) -> float:
@@ -238,8 +244,16 @@ def check(dtype: str, index: int) -> None:
     """In a process of its own, which may hang: the variant on small and odd problems against fp32."""
     variant, errors = VARIANTS[dtype][index], []
     for m, n, k in ((256, 512, 1024), (301, 1000, 1104), (1111, 4104, 400), (4096, 4096, 128), (700, 16384, 2048)):
+        if dtype == "fp8_block":
+            k = k // 128 * 128
         a, (b,), c, sa, sb = operands(dtype, m, n, k, 1)
-        expected = a.float() @ b.float().t() * (sa * sb if dtype != "bf16" else 1)
+        if dtype == "bf16":
+            expected = a.float() @ b.float().t()
+        elif dtype == "fp8_block":
+            of_a, of_b = sa.repeat_interleave(128, 1), sb.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)
+            expected = (a.float() * of_a) @ (b.float() * of_b).t()
+        else:
+            expected = a.float() @ b.float().t() * (sa * sb)
         c.fill_(float("nan"))
         variant.launch(a, b, c, sa, sb)
         errors.append(error_of(c, expected))
@@ -276,17 +290,19 @@ def measure(dtype: str, variants: list[Variant], shape: tuple[int, int, int], ro
     m, n, k = shape
     copies = max(2, min(8, -(-128 * 2**20 // (n * k))))
     a, bs, c, sa, sb = operands(dtype, m, n, k, copies)
-    expected = library(dtype, a, bs[0], torch.empty_like(c), sa, sb)
+    its_a, its_sa, its_sb = in_its_layout(dtype, a, sa, sb)
+    expected = library(dtype, its_a, bs[0], torch.empty_like(c), its_sa, its_sb)[:m].clone()
     graphs, errors = {}, {}
     calls = {"library": partial(library, dtype)} | {v.name: v.launch for v in variants}
     for name, call in calls.items():
         try:
             c.fill_(float("nan"))
-            out = call(a, bs[0], c, sa, sb)
-            errors[name] = error_of(out if name == "library" else c, expected)
+            given = (its_a, its_sa, its_sb) if name == "library" else (a, sa, sb)
+            out = call(given[0], bs[0], c, *given[1:])
+            errors[name] = error_of(out[:m] if name == "library" else c, expected)
             if not errors[name] < 0.01:
                 raise ValueError(f"wrong at {shape}: {errors[name]:.1e}")
-            graphs[name] = graph_of(lambda b, call=call: call(a, b, c, sa, sb), bs)
+            graphs[name] = graph_of(lambda b, call=call, given=given: call(given[0], b, c, *given[1:]), bs)
         except Exception as error:  # noqa: BLE001  the others go on
             print(f"  {name}: {type(error).__name__} {str(error)[:200]}", flush=True)
     times: dict[str, list[float]] = {name: [] for name in graphs}
@@ -312,6 +328,8 @@ def main() -> None:
     parser.add_argument("--survey", nargs="?", const=".", help="of the variants whose name this expression finds")
     parser.add_argument("--check", nargs=2)
     parser.add_argument("--dtype", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--shapes", nargs="+", metavar="M,N,K", default=SHAPES,
+                        type=lambda text: tuple(int(size) for size in text.split(",")))  # fmt: skip
     parser.add_argument("--seconds", type=float, default=140)
     options = parser.parse_args()
     if options.survey:
@@ -330,7 +348,7 @@ def main() -> None:
     for dtype in options.dtype:
         for i, v in enumerate(right[dtype]):
             print(f"{dtype} column {i + 1}: {v.name}")
-    for shape in SHAPES:
+    for shape in options.shapes:
         for dtype in options.dtype:
             if time.monotonic() - began > options.seconds:
                 return print("out of time")

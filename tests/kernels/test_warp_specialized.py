@@ -23,6 +23,8 @@ KINDS: list[dict[str, Any]] = [
     {"dtype": "fp8_e5m2", "scales": "row", "b_order": "nk", "fast_accum": True},
     {"dtype": "bf16", "b_order": "nk", "epilogue": "swiglu"}, {"dtype": "fp16", "epilogue": "geglu"},
     {"dtype": "fp8", "scales": "row", "b_order": "nk", "epilogue": "swiglu"},
+    {"dtype": "fp8", "scales": "block", "b_order": "nk"},
+    {"dtype": "fp8_e5m2", "scales": "block", "b_order": "nk", "epilogue": "geglu"},
 ]  # fmt: skip
 TILES = [(128, 256, 4), (128, 128, 6), (64, 128, 6), (256, 128, 3), (64, 256, 3)]
 
@@ -32,9 +34,12 @@ WORKLOAD = workload("all_gather_gemm")
 
 def drawn(rng: random.Random, world_size: int) -> tuple[Any, Config]:
     """A problem with sizes off every tile, and a valid config."""
+    kind = rng.choice(KINDS)
+    by_blocks = kind.get("scales") == "block"
+    columns = 128 * rng.randint(1, 25) if by_blocks and "epilogue" in kind else 16 * rng.randint(8, 200)
     problem = WORKLOAD.problem_type(
-        m=world_size * rng.randint(64, 700), n=world_size * 16 * rng.randint(8, 200), k=16 * rng.randint(4, 300),
-        bias=rng.random() < 0.3, world_size=world_size, **rng.choice(KINDS),
+        m=world_size * rng.randint(64, 700), n=world_size * columns, world_size=world_size, bias=rng.random() < 0.3,
+        k=128 * rng.randint(1, 38) if by_blocks else 16 * rng.randint(4, 300), **kind,
     )  # fmt: skip
     while True:
         block_m, block_n, num_stages = rng.choice(TILES)
@@ -81,7 +86,9 @@ def test_random_problems_are_right_on_gpus(seed: int) -> None:
         ({"epilogue": "swiglu", "gate_up": "interleaved"}, H100, False),
         ({"epilogue": "swiglu", "quantised": True}, H100, False),
         ({"dtype": "fp32"}, H100, False),
-        ({"dtype": "fp8", "scales": "block", "b_order": "nk"}, H100, False),
+        ({"dtype": "fp8", "scales": "block", "b_order": "nk"}, H100, True),
+        ({"dtype": "fp8", "scales": "block", "b_order": "nk", "epilogue": "swiglu"}, H100, True),
+        ({"dtype": "fp8", "scales": "block", "b_order": "nk", "epilogue": "swiglu", "n": 28704}, H100, False),
         ({"k": 1000 + 4}, H100, False),
     ],
 )

@@ -258,6 +258,8 @@ def test_on_blackwell_the_compiler_gives_loads_warps_of_their_own(name: str, com
                 {**FP8, "fast_accum": True},
                 {"b_order": "nk", "epilogue": "swiglu"},
                 {**FP8, "epilogue": "swiglu"},
+                {**FP8, "scales": "block"},
+                {**FP8, "scales": "block", "epilogue": "swiglu"},
             )  # fmt: skip
         ),
     ],

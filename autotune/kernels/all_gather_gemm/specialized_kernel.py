@@ -27,6 +27,7 @@ from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.specialized import (
     FEW_REGISTERS,
     REGISTERS,
+    Factors,
     Form,
     consumer_layout,
     finished,
@@ -42,8 +43,9 @@ from autotune.kernels.primitives.specialized import (
 from autotune.kernels.primitives.tiles import row_of, swizzle
 
 Gather = namedtuple("Gather", "shard inbox arrivals scale_shard scale_inbox rows transfer_rows slot target trace")
-"""Our shard, [rows, K], the inboxes' memory, [slots, WORLD, rows, K], the same of scales, fp32 [rows], or None. A unit
-of ``transfer_rows`` rows has arrived when its counter, of int32 [WORLD, units], has reached the ``target``.
+"""Our shard, [rows, K], the inboxes' memory, [slots, WORLD, rows, K], and the same of scales, of one or K / 128 a row,
+or None. A unit of ``transfer_rows`` rows has arrived when its counter, of int32 [WORLD, units], has reached the
+``target``.
 """
 
 Tiles = namedtuple("Tiles", "columns depth own_m tiles_n group_m")
@@ -58,6 +60,12 @@ def tile_at(number, gather, tiles, peers, WORLD: gl.constexpr, FORM: gl.constexp
     m, n = swizzle(number, WORLD * tiles.own_m, tiles.tiles_n, tiles.group_m)
     row = row_of(m % tiles.own_m, gather.rows, FORM.PARTS * FORM.ROWS)
     return (peers.rank + WORLD - m // tiles.own_m) % WORLD, row, n * FORM.COLUMNS
+
+
+@gluon.jit
+def scales_of_a_row(tiles, SCALES: gl.constexpr):
+    """Scales of a row of A that go with it, see ``scales.py``."""
+    return tiles.depth // 128 if SCALES == 3 else 1
 
 
 @gluon.jit
@@ -85,13 +93,13 @@ def send(gather, tiles, peers, WORLD: gl.constexpr, WARPS: gl.constexpr, SCALES:
             inside = at < last
             value = gl.load(gather.shard + at, mask=inside)
             heap.store(target + at, value, peers.rank, peer, peers.bases, mask=inside, hint=16)
-        if SCALES:
-            if unit % programs == program:
-                for start in range(first, end, WARPS * 32):
-                    row = start + gl.arange(0, WARPS * 32, layout=single)
-                    scale = gl.load(gather.scale_shard + row, mask=row < end)
-                    place = gather.scale_inbox + ours + row
-                    heap.store(place, scale, peers.rank, peer, peers.bases, mask=row < end)
+        if SCALES >= 2:
+            each = scales_of_a_row(tiles, SCALES)
+            inbox = gather.scale_inbox + ours * each
+            for begin in range(first * each + program * WARPS * 32, end * each, programs * WARPS * 32):
+                at = begin + gl.arange(0, WARPS * 32, layout=single)
+                scale = gl.load(gather.scale_shard + at, mask=at < end * each)
+                heap.store(inbox + at, scale, peers.rank, peer, peers.bases, mask=at < end * each)
         heap.signal(gather.arrivals + peers.rank * units + unit, peer, peers)
         traces.end(gather.trace, traces.SENT, number)
 
@@ -126,6 +134,24 @@ def produce(own, inbox, b, ring, gather, tiles, peers, WORLD: gl.constexpr, FORM
 
 
 @gluon.jit
+def scales_of(source, gather, tiles, peers, WORLD: gl.constexpr, SCALES: gl.constexpr):
+    """A rank's scales of rows of A: our own, or those in the inbox."""
+    of_rows = gather.scale_shard
+    if source != peers.rank:
+        of_rows = gather.scale_inbox
+        of_rows += (gather.slot * WORLD + source) * gather.rows * scales_of_a_row(tiles, SCALES)
+    return of_rows
+
+
+@gluon.jit
+def factors_of(of_rows, row, column, gather, tiles, scale_b, layout: gl.constexpr, FORM: gl.constexpr):
+    """Scales by blocks of a consumer's rows, and of columns of B."""
+    each = tiles.depth // 128
+    rows = gl.minimum(row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout)), gather.rows - 1)
+    return Factors(of_rows + rows * each, scale_b + column // 128 * each)
+
+
+@gluon.jit
 def consume(
     ring, order, result, gather, tiles, peers, WHICH: gl.constexpr, WORLD: gl.constexpr, SCALES: gl.constexpr,
     BIAS: gl.constexpr, EPILOGUE: gl.constexpr, FORM: gl.constexpr,
@@ -142,17 +168,23 @@ def consume(
         row += PART * FORM.ROWS
         if FORM.TURNS == 2 or WHICH == 0:
             traces.begin(gather.trace, traces.TILE, count, number)
+        factors, up_factors = None, None
+        if SCALES == 3:
+            of_rows = scales_of(source, gather, tiles, peers, WORLD, SCALES)
+            factors = factors_of(of_rows, row, column, gather, tiles, result.scale_b, layout, FORM)
+            up_factors = factors_of(of_rows, row, tiles.columns + column, gather, tiles, result.scale_b, layout, FORM)
         if EPILOGUE == PLAIN:
-            total = product(ring, order, count, count * steps, steps, WHICH, layout, FORM)
+            total = product(ring, order, count, count * steps, steps, factors, WHICH, layout, FORM)
         else:
-            total, up = gated_product(ring, order, count, count * steps, steps, WHICH, layout, FORM)
+            total, up = gated_product(
+                ring, order, count, count * steps, steps, factors, up_factors, WHICH, layout, FORM
+            )  # fmt: skip
         rows = row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
         columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
         places = (rows, rows < gather.rows, columns, columns < tiles.columns)
-        of_rows = gather.scale_shard
+        of_rows = None
         if SCALES == 2:
-            if source != peers.rank:
-                of_rows = gather.scale_inbox + (gather.slot * WORLD + source) * gather.rows
+            of_rows = scales_of(source, gather, tiles, peers, WORLD, SCALES)
         total = finished(total, result, of_rows, places, 0, SCALES, BIAS)
         if EPILOGUE != PLAIN:
             up = finished(up, result, of_rows, places, tiles.columns, SCALES, BIAS)
@@ -198,7 +230,7 @@ def specialized_kernel(
             (consume, (ring, order, out, gather, tiles, peers, 0, WORLD, SCALES, BIAS, EPILOGUE, FORM)),
             (consume, (ring, order, out, gather, tiles, peers, 1, WORLD, SCALES, BIAS, EPILOGUE, FORM)),
             (produce, (a, inbox, b, ring, gather, tiles, peers, WORLD, FORM)),
-            (send, (gather, tiles, peers, WORLD, SENDING, SCALES == 2)),
+            (send, (gather, tiles, peers, WORLD, SENDING, SCALES)),
         ],
         [num_warps, 1, SENDING],
         [REGISTERS, FEW_REGISTERS, FEW_REGISTERS],

@@ -73,9 +73,14 @@ def _multiplies_by_groups(s: Task[GemmProblem], mode: str) -> bool:
 
 def _takes_operands(s: Task[GemmProblem], mode: str) -> bool:
     p = s.problem
-    fp8 = p.element_size == 1 and p.scales in ("tensor", "row") and p.b_order == "nk"
+    fp8 = p.element_size == 1 and p.b_order == "nk"
     plain = not p.gated or p.halves
     return (p.element_size == 2 or fp8) and p.result_size == 2 and plain and tma_aligned(s, "tma")
+
+
+def _up_has_one_scale(s: Task[GemmProblem], mode: str, block_n: int) -> bool:
+    p = s.problem
+    return not (p.gated and p.scales == "block") or p.gemm[1] // 2 % (block_n // 2) == 0
 
 
 def _step_is_a_line(s: Task[GemmProblem], block_k: int) -> bool:
@@ -97,7 +102,9 @@ def specialized_constraints() -> tuple[Constraint, ...]:
         Constraint("warp specialization", ("mode",), _multiplies_by_groups, "only sm_90 multiplies by groups of warps"),
         Constraint("a specialized product", ("mode",), _takes_operands,
                    "warp specialization takes operands whose rows are multiples of 16 bytes, in bf16 or fp16, or in "
-                   "fp8 with b_order=nk and scales by tensor or row, and gives 16 bits; gate and up as halves"),
+                   "fp8 with b_order=nk, and gives 16 bits; gate and up as halves"),
+        Constraint("up's scales", ("mode", "block_n"), _up_has_one_scale,
+                   "a step of up has one scale by blocks: the columns of gate must be a multiple of half of block_n"),
         Constraint("a step of 128 bytes", ("block_k",), _step_is_a_line,
                    "128 bytes of a row are loaded at once: block_k=64, of fp8 128"),
         Constraint("consumers", ("block_m", "block_n", "consumers"), _fits_consumers,

@@ -151,7 +151,7 @@ def compile_all(launches: list[Launch]) -> list[Compiled]:
             # MLIR's pass failures arrive as RuntimeError, unsupported layouts as ValueError or IndexError.
             raise CompileError(f"{launch.kernel.__name__}: {_telling_line(str(error))}") from error
         shared, warps = kernel.metadata.shared, kernel.metadata.num_warps
-        done.append(Compiled(launch.kernel.__name__, shared, *_registers(kernel), warps, launch.resident))
+        done.append(Compiled(launch.kernel.__name__, shared, *registers_and_spills(kernel), warps, launch.resident))
     return done
 
 
@@ -161,7 +161,7 @@ def _telling_line(message: str) -> str:
     return (errors or lines or ["no message"])[-1][:300]
 
 
-def _registers(kernel: Any) -> tuple[int | None, int | None]:
+def registers_and_spills(kernel: Any) -> tuple[int | None, int | None]:
     """Registers and spilled registers of a thread, where AMD's assembly or NVIDIA's tool states them."""
     if "amdgcn" in kernel.asm:
         stated = _stated(r"\.(vgpr_count|vgpr_spill_count): *(\d+)", kernel.asm["amdgcn"])

@@ -43,6 +43,11 @@ PROMOTE: each step's product is added up in fp32 registers. COLUMNS are those of
 the gate's, and up's.
 """
 
+Factors = namedtuple("Factors", "rows columns")
+"""Where scales by blocks of 128 of K begin: pointers to those of a consumer's rows [ROWS], and to those of its columns,
+which all lie in one block. A step, of 128 elements, has one of each.
+"""
+
 
 @gluon.jit
 def new_ring(a_desc, b_desc, FORM: gl.constexpr):
@@ -120,9 +125,27 @@ def _take_turn(order, tile, WHICH: gl.constexpr, FORM: gl.constexpr):
 
 
 @gluon.jit
-def product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr):
+def _factor(factors, step):
+    """A step's scales [ROWS]; None without ``factors``. To be loaded while the step is multiplied."""
+    factor = factors
+    if factors is not None:
+        factor = gl.load(factors.rows + step) * gl.load(factors.columns + step)
+    return factor
+
+
+@gluon.jit
+def _added(total, taken, factor):
+    if factor is None:
+        total += taken
+    else:
+        total += taken * factor[:, None]
+    return total
+
+
+@gluon.jit
+def product(ring, order, tile, begin, steps, factors, WHICH: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr):
     """A consumer's rows of a tile: fp32 [ROWS, COLUMNS]. ``begin`` is the number of its first step, ``tile`` the number
-    of the tile among this program's.
+    of the tile among this program's. ``factors``: None unless scales are by blocks, whose steps are promoted.
     """
     PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
     _take_turn(order, tile, WHICH, FORM)
@@ -133,18 +156,21 @@ def product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: gl.con
         for s in range(0, steps - 1, 2):
             first = _loaded(ring, begin + s, FORM)
             even = _multiply(ring, first, PART, taken, False, FORM)
+            of_even = _factor(factors, s)
             second = _loaded(ring, begin + s + 1, FORM)
             odd = _multiply(ring, second, PART, other, False, FORM)
+            of_odd = _factor(factors, s + 1)
             taken = warpgroup_mma_wait(num_outstanding=1, deps=[even])
             mbarrier.arrive(ring.empty.index(first), count=1)
-            total += taken
+            total = _added(total, taken, of_even)
             other = warpgroup_mma_wait(num_outstanding=0, deps=[odd])
             mbarrier.arrive(ring.empty.index(second), count=1)
-            total += other
+            total = _added(total, other, of_odd)
         if steps % 2 == 1:
             last = _loaded(ring, begin + steps - 1, FORM)
             even = _multiply(ring, last, PART, taken, False, FORM)
-            total += warpgroup_mma_wait(num_outstanding=0, deps=[even])
+            of_even = _factor(factors, steps - 1)
+            total = _added(total, warpgroup_mma_wait(num_outstanding=0, deps=[even]), of_even)
             mbarrier.arrive(ring.empty.index(last), count=1)
         if FORM.TURNS == 2:
             mbarrier.arrive(order.index(1 - WHICH), count=1)
@@ -163,7 +189,9 @@ def product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: gl.con
 
 
 @gluon.jit
-def gated_product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr):
+def gated_product(
+    ring, order, tile, begin, steps, factors, up_factors, WHICH: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr
+):  # fmt: skip
     """``product`` of the gate's columns and of up's, both products of a step in flight."""
     PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
     _take_turn(order, tile, WHICH, FORM)
@@ -175,11 +203,13 @@ def gated_product(ring, order, tile, begin, steps, WHICH: gl.constexpr, layout: 
             stage = _loaded(ring, begin + s, FORM)
             of_gate = _multiply(ring, stage, PART, one, False, FORM, 0)
             of_up = _multiply(ring, stage, PART, two, False, FORM, 1)
+            gate_factor = _factor(factors, s)
+            up_factor = _factor(up_factors, s)
             one = warpgroup_mma_wait(num_outstanding=1, deps=[of_gate])
-            gate += one
+            gate = _added(gate, one, gate_factor)
             two = warpgroup_mma_wait(num_outstanding=0, deps=[of_up])
             mbarrier.arrive(ring.empty.index(stage), count=1)
-            up += two
+            up = _added(up, two, up_factor)
         if FORM.TURNS == 2:
             mbarrier.arrive(order.index(1 - WHICH), count=1)
     else:
