@@ -35,8 +35,9 @@ REDUCE = {
 }  # fmt: skip
 DECODE = {
     "mode": "fused", "block_n": 16, "programs_per_head": 2, "heads_per_program": 2, "num_warps": 2, "num_stages": 2,
-    "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1, "combine_heads": 1,
-    "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
+    "loads": "pipelined", "table_reads": "ahead", "program_order": "heads", "reducer": "trailing",
+    "transfer_heads": 1, "combine_heads": 1, "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch",
+    "protocol": "signal",
 }  # fmt: skip
 APART = {"reducer": "kernel", "combine_site": "next_launch"}
 """Everything is sent before anything is waited for: interpreted programs run in turn."""
@@ -48,6 +49,7 @@ BARE = (
     "heads_per_program",
     "num_warps",
     "num_stages",
+    "loads",
     "table_reads",
     "program_order",
 )
@@ -316,6 +318,14 @@ CASES: Mapping[str, Case] = {
     "fd cap": _decode({"batch": 2, "soft_cap": 3}),
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
     "fd latent": _decode({"kv_heads": 1, "rope": 32, "scale": 0.25}),
+    "fd specialized": _decode(
+        {"kv_heads": 1, "q_heads": 8, "head_dim": 512, "rope": 64, "scale": 0.1},
+        **APART,
+        loads="specialized",
+        num_warps=4,
+        heads_per_program=16,
+        table_reads="in_step",
+    ),
     "fd sentinel": _decode(protocol="sentinel"),
     "fd heads sentinel": _decode(HEADS, protocol="sentinel", wire="rounded"),
     "fd heads": _decode(HEADS),

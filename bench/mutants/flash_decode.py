@@ -55,6 +55,15 @@ MUTANTS: list[Mutant] = [
         ("records are combined before they have come", "fd gather", ("    if WAIT:\n        first, _ =", "    if WAIT and WORLD == 1:\n        first, _ =")),
     ),
     *rows_of(
+        "kernels/flash_decode/specialized_kernel.py",
+        ("steps are multiplied before they are there", "fd specialized", ("            mbarrier.wait(ring.ready.index(stage), (step // FORM.STAGES) & 1)\n", ""), GPU),
+        ("steps are overwritten before they are multiplied", "fd specialized", ("            mbarrier.wait(ring.empty.index(stage), ((step // FORM.STAGES) & 1) ^ 1)\n", ""), GPU),
+        ("weights are taken before they are there", "fd specialized", ("            mbarrier.wait(given.ready, taken & 1)\n            fence", "            fence"), GPU),
+        ("weights are overwritten before they are taken", "fd specialized", ("            mbarrier.wait(given.empty, (sent & 1) ^ 1)\n            given.weights", "            given.weights"), GPU),
+        ("queries are overwritten before they are multiplied", "fd specialized", ("            mbarrier.wait(query.empty, (turn & 1) ^ 1)\n", ""), GPU),
+        ("the other half is not rescaled", "fd specialized", ("            acc *= given.factor.load(gl.SliceLayout(1, layout))[:, None]\n            value", "            value"), GPU),
+    ),
+    *rows_of(
         "kernels/flash_decode/shares.py",
         ("the last block is lost", "fd cap", ("return tl.cdiv(length, BLOCK_N) + 1", "return length // BLOCK_N")),
         ("a share ends a block early", "fd signal", ("tl.minimum(end, total).to(tl.int32)", "tl.minimum(end, total - 1).to(tl.int32)")),

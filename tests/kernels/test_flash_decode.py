@@ -15,7 +15,7 @@ from ranks_of_functions import run_ranks
 from autotune.config import Config
 from autotune.kernels.flash_decode import reference
 from autotune.kernels.flash_decode.tensors import Tensors
-from autotune.machine import Machine, machine
+from autotune.machine import H100, Machine, machine
 from autotune.problem import LARGEST_DIMENSION
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.task import Task
@@ -130,6 +130,33 @@ def test_a_rank_that_calls_alone_times_out_and_says_so(tmp_path: Path) -> None:
     alone, other = run_ranks(str(file), "call_alone", 2, tmp_path, argument=calls)
     assert alone == [True] * len(calls)
     assert other == [False] * len(calls)
+
+
+def drawn(rng: random.Random, world_size: int) -> tuple[Any, list[Config]]:
+    """A problem with a latent cache, and configs whose loads have warps of their own."""
+    problem = WORKLOAD.problem_type(
+        batch=rng.randint(1, 140), q_heads=rng.choice((1, 3, 16, 24, 64, 96, 128)), kv_heads=1, head_dim=512, rope=64,
+        kv_len=rng.choice((rng.randint(1, 300), rng.randint(300, 3000))), page_size=rng.choice((1, 3, 16, 64, 128)),
+        dtype=rng.choice(("bf16", "fp16")), world_size=world_size,
+    )  # fmt: skip
+    task = Task(problem, machine())
+    firsts = [config for config in WORKLOAD.first_configs(task) if config["loads"] == "specialized"]
+    programs = [
+        changed for config in firsts for count in WORKLOAD.space.dimensions["programs_per_head"].values
+        if WORKLOAD.space.violation(changed := config.replace(programs_per_head=count), task) is None
+    ]  # fmt: skip
+    return problem, rng.sample(programs, min(3, len(programs)))
+
+
+@pytest.mark.gpu(2, each=True)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
+def test_loads_by_warps_of_their_own_are_right_on_gpus(seed: int) -> None:
+    if machine().arch != H100.arch:
+        pytest.skip(f"warp specialization is for {H100.arch}")
+    rng = random.Random(seed)
+    for _ in range(5):
+        problem, configs = drawn(rng, machine().gpus)
+        check_all(WORKLOAD, problem, configs, {config["mode"] for config in configs}, calls=3)
 
 
 PAGED = {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 40}

@@ -63,13 +63,13 @@ def test_no_barrier_is_made_that_nothing_waits_for(consumers: str, more: int, co
 
 
 @pytest.mark.gpu(2, each=True)
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 34))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 100))])
 def test_random_problems_are_right_on_gpus(seed: int) -> None:
-    """30 problems a seed: 1,020 with the slow ones."""
+    """10 problems a seed: 1,000 with the slow ones."""
     if machine().arch != H100.arch:
         pytest.skip(f"warp specialization is for {H100.arch}")
     rng = random.Random(seed)
-    for _ in range(30):
+    for _ in range(10):
         problem, config = drawn(rng, machine().gpus)
         check_all(WORKLOAD, problem, [config], {MODE}, calls=3)
 

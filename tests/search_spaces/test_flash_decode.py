@@ -32,8 +32,9 @@ def test_words_are_tried_only_where_ordinary_stores_arrive(machine: Machine) -> 
 LAST = Config(
     {
         "mode": "fused", "block_n": 64, "programs_per_head": 8, "heads_per_program": 8, "num_warps": 4, "num_stages": 3,
-        "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1,
-        "combine_heads": 1, "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
+        "loads": "pipelined", "table_reads": "ahead", "program_order": "heads", "reducer": "trailing",
+        "transfer_heads": 1, "combine_heads": 1, "wire": "fp32", "exchange": "one_shot",
+        "combine_site": "same_launch", "protocol": "signal",
     }
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from autotune.dtypes import WGMMA_ROWS
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode import device, exchange
 from autotune.kernels.flash_decode.problem import FlashDecode
@@ -24,6 +25,7 @@ from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.knobs import MEMORY, LadderKnobs
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.scratch import wire_type
+from autotune.kernels.launching.specialized import OPTIONS
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.task import Task
 
@@ -43,6 +45,9 @@ shared memory.
 SMALL_KERNEL_WARPS = 4
 """Warps of the kernels that only reduce, push or combine."""
 
+LOADING_WARPS = 4
+"""Warps that only load, beside eight that multiply."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FlashDecodeKnobs(LadderKnobs):
@@ -54,6 +59,7 @@ class FlashDecodeKnobs(LadderKnobs):
     heads_per_program: int
     num_warps: int
     num_stages: int
+    loads: str = "pipelined"
     table_reads: str
     program_order: str
     reducer: str
@@ -210,12 +216,23 @@ class _Planner:
         trailing = units.count if reducer == device.TRAILING else 0
         arguments["trace"] = knobs.trace_of(attending + trailing, tensors.out)
         launches = [Launch(device.attend_kernel, attending + trailing, arguments, options)]
+        if knobs.loads == "specialized":
+            launches = [self.specialized(attending, arguments)]
         if reducer == device.ELSEWHERE:
             arguments = self.common() | self.own_records | self.reduction | {
                 "out": tensors.out, "DELIVERY": to.value, "COMBINE": combine, "finishing": units.count
             }  # fmt: skip
             launches.append(self.small(device.reduce_kernel, arguments))
         return launches
+
+    def specialized(self, programs: int, arguments: dict[str, Any]) -> Launch:
+        """The attention alone, by warps with roles; ``arguments`` are those of ``device.attend_kernel``."""
+        from autotune.kernels.flash_decode.specialized_kernel import specialized_kernel  # Gluon, which few need
+
+        its = {name: value for name, value in arguments.items() if name in specialized_kernel.arg_names} | {
+            "HEADS": WGMMA_ROWS, "STAGES": self.call.knobs.num_stages, "LOADING": LOADING_WARPS,
+        }  # fmt: skip
+        return Launch(specialized_kernel, programs, its, OPTIONS)
 
     def push(self, wait: bool) -> Launch:
         """Our own all-gather as a separate launch; without ``wait`` only its sending half."""

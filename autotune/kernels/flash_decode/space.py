@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from autotune.config import Config, in_turns
-from autotune.dtypes import multiplies
+from autotune.dtypes import WGMMA_ROWS, multiplies
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.launching.mode import peer_atomics
 from autotune.kernels.untuned import within_a_trip
@@ -22,6 +22,15 @@ OVERLAPPING = ("fine_grained_wait", "fused")
 
 MOST_WAVES = 8
 """Programs of the attention for each compute unit: their shares are equal, so that more only cost."""
+
+SPECIALIZED: dict[str, str | int] = {
+    "block_n": 64,
+    "num_warps": 8,
+    "num_stages": 2,
+    "reducer": "kernel",
+    "table_reads": "in_step",
+}
+"""What goes with ``loads=specialized``: two steps and 64 queries fill the shared memory."""
 
 REGISTER_ELEMENTS = 32
 """fp32 elements of a tile, or LL words of 64 bits, that a thread may hold while it merges."""
@@ -154,6 +163,20 @@ def _feeds_every_warp(s: Task[FlashDecode], block_n: int, num_warps: int, heads_
     return block_n * beside >= 8 * num_warps
 
 
+def _loads_a_latent(s: Task[FlashDecode], loads: str) -> bool:
+    p = s.problem
+    latent = (p.head_dim, p.rope) == (512, 64) and p.cache_element_size == 2 and not p.soft_cap
+    return loads == "pipelined" or (latent and s.machine.arch == "sm_90" and not p.invariant)
+
+
+def _fills_shared_memory(
+    s: Task[FlashDecode], loads: str, heads_per_program: int, block_n: int, num_warps: int, num_stages: int,
+    reducer: str, table_reads: str,
+) -> bool:  # fmt: skip
+    step = (block_n, num_warps, num_stages, reducer, table_reads) == tuple(SPECIALIZED.values())
+    return loads == "pipelined" or (step and heads_per_program == min(WGMMA_ROWS, round_up(s.problem.group)))
+
+
 def _peers_exist(s: Task[FlashDecode], exchange: str) -> bool:
     return exchange != "two_shot" or s.problem.world_size > 1
 
@@ -179,6 +202,8 @@ SPACE = Space(
             say="{heads_per_program:query head} per program"),
     numbers("num_warps", 2, 4, 8, help="warps of an attending program", say="{num_warps:warp}"),
     numbers("num_stages", 1, 2, 3, 4, 5, help="depth of the software pipeline", say="{num_stages:pipeline stage}"),
+    choices("loads", "pipelined", "specialized", help="a step's loads: ahead, or by warps of their own",
+            say={"pipelined": "", "specialized": "loads by warps of their own"}),
     choices("table_reads", "in_step", "ahead", help="prefetch the block table one step ahead",
             say={"in_step": "", "ahead": "block table read one step ahead"}),
     choices("program_order", "heads", "tokens", help="which dimension varies fastest across program ids",
@@ -251,6 +276,12 @@ SPACE = Space(
                    "a warp gets less than 8 tokens of a step"),
         Constraint("shared memory", ("block_n", "num_stages", "heads_per_program"), _fits_shared_memory,
                    "the pipeline's stages do not fit into a program's shared memory"),
+        Constraint("warps of their own", ("loads",), _loads_a_latent,
+                   "warps of their own load steps of a latent cache of 512 + 64 elements in bf16 or fp16, on sm_90, "
+                   "without soft cap, and not where results are invariant"),
+        Constraint("a specialized step", ("loads", "heads_per_program", *SPECIALIZED), _fills_shared_memory,
+                   "warps of their own load two steps of 64 tokens, for all query heads up to 64: block_n=64, "
+                   "num_warps=8, num_stages=2, reducer=kernel, table_reads=in_step"),
         Constraint("peers", ("exchange",), _peers_exist, "a single rank has no peer to share the combination with"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
         *peer_atomics(["fused"], ["iris_all_gather", "fine_grained_wait"]),
@@ -270,7 +301,9 @@ def default_config(task: Task[FlashDecode]) -> Config:
 
 def _fused(task: Task[FlashDecode]) -> list[Config]:
     widths = (64, 16) if task.problem.rope else (16,)
-    return [each for heads in widths for each in _usual(task, min(heads, round_up(task.problem.group)))]
+    usual = [_usual(task, min(heads, round_up(task.problem.group))) for heads in widths]
+    specialized = [Config({**each, "loads": "specialized", **SPECIALIZED}) for each in usual[0] if task.problem.rope]
+    return [*dict.fromkeys(specialized), *itertools.chain(*usual)]
 
 
 def of_mode(mode: str, config: Config, launch: str) -> Config:
@@ -290,6 +323,7 @@ def _usual(task: Task[FlashDecode], heads: int) -> list[Config]:
             "heads_per_program": heads,
             "num_warps": 4,
             "num_stages": 4 if task.machine.kind != "hip" else 2,
+            "loads": "pipelined",
             "table_reads": "ahead",
             "program_order": "heads",
             "reducer": "trailing",
@@ -357,7 +391,7 @@ def first_configs(task: Task[FlashDecode]) -> list[Config]:
         base.replace(exchange="two_shot", wire="rounded", protocol="signal"),
     ]
     if task.problem.rope:  # deeper pipelines of smaller steps
-        smaller = base.replace(block_n=32, num_stages=4)
+        smaller = base.replace(loads="pipelined", block_n=32, num_stages=4, table_reads="ahead", reducer="trailing")
         fused = [smaller, smaller.replace(num_warps=4, heads_per_program=32), *fused]
     launched = "eager" if task.machine.is_interpreter else "graph"
     others = [of_mode(mode, base, launched) for mode in SEVERAL_KERNELS]

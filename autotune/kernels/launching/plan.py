@@ -57,7 +57,7 @@ class Launch:
         return self.kernel.warmup(grid=(self.programs,), **self.arguments, **self.options)
 
 
-def settle_key(function: Any) -> None:
+def settle_key(function: Any, callers: tuple[Any, ...] = ()) -> None:
     """Make Triton's key of a kernel what it is in every process, so that what one has compiled is found by another.
 
     Triton (3.6, 3.7) puts into a function's key the constants of those functions that it calls whose own key was asked
@@ -66,7 +66,8 @@ def settle_key(function: Any) -> None:
     """
     if getattr(function, "hash", INTERPRETED) is None:
         for called in _called_by(function):
-            settle_key(called)
+            if called not in callers:  # a name may be a variable here, and a function of its module
+                settle_key(called, (*callers, function))
         function.cache_key  # noqa: B018  it is made when it is read
 
 
