@@ -224,11 +224,7 @@ def claim_of(rows: Sequence[Row], sizes: Sizes) -> str:
     """The range's claim; empty without ratios, as under the interpreter."""
     from autotune.results.crossover import claim
 
-    told = [
-        (row, row.result.speedup.ratio.value)
-        for row in rows
-        if row.result and row.result.speedup and row.result.speedup.ratio
-    ]
+    told = [(row, row.result.ratio.value) for row in rows if row.result and row.result.ratio]
     if not told:
         return ""
     spans = [(name, [row.sizes[name] for row, _ in told]) for name in sizes.along or sizes.varied]

@@ -104,7 +104,7 @@ def page(title: str, lead: str, views: Sequence[View], end: str) -> str:
 
 def lead(study: Study) -> str:
     """The first screen: what was tuned, how it ended, the winner in words."""
-    kind = "" if first.is_faster(study) else ' class="plain"'
+    kind = "" if study.result is not None and study.result.is_faster else ' class="plain"'
     computed = first.operation(study)
     parts = [
         f'<p class="kicker">{_text(study.title)} · {_text(asked_text(study.key, study.problem))}</p>',

@@ -68,7 +68,7 @@ def _lead(studies: Sequence[Study]) -> str:
 
 
 def _speedup(study: Study) -> float | None:
-    ratio = study.result.speedup.ratio if study.result is not None and study.result.speedup is not None else None
+    ratio = study.result.ratio if study.result is not None else None
     return None if ratio is None else ratio.value
 
 
