@@ -80,10 +80,6 @@ def _cdiv(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def _of(config: Config, *names: str) -> list[int]:
-    return [config.integer(name) for name in names]
-
-
 # GEMM with weights of 4 bits, 128 of them to a scale.
 
 

@@ -41,17 +41,7 @@ DECODE = {
 APART = {"reducer": "kernel", "combine_site": "next_launch"}
 """Everything is sent before anything is waited for: interpreted programs run in turn."""
 COLLECTIVE = {"mode": "custom_collective", "exchange": "one_shot", "protocol": "signal", **SUM, "transfer_rows": 16}
-BARE = (
-    "mode",
-    "block_n",
-    "programs_per_head",
-    "heads_per_program",
-    "num_warps",
-    "num_stages",
-    "table_reads",
-    "program_order",
-)
-ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
+ALL_GATHER = {name: value for name, value in DECODE.items() if name not in ("exchange", "combine_site", "protocol")}
 
 NORM = {"mode": "one_shot", "norm_rows": 2, "norm_warps": 2, "senders": 0, "protocol": "signal"}
 

@@ -23,12 +23,10 @@ import time
 from pathlib import Path
 
 from arguments import new_parser, positive, whole
-from results_table import Setting, Stored, Table
-from results_tables import TABLES, Picture, Undrawn
+from results_tables import TABLES, Picture, Setting, Stored, Table, Undrawn
 from results_text import NoMarkers, replaced
-from steps import Folder, Step, here, run_all, run_to_end
+from steps import ROOT, Folder, Step, here, run_all, run_to_end
 
-ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/results.md")
 
 
