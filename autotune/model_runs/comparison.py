@@ -121,7 +121,10 @@ class Comparison:
         """The largest error of all ranks. Collective; raises WrongResult on every rank where one is too large."""
         everyone = self.gathered(dict(errors))
         self.context.check()
-        worst: dict[str, float] = {name: max((each[name] for each in everyone), key=_nan_first) for name in errors}
+        worst: dict[str, float] = {
+            name: max((each[name] for each in everyone), key=lambda error: (math.isnan(error), error))
+            for name in errors
+        }
         if not all(error <= allowed for error in worst.values()):
             raise WrongResult(f"results differ from plain's by {worst}, allowed is {allowed:.0e}; nothing is claimed")
         return max(worst.values())
@@ -162,7 +165,3 @@ def best(found: Row) -> tuple[str, Ratio]:
 def called_in(found: Row, eager: Regime) -> Regime:
     """The regime of a row's fastest rival: that of graphs where it was captured, else ``eager``."""
     return Regime.GRAPH if is_captured(found["rival"]) else eager
-
-
-def _nan_first(value: float) -> tuple[bool, float]:
-    return math.isnan(value), value

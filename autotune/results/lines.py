@@ -78,7 +78,8 @@ def facts(of: Result) -> Lines:
         ("note", CAPTURE.strip() if any(is_captured(each.baseline) for each in losing) else ""),
     ]
     told = [line(row, of.regime, of.way) for row in of.routings[1:]] or ["not measured under others"] * len(of.routings)
-    return [*((name, text) for name, text in lines if text), *_under(inputs_named(key), told)]
+    names = [inputs_named(key), *[""] * len(told)]
+    return [*((name, text) for name, text in lines if text), *zip(names, told, strict=False)]
 
 
 def entry_facts(of: Result) -> Lines:
@@ -100,10 +101,6 @@ def entry_facts(of: Result) -> Lines:
     elif entry.origin:
         lines.append(("file", entry.origin))
     return [*lines, *([("stale", of.stale)] if of.stale else [])]
-
-
-def _under(name: str, texts: list[str]) -> Lines:
-    return [("" if place else name, text) for place, text in enumerate(texts)]
 
 
 def _bar(name: str, latency: Latency, regime: Regime) -> Bar:

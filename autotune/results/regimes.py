@@ -17,10 +17,6 @@ CALLERS = {
     Regime.ISOLATED: "single calls on an idle GPU",
 }
 
-OF_A_KERNEL = "launches of the kernel, by the device's time"
-
-OF_THE_INTERPRETER = "calls under the interpreter"
-
 CAPTURE = (
     " A graph of the library's calls is only a baseline, since no operator replays one: a program gets it by capturing "
     "the operator in a graph of its own (regime graph)."
@@ -37,8 +33,8 @@ def title_of(key: CacheKey, regime: Regime) -> str:
 def tuned_for(key: CacheKey) -> str:
     """The caller for whom the config is the fastest."""
     if key.is_interpreted:
-        return OF_THE_INTERPRETER + ("" if key.is_kernel else regime_options(key.regime))
-    return OF_A_KERNEL if key.is_kernel else CALLERS[Regime(key.regime)]
+        return "calls under the interpreter" + ("" if key.is_kernel else regime_options(key.regime))
+    return "launches of the kernel, by the device's time" if key.is_kernel else CALLERS[Regime(key.regime)]
 
 
 def is_captured(baseline: str) -> bool:
