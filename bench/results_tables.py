@@ -273,8 +273,7 @@ class EightGpus(Table):
     toy = False
 
     def render(self, results: Results) -> str:
-        stored = results("ag-rows")
-        return block(stored, winners.table(rows_of(stored)))
+        return Winners(entry("ag-rows")).render(results)
 
 
 class Outside(Table):
