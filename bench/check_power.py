@@ -93,9 +93,9 @@ class ForkedRank:
         return self.returncode or 0
 
 
-def applied(mutant: Mutant, package: Path = PACKAGE) -> str:
+def applied(mutant: Mutant) -> str:
     """The file's text with the edits. Raises ValueError where a snippet does not occur as often as the table says."""
-    text = (package / mutant.file).read_text()
+    text = (PACKAGE / mutant.file).read_text()
     for snippet, instead, *times in mutant.edits:
         wanted, found = times[0] if times else 1, text.count(snippet)
         if found != wanted:

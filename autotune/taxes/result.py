@@ -139,7 +139,10 @@ class Taxes:
             for name in ("rounds", "parts", "clocks"):
                 values[name] = {letter: tuple(map(float, each)) for letter, each in values[name].items()}
             for name in ("launches", "late"):
-                values[name] = {letter: _doses(each) for letter, each in values[name].items()}
+                values[name] = {
+                    letter: {dose: tuple(map(float, rounds)) for dose, rounds in pairs}
+                    for letter, pairs in values[name].items()
+                }
             values["traces"] = {letter: schema.read(Traced, each) for letter, each in values["traces"].items()}
             values["barrier"] = tuple(map(float, values["barrier"]))
             return cls(**values)
@@ -186,7 +189,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(each) for each in value]
     return value
-
-
-def _doses(pairs: Sequence[tuple[float, Sequence[float]]]) -> Doses:
-    return {dose: tuple(map(float, rounds)) for dose, rounds in pairs}
