@@ -103,7 +103,7 @@ class Form:
         self.tensors.lengths.copy_(torch.tensor(lengths, dtype=torch.int32))
 
     def bytes_of(self, lengths: list[int]) -> int:
-        """Of keys and values that a rank reads."""
+        """Bytes of keys and values that a rank reads."""
         return 2 * sum(lengths) * self.problem.kv_heads * self.problem.head_dim * self.problem.cache_element_size
 
     def right(self) -> torch.Tensor:

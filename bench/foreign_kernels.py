@@ -36,7 +36,7 @@ class Foreign:
     problem: Mapping[str, int]
     space: Space
     arguments: Callable[[str], Arguments]
-    """Those that all configs share, on a device; ``meta`` is enough to compile."""
+    """Makes the arguments that all configs share, on a device; ``meta`` is enough to compile."""
     grid: Callable[[Config, Arguments], tuple[int, ...]]
     output: str
     """The argument that holds the result."""

@@ -22,7 +22,7 @@ class Sizes:
     fixed: Mapping[str, Any]
     varied: Mapping[str, tuple[int, ...]]
     seconds: int
-    """Of search for each size."""
+    """Seconds of search for each size."""
     toy_fixed: Mapping[str, Any]
     """A problem that the interpreter runs in a second or so."""
     toy_varied: Mapping[str, tuple[int, ...]]

@@ -30,7 +30,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Sizes:
-    """Those of Llama-70B, but for the vocabulary, which layers do not see."""
+    """A model's sizes; by default Llama-70B's, but for the vocabulary, which layers do not see."""
 
     hidden: int = 8192
     ffn: int = 28672
@@ -43,7 +43,7 @@ class Sizes:
     train: tuple[int, ...] = (4096,)
     steps: int = 20
     experts: int = 0
-    """Of all ranks together, each of width ``ffn``; 0 in a dense model."""
+    """Experts on all ranks together, each of width ``ffn``; 0 in a dense model."""
     top_k: int = 0
 
     @property
@@ -87,7 +87,7 @@ PHASES: Mapping[str, tuple[Phase, ...]] = {
     "transformers": (Phase("prefill", "prefill"), Phase("decode", "decode"), Phase("train", "train", training=True)),
     "mixture": (Phase("prefill", "prefill", own_tokens=True), Phase("decode", "decode", own_tokens=True)),
 }
-"""Of each client. transformers has no plan that shares out the tokens of dense layers."""
+"""Phases by client. transformers has no plan that shares out the tokens of dense layers."""
 
 
 class Decoder(nn.Module):

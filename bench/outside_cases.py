@@ -64,7 +64,7 @@ class Collectives:
         self._run(lambda whole, part: dist.all_to_all_single(whole, part, out_rows, given_rows), out, given)
 
     def all_gather_scaled(self, whole: Pair, part: Pair) -> None:
-        """Of fp8 bytes and their scales, in one launch where the library can."""
+        """All-gather fp8 bytes and their scales, in one launch where the library can."""
         assert whole.scale_a is not None and part.scale_a is not None
         at_once = part.a.is_cuda and not self._staged
         with dist._coalescing_manager(device=part.a.device) if at_once else contextlib.nullcontext():
@@ -83,7 +83,7 @@ class Pair:
 
     @property
     def scales(self) -> dict[str, Tensor]:
-        """As our operators take them."""
+        """The arguments for scales that our operators take; empty without any."""
         given = {"scale_a": self.scale_a, "scale_b": self.scale_b}
         return {name: scale for name, scale in given.items() if scale is not None}
 
@@ -205,7 +205,7 @@ def all_gather_gemm(problem: Any, context: autotune.Context, collectives: Collec
 
 
 def swiglu(product: Tensor) -> Tensor:
-    """Of gate and up in halves."""
+    """SwiGLU; the first half of the columns is the gate, the second is up."""
     gate, up = product.chunk(2, dim=1)
     return torch.nn.functional.silu(gate) * up
 

@@ -52,7 +52,7 @@ SLEEP_CYCLES = 500_000
 """The device waits before a measured call, a quarter of a millisecond: the host has enqueued it by then."""
 
 TOLERANCE = 0.02
-"""Of the error's Frobenius norm by the reference's."""
+"""Largest Frobenius norm of an error over that of the reference."""
 
 NO_PROBLEM: Any = None
 """No constraint of these spaces asks a problem for anything."""

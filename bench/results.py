@@ -42,7 +42,7 @@ class Run:
 
     @property
     def steps(self) -> list[Step]:
-        """Of the tables asked for, and of those that they are written from, in the order of the list."""
+        """Steps of the tables asked for and of the tables that those are written from, in the order of the list."""
         return [step for table in TABLES for step in self._steps.get(table.name, [])]
 
     def found(self, name: str) -> list[Stored]:
@@ -75,7 +75,7 @@ class Run:
 
 
 def possible(tables: list[Table], setting: Setting) -> list[Table]:
-    """Those that can be measured on so many GPUs; says which cannot."""
+    """The tables that can be measured on so many GPUs; says which cannot."""
     found = []
     for table in tables:
         if setting.toy and not table.toy:

@@ -76,7 +76,7 @@ def listed(values: Sequence[int]) -> str:
 
 
 def chunks(values: Sequence[Any], seconds_each: float) -> list[Sequence[Any]]:
-    """As few equal parts as keep each within ``LONG`` seconds."""
+    """Split into as few equal parts as possible, each within ``LONG`` seconds."""
     most = max(1, int((LONG - START) // seconds_each))
     count = -(-len(values) // most)
     size = -(-len(values) // count)

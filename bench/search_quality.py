@@ -87,7 +87,7 @@ def shares(
 
 
 def told(runs: Iterable[list[float]], count: int) -> Iterator[list[float]]:
-    """The same, saying on stderr how far they are: 50 seeds on seven tables take the better part of an hour."""
+    """Pass the runs on and count them on stderr: 50 seeds on seven tables take the better part of an hour."""
     for number, each in enumerate(runs):
         if number % max(1, count // 50) == 0:
             print(f"\r{number} of {count} runs", end="", file=sys.stderr, flush=True)

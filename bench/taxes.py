@@ -55,7 +55,7 @@ class Options:
     toy: bool
     budget: str = "20s"
     rounds: int | None = None
-    """Of the taxes; as many as the command makes by itself if None."""
+    """Rounds in which taxes are measured; None: the command's default."""
     only: tuple[str, ...] = ("",)
     """Beginnings of the names of the problems to be measured."""
 

@@ -43,13 +43,13 @@ CLOCK = Plan(rounds=4, seconds=0.05, warm_up=0.15)
 class Comparison:
     """The ways on this rank. Times are wall clock of the slowest rank, in microseconds."""
 
-    def __init__(self, context: Context, clock: Plan | None = None) -> None:
-        """Collective. ``clock`` is by default short on GPUs, and a few calls elsewhere."""
+    def __init__(self, context: Context) -> None:
+        """Collective. Samples are short on GPUs, and a few calls elsewhere."""
         self.context, self.device = context, context.heap.device
         self.on_gpu = self.device.type == "cuda"
         self.mesh = init_device_mesh(self.device.type, (context.heap.world_size,))
         torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 512
-        self.clock = Clock(self.device, context.group, clock or (CLOCK if self.on_gpu else TOY))
+        self.clock = Clock(self.device, context.group, CLOCK if self.on_gpu else TOY)
 
     def ways(self) -> tuple[str, ...]:
         """Ways that run here: the pass needs the code that inductor generates for GPUs."""
