@@ -16,7 +16,6 @@ ranks, eagerly and in graphs, and *counted*, an all-to-all whose sizes the host 
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import shlex
@@ -31,8 +30,6 @@ import untuned
 from arguments import whole
 from listed import COMBINE, DISPATCH, EXPERTS, TOY_EXPERTS
 from untuned import AG, RS, TINY, Sizes
-
-import autotune
 
 PRODUCTS = (
     (AG, 28672, 4096), (AG, 10240, 8192), (AG, 9216, 4096), (RS, 4096, 14336), (RS, 8192, 8192), (RS, 4096, 8192),
@@ -108,9 +105,7 @@ def grids_of_mixtures(ranks: int, url: str) -> list[str]:
     ]
 
 
-def mixture_measured(
-    measuring: outside.Outside, context: autotune.Context, name: str, mixture: Mixture, toy: bool
-) -> float:  # fmt: skip
+def mixture_measured(measuring: outside.Outside, name: str, mixture: Mixture, toy: bool) -> float:
     """The least ratio of a mixture, its rows printed by the first rank."""
     regimes = ["graph", "pipelined"] if torch.cuda.is_available() else ["pipelined"]
     fields = {**(TOY_EXPERTS if toy else EXPERTS), **mixture.fields, "world_size": dist.get_world_size()}
@@ -122,8 +117,6 @@ def mixture_measured(
         cells = [name, mixture.workload, ", ".join(map(str, mixture.tokens)), routing, row.regime, f"{gathered:.1f}",
                  counted, f"{row.ours:.1f}", row.ratio, row.source, row.config["mode"]]  # fmt: skip
         print(tables.row(cells), flush=True)
-    gc.collect()
-    context.release()
     return min(row.ratio.value for row in rows)
 
 

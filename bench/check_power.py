@@ -93,9 +93,9 @@ class ForkedRank:
         return self.returncode or 0
 
 
-def applied(mutant: Mutant, package: Path = PACKAGE) -> str:
+def applied(mutant: Mutant) -> str:
     """The file's text with the edits. Raises ValueError where a snippet does not occur as often as the table says."""
-    text = (package / mutant.file).read_text()
+    text = (PACKAGE / mutant.file).read_text()
     for snippet, instead, *times in mutant.edits:
         wanted, found = times[0] if times else 1, text.count(snippet)
         if found != wanted:
@@ -124,9 +124,8 @@ def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
     if violation is not None:
         return {"by": BROKEN, "outcome": str(Outcome.INVALID), "reason": str(violation)}
     plan = MeasurePlan(2, 5, 15) if gpu else MeasurePlan(0, 1, 1)
-    with gangs.Gang(
-        found, Task(problem, here), deadlines=dict.fromkeys(("check", "measure", "start"), DEADLINE[gpu])
-    ) as gang:
+    deadlines = dict.fromkeys(("check", "measure", "start"), DEADLINE[gpu])
+    with gangs.Gang(found, Task(problem, here), deadlines=deadlines) as gang:
         first = gang.evaluate(config, seed, plan)
         if first.latency is None:
             return {"by": EVALUATION, "outcome": str(first.outcome), "reason": first.reason}
@@ -137,7 +136,7 @@ def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
 
 
 def evaluate(mutant: Mutant | None, case: Case, seed: int, gpu: bool) -> dict[str, Any]:
-    """The same in a process of its own, on a copy of the package, with a mutant's edits."""
+    """``evaluated`` in a process of its own, on a copy of the package, with a mutant's edits."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "autotune")
         # Compiled files, too: to compile the package takes each process a second.
@@ -260,9 +259,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     caught = by[EVALUATION] | by[PROOF]
     counted = len(caught | by[NOTHING])
     share = f"{len(caught) / counted:.1%}" if counted else "none"
-    lines = [
-        f"{counted} mutants: {len(caught)} caught ({share}), {len(by[EVALUATION])} of them by the evaluation alone"
-    ]
+    alone = len(by[EVALUATION])
+    lines = [f"{counted} mutants: {len(caught)} caught ({share}), {alone} of them by the evaluation alone"]
     lines += by_arrangement([row for row in rows if row["name"] in caught and row["by"] in (EVALUATION, PROOF)])
     lines += [f"  survives: {name}" for name in mutants if name in by[NOTHING] - caught]
     lines += [
@@ -346,10 +344,8 @@ def main() -> None:
     for row in in_parallel(work, options.jobs, options.seed, options.gpu, devices if on == IN_TURNS else ()):
         row |= {"on": on}
         rows.append(row)
-        print(
-            f"{row['by']:12s} {row['seconds']:6.1f} s  {row['name']:60s} {row['outcome']}: {row['reason'][:90]}",
-            flush=True,
-        )
+        told = f"{row['by']:12s} {row['seconds']:6.1f} s  {row['name']:60s} {row['outcome']}"
+        print(f"{told}: {row['reason'][:90]}", flush=True)
         if options.out:
             with options.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")

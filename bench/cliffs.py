@@ -75,23 +75,22 @@ OTHER_NK: Shapes = pairs(
 )  # fmt: skip
 ODD_TOKENS: Any = {"axis": "tokens", "off": (1, 3, 17, 61, 127, 357), "friendly": 16}
 
+
+def few_rows(workload: str, fields: Sizes, sharded: tuple[str, ...], **others: Any) -> Case:
+    return Case(workload, {**fields, **others}, sharded, off=FEW_ROWS)
+
+
 CASES: dict[str, Case] = {
     "all-gather-gemm": Case("all_gather_gemm", GATHER, ("m", "n"), shapes=OTHER_NK),
-    "all-gather-gemm kn": Case("all_gather_gemm", {**GATHER, "b_order": "kn"}, ("m", "n"), off=FEW_ROWS),
-    "all-gather-gemm k": Case("all_gather_gemm", {**GATHER, "k": 2048, "layout": "k"}, ("n", "k"), off=FEW_ROWS),
-    "all-gather-gemm swiglu": Case("all_gather_gemm", {**GATHER, "epilogue": "swiglu"}, ("m", "n"), off=FEW_ROWS),
-    "all-gather-gemm fp8": Case(
-        "all_gather_gemm", {**GATHER, "dtype": "fp8", "scales": "row"}, ("m", "n"), off=FEW_ROWS
-    ),
-    "all-gather-gemm fp8 blocks": Case(
-        "all_gather_gemm", {**GATHER, "dtype": "fp8", "scales": "block"}, ("m", "n"), off=FEW_ROWS
-    ),
+    "all-gather-gemm kn": few_rows("all_gather_gemm", GATHER, ("m", "n"), b_order="kn"),
+    "all-gather-gemm k": few_rows("all_gather_gemm", GATHER, ("n", "k"), k=2048, layout="k"),
+    "all-gather-gemm swiglu": few_rows("all_gather_gemm", GATHER, ("m", "n"), epilogue="swiglu"),
+    "all-gather-gemm fp8": few_rows("all_gather_gemm", GATHER, ("m", "n"), dtype="fp8", scales="row"),
+    "all-gather-gemm fp8 blocks": few_rows("all_gather_gemm", GATHER, ("m", "n"), dtype="fp8", scales="block"),
     "gemm-reduce-scatter": Case("gemm_reduce_scatter", SCATTER, ("m", "k"), shapes=OTHER_NK),
-    "gemm-reduce-scatter fp8": Case(
-        "gemm_reduce_scatter", {**SCATTER, "dtype": "fp8", "scales": "row"}, ("m", "k"), off=FEW_ROWS
-    ),
+    "gemm-reduce-scatter fp8": few_rows("gemm_reduce_scatter", SCATTER, ("m", "k"), dtype="fp8", scales="row"),
     "gemm-all-reduce": Case("gemm_all_reduce", REDUCE, ("k",), shapes=OTHER_NK),
-    "gemm-all-reduce-norm": Case("gemm_all_reduce_norm", REDUCE, ("k",), off=FEW_ROWS),
+    "gemm-all-reduce-norm": few_rows("gemm_all_reduce_norm", REDUCE, ("k",)),
     "all-reduce-norm": Case(
         "all_reduce_norm", {"m": 1024, "n": 8192}, shapes=pairs(({"n": 2880}, {"n": 3072}), ({"n": 5120}, {"n": 6144}))
     ),

@@ -39,7 +39,7 @@ def compiled(name: str, machine: Machine, config: str) -> list[Compiled] | str:
 
 
 def configs(name: str, machine: Machine, sample: int) -> list[Config]:
-    """Those that are used or tried without having been measured, and some drawn at random, the modes in turn."""
+    """Configs that are used or tried without being measured, and some drawn at random, the modes in turn."""
     found = workload(name)
     task = Task(found.default_problem(machine, WORLD_SIZE), machine)
     first = [found.default_config(task), *found.first_configs(task)]

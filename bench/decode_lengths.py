@@ -18,7 +18,8 @@ import dataclasses
 import json
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tables
@@ -102,7 +103,7 @@ class Form:
         self.tensors.lengths.copy_(torch.tensor(lengths, dtype=torch.int32))
 
     def bytes_of(self, lengths: list[int]) -> int:
-        """Of keys and values that a rank reads."""
+        """Bytes of keys and values that a rank reads."""
         return 2 * sum(lengths) * self.problem.kv_heads * self.problem.head_dim * self.problem.cache_element_size
 
     def right(self) -> torch.Tensor:
@@ -170,27 +171,22 @@ def rows_of(form: Form, name: str, changes: list[str], given: argparse.Namespace
     return rows
 
 
-class replayed:
+@contextmanager
+def replayed(
+    form: Form, config: autotune.Config
+) -> Iterator[tuple[Callable[[int], object], Callable[[], torch.Tensor]]]:
     """Our operator in a CUDA graph, and its result; without a GPU a call."""
+    if form.context.heap.device.type == "cuda":
+        with captured(lambda _: form.ours(config), 1) as (replay, results):
+            yield replay, lambda: results[0]
+            results.clear()
+        return
+    results = [torch.empty(0)]
 
-    def __init__(self, form: Form, config: autotune.Config) -> None:
-        self._form, self._config, self._results = form, config, [torch.empty(0)]
-        self._graph: Any = None
+    def call(_: int) -> None:
+        results[0] = form.ours(config)
 
-    def __enter__(self) -> tuple[Callable[[int], object], Callable[[], torch.Tensor]]:
-        if self._form.context.heap.device.type == "cuda":
-            self._graph = captured(lambda _: self._form.ours(self._config), 1)
-            replay, self._results = self._graph.__enter__()
-            return replay, lambda: self._results[0]
-        return self._call, lambda: self._results[0]
-
-    def _call(self, _: int) -> None:
-        self._results[0] = self._form.ours(self._config)
-
-    def __exit__(self, *failure: Any) -> None:
-        self._results.clear()
-        if self._graph is not None:
-            self._graph.__exit__(*failure)
+    yield call, lambda: results[0]
 
 
 def rival_rate(form: Form, lengths: list[int]) -> float | None:

@@ -26,6 +26,14 @@ from typing import Any
 from arguments import need_gpu, new_parser, whole
 from tables import head, row
 
+from autotune.cli import session
+from autotune.db import Store
+from autotune.outcome import Regime
+from autotune.task import Task
+from autotune.tuning import EFFORTS, Budget, tune
+from autotune.tuning.finals import in_finals, of_search
+from autotune.workloads import workload as named
+
 NEAR = 1.02
 
 AG, RS, AR, GARN = "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm"
@@ -60,8 +68,6 @@ def drawn(count: int, ranks: int, seed: int) -> list[tuple[str, dict[str, int]]]
 
 def trials_until_near(history: Sequence[Any], regime: Any) -> int:
     """Trials of the search until it was near its end, without baselines."""
-    from autotune.tuning.finals import of_search
-
     tried = [each.evaluation.latency for each in of_search(history) if each.source != "baseline"]
     values = [each.of(regime) if each is not None else float("inf") for each in tried]
     return next(place for place, value in enumerate(values, 1) if value <= NEAR * min(values))
@@ -69,9 +75,6 @@ def trials_until_near(history: Sequence[Any], regime: Any) -> int:
 
 def measured(store: Any, entry: Any, task: Any, workload: Any) -> dict[str, Any]:
     """A finished study's figures; NaN for an untuned config that failed."""
-    from autotune.outcome import Regime
-    from autotune.tuning.finals import in_finals
-
     history, regime = store.trials(entry.study_id), Regime(entry.key.regime)
     final = {config: latency.of(regime) for config, latency in in_finals(history).items()}
     untuned, best = final.get(workload.default_config(task), math.nan), final[entry.winner.config]
@@ -107,13 +110,6 @@ def arguments() -> argparse.Namespace:
 
 def figures(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Each problem's figures, as it is tuned: all on one gang."""
-    from autotune.cli import session
-    from autotune.db import Store
-    from autotune.outcome import Regime
-    from autotune.task import Task
-    from autotune.tuning import EFFORTS, Budget, tune
-    from autotune.workloads import workload as named
-
     machine, (first, step) = session.machine_to_measure_on(), given.part
     session.check_ranks(given.world_size, machine)
     problems = TOYS if given.toy else drawn(given.count, given.world_size, given.seed)[first::step]

@@ -11,18 +11,20 @@ from it. Measured beside: ``tuned bsp``, the library's exchange with the winner'
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from contextlib import closing
 from typing import Any
 
 from arguments import new_parser, output_file
-from latencies import TUNED_FOR, microseconds, speedup, time_in
+from latencies import microseconds, speedup
 from tables import table
 from winners import tune
 
 from autotune.config import Config
 from autotune.db import Store
 from autotune.machine import machine
+from autotune.outcome import DEFAULT_REGIME
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.task import Task
@@ -54,8 +56,8 @@ def fastest_by_mode(database: str, study: int) -> dict[str, float]:
     with Store.open(database, create=False) as store:
         for trial in store.trials(study):
             latency, mode = trial.evaluation.latency, str(trial.config["mode"])
-            if latency is not None and (taken := time_in(latency, TUNED_FOR)) is not None:
-                best[mode] = min(taken, best.get(mode, taken))
+            if latency is not None:
+                best[mode] = min(latency.of(DEFAULT_REGIME), best.get(mode, math.inf))
     return best
 
 
@@ -70,12 +72,10 @@ def others(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
             gang.turn_to(kind, problem)
             gang.start()
             configs = {"paper": Config(PAPER), **{name: bsp(row, name.split()[-1]) for name in row["baselines"]}}
-            valid = {
-                n: config for n, config in configs.items() if kind.space.violation(config, Task(problem, here)) is None
-            }
+            task = Task(problem, here)
+            valid = {name: each for name, each in configs.items() if kind.space.violation(each, task) is None}
             latencies = {name: gang.evaluate(config, 1, BRIEFLY).latency for name, config in valid.items()}
-            taken = {name: time_in(latency, TUNED_FOR) for name, latency in latencies.items() if latency is not None}
-            found.append({name: time for name, time in taken.items() if time is not None})
+            found.append({name: each.of(DEFAULT_REGIME) for name, each in latencies.items() if each is not None})
     return found
 
 

@@ -37,7 +37,7 @@ PATIENCE = 600.0
 """Seconds in which the command has to end after its cluster's head died."""
 
 RANKS = (2, 1, 1, 2, 1, 1, 4, 1, 2, 1)
-"""Of the problems in turn."""
+"""World sizes of the problems, in turn."""
 
 
 class Nodes:
@@ -64,7 +64,7 @@ class Nodes:
         )
 
     def remove(self, name: str) -> None:
-        """As a host that loses its power."""
+        """End a node without warning, like a host that loses its power."""
         self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
 
     def kill_head(self) -> None:

@@ -36,7 +36,7 @@ class Foreign:
     problem: Mapping[str, int]
     space: Space
     arguments: Callable[[str], Arguments]
-    """Those that all configs share, on a device; ``meta`` is enough to compile."""
+    """Makes the arguments that all configs share, on a device; ``meta`` is enough to compile."""
     grid: Callable[[Config, Arguments], tuple[int, ...]]
     output: str
     """The argument that holds the result."""
@@ -78,10 +78,6 @@ def _fits(m: str, n: str, copies: int = 1) -> Constraint:
 
 def _cdiv(size: int, block: int) -> int:
     return -(-size // block)
-
-
-def _of(config: Config, *names: str) -> list[int]:
-    return [config.integer(name) for name in names]
 
 
 # GEMM with weights of 4 bits, 128 of them to a scale.

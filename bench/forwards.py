@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from arguments import new_parser, positive, whole
-from steps import FOLDER, Folder, Step, here, run_all, run_to_end
+from steps import FOLDER, Folder, Step, here, new_step_parser, run_and_print, run_to_end
 from tables import table
 
 from autotune.model_runs.clock import Ratio
@@ -66,26 +64,17 @@ def measured_table(folder: Folder, wanted: Sequence[Step]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = new_parser(__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("forwards"), help="results so far, the database")
-    parser.add_argument("--world-size", type=whole, help="ranks; default: all GPUs, two without GPUs")
-    parser.add_argument("--budget", default="60s", help="time to tune each model")
-    parser.add_argument("--only", action="append", metavar="NAME", help="models whose name begins so; again for more")
-    parser.add_argument("--minutes", type=positive, help="begin no step that would not end within this time")
-    parser.add_argument("--table", action="store_true", help="print the table of what has been measured")
+    parser = new_step_parser(__doc__, "forwards", "model", "60s")
     given = parser.parse_args(words)
     place = here()
     toy = place["machine"]["kind"] == "interpreter"
     wanted = steps(given.world_size or place["machine"]["gpus"] or 2, tuple(given.only or ("",)), given.budget, toy)
     if not wanted:
         parser.error(f"--only {', '.join(given.only)}: no model's name begins so; there are {', '.join(MODELS)}")
-    folder, undone = Folder(given.folder, place), list[str]()
+    folder = Folder(given.folder, place)
     if not given.table:
         write_configs(folder.path)
-        undone = run_all(folder, wanted, time.monotonic() + 60 * given.minutes if given.minutes else float("inf"))
-    print(measured_table(folder, wanted), end="")
-    print("\n".join(undone), file=sys.stderr)
-    return 1 if undone else 0
+    return run_and_print(given, folder, wanted, lambda: measured_table(folder, wanted))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def start_gangs(ranks: int, gangs: int) -> None:
 
 
 def cpu_seconds(ranks: int, gangs: int) -> tuple[float, list[dict[str, float]]]:
-    """Of that process and all that it has started; and what it has printed."""
+    """CPU seconds of a process that starts gangs, its ranks included; and what it printed."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, __file__, "--ranks", str(ranks), "--gangs", str(gangs)]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=WITH_BYTECODE).stdout

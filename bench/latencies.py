@@ -6,9 +6,6 @@ from typing import Any
 
 REGIMES = ("graph", "pipelined", "isolated")
 
-TUNED_FOR = "pipelined"
-"""The regime in which ``tune`` searches by default."""
-
 WINNER = "winner"
 """Beside names of baselines and of rivals: the tuned config."""
 

@@ -22,7 +22,7 @@ class Sizes:
     fixed: Mapping[str, Any]
     varied: Mapping[str, tuple[int, ...]]
     seconds: int
-    """Of search for each size."""
+    """Seconds of search for each size."""
     toy_fixed: Mapping[str, Any]
     """A problem that the interpreter runs in a second or so."""
     toy_varied: Mapping[str, tuple[int, ...]]
@@ -37,13 +37,17 @@ class Sizes:
 
     def command(self, fields: Mapping[str, Any]) -> list[str]:
         """The words of ``tune`` for one of its problems."""
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
-        return [self.workload.replace("_", "-"), *options]
+        return [self.workload.replace("_", "-"), *options(fields)]
 
     def problems(self, world_size: int, toy: bool = False) -> Iterator[dict[str, Any]]:
         """All fields of every problem, but for those that keep their defaults."""
         for sizes in self.sizes(toy):
             yield {**self.shared(toy), **sizes, "world_size": world_size}
+
+
+def options(fields: Mapping[str, Any]) -> list[str]:
+    """A problem's fields as words of ``tune``."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
 
 
 AG, RS, AR, FD = "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode"

@@ -45,7 +45,7 @@ def table_of(count: int) -> list[Entry]:
 
 
 def microseconds(table: list[Entry], free: tuple[str, ...]) -> tuple[float, float]:
-    """Of the first look-up in a process, the database apart, and of a later one of a new size (median)."""
+    """Time of the first look-up in a process, without the database, and of later ones of a new size (median)."""
     today, took = provenance_of(FOUND), []
     begin = time.perf_counter()
     entries = Entries(table)

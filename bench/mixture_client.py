@@ -25,7 +25,7 @@ MIXTURE = Sizes(
     hidden=4096, ffn=1536, heads=64, kv_heads=4, vocabulary=4096, layers=2, prefill=(512, 2048), decode=(1, 8, 32, 128),
     experts=128, top_k=8,
 )  # fmt: skip
-"""Those of Qwen3-235B-A22B, but for layers and vocabulary."""
+"""Sizes of Qwen3-235B-A22B, but for layers and vocabulary."""
 
 TINY_MIXTURE = Sizes(
     hidden=32, ffn=16, heads=4, kv_heads=2, vocabulary=24, layers=1, prefill=(8,), decode=(2,), experts=4, top_k=2,

@@ -16,7 +16,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
-    ParallelStyle,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
@@ -31,7 +30,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Sizes:
-    """Those of Llama-70B, but for the vocabulary, which layers do not see."""
+    """A model's sizes; by default Llama-70B's, but for the vocabulary, which layers do not see."""
 
     hidden: int = 8192
     ffn: int = 28672
@@ -44,7 +43,7 @@ class Sizes:
     train: tuple[int, ...] = (4096,)
     steps: int = 20
     experts: int = 0
-    """Of all ranks together, each of width ``ffn``; 0 in a dense model."""
+    """Experts on all ranks together, each of width ``ffn``; 0 in a dense model."""
     top_k: int = 0
 
     @property
@@ -88,14 +87,16 @@ PHASES: Mapping[str, tuple[Phase, ...]] = {
     "transformers": (Phase("prefill", "prefill"), Phase("decode", "decode"), Phase("train", "train", training=True)),
     "mixture": (Phase("prefill", "prefill", own_tokens=True), Phase("decode", "decode", own_tokens=True)),
 }
-"""Of each client. transformers has no plan that shares out the tokens of dense layers."""
+"""Phases by client. transformers has no plan that shares out the tokens of dense layers."""
 
 
 class Decoder(nn.Module):
-    def __init__(self, model: Architecture, ranks: int, separate: bool) -> None:
+    """A whole model, with projections of their own for q, k and v and for gate and up."""
+
+    def __init__(self, model: Architecture, ranks: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(model.vocabulary, model.hidden)
-        self.decoder = Layers(model, ranks, separate)
+        self.decoder = Layers(model, ranks, separate=True)
         self.norm = nn.RMSNorm(model.hidden)
         self.head = nn.Linear(model.hidden, model.vocabulary, bias=False)
 
@@ -109,22 +110,17 @@ class Decoder(nn.Module):
         return logits
 
 
-def decoder_plan(separate: bool, sequence_parallel: bool) -> Mapping[str, ParallelStyle]:
-    layout = Shard(1) if sequence_parallel else Replicate()
-    made = plan(separate, sequence_parallel, "decoder.layers.*.")
-    made["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=layout)
-    made["head"] = ColwiseParallel(input_layouts=layout, output_layouts=Replicate())
-    if sequence_parallel:
-        made["norm"] = SequenceParallel()
-    return made
-
-
 def pytorch(sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Context | None, way: str = "") -> nn.Module:
     """By the tutorial's plan; by ours where there is a context, which is the one line of difference."""
-    chosen: Mapping[str, ParallelStyle] = decoder_plan(True, phase.sequence_parallel)
+    layout = Shard(1) if phase.sequence_parallel else Replicate()
+    chosen = plan(True, phase.sequence_parallel, "decoder.layers.*.")
+    chosen["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=layout)
+    chosen["head"] = ColwiseParallel(input_layouts=layout, output_layouts=Replicate())
+    if phase.sequence_parallel:
+        chosen["norm"] = SequenceParallel()
     if context is not None:
         chosen = autotune.nn.tuned(chosen, context, keep_gathered=True, share_gather=True)
-    return parallelize_module(Decoder(sizes.architecture, mesh.size(), separate=True), mesh, dict(chosen))
+    return parallelize_module(Decoder(sizes.architecture, mesh.size()), mesh, chosen)
 
 
 class Logits(nn.Module):

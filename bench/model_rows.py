@@ -118,7 +118,7 @@ class ModelRows:
         return {**row(comparison.clock.busy(steps, 1), worst), "gradients": gradients, "losses": losses}
 
     def _tokens(self, comparison: Comparison, shape: tuple[int, int], own: bool = False) -> Tensor:
-        """The same on every rank, or a rank's own."""
+        """Random token numbers, the same on every rank; with ``own`` each rank's differ."""
         generator = torch.Generator().manual_seed(5 + (dist.get_rank() if own else 0))
         return torch.randint(0, self.sizes.vocabulary, shape, generator=generator).to(comparison.device)
 

@@ -42,18 +42,7 @@ DECODE = {
 APART = {"reducer": "kernel", "combine_site": "next_launch"}
 """Everything is sent before anything is waited for: interpreted programs run in turn."""
 COLLECTIVE = {"mode": "custom_collective", "exchange": "one_shot", "protocol": "signal", **SUM, "transfer_rows": 16}
-BARE = (
-    "mode",
-    "block_n",
-    "programs_per_head",
-    "heads_per_program",
-    "num_warps",
-    "num_stages",
-    "loads",
-    "table_reads",
-    "program_order",
-)
-ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
+ALL_GATHER = {name: value for name, value in DECODE.items() if name not in ("exchange", "combine_site", "protocol")}
 
 NORM = {"mode": "one_shot", "norm_rows": 2, "norm_warps": 2, "senders": 0, "protocol": "signal"}
 
@@ -98,7 +87,7 @@ class Case:
     config: Mapping[str, Any]
 
     def on_gpu(self) -> Case:
-        """The same at a size and with tiles that a GPU takes its time for; what is ragged stays so."""
+        """The case with sizes and tiles that keep a GPU busy; ragged sizes stay ragged."""
         scale, knobs = ON_GPU[self.workload]
         problem = {
             name: value * scale[name] + (value % 8 if name in GEMM else 0) if name in scale else value
@@ -196,7 +185,7 @@ BLOCKS = {**BLOCKED, "n": 160, "k": 512}
 """Two blocks of B in either direction, on each rank."""
 
 TWO_PARTS = {"block_m": 128, "block_n": 128, "loads": "tma"}
-"""Of fp8, so that the upper and the lower rows of a tile are multiplied in turn."""
+"""Tiles of fp8 whose upper and lower rows are multiplied in turn."""
 ONE_GROUP = {"column_groups": 1, "transfer_tokens": 8}
 LONG = {"tokens": 80, "experts": 2, "top_k": 1}
 """Experts have more rows than half a tile."""

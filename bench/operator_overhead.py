@@ -114,7 +114,7 @@ def cases(device: torch.device, ranks: int) -> Iterator[Case]:
 
 
 def mixtures(device: torch.device, ranks: int) -> Iterator[Case]:
-    """Those of a mixture: two experts on each rank."""
+    """Operators of a mixture with two experts on each rank."""
     zeros = functools.partial(torch.zeros, device=device, dtype=torch.bfloat16)
     sizes = {"tokens": 8, "hidden": 256, "experts": 2 * ranks, "top_k": 2, "world_size": ranks}
     multiplying = moe_gemm_combine.WORKLOAD.problem_type(**sizes, width=128)

@@ -168,11 +168,7 @@ class Outside:
         self, table: str, fields: dict[str, Any], workload: str, regimes: list[str], tokens: Sequence[int] | None = None
     ) -> Iterator[Row]:  # fmt: skip
         """A row for each regime that there is here; ``tokens`` of a mixture's ranks, where not all have as many."""
-        types = {kind.workload: kind for kind in (
-            autotune.AllGatherGemm, autotune.GemmReduceScatter, autotune.GemmAllReduce, autotune.AllReduceNorm,
-            autotune.GemmAllReduceNorm, autotune.FlashDecode, autotune.MoeDispatchGemm, autotune.MoeGemmCombine,
-        )}  # fmt: skip
-        problem = types[workload](**fields)
+        problem = find(workload).problem_type(**fields)
         collectives = Collectives(self._shared)
         if workload.startswith("moe"):
             case = outside_experts.make(problem, self._context, collectives, tokens)

@@ -64,7 +64,7 @@ class Collectives:
         self._run(lambda whole, part: dist.all_to_all_single(whole, part, out_rows, given_rows), out, given)
 
     def all_gather_scaled(self, whole: Pair, part: Pair) -> None:
-        """Of fp8 bytes and their scales, in one launch where the library can."""
+        """All-gather fp8 bytes and their scales, in one launch where the library can."""
         assert whole.scale_a is not None and part.scale_a is not None
         at_once = part.a.is_cuda and not self._staged
         with dist._coalescing_manager(device=part.a.device) if at_once else contextlib.nullcontext():
@@ -83,10 +83,9 @@ class Pair:
 
     @property
     def scales(self) -> dict[str, Tensor]:
-        """As our operators take them."""
-        return (
-            {} if self.scale_a is None or self.scale_b is None else {"scale_a": self.scale_a, "scale_b": self.scale_b}
-        )
+        """The arguments for scales that our operators take; empty without any."""
+        given = {"scale_a": self.scale_a, "scale_b": self.scale_b}
+        return {name: scale for name, scale in given.items() if scale is not None}
 
     def product(self, fast: bool = False) -> Tensor:
         """``fast``: the library's fast accumulation of fp8, where the problem asks for it."""
@@ -140,8 +139,8 @@ class Operands:
 def make(problem: Any, context: autotune.Context, collectives: Collectives) -> Case:
     """The case of a problem, its operands drawn."""
     kinds = {
-        "all_gather_gemm": all_gather_gemm, "gemm_reduce_scatter": gemm_reduce_scatter,
-        "gemm_all_reduce": gemm_all_reduce, "flash_decode": flash_decode,
+        "all_gather_gemm": all_gather_gemm, "gemm_reduce_scatter": gemm_summed,
+        "gemm_all_reduce": gemm_summed, "flash_decode": flash_decode,
         "all_reduce_norm": all_reduce_norm, "gemm_all_reduce_norm": gemm_all_reduce_norm,
     }  # fmt: skip
     operands = Operands(problem, context.heap.device, 1000 + dist.get_rank())
@@ -171,9 +170,8 @@ def all_gather_gemm(problem: Any, context: autotune.Context, collectives: Collec
 
     def by_rows(number: int) -> Tensor:
         pair = drawn[number % len(drawn)]
-        whole = Pair(
-            gathered.view(problem.m, problem.k), pair.b, gathered_scales if pair.scales else None, pair.scale_b
-        )
+        scales = gathered_scales if pair.scales else None
+        whole = Pair(gathered.view(problem.m, problem.k), pair.b, scales, pair.scale_b)
         if pair.scales:
             collectives.all_gather_scaled(whole, pair)
         else:
@@ -195,14 +193,9 @@ def all_gather_gemm(problem: Any, context: autotune.Context, collectives: Collec
     def tuned(number: int, **options: Any) -> Tensor:
         pair = drawn[number % len(drawn)]
         return autotune.all_gather_gemm(
-            context,
-            pair.a,
-            pair.b,
-            gather_dim=0 if rows else -1,
-            fast_accum=problem.fast_accum,
-            **pair.scales,
+            context, pair.a, pair.b, gather_dim=0 if rows else -1, fast_accum=problem.fast_accum, **pair.scales,
             **options,
-        )
+        )  # fmt: skip
 
     plain: dict[str, Way] = {"plain": by_rows} if rows else {"transposed": transposed, "put together": put_together}
     if problem.epilogue == "none":
@@ -212,7 +205,7 @@ def all_gather_gemm(problem: Any, context: autotune.Context, collectives: Collec
 
 
 def swiglu(product: Tensor) -> Tensor:
-    """Of gate and up in halves."""
+    """SwiGLU; the first half of the columns is the gate, the second is up."""
     gate, up = product.chunk(2, dim=1)
     return torch.nn.functional.silu(gate) * up
 
@@ -229,35 +222,24 @@ def activated(plain: dict[str, Way], tuned: Way, device: torch.device) -> dict[s
     return found
 
 
-def gemm_reduce_scatter(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
+def gemm_summed(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
+    """GEMM + all-reduce, or + reduce-scatter."""
     world = problem.world_size
     drawn = pairs(operands, (problem.m, problem.k // world), (problem.k // world, problem.n))
 
     def plain(number: int) -> Tensor:
         c = drawn[number % len(drawn)].product(problem.fast_accum)
+        if problem.workload == "gemm_all_reduce":
+            collectives.all_reduce(c)
+            return c
         mine = c.new_empty(problem.m // world, problem.n)
         collectives.reduce_scatter(mine, c)
         return mine
 
     def ours(number: int) -> Tensor:
-        pair = drawn[number % len(drawn)]
-        return autotune.gemm_reduce_scatter(context, pair.a, pair.b, fast_accum=problem.fast_accum, **pair.scales)
-
-    return Case(problem, len(drawn), {"plain": plain}, ours)
-
-
-def gemm_all_reduce(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
-    world = problem.world_size
-    drawn = pairs(operands, (problem.m, problem.k // world), (problem.k // world, problem.n))
-
-    def plain(number: int) -> Tensor:
-        c = drawn[number % len(drawn)].product(problem.fast_accum)
-        collectives.all_reduce(c)
-        return c
-
-    def ours(number: int) -> Tensor:
-        pair = drawn[number % len(drawn)]
-        return autotune.gemm_all_reduce(context, pair.a, pair.b, fast_accum=problem.fast_accum, **pair.scales)
+        pair, operator = drawn[number % len(drawn)], getattr(autotune, problem.workload)
+        result: Tensor = operator(context, pair.a, pair.b, fast_accum=problem.fast_accum, **pair.scales)
+        return result
 
     return Case(problem, len(drawn), {"plain": plain}, ours)
 

@@ -181,7 +181,7 @@ def added(product: Tensor, plan: Plan, tokens: int, top_k: int) -> Tensor:
 
 
 def gathered(product: Tensor, plan: Plan, tokens: int, top_k: int) -> Tensor:
-    """The same: every token reads its rows. Unrolled, so that a compiler makes one kernel of the sums."""
+    """``added``, but every token reads its rows. Unrolled, so that a compiler makes one kernel of the sums."""
     row = torch.arange(len(product), device=product.device)
     pair = torch.where(row < plan.offsets[-1], plan.pairs, tokens * top_k).long()
     rows = row.new_zeros(tokens * top_k + 1).scatter_(0, pair, row)[:-1].view(tokens, top_k)

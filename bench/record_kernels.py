@@ -52,7 +52,10 @@ SLEEP_CYCLES = 500_000
 """The device waits before a measured call, a quarter of a millisecond: the host has enqueued it by then."""
 
 TOLERANCE = 0.02
-"""Of the error's Frobenius norm by the reference's."""
+"""Largest Frobenius norm of an error over that of the reference."""
+
+NO_PROBLEM: Any = None
+"""No constraint of these spaces asks a problem for anything."""
 
 DEVICE_SECONDS = 60.0
 """The longest that one config may take on the device, the making of the inputs included."""
@@ -191,7 +194,7 @@ def record(
 ) -> Recording:
     """Compile and measure as many configs as the time allows."""
     deadline = time.monotonic() + seconds
-    everything: list[Config] = list(foreign.space.enumerate(Task(problem_of(foreign), target)))
+    everything: list[Config] = list(foreign.space.enumerate(Task(NO_PROBLEM, target)))
     shuffled = random.Random(0).sample(everything, len(everything))
     compiling: dict[Future[Evaluation | None], Config] = {
         compilers.submit(compile_one, foreign.name, config, target): config for config in shuffled
@@ -224,11 +227,6 @@ def record(
     )
 
 
-def problem_of(foreign: Foreign) -> Any:
-    """No constraint of these spaces asks a problem for anything."""
-    return None
-
-
 def version_of(foreign: Foreign) -> str:
     return f"{foreign.package} {importlib.metadata.version(foreign.package)}"
 
@@ -252,7 +250,7 @@ def compile_few(names: list[str], count: int, workers: int) -> int:
     broken = 0
     compilers = _pool(workers, begin_compiler, names, H100)
     for name in names:
-        everything = list(FOREIGN[name].space.enumerate(Task(problem_of(FOREIGN[name]), H100)))
+        everything = list(FOREIGN[name].space.enumerate(Task(NO_PROBLEM, H100)))
         begin = time.monotonic()
         chosen = random.Random(0).sample(everything, min(count, len(everything)))
         ended = list(compilers.map(compile_one, [name] * len(chosen), chosen, [H100] * len(chosen)))
@@ -290,7 +288,7 @@ def main() -> None:
         recording = record(FOREIGN[name], compilers, device, target, arguments.seconds)
         write(recording, arguments.out / f"{name}.json.gz")
         ended = Counter(str(evaluation.outcome) for evaluation in recording.evaluations.values())
-        size = FOREIGN[name].space.size(Task(problem_of(FOREIGN[name]), target))
+        size = FOREIGN[name].space.size(Task(NO_PROBLEM, target))
         optimum = f"{recording.optimum:.1f} µs" if ended["measured"] else "nothing measured"
         print(f"{name}: {sum(ended.values())} of {size} configs, {dict(ended)}, optimum {optimum}, "
               f"{time.monotonic() - begin:.0f} s", flush=True)  # fmt: skip

@@ -22,13 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from arguments import new_parser, output_file, positive, whole
-from latencies import TUNED_FOR, microseconds, speedup, time_in
+from latencies import microseconds, speedup
 from listed import REPEATED, Sizes
 from steps import FOLDER, JSON, Folder, Step, here, run_all, run_to_end
 from tables import table
 
+from autotune.config import Config
+from autotune.machine import machine
 from autotune.model_runs.clock import Ratio
+from autotune.outcome import DEFAULT_REGIME
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
 from autotune.task import Task
+from autotune.workloads import workload as named
 
 SEEDS = 5
 
@@ -52,22 +58,13 @@ def tuning(sizes: Sizes, fields: dict[str, Any], seed: int, seconds: int, toy: b
 
 
 def comparison(sizes: Sizes, fields: dict[str, Any], seconds: int, configs: Sequence[Any], toy: bool) -> Step:
-    given = json.dumps(
-        {"workload": sizes.workload, "problem": fields, "configs": configs, "rounds": 2 if toy else ROUNDS}
-    )
-    return Step(
-        f"{sizes.name}-{seconds}s-together", ("bench/repeatability.py", "--together", given, "--json", JSON), 120
-    )
+    asked = {"workload": sizes.workload, "problem": fields, "configs": configs, "rounds": 2 if toy else ROUNDS}
+    words = ("bench/repeatability.py", "--together", json.dumps(asked), "--json", JSON)
+    return Step(f"{sizes.name}-{seconds}s-together", words, 120)
 
 
 def together(workload: str, problem: dict[str, Any], configs: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
     """Each config's and each baseline's latency in every round, µs, by one gang of ranks."""
-    from autotune.config import Config
-    from autotune.machine import machine
-    from autotune.ranks.evaluation import MeasurePlan
-    from autotune.ranks.gang import Gang
-    from autotune.workloads import workload as named
-
     found, here = named(workload), machine()
     of = found.problem_type.from_dict(problem)
     baselines = found.baselines(Task(of, here))
@@ -78,19 +75,15 @@ def together(workload: str, problem: dict[str, Any], configs: list[dict[str, Any
         evaluation = gang.evaluate(config, seed, plan)
         if evaluation.latency is None:
             raise SystemExit(f"{of}: {config}: {evaluation.outcome}: {evaluation.reason}")
-        taken = time_in(evaluation.latency, TUNED_FOR)
-        assert taken is not None
-        return taken
+        return evaluation.latency.of(DEFAULT_REGIME)
 
     with Gang(found, Task(of, here)) as gang:
         plans = {}
         for config in entrants:
             took = measured(config, 0, MeasurePlan())
-            count = MOST if not here.is_interpreter else 2
-            plans[config] = MeasurePlan(
-                min(count, round(WARM_UP / took) + 1), min(count, round(MEASURED / took) + 2),
-                min(count, round(MEASURED / took) + 2),
-            )  # fmt: skip
+            most = MOST if not here.is_interpreter else 2
+            count = min(most, round(MEASURED / took) + 2)
+            plans[config] = MeasurePlan(min(most, round(WARM_UP / took) + 1), count, count)
         for number in range(rounds):
             for config in entrants if number % 2 == 0 else reversed(entrants):
                 times[config].append(measured(config, number, plans[config]))

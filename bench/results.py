@@ -23,12 +23,10 @@ import time
 from pathlib import Path
 
 from arguments import new_parser, positive, whole
-from results_table import Setting, Stored, Table
-from results_tables import TABLES, Picture, Undrawn
+from results_tables import TABLES, Picture, Setting, Stored, Table, Undrawn
 from results_text import NoMarkers, replaced
-from steps import Folder, Step, here, run_all, run_to_end
+from steps import ROOT, Folder, Step, here, run_all, run_to_end
 
-ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/results.md")
 
 
@@ -44,7 +42,7 @@ class Run:
 
     @property
     def steps(self) -> list[Step]:
-        """Of the tables asked for, and of those that they are written from, in the order of the list."""
+        """Steps of the tables asked for and of the tables that those are written from, in the order of the list."""
         return [step for table in TABLES for step in self._steps.get(table.name, [])]
 
     def found(self, name: str) -> list[Stored]:
@@ -77,7 +75,7 @@ class Run:
 
 
 def possible(tables: list[Table], setting: Setting) -> list[Table]:
-    """Those that can be measured on so many GPUs; says which cannot."""
+    """The tables that can be measured on so many GPUs; says which cannot."""
     found = []
     for table in tables:
         if setting.toy and not table.toy:

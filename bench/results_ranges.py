@@ -50,7 +50,7 @@ class Span:
 
 
 def spans(studies: Iterable[Mapping[str, Any]]) -> Iterator[Span]:
-    """Of the studies of a report, the newest first, one for each problem; those without a baseline are left out."""
+    """Ranges among a report's studies, one for each problem, newest first; those without a baseline are left out."""
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for study in studies:
         if study.get("latency") and study["speedups"]:

@@ -8,7 +8,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,74 @@ import flash_decode
 import scaling
 import tables
 import winners
-from listed import LIST, REPEATED, Sizes, entry
+from listed import LIST, REPEATED, Sizes, entry, options
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
 from repeatability import AIMS, SEEDS, summed_up
-from results_table import BESIDE, ROOT, START, Results, Setting, Table, chunks, listed, options, rows_of
 from results_text import block, caption, over_the_faster, paragraph, shared_text, sizes_text
-from steps import FOLDER, JSON, Step
+from steps import FOLDER, JSON, ROOT, Step
+
+LONG = 400.0
+"""Seconds that a step of several sizes may take by estimate."""
+
+BESIDE = 9
+"""Seconds that a size takes besides its search: finals, baselines, rivals."""
+
+START = 20
+"""Seconds to start the ranks, of the tuner and for the rivals."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """On what the tables are measured."""
+
+    world_size: int
+    toy: bool = False
+    """Tiny problems under the interpreter, a few trials: does it work at all?"""
+
+    def effort(self, seconds: int) -> list[str]:
+        return ["--trials=1", "--effort=quick"] if self.toy else [f"--budget={seconds}s"]
+
+
+Stored = dict[str, Any]
+Results = Callable[[str], list[Stored]]
+"""Gets a table's name, returns what its steps found, in order."""
+
+
+class Table(ABC):
+    """One table of a page, between its markers."""
+
+    name: str
+    page = "docs/results.md"
+    needs: tuple[str, ...] = ()
+    """Other tables that it is written from."""
+    toy = True
+    """True if the interpreter can make one."""
+    least_gpus = 2
+
+    def steps(self, setting: Setting) -> list[Step]:
+        return []
+
+    @abstractmethod
+    def render(self, results: Results) -> str:
+        """Markdown, from what the steps of it and of those that it needs have found."""
+
+
+def listed(values: Sequence[int]) -> str:
+    return ",".join(map(str, values))
+
+
+def chunks(values: Sequence[Any], seconds_each: float) -> list[Sequence[Any]]:
+    """Split into as few equal parts as possible, each within ``LONG`` seconds."""
+    most = max(1, int((LONG - START) // seconds_each))
+    count = -(-len(values) // most)
+    size = -(-len(values) // count)
+    return [values[first : first + size] for first in range(0, len(values), size)]
+
+
+def rows_of(stored: Sequence[Stored]) -> list[dict[str, Any]]:
+    return [row for each in stored for row in each["found"]]
+
 
 BLOCK = "docs/examples/transformer_block.py"
 DRAWING = "docs/examples/transformer_block_picture.py"
@@ -47,8 +109,8 @@ class Winners(Table):
         ((varied, values),) = (sizes.toy_varied if toy else sizes.varied).items()
         found = []
         for number, part in enumerate(chunks(values, sizes.seconds + BESIDE), 1):
-            words = ["bench/winners.py", sizes.workload.replace("_", "-"), f"--{varied}={listed(part)}"]
-            words += [*options(sizes.shared(toy)), f"--world-size={setting.world_size}", *setting.effort(sizes.seconds)]
+            words = ["bench/winners.py", *sizes.command({varied: listed(part), **sizes.shared(toy)})]
+            words += [f"--world-size={setting.world_size}", *setting.effort(sizes.seconds)]
             words += ["--no-rivals"] if toy else [f"--rivals={RIVALS}"]
             seconds = START + len(part) * (sizes.seconds + BESIDE)
             found.append(Step(f"{self.name}.{number}", (*words, "--json", JSON), seconds))
@@ -211,8 +273,7 @@ class EightGpus(Table):
     toy = False
 
     def render(self, results: Results) -> str:
-        stored = results("ag-rows")
-        return block(stored, winners.table(rows_of(stored)))
+        return Winners(entry("ag-rows")).render(results)
 
 
 class Outside(Table):
@@ -304,8 +365,3 @@ TABLES: tuple[Table, ...] = (
     Printed("compile-survey", ["bench/compile_survey.py", "--sample=2"]),
     Short(),
 )
-
-
-def named(name: str) -> Table:
-    """The table of this name; raises KeyError."""
-    return {table.name: table for table in TABLES}[name]

@@ -254,8 +254,7 @@ def tuned(workload: LaunchedWorkload) -> Rival:
         found = autotune.lookup(workload.name, asked)
         if found.source != "exact":
             raise ValueError(f"not tuned: {found.reason}")
-        config = found.config
-        eager = config.replace(launch="eager") if "launch" in config else config
+        eager = found.config.replace(launch="eager") if "launch" in found.config else found.config
         return ours(workload, operation, eager, in_place=False)
 
     return rival
@@ -375,7 +374,7 @@ def only_plain(found: dict[str, Rival]) -> Offers:
 
 
 def only_rows(found: dict[str, Rival]) -> Offers:
-    """The same, where A is sharded by rows."""
+    """These, for plain products whose A is sharded by rows."""
     return lambda problem: found if problem.rows_layout and is_plain(problem) else {}
 
 

@@ -41,7 +41,7 @@ def said(fields: dict[str, Any]) -> str:
 
 
 def median(gang: Gang, config: Config) -> float | None:
-    """Of a config's calls, µs; None where it is not right or does not run."""
+    """The median of a config's calls, µs; None where the config is wrong or does not run."""
     latency = gang.evaluate(config, 1, PLAN).latency
     return None if latency is None else latency.median
 

@@ -87,7 +87,7 @@ def shares(
 
 
 def told(runs: Iterable[list[float]], count: int) -> Iterator[list[float]]:
-    """The same, saying on stderr how far they are: 50 seeds on seven tables take the better part of an hour."""
+    """Pass the runs on and count them on stderr: 50 seeds on seven tables take the better part of an hour."""
     for number, each in enumerate(runs):
         if number % max(1, count // 50) == 0:
             print(f"\r{number} of {count} runs", end="", file=sys.stderr, flush=True)
@@ -123,34 +123,30 @@ def report(
         for f in files:
             rows = [[name, *(str(Score.of(found[f, name, n])) for n in trials)] for name in names]
             text += [f"### {opened(f).name}", tables.table(header, rows, "l")]
+    each_table = [(opened(f).name, [f]) for f in files]
     if {JOINT, SEQUENTIAL} <= set(names):
         text.append("How much faster the joint search's config is than that of compute first, then communication:")
-        rows = []
-        for f in files:
-            gains = [advantage(found[f, JOINT, n], found[f, SEQUENTIAL, n]) for n in trials]
-            rows.append([opened(f).name, *(f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})" for mean, low, high in gains)])
-        text.append(tables.table(["table", *(f"{n} trials" for n in trials)], rows, "l"))
-    going_ahead(text, files, names, trials, found)
+        text.append(advantages(each_table, (JOINT, SEQUENTIAL), trials, found))
+    if {AHEAD, ONE_AT_A_TIME} <= set(names):
+        text.append("How much faster than one at a time the config is that was found proposing ahead:")
+        groups = [*each_table, ("all", list(files))] if len(files) > 1 else each_table
+        text.append(advantages(groups, (AHEAD, ONE_AT_A_TIME), trials, found))
     if JOINT in names:
         each = [milliseconds(opened(f), max(trials)) for f in files]
         text.append(f"To ask and tell takes {statistics.mean(each):.1f} ms a trial (mean of {max(trials)} trials).")
     return "\n\n".join(text)
 
 
-def going_ahead(
-    text: list[str], files: Sequence[Path], names: Sequence[str], trials: Sequence[int],
+def advantages(
+    groups: Sequence[tuple[str, Sequence[Path]]], pair: tuple[str, str], trials: Sequence[int],
     found: dict[tuple[Path, str, int], list[float]],
-) -> None:  # fmt: skip
-    """The cost of proposing ahead of knowledge, paired by seed."""
-    if not {AHEAD, ONE_AT_A_TIME} <= set(names):
-        return
-    text.append("How much faster than one at a time the config is that was found proposing ahead:")
+) -> str:  # fmt: skip
+    """A row for each group of tables: how much faster one strategy's config is than the other's, paired by seed."""
     rows = []
-    for name, chosen in [*((opened(f).name, [f]) for f in files), *([("all", list(files))] if len(files) > 1 else [])]:
-        gains = [advantage(*([s for f in chosen for s in found[f, way, n]] for way in (AHEAD, ONE_AT_A_TIME)))
-                 for n in trials]  # fmt: skip
+    for name, files in groups:
+        gains = [advantage(*([s for f in files for s in found[f, way, n]] for way in pair)) for n in trials]
         rows.append([name, *(f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})" for mean, low, high in gains)])
-    text.append(tables.table(["table", *(f"{n} trials" for n in trials)], rows, "l"))
+    return tables.table(["table", *(f"{n} trials" for n in trials)], rows, "l")
 
 
 def milliseconds(table: Table, trials: int) -> float:

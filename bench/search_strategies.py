@@ -97,19 +97,22 @@ class Table:
         return self.recording.machine
 
     @functools.cached_property
+    def task(self) -> Task[Any]:
+        return Task(self.problem, self.machine)
+
+    @functools.cached_property
     def valid(self) -> list[Config]:
         """The recorded configs that today's constraints allow, in order."""
-        task = Task(self.problem, self.machine)
-        return [config for config in self.recording.evaluations if self.space.violation(config, task) is None]
+        return [config for config in self.recording.evaluations if self.space.violation(config, self.task) is None]
 
     @functools.cached_property
     def first(self) -> list[Config]:
         """The configs that the tuning loop tries first; in the reduced space, the nearest ones."""
         if self.workload is None:
             return []
-        default = self.workload.default_config(Task(self.problem, self.machine))
-        wanted = [default, *self.workload.baselines(Task(self.problem, self.machine)).values()]
-        wanted += self.workload.first_configs(Task(self.problem, self.machine))
+        default = self.workload.default_config(self.task)
+        wanted = [default, *self.workload.baselines(self.task).values()]
+        wanted += self.workload.first_configs(self.task)
         return list(dict.fromkeys(near for config in wanted if (near := self._nearest(config)) is not None))
 
     @functools.cached_property
@@ -124,7 +127,7 @@ class Table:
 
     def predict(self, config: Config) -> float | None:
         """The cost model's microseconds."""
-        return self.workload.predict(Task(self.problem, self.machine), config) if self.workload is not None else None
+        return self.workload.predict(self.task, config) if self.workload is not None else None
 
     def latency(self, evaluation: Evaluation) -> float:
         """Microseconds, infinite where there is none."""
@@ -140,17 +143,17 @@ BUDGETED = ("compute, then communication", "Kernel Tuner")
 
 def ours(table: Table, trials: int, seed: int) -> list[float]:
     """The tuning loop's sampler with its first configs and the cost model."""
-    return _told(table, table.space, trials, seed, table.first, table.predict)
+    return _latencies(_joint(table, table.space, trials, seed, table.first, table.predict))
 
 
 def ours_without_first(table: Table, trials: int, seed: int) -> list[float]:
-    """The same, told nothing: what the surrogate and TPE are worth alone."""
-    return _told(table, table.space, trials, seed, [])
+    """Our sampler, told nothing: what the surrogate and TPE are worth alone."""
+    return _latencies(_joint(table, table.space, trials, seed, []))
 
 
 def one_at_a_time(table: Table, trials: int, seed: int) -> list[float]:
     """Told nothing, and each proposal with all that went before it known: what going ahead is measured by."""
-    return _told(table, table.space, trials, seed, [], ahead=1)
+    return _latencies(_joint(table, table.space, trials, seed, [], ahead=1))
 
 
 def sequential(table: Table, trials: int, seed: int) -> list[float]:
@@ -171,7 +174,7 @@ def sequential(table: Table, trials: int, seed: int) -> list[float]:
 
 def tpe(table: Table, trials: int, seed: int) -> list[float]:
     """Optuna's TPE as it comes; of the space it knows the dimensions, invalid configs are pruned."""
-    space = table.space.narrowed(Task(table.problem, table.machine))
+    space = table.space.narrowed(table.task)
     return _latencies(searched(table, space, optuna.samplers.TPESampler(seed=seed), trials))
 
 
@@ -221,7 +224,7 @@ def searched(
         if len(waiting) < min(ahead, trials - len(found)) and _has_more(sampler, study):
             trial = study.ask()
             config = space.suggest(trial)
-            if space.violation(config, Task(table.problem, table.machine)) is None:
+            if space.violation(config, table.task) is None:
                 waiting.append((trial, config))
             else:
                 study.tell(trial, state=PRUNED)
@@ -282,20 +285,13 @@ def strategies() -> dict[str, Strategy]:
     return found
 
 
-def _told(
-    table: Table, space: Space, trials: int, seed: int, first: Sequence[Config],
-    predict: Callable[[Config], float | None] = no_prediction, ahead: int = AHEAD,
-) -> list[float]:  # fmt: skip
-    return _latencies(_joint(table, space, trials, seed, first, predict, ahead))
-
-
 def _joint(
     table: Table, space: Space, trials: int, seed: int, first: Sequence[Config],
     predict: Callable[[Config], float | None] = no_prediction, ahead: int = AHEAD,
 ) -> list[tuple[Config, float]]:  # fmt: skip
-    """What our sampler comes to, which is told a space."""
-    valid = [config for config in first if space.violation(config, Task(table.problem, table.machine)) is None]
-    given = Given(space, Task(table.problem, table.machine), valid, predict=predict).narrowed
+    """The configs that our sampler proposes in a space, with their latencies."""
+    valid = [config for config in first if space.violation(config, table.task) is None]
+    given = Given(space, table.task, valid, predict=predict).narrowed
     return searched(table, given.space, JointSampler(seed, given, logarithmic=True), trials, ahead)
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from arguments import new_parser, positive, whole
-from steps import FOLDER, Folder, Step, here, run_all, run_to_end
+from arguments import whole
+from steps import FOLDER, Folder, Step, here, new_step_parser, run_and_print, run_to_end
 from tables import table
 
 HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
@@ -56,7 +55,7 @@ class Options:
     toy: bool
     budget: str = "20s"
     rounds: int | None = None
-    """Of the taxes; as many as the command makes by itself if None."""
+    """Rounds in which taxes are measured; None: the command's default."""
     only: tuple[str, ...] = ("",)
     """Beginnings of the names of the problems to be measured."""
 
@@ -92,13 +91,9 @@ def steps(options: Options) -> list[Step]:
 
 def tables(folder: Folder, options: Options) -> str:
     """A row for each problem that has been measured: each step down, in microseconds."""
-    rows = []
-    for workload, fields in options.problems():
-        name = f"{name_of(workload, fields)}-taxes"
-        step = next(each for each in steps(options) if each.name == name)
-        stored = folder.found(step)
-        if stored is not None:
-            rows.append(row(name.removesuffix("-taxes"), json.loads(stored["found"])))
+    measured = [step for step in steps(options) if step.name.endswith("-taxes")]
+    found = {step.name.removesuffix("-taxes"): folder.found(step) for step in measured}
+    rows = [row(name, json.loads(stored["found"])) for name, stored in found.items() if stored is not None]
     head = ["problem", "E0", *STEPS, "L", "launch tax", "synchrony tax", "locality tax", "late: B, D"]
     return table(head, rows, "l") + "\n"
 
@@ -125,20 +120,8 @@ def figure(of: dict[str, Any]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = new_parser(__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("taxes"), help="results so far, the database, the traces")
-    parser.add_argument(
-        "--world-size", type=whole, help="ranks; all GPUs of the machine if not given, two without GPUs"
-    )
-    parser.add_argument("--budget", default="20s", help="time to tune each problem")
-    parser.add_argument(
-        "--rounds", type=whole, help="rounds of the taxes, if not as many as the command makes by itself"
-    )
-    parser.add_argument("--only", action="append", metavar="NAME", help="problems whose name begins so; again for more")
-    parser.add_argument("--minutes", type=positive, help="begin no step that would not end within this time")
-    parser.add_argument(
-        "--table", action="store_true", help="print the tables of what has been measured, and run nothing"
-    )
+    parser = new_step_parser(__doc__, "taxes", "problem", "20s")
+    parser.add_argument("--rounds", type=whole, help="rounds of the taxes; default: as many as the command makes")
     parser.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     given = parser.parse_args(words)
     place = here()
@@ -154,15 +137,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print(" ".join(step.words))
         return 0
     folder = Folder(given.folder, place)
-    if given.table:
-        print(tables(folder, options), end="")
-        return 0
-    deadline = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
-    undone = run_all(folder, steps(options), deadline)
-    print(tables(folder, options), end="")
-    for line in undone:
-        print(line, file=sys.stderr)
-    return 1 if undone else 0
+    return run_and_print(given, folder, steps(options), lambda: tables(folder, options))
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
 
 
 def in_a_process(recording: Path, m: int | None, database: Path, budget: str, cache: Path) -> Run:
-    """The same in a process of its own, with ``cache`` for what Triton compiles."""
+    """``tuned`` in a process of its own, with ``cache`` for what Triton compiles."""
     command = [sys.executable, __file__, str(recording), "--budget", budget, "--database", str(database)]
     command += [f"--m={m}"] if m is not None else []
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache)}

@@ -47,7 +47,7 @@ HEADING = ["list", "workload", "m", "n", "k", "plain, µs", "ours, µs", "plain 
 TINY = [(AG, 8, 64, 32), (RS, 12, 32, 64), (AR, 4, 32, 32)]
 
 
-def measured(measuring: outside.Outside, context: autotune.Context, name: str, problem: Sizes, toy: bool) -> float:
+def measured(measuring: outside.Outside, name: str, problem: Sizes, toy: bool) -> float:
     """The ratio of one problem, printed by the first rank."""
     workload, m, n, k = problem
     shared = {"dtype": "fp32" if toy else "bf16", "b_order": "nk", "world_size": dist.get_world_size()}
@@ -56,12 +56,10 @@ def measured(measuring: outside.Outside, context: autotune.Context, name: str, p
     if dist.get_rank() == 0:
         cells = [name, workload, m, n, k, f"{row.plain:.1f}", f"{row.ours:.1f}", row.ratio, row.source]
         print(tables.row([*cells, row.config["mode"]]), flush=True)
-    gc.collect()  # the operands' memory, before the next problem's
-    context.release()
     return row.ratio.value
 
 
-Measured = Callable[[outside.Outside, autotune.Context, str, Any, bool], float]
+Measured = Callable[[outside.Outside, str, Any, bool], float]
 """Prints a problem's row on the first rank, and returns its ratio."""
 
 
@@ -78,7 +76,11 @@ def measure(
             if dist.get_rank() == 0:
                 print(f"{dist.get_world_size()} ranks, {context.machine.device}\n")
                 print(tables.head(heading, "ll" + " " * (len(heading) - 4) + "ll"))
-            ratios = [measured(measuring, context, name, each, given.toy) for each in problems]
+            ratios = []
+            for each in problems:
+                ratios.append(measured(measuring, name, each, given.toy))
+                gc.collect()  # the operands' memory, before the next problem's
+                context.release()
             if dist.get_rank() == 0:
                 mean, least = statistics.geometric_mean(ratios), min(ratios)
                 print(f"\n{name}: {len(ratios)} problems, worst {least:.3f}, geometric mean {mean:.3f}\n")

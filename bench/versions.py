@@ -90,7 +90,7 @@ class Checkout:
         raise SystemExit("a rank has died; what it said stands above")
 
     def microseconds(self, times: int) -> float:
-        """Of a call, on the slowest rank; a sample of ``times`` replays."""
+        """Time of a call on the slowest rank, from a sample of ``times`` replays."""
         return float(max(self.ask("sample", times=times)))
 
     def end(self) -> None:

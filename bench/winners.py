@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -156,7 +155,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     heading += [f"{name} alone, µs" for name in parts] + ["share of the limit", "of the roofline", "E", "mode"]
     heading += [f"{name} / winner" for name in rivals] + ["trials"]
     speedups = [speedup(row)["value"] for row in done]
-    mean = math.exp(statistics.fmean(math.log(speedup) for speedup in speedups))
+    mean = statistics.geometric_mean(speedups)
     text = tables.table(heading, [cells(row, baselines, parts, rivals) for row in done])
     over = f"Over the faster baseline, geometric mean: {mean:.2f}; least: {min(speedups):.2f}."
     return f"{text}\n\n{over} E: overlap efficiency. NCCL: NVLS {rows[0].get('nvls', 'as NCCL finds it')}."

@@ -21,9 +21,7 @@ OURS, LIBRARY, BOUND = "green", "bright_black", "cyan"
 def show(of: Result, facts: Lines, begin: str = "", end: str = "") -> None:
     """Print it; ``begin`` stands before the sentence, ``end`` behind the problem."""
     told = begin + sentence(of)
-    ratio = of.speedup.ratio if of.speedup is not None else None
-    gained = ratio is not None and ratio.is_told and ratio.value > 1
-    head = output.folded(told[0].upper() + told[1:], "bold green" if gained else "bold")
+    head = output.folded(told[0].upper() + told[1:], "bold green" if of.is_faster else "bold")
     where = "" if of.key.is_interpreted else f" on {devices_text(of.key)}"
     about = output.folded(of.title.replace("  ", f"{where}  ", 1) + end, "dim")
     output.styled(*head, *about, Text(), *drawn(bars(of)), *output.named_lines(facts))

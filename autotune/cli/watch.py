@@ -201,11 +201,9 @@ class PlainView:
 class LiveView:
     """A few lines, redrawn four times per second. The loop's calls make the texts; in between only the clock runs."""
 
-    def __init__(
-        self, title: str, where: str, clock: Callable[[], float] = time.monotonic, *, way: Way | None = None
-    ) -> None:  # fmt: skip
-        self._title, self._where, self._clock, self._way = title, where, clock, way
-        self._begin = clock()
+    def __init__(self, title: str, where: str, *, way: Way | None = None) -> None:
+        self._title, self._where, self._way = title, where, way
+        self._begin = time.monotonic()
         self._seen_at = self._begin
         self._share = 0.0
         self._used_before: float | None = None
@@ -218,7 +216,7 @@ class LiveView:
     def __call__(self, progress: Progress) -> None:
         if self._used_before is None:
             self._used_before = progress.used
-        self._seen_at = self._clock()
+        self._seen_at = time.monotonic()
         if progress.best != self._best:
             self._best, self._best_since = progress.best, self._seen_at
         done, planned = progress.finals
@@ -228,7 +226,7 @@ class LiveView:
 
     def render(self) -> RenderableType:
         """Called from the drawing thread."""
-        now = self._clock()
+        now = time.monotonic()
         times = f"{clock_text(now - self._begin)} elapsed"
         if self._left is not None and self._share < 1:
             times += f", {clock_text(max(0.0, self._left - (now - self._seen_at)))} left"

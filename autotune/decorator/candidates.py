@@ -44,7 +44,8 @@ class Listed:
         for form in configs:
             config = self._by_form.get(form)
             if config is None:
-                config = self._described(form)
+                values = {**dict.fromkeys(self._names, "none"), **_description(form)}
+                config = Config({**values, "mode": str(values.get("mode", "kernel"))})
                 others = self._hooks.setdefault(config, [])
                 if form.pre_hook not in others:
                     others.append(form.pre_hook)
@@ -54,10 +55,6 @@ class Listed:
                 self._by_form[form] = config
             found.append(config)
         return list(dict.fromkeys(found))
-
-    def _described(self, form: Any) -> Config:
-        values = {**dict.fromkeys(self._names, "none"), **_description(form)}
-        return Config({**values, "mode": str(values.get("mode", "kernel"))})
 
     def form(self, config: Config) -> Any:
         """The ``triton.Config`` of the list."""

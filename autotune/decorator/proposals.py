@@ -45,6 +45,11 @@ class KernelTask:
     captured: bool
     """True while a CUDA graph is captured: nothing can be timed."""
 
+    @property
+    def as_task(self) -> Task[Any]:
+        """The call as a space's problem, of which it reads only what its constraints read."""
+        return Task(self.call, self.machine)
+
 
 Watch = Callable[[Progress], None]
 """Called every now and then while another process tunes the same."""
@@ -68,7 +73,9 @@ class Proposals:
         self._evaluations: dict[Config, Evaluation] = {}
         self._asked: Candidate | None = None
         self._listed = iter(listed)
-        self._search = _search(space, task) if space is not None else None
+        self._search = None
+        if space is not None:
+            self._search = Search(space, task.as_task, SEED, [], [], lambda config, evaluation: None)
         self._held = ExitStack()
         self._store: Store | None = None
         self._study: StudyRecord | None = None
@@ -88,12 +95,11 @@ class Proposals:
         cls, task: KernelTask, candidates: Spaced, accepts: Callable[[Config], bool], watch: Watch
     ) -> Proposals:
         """The proposals of a joint space: every config of a small one, else a search that begins with the default."""
-        space, problem = candidates.space, _problem(task)
-        default = candidates.default(task.call, task.machine)
-        size = space.size(Task(problem, task.machine))
+        space, default = candidates.space, candidates.default(task.call, task.machine)
+        size = space.size(task.as_task)
         trials = task.trials or EFFORTS["standard"].trials
         if size <= trials:
-            return cls(task, list(space.enumerate(Task(problem, task.machine))), None, size, accepts, watch)
+            return cls(task, list(space.enumerate(task.as_task)), None, size, accepts, watch)
         return cls(dataclasses.replace(task, trials=trials), [default], space, size, accepts, watch)
 
     def finished(self) -> Config | None:
@@ -197,15 +203,6 @@ class Proposals:
         keeping.give_up(self._task.url, error)
         self.close()
         self._study = None
-
-
-def _search(space: Space, task: KernelTask) -> Search:
-    return Search(space, Task(_problem(task), task.machine), SEED, [], [], lambda config, evaluation: None)
-
-
-def _problem(task: KernelTask) -> Any:
-    """A stand-in problem: a space reads only what its constraints read."""
-    return task.call
 
 
 def _rank(evaluation: Evaluation) -> tuple[float, float, float]:

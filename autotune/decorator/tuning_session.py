@@ -18,7 +18,6 @@ from autotune.errors import NotTuned
 from autotune.forks import FORKS_WAIT
 from autotune.runtime.entries import forget_entries
 from autotune.runtime.lookup import Found
-from autotune.task import Task
 from autotune.tuning import Progress
 
 LOG = logging.getLogger("autotune")
@@ -62,7 +61,7 @@ class Session:
             finished, earlier = begun
             # Those of an interrupted run too: Triton's cache on disk keeps them, and its best is the best of them all.
             self._tuner.configs_timings = {self._candidates.form(config): earlier[config] for config in earlier}
-            if finished is not None and self._allows(finished):
+            if finished is not None and self._candidates.violation(finished, self._task.as_task) is None:
                 return Found(finished, "exact", None, "")
             ran = self._measure(listed)
             config, evaluation = self._agreement.broadcast(lambda: self._proposals.finish())
@@ -132,9 +131,6 @@ class Session:
             if alone or self._bench.compile(lambda: self._tuner.compile_config(form, self._launch)):
                 return self._tuner.time_config(form, self._launch, self._bench)
         return list(FAILED)
-
-    def _allows(self, config: Config) -> bool:
-        return self._candidates.violation(config, Task(self._task.call, self._task.machine)) is None
 
     def _survives(self, config: Config) -> bool:
         return self._tuner.survives_pruning(self._candidates.form(config), self._launch)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from autotune.db import CacheKey, Lease, Provenance, Store
+from autotune.db import CacheKey, Lease, Store
 from autotune.db.lease import Silence
 from autotune.db.records import Standing, columns
 from autotune.errors import AutotuneError, FleetError, StoreError
@@ -43,10 +43,12 @@ class Worker:
         gpus: int,
     ) -> None:  # fmt: skip
         """``gpus``: the widest problem that this host takes."""
-        self._store, self._machine, self._tune, self._tell = store, machine, tune, tell
+        self._store, self._tune, self._tell = store, tune, tell
         mine = [each for each in asked if each.device in (None, machine.device) and each.problem.world_size <= gpus]
         mine.sort(key=lambda each: (not each.search, -each.problem.world_size))
-        self._left = {each: self._identity(each) for each in mine}
+        self._left = {
+            each: (CacheKey.of(Task(each.problem, machine), each.regime), provenance_of(each.workload)) for each in mine
+        }
         self._families = {each: _family(each) for each in mine}
         self._lease = Lease.new()
         self._silences: dict[int, Silence] = {}
@@ -130,9 +132,6 @@ class Worker:
     def _fail(self, asked: Asked, reason: str) -> None:
         self._tell(f"failed: {title(asked)}: {reason}")
         self._store.fail(*self._left[asked], f"{socket.gethostname()}: {reason}")
-
-    def _identity(self, asked: Asked) -> tuple[CacheKey, Provenance]:
-        return CacheKey.of(Task(asked.problem, self._machine), asked.regime), provenance_of(asked.workload)
 
 
 def _family(asked: Asked) -> tuple[object, ...]:

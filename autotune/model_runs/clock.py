@@ -74,8 +74,9 @@ class Clock:
         The calls go through ``sets`` weights in turn; one call of a way counts as ``per_call``.
         """
         counts = {name: self._count(call, sets) for name, call in ways.items()}
+        warm_up = self._plan.warm_up / self._plan.seconds if self._plan.seconds else 0
         for name, call in ways.items():
-            self._burst(call, max(1, round(counts[name] * self._ratio_of_warm_up())))
+            self._burst(call, max(1, round(counts[name] * warm_up)))
         return self._in_turns(ways, lambda name: self._burst(ways[name], counts[name]) / per_call)
 
     def isolated(self, ways: Mapping[str, Call]) -> dict[str, list[float]]:
@@ -97,9 +98,6 @@ class Clock:
         """Calls of one sample, the same on every rank and a multiple of ``sets``."""
         once = self._burst(call, sets)
         return sets * max(1, math.ceil(self._plan.seconds * 1e6 / (once * sets)))
-
-    def _ratio_of_warm_up(self) -> float:
-        return self._plan.warm_up / self._plan.seconds if self._plan.seconds else 0.0
 
     def _burst(self, call: Call, count: int) -> float:
         begin = self._start_together()

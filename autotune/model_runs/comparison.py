@@ -43,13 +43,13 @@ CLOCK = Plan(rounds=4, seconds=0.05, warm_up=0.15)
 class Comparison:
     """The ways on this rank. Times are wall clock of the slowest rank, in microseconds."""
 
-    def __init__(self, context: Context, clock: Plan | None = None) -> None:
-        """Collective. ``clock`` is by default short on GPUs, and a few calls elsewhere."""
+    def __init__(self, context: Context) -> None:
+        """Collective. Samples are short on GPUs, and a few calls elsewhere."""
         self.context, self.device = context, context.heap.device
         self.on_gpu = self.device.type == "cuda"
         self.mesh = init_device_mesh(self.device.type, (context.heap.world_size,))
         torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 512
-        self.clock = Clock(self.device, context.group, clock or (CLOCK if self.on_gpu else TOY))
+        self.clock = Clock(self.device, context.group, CLOCK if self.on_gpu else TOY)
 
     def ways(self) -> tuple[str, ...]:
         """Ways that run here: the pass needs the code that inductor generates for GPUs."""
@@ -121,7 +121,10 @@ class Comparison:
         """The largest error of all ranks. Collective; raises WrongResult on every rank where one is too large."""
         everyone = self.gathered(dict(errors))
         self.context.check()
-        worst: dict[str, float] = {name: max((each[name] for each in everyone), key=_nan_first) for name in errors}
+        worst: dict[str, float] = {
+            name: max((each[name] for each in everyone), key=lambda error: (math.isnan(error), error))
+            for name in errors
+        }
         if not all(error <= allowed for error in worst.values()):
             raise WrongResult(f"results differ from plain's by {worst}, allowed is {allowed:.0e}; nothing is claimed")
         return max(worst.values())
@@ -162,7 +165,3 @@ def best(found: Row) -> tuple[str, Ratio]:
 def called_in(found: Row, eager: Regime) -> Regime:
     """The regime of a row's fastest rival: that of graphs where it was captured, else ``eager``."""
     return Regime.GRAPH if is_captured(found["rival"]) else eager
-
-
-def _nan_first(value: float) -> tuple[bool, float]:
-    return math.isnan(value), value

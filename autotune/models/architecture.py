@@ -13,7 +13,6 @@ from autotune.dtypes import DTYPES
 from autotune.errors import InputError
 from autotune.files import text_of
 from autotune.models.fields import flag, real_number, whole_number, whole_value
-from autotune.models.linear_attention import LinearAttention, linear_attention_of
 from autotune.models.mixture import FIELDS, NAMES, Mixture, mixture_of
 from autotune.models.quantization import Quantization, quantization_of
 from autotune.models.windows import Rule, Window, between_others, every_layer, late_layers, window_of
@@ -139,6 +138,17 @@ KINDS: Mapping[str, Kind] = {
 
 
 @dataclass(frozen=True)
+class LinearAttention:
+    """Linear attention (a gated delta rule) in the place of attention, as Qwen3-Next has in most layers."""
+
+    layers: int
+    inputs: int
+    """Columns of the projection to queries, keys, values and gates."""
+    output: int
+    """Depth of the projection back."""
+
+
+@dataclass(frozen=True)
 class Latent:
     """What a cache of latents has of a token, and how queries are multiplied with it, the projection absorbed."""
 
@@ -243,11 +253,21 @@ def _architecture(name: str, values: Values) -> Architecture:
         window=window_of(values, layers, kind.windowed) if kind.attention else None,
         soft_cap=whole_value(values, "attn_logit_softcapping") if kind.soft_cap else 0,
         mixture=mixture_of(name, layers, values) if name in NAMES else None,
-        linear=linear_attention_of(layers, values) if name == "qwen3_next" else None,
+        linear=_linear_attention(layers, values) if name == "qwen3_next" else None,
         latent=_latent(values) if kind.latent else None,
         gated=kind.gated,
         quantization=quantization_of(values, layers),
     )
+
+
+def _linear_attention(layers: int, values: Values) -> LinearAttention:
+    key, value = (
+        whole_number(values, f"linear_num_{name}_heads") * whole_number(values, f"linear_{name}_head_dim")
+        for name in ("key", "value")
+    )
+    types, interval = values.get("layer_types"), whole_number(values, "full_attention_interval")
+    linear = types[:layers].count("linear_attention") if isinstance(types, list) else layers - layers // interval
+    return LinearAttention(linear, 2 * key + 2 * value, value)
 
 
 def _latent(values: Values) -> Latent:

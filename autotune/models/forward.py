@@ -135,18 +135,16 @@ def forwards(model: Architecture, plan: Plan, tokens: Sequence[int]) -> list[For
             f"--context: flash decode takes latents of {', '.join(map(str, LATENT_DIMS))} elements with "
             f"{' or '.join(map(str, ROPES))} rotary ones, not {model.latent.rank} with {model.latent.rope}"
         )
-    found = [_forward(model, plan, each) for each in tokens]
+    found = [
+        Forward(counted(each, "token"), tuple(_calls(model, plan, each)), tuple(_rest(model, plan, each)))
+        for each in tokens
+    ]
     if not any(each.calls for each in found):
         raise InputError(
             f"nothing is left to tune: no operator multiplies the weights of {', '.join(left_out(model, plan))} "
             f"as they are stored; --dtype {plan.dtype} takes them for {plan.dtype}"
         )
     return found
-
-
-def _forward(model: Architecture, plan: Plan, tokens: int) -> Forward:
-    calls = tuple(_calls(model, plan, tokens))
-    return Forward(counted(tokens, "token"), calls, tuple(_rest(model, plan, tokens)))
 
 
 def qkv_width(model: Architecture, ranks: int) -> int:

@@ -110,7 +110,8 @@ def expert_parallel(
     least = count + lacking(rows, tokens)
     if replicated:
         least = -(-least // ranks)
-        rows, ids, gates = (_part(each, least, context.heap.rank) for each in (rows, ids, gates))
+        own = slice(context.heap.rank * least, (context.heap.rank + 1) * least)  # the last ranks' are shorter, or empty
+        rows, ids, gates = rows[own], ids[own], gates[own]
     missing = least - len(rows)
     rows, ids, gates = longer(rows, missing), longer(ids, missing, -1), longer(gates, missing)
     if share == "width":
@@ -160,11 +161,6 @@ def _of_width(name: str, whole: Tensor, form: ExpertForm, ranks: int, rank: int)
     dim = 2 if form.transposed and name == "gate_up_proj" else 1
     parts = whole.chunk(2, dim) if form.gate_up == "halves" else [whole]
     return torch.cat([part.chunk(ranks, dim)[rank] for part in parts], dim)
-
-
-def _part(tensor: Tensor, rows: int, rank: int) -> Tensor:
-    """A rank's rows: the last ranks may have fewer, or none."""
-    return tensor[rank * rows : (rank + 1) * rows]
 
 
 class ExpertParallel(nn.Module):

@@ -35,7 +35,7 @@ class ParallelLinear(nn.Module):
         form: dict[str, Any] = {"device": context.heap.device if device is None else device, "dtype": dtype}
         shape = self.shard_shape(context, in_features, out_features)
         self.weight = nn.Parameter(torch.empty(shape, **form))
-        self.bias = nn.Parameter(torch.empty(self._bias_length(shape), **form)) if bias else None
+        self.bias = nn.Parameter(torch.empty(shape[0], **form)) if bias else None
         self.reset_parameters()
 
     @classmethod
@@ -87,9 +87,6 @@ class ParallelLinear(nn.Module):
             raise InvalidProblem(f"{name}={shape[cls.sharded_dim]}: {ranks} ranks do not divide it")
         shape[cls.sharded_dim] //= ranks
         return shape[0], shape[1]
-
-    def _bias_length(self, shape: tuple[int, int]) -> int:
-        return shape[0]
 
     def reset_parameters(self) -> None:
         bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0

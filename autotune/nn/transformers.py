@@ -36,14 +36,16 @@ def tuned(context: Context) -> Iterator[None]:
     Raises InputError where transformers has no registry of styles.
     """
     api = _their_api()
-    colwise, rowwise = _styles(api, context)
+    ours = {
+        api.ColwiseParallel: _style(api.ColwiseParallel, ColwiseLinear, "out_features", context),
+        api.RowwiseParallel: _style(api.RowwiseParallel, RowwiseLinear, "in_features", context),
+    }
     registry = api.ALL_PARALLEL_STYLES
     before = {name: registry[name] for name in registry}
     for name, style in before.items():
-        if type(style) is api.ColwiseParallel:
-            registry.register(name, colwise(**_layouts(style)))
-        elif type(style) is api.RowwiseParallel:
-            registry.register(name, rowwise(**_layouts(style)))
+        if type(style) in ours:
+            layouts = {each: getattr(style, each) for each in ("input_layouts", "output_layouts", "use_local_output")}
+            registry.register(name, ours[type(style)](**layouts))
     exchanges, theirs = _their_exchanges()
     for name, exchange in theirs.items():
         exchanges.register(name, _exchange(exchange, context))
@@ -148,28 +150,17 @@ def _tied(model: nn.Module) -> dict[str, str]:
     return {name: first[each] for name, each in named if first.setdefault(each, name) != name}
 
 
-def _layouts(style: Any) -> dict[str, Any]:
-    return {name: getattr(style, name) for name in ("input_layouts", "output_layouts", "use_local_output")}
+def _style(theirs: Any, kind: type[nn.Linear], features: str, context: Context) -> type[Any]:
+    """A subclass of theirs: parameters are shared out as there, forwards are ours where our kernels take a layer."""
 
-
-def _styles(api: Any, context: Context) -> tuple[type[Any], type[Any]]:
-    """Subclasses of theirs: parameters are shared out as there, forwards are ours where our kernels take a layer."""
-
-    class Colwise(api.ColwiseParallel):  # type: ignore[misc]
+    class Ours(theirs):  # type: ignore[misc]
         def install_forward(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-            if not takes(module, "out_features", mesh, context):
+            if not takes(module, features, mesh, context):
                 return super().install_forward(module, mesh)  # type: ignore[no-any-return]
             layouts = Layouts(context, mesh, self.input_layouts, self.output_layouts, self.use_local_output)
-            return become(module, ColwiseLinear, layouts)
+            return become(module, kind, layouts)
 
-    class Rowwise(api.RowwiseParallel):  # type: ignore[misc]
-        def install_forward(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-            if not takes(module, "in_features", mesh, context):
-                return super().install_forward(module, mesh)  # type: ignore[no-any-return]
-            layouts = Layouts(context, mesh, self.input_layouts, self.output_layouts, self.use_local_output)
-            return become(module, RowwiseLinear, layouts)
-
-    return Colwise, Rowwise
+    return Ours
 
 
 def _their_exchanges() -> tuple[Any, Mapping[str, Any]]:

@@ -94,14 +94,7 @@ def _emptied_by(
 
 def _kept(evaluation: Evaluation) -> Evaluation:
     """The part of an evaluation that a recording keeps."""
-    latency = evaluation.latency
-    return dataclasses.replace(
-        evaluation,
-        latency=None if latency is None else dataclasses.replace(latency, by_rank=()),
-        error=None,
-        seconds={
-            "total": sum(evaluation.seconds.values())
-            if "total" not in evaluation.seconds
-            else evaluation.seconds["total"]
-        },
-    )
+    latency, seconds = evaluation.latency, evaluation.seconds
+    kept = None if latency is None else dataclasses.replace(latency, by_rank=())
+    total = seconds.get("total", sum(seconds.values()))
+    return dataclasses.replace(evaluation, latency=kept, error=None, seconds={"total": total})

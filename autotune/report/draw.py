@@ -53,15 +53,11 @@ def config_lines(config: Config, names: Sequence[str]) -> str:
     return "\n".join(f"{shown(name)} = {shown(config[name])}" for name in names if name in config)
 
 
-def tooltip() -> Option:
-    """Shows the name of what is pointed at; ECharts escapes it."""
-    style = "white-space:pre-line;max-width:22rem;font-size:12px;line-height:1.4"
-    return {"trigger": "item", "formatter": "{b}", "confine": True, "extraCssText": style}
-
-
 def base(**parts: Any) -> Option:
-    """The options that all charts have in common."""
-    return {"backgroundColor": "transparent", "animation": False, "tooltip": tooltip(), "color": list(COLOURS), **parts}
+    """The options that all charts have in common; a tooltip has the name of what is pointed at, escaped by ECharts."""
+    style = "white-space:pre-line;max-width:22rem;font-size:12px;line-height:1.4"
+    tooltip = {"trigger": "item", "formatter": "{b}", "confine": True, "extraCssText": style}
+    return {"backgroundColor": "transparent", "animation": False, "tooltip": tooltip, "color": list(COLOURS), **parts}
 
 
 def names_axis(data: Sequence[str | Option], overflow: str = "truncate") -> Option:

@@ -19,30 +19,20 @@ def verdict(study: Study) -> str:
         if not study.measured:
             return f"None of {counted(study.evaluated, 'config')} could be measured"
         return "Unfinished: the finals are missing"
-    first, own = of.speedup, next((each.baseline for each in of.speedups if each.is_winner), None)
-    if own is not None:
-        return f"{baseline_name(study.key, own)} stays: no config was faster by more than the noise"
-    if first is None or first.ratio is None:
+    if of.unbeaten:
+        return f"{of.unbeaten} stays: no config was faster by more than the noise"
+    if of.speedup is None or of.ratio is None:
         return f"{latency_text(of.latency, of.regime)} a {'launch' if study.key.is_kernel else 'call'}"
-    name = baseline_name(study.key, first.baseline)
-    if first.ratio.is_told:
-        return f"{first.ratio.brief}× as fast as {name}"
-    return f"{NOT_TOLD_APART.capitalize()} from {name}"
-
-
-def is_faster(study: Study) -> bool:
-    """True for a winner that is no baseline and faster than all of them."""
-    first = study.result.speedup if study.result is not None else None
-    return first is not None and first.ratio is not None and first.ratio.is_told and first.ratio.value > 1
+    name = of.way(of.speedup.baseline)
+    return f"{of.ratio.brief}× as fast as {name}" if of.ratio.is_told else f"{NOT_TOLD_APART.capitalize()} from {name}"
 
 
 def claim(study: Study) -> str:
     """``197.9 µs instead of 244.3 µs per call; 89 % of perfect overlap``; empty where nothing can be compared."""
     of = study.result
-    if of is None or of.speedup is None or of.speedup.ratio is None:
+    if of is None or of.speedup is None or of.ratio is None:
         return ""
-    stays = any(each.is_winner for each in of.speedups)
-    other = "" if stays else f" instead of {microseconds(of.speedup.latency.of(of.regime))}"
+    other = "" if of.unbeaten else f" instead of {microseconds(of.speedup.latency.of(of.regime))}"
     told = f"{microseconds(of.microseconds)}{other} per call"
     if of.limit is not None:
         share = f"{100 * of.limit.share:.0f} % of perfect overlap"
@@ -75,10 +65,8 @@ def circumstances(study: Study) -> str:
 def notes(study: Study) -> list[str]:
     """Caveats, and where the winner is slower than a baseline."""
     verdicts = study.result.verdicts if study.result is not None else ()
-    slower = [
-        replace(each, baseline=baseline_name(study.key, each.baseline)) for each in verdicts if each.ratio.is_less
-    ]
-    return [*study.notes, *([conclusion(slower)] if slower else [])]
+    told = conclusion([replace(each, baseline=baseline_name(study.key, each.baseline)) for each in verdicts])
+    return [*study.notes, *([told] if told else [])]
 
 
 def words(study: Study) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autotune.report.draw import cut
 from autotune.taxes import ladder
 from autotune.taxes.arithmetic import Estimate, estimate
 from autotune.taxes.result import Taxes
@@ -54,7 +55,8 @@ def unit(largest: float) -> tuple[float, str]:
 
 def number(found: Estimate, size: float) -> str:
     """``12.3 ± 0.4``; ``≈ 0 ± 0.4`` where the interval does not exclude zero."""
-    digits = _digits(max(abs(found.value), found.error) / size)
+    largest = max(abs(found.value), found.error) / size
+    digits = 0 if largest >= 1000 else 1 if largest >= 100 else 2
     value = "≈ 0" if found.is_nil else f"{found.value / size:.{digits}f}"
     return f"{value} ± {found.error / size:.{digits}f}"
 
@@ -69,7 +71,7 @@ def waterfall(taxes: Taxes) -> list[str]:
     for bar in rows:
         head = f"{bar.letter:<3}{bar.name}" if bar.letter else f"     {bar.name}"
         drawn = _bar(bar.begin / most * room, bar.end / most * room)
-        lines.append(f"{_cut(head, NAMES - 1):{NAMES}}{number(bar.found, size):>{NUMBERS}}  {drawn}".rstrip())
+        lines.append(f"{cut(head, NAMES - 1):{NAMES}}{number(bar.found, size):>{NUMBERS}}  {drawn}".rstrip())
     return lines
 
 
@@ -85,9 +87,8 @@ def table(taxes: Taxes) -> list[tuple[str, str]]:
         if found is None:
             lines.append((tax, f"not told apart: {_why(taxes, causes)}"))
         else:
-            share = (
-                "" if found.is_nil or abs(found.value) > whole else f", {100 * found.value / whole:.0f} % of {first}"
-            )
+            told = not found.is_nil and abs(found.value) <= whole
+            share = f", {100 * found.value / whole:.0f} % of {first}" if told else ""
             lines.append((tax, f"{number(found, size)} {name}{share}"))
     for what, about in (("a launch", _launches(taxes)), ("a late rank", _lateness(taxes))):
         if about:
@@ -162,16 +163,7 @@ def _lateness(taxes: Taxes) -> str:
 
 def _bar(begin: float, end: float) -> str:
     """A bar between two places, in columns; to an eighth at its end."""
-    first = int(begin)
-    whole = int(end)
+    first, whole = int(begin), int(end)
     eighths = round((end - whole) * 8)
     text = " " * first + "█" * (whole - first) + (BLOCKS[eighths] if eighths else "")
     return text if text.strip() else " " * first + "▏"
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _digits(value: float) -> int:
-    return 0 if value >= 1000 else 1 if value >= 100 else 2

@@ -114,7 +114,7 @@ def compare(a: Side, b: Side, threshold: float = THRESHOLD) -> Changes:
 
     Raises InputError if no problem is on both sides.
     """
-    across = _across(a, b)
+    across = len(a.machines) == len(b.machines) == 1 and a.machines != b.machines
     ours, theirs = _newest(a.entries, across), _newest(b.entries, across)
     common = [key for key in theirs if key in ours]
     if not common:
@@ -164,11 +164,6 @@ def _moment(name: str, value: str) -> datetime:
     if name == "until" and len(value) <= len("2026-11-20"):
         return moment.replace(hour=23, minute=59, second=59, microsecond=999_999)
     return (moment.astimezone(UTC) if moment.tzinfo else moment).replace(tzinfo=None)
-
-
-def _across(a: Side, b: Side) -> bool:
-    """True where each side has one machine, and not the same."""
-    return len(a.machines) == len(b.machines) == 1 and a.machines != b.machines
 
 
 def _machine(entry: Entry) -> tuple[str, ...]:

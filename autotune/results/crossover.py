@@ -109,11 +109,6 @@ def sizes_of(problem: Mapping[str, object]) -> dict[str, int]:
     }
 
 
-def speedup_of(of: Point) -> Ratio | None:
-    """Speedup over the fastest baseline; None without one, and under the interpreter."""
-    return of.result.speedup.ratio if of.result.speedup else None
-
-
 RANGE, NEAREST = "range", "nearest"
 """Sources of a look-up's answer: between measured sizes or at one, and beyond them."""
 
@@ -132,8 +127,7 @@ class Range:
     @property
     def speedups(self) -> list[float]:
         """Over the fastest baseline, at the points that have one, rising."""
-        ratios = (speedup_of(each) for each in self.points)
-        return sorted(each.value for each in ratios if each is not None)
+        return sorted(each.result.ratio.value for each in self.points if each.result.ratio is not None)
 
 
 def ranges(points: Sequence[Point]) -> list[Range]:
@@ -204,12 +198,11 @@ def _served(of: Range) -> dict[str, Any]:
 
 
 def _measured(of: Point) -> dict[str, Any]:
-    speedup = speedup_of(of)
     return {
         "size": of.size,
         "mode": of.mode,
         "microseconds": of.result.latency.of(of.result.regime),
-        "speedup": speedup.value if speedup is not None else None,
+        "speedup": of.result.ratio and of.result.ratio.value,
         "verified": of.result.winner.verified,
         "next_mode": of.next_mode or None,
         "next_takes": of.margin.value if of.margin is not None else None,

@@ -42,8 +42,8 @@ def sentence(of: Result) -> str:
     taken, first = microseconds(of.microseconds), of.speedup
     if of.key.is_interpreted:
         return f"{taken} under Triton's interpreter, which says nothing about GPUs"
-    if own := _own(of):
-        return f"{own} stays, {taken}: no config beat it by more than the noise"
+    if of.unbeaten:
+        return f"{of.unbeaten} stays, {taken}: no config beat it by more than the noise"
     if first is None or first.ratio is None:
         return latency_text(of.latency, of.regime)
     times = instead_text(of.microseconds, first.latency.of(of.regime))
@@ -55,7 +55,7 @@ def bars(of: Result) -> list[Bar]:
     others = [each for each in of.speedups if not each.is_winner]
     if of.key.is_interpreted or not (others or of.limit):
         return []
-    won = _own(of) or plain(of.mode)
+    won = of.unbeaten or plain(of.mode)
     found, before = [_bar(f"winner: {won}" if won else "winner", of.latency, of.regime)], ""
     for each in sorted(others, key=lambda each: (each.baseline.rpartition(" ")[0], each.baseline)):
         way = of.way(each.baseline)
@@ -78,7 +78,8 @@ def facts(of: Result) -> Lines:
         ("note", CAPTURE.strip() if any(is_captured(each.baseline) for each in losing) else ""),
     ]
     told = [line(row, of.regime, of.way) for row in of.routings[1:]] or ["not measured under others"] * len(of.routings)
-    return [*((name, text) for name, text in lines if text), *_under(inputs_named(key), told)]
+    names = [inputs_named(key), *[""] * len(told)]
+    return [*((name, text) for name, text in lines if text), *zip(names, told, strict=False)]
 
 
 def entry_facts(of: Result) -> Lines:
@@ -100,15 +101,6 @@ def entry_facts(of: Result) -> Lines:
     elif entry.origin:
         lines.append(("file", entry.origin))
     return [*lines, *([("stale", of.stale)] if of.stale else [])]
-
-
-def _under(name: str, texts: list[str]) -> Lines:
-    return [("" if place else name, text) for place, text in enumerate(texts)]
-
-
-def _own(of: Result) -> str:
-    """The baseline that is the winner; empty if it is none of them."""
-    return next((of.way(each.baseline) for each in of.speedups if each.is_winner), "")
 
 
 def _bar(name: str, latency: Latency, regime: Regime) -> Bar:

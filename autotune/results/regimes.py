@@ -9,8 +9,6 @@ from autotune.db import CacheKey, Winner
 from autotune.outcome import Latency, Regime
 from autotune.results.figures import Ratio, fastest, microseconds, ratio, regime_options
 
-WINNER = "winner"
-
 TITLES = {Regime.GRAPH: "in a graph", Regime.PIPELINED: "pipelined", Regime.ISOLATED: "isolated"}
 
 CALLERS = {
@@ -18,10 +16,6 @@ CALLERS = {
     Regime.PIPELINED: "eager callers whose host runs ahead",
     Regime.ISOLATED: "single calls on an idle GPU",
 }
-
-OF_A_KERNEL = "launches of the kernel, by the device's time"
-
-OF_THE_INTERPRETER = "calls under the interpreter"
 
 CAPTURE = (
     " A graph of the library's calls is only a baseline, since no operator replays one: a program gets it by capturing "
@@ -39,8 +33,8 @@ def title_of(key: CacheKey, regime: Regime) -> str:
 def tuned_for(key: CacheKey) -> str:
     """The caller for whom the config is the fastest."""
     if key.is_interpreted:
-        return OF_THE_INTERPRETER + ("" if key.is_kernel else regime_options(key.regime))
-    return OF_A_KERNEL if key.is_kernel else CALLERS[Regime(key.regime)]
+        return "calls under the interpreter" + ("" if key.is_kernel else regime_options(key.regime))
+    return "launches of the kernel, by the device's time" if key.is_kernel else CALLERS[Regime(key.regime)]
 
 
 def is_captured(baseline: str) -> bool:
@@ -63,11 +57,6 @@ class Verdict:
     baseline_microseconds: float
 
 
-def in_regimes(winner: Winner) -> dict[str, dict[str, float]]:
-    """Microseconds of the winner and every baseline, by name and measured regime."""
-    return {name: _known(latency) for name, latency in {WINNER: winner.latency, **winner.baselines}.items()}
-
-
 def verdicts(winner: Winner) -> tuple[Verdict, ...]:
     """One verdict per regime in which the winner and a baseline were measured."""
     found = []
@@ -81,16 +70,13 @@ def verdicts(winner: Winner) -> tuple[Verdict, ...]:
 
 
 def conclusion(of: Sequence[Verdict]) -> str:
-    """One sentence on where the winner is slower than a baseline; empty if there is nothing to compare."""
-    if not of:
-        return ""
+    """One sentence on where the winner is slower than a baseline; empty where it is nowhere."""
     slower = [each for each in of if each.ratio.is_less]
-    if slower:
-        told = " and ".join(f"{TITLES[each.regime]} than {each.baseline}" for each in slower)
-        captured = any(is_captured(each.baseline) and each.regime is not Regime.GRAPH for each in slower)
-        return f"The winner is slower {told}." + CAPTURE * captured
-    measured = ", ".join(TITLES[each.regime] for each in of)
-    return f"The winner is not slower than any baseline beyond the noise (measured: {measured})."
+    if not slower:
+        return ""
+    told = " and ".join(f"{TITLES[each.regime]} than {each.baseline}" for each in slower)
+    captured = any(is_captured(each.baseline) and each.regime is not Regime.GRAPH for each in slower)
+    return f"The winner is slower {told}." + CAPTURE * captured
 
 
 def overhead_text(latency: Latency) -> str:
@@ -103,7 +89,3 @@ def overhead_text(latency: Latency) -> str:
         f"The winner's host time includes what our operator adds to the kernels' launches: {', '.join(parts)}. The "
         "baselines are the library's calls without it."
     )
-
-
-def _known(latency: Latency) -> dict[str, float]:
-    return {regime.value: latency.of(regime) for regime in Regime if latency.knows(regime)}

@@ -30,7 +30,7 @@ from autotune.results.figures import (
 )
 from autotune.results.library import baseline_name, libraries
 from autotune.results.order import config_in_order, fields_in_order, problem_type
-from autotune.results.regimes import Verdict, in_regimes, verdicts
+from autotune.results.regimes import Verdict, verdicts
 from autotune.results.repeat import copies
 from autotune.results.routings import UnderRouting, under_routings
 from autotune.workloads import Workload
@@ -112,12 +112,26 @@ class Result:
         return next(iter(self.speedups), None)
 
     @property
+    def ratio(self) -> Ratio | None:
+        """The fastest baseline's time over the winner's; None without a baseline, and under the interpreter."""
+        return self.speedup.ratio if self.speedup is not None else None
+
+    @property
+    def is_faster(self) -> bool:
+        """True for a winner that is faster than all baselines."""
+        return self.ratio is not None and self.ratio.is_told and self.ratio.value > 1
+
+    @property
+    def unbeaten(self) -> str:
+        """The baseline that is the winner, by its libraries; empty if a config of ours is."""
+        return next((self.way(each.baseline) for each in self.speedups if each.is_winner), "")
+
+    @property
     def speedup_text(self) -> str:
-        """``1.30x``; empty without a baseline, and under the interpreter."""
-        first = self.speedup
-        if first is None or first.ratio is None:
+        """``1.30x``; empty without a ratio."""
+        if self.ratio is None:
             return ""
-        return f"{first.ratio.value:.2f}x" if first.ratio.is_told else NOT_TOLD_APART
+        return f"{self.ratio.value:.2f}x" if self.ratio.is_told else NOT_TOLD_APART
 
     def way(self, baseline: str) -> str:
         """A baseline by its libraries: ``NCCL + cuBLAS in a CUDA graph``."""
@@ -136,11 +150,6 @@ class Result:
             return None
         shares = {part: ratio(latency, self.latency, Regime.GRAPH) for part, latency in parts.items()}
         return Limit(parts, shares, name, overlap_efficiency(self.latency, self.winner.baselines, parts))
-
-    @cached_property
-    def in_regimes(self) -> dict[str, dict[str, float]]:
-        """Microseconds of winner and baselines, by name and measured regime."""
-        return in_regimes(self.winner)
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -173,6 +182,7 @@ class Result:
             }
             values["routings"][name] |= taken
         roofline_share = None if winner.roofline is None else winner.roofline.limit / winner.latency.median
+        latencies = {"winner": winner.latency, **winner.baselines}
         here = {} if entry is None else {"study": entry.study_id, "imported_at": schema.write(entry.imported_at)}
         return {
             **values,
@@ -180,7 +190,10 @@ class Result:
             "problem": self.problem,
             "microseconds": self.microseconds,
             "speedups": self._ratios(winner.baselines, winner.latency),
-            "in_regimes": self.in_regimes,
+            "in_regimes": {
+                name: {regime.value: each.of(regime) for regime in Regime if each.knows(regime)}
+                for name, each in latencies.items()
+            },
             "slower_than": {each.regime.value: each.baseline for each in self.verdicts if each.ratio.is_less},
             "limit_share": self.limit.share if self.limit is not None else None,
             "overlap_efficiency": self.limit.efficiency if self.limit is not None else None,

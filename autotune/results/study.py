@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune import schema
 from autotune.config import Config, Value
-from autotune.db import CacheKey, Entry, Provenance, Store, StudyRecord, TrialRecord
+from autotune.db import CacheKey, Entry, Store, StudyRecord, TrialRecord
 from autotune.db.store import Kind
 from autotune.db.values import key_values
 from autotune.errors import InputError
@@ -202,7 +202,7 @@ class Study:
     def seconds(self) -> float:
         """Spent in evaluations, search and finals."""
         phases = [record.evaluation.seconds for record in self.trials]
-        return sum(each["total"] if "total" in each else sum(each.values()) for each in phases)
+        return sum(each.get("total", sum(each.values())) for each in phases)
 
     @property
     def measuring(self) -> float:
@@ -341,23 +341,14 @@ def unfinished(store: Store, record: StudyRecord, workload: Workload | None = No
 
 
 def _study(store: Store, record: StudyRecord, workload: Workload | None, result: Result | None) -> Study:
-    space = space_of(workload, record.provenance)
+    unchanged = workload is not None and workload.space.fingerprint() == record.provenance.space
+    space = workload.space if workload is not None and unchanged else None
     known = store.trials(record.id, None if space is None else space.holds)
-    if (
-        workload is not None
-        and record.provenance.replay_of
-        and all(workload.space.holds(each.config) for each in known)
-    ):
+    replayed = workload is not None and record.provenance.replay_of
+    if workload is not None and replayed and all(workload.space.holds(each.config) for each in known):
         space = workload.space  # a replay's is a part of it
     ordered = (dataclasses.replace(each, config=config_in_order(record.key, each.config, workload)) for each in known)
     return Study(record, tuple(ordered), space, result, workload)
-
-
-def space_of(workload: Workload | None, searched: Provenance) -> Space | None:
-    """The workload's space, unless it has changed since it was searched."""
-    if workload is None or workload.space.fingerprint() != searched.space:
-        return None
-    return workload.space
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

@@ -14,6 +14,7 @@ from autotune.config import Value
 from autotune.db import Entry
 from autotune.errors import InputError
 from autotune.files import text_of
+from autotune.results.repeat import NOTHING
 from autotune.search_spaces import COMPILER_OPTIONS
 from autotune.text import json_text, named_once, visible
 
@@ -22,9 +23,6 @@ TRITON_VERSION = "triton_version"
 
 DEFAULTS: dict[str, Value] = {"mode": "kernel", "num_ctas": 1}
 """Values that every launch has anyway."""
-
-NOTHING = "none"
-"""In a config of a list: this config lacks the parameter that another one has."""
 
 
 class ConfigsBySize(Mapping[int, dict[str, Value]]):

@@ -113,7 +113,8 @@ def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]
         return f"problem: fields are missing; in full it is {problem.to_json()}", ""
     if problem.world_size != entry.key.world_size:
         return f"world_size={entry.key.world_size}, but the problem's is {problem.world_size}", ""
-    stands_in = _machine_of(entry.key, machine)
+    is_here = (entry.key.device, entry.key.arch) == (machine.device, machine.arch)
+    stands_in = machine if is_here else KNOWN.get(entry.key.arch)
     space = found.space if stands_in is not None else Space(*found.space.dimensions.values())
     violation = space.violation(entry.winner.config, Task(problem, stands_in or machine))
     if violation is not None:
@@ -128,11 +129,14 @@ def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]
 
 
 def _checked_kernel(entry: Entry) -> tuple[str, str]:
-    """As ``_checked``. The kernel itself is in some program: a launch there checks its source and its configs."""
+    """The reason for refusing a decorated kernel's entry, and a note on an accepted one. The kernel is in some program:
+    a launch there checks its source and its configs.
+    """
     if entry.key.regime != Regime.GRAPH:
         return f"regime {entry.key.regime}: a decorated kernel's results are of the regime graph", ""
     stale = entry.provenance.changes(dataclasses.replace(entry.provenance, **versions()))
-    needs = f"a decorated kernel{_file(entry)}: served where its source and its configs are those of the file"
+    file = f" of {entry.origin}" if entry.origin else ""
+    needs = f"a decorated kernel{file}: served where its source and its configs are those of the file"
     return "", f"{needs}; stale here, serves where versions are the file's: {stale}" if stale else needs
 
 
@@ -145,16 +149,6 @@ def _missing(entry: Entry, error: UnknownWorkload) -> str:
         f"a workload of {entry.origin} (source_hash {entry.provenance.source_hash}), which an import does not load: "
         f"put {file} on this machine, set AUTOTUNE_WORKLOADS to its path, and import again"
     )
-
-
-def _file(entry: Entry) -> str:
-    return f" of {entry.origin}" if entry.origin else ""
-
-
-def _machine_of(key: CacheKey, machine: Machine) -> Machine | None:
-    if (key.device, key.arch) == (machine.device, machine.arch):
-        return machine
-    return KNOWN.get(key.arch)
 
 
 def _compared(ours: Entry, theirs: Entry) -> str:

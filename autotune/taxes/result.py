@@ -54,30 +54,32 @@ class Taxes:
     """One traced call, by letter; stored with some programs only."""
 
     @property
+    def _same_clock(self) -> list[bool]:
+        """True for each round in which all rungs ran at one clock."""
+        return same_clock(self.clocks, min((len(rounds) for rounds in self.rounds.values()), default=0))
+
+    @property
     def kept(self) -> list[int]:
         """The rounds that count: those of one clock; all where there are not two of these."""
-        count = min((len(rounds) for rounds in self.rounds.values()), default=0)
-        same = [number for number, kept in enumerate(same_clock(self.clocks, count)) if kept]
-        return same if len(same) >= 2 else list(range(count))
+        same = self._same_clock
+        return [number for number, kept in enumerate(same) if kept or sum(same) < 2]
 
     @property
     def dropped(self) -> int:
         """Rounds that do not count, because clocks differed within them."""
-        return min((len(rounds) for rounds in self.rounds.values()), default=0) - len(self.kept)
+        return len(self._same_clock) - len(self.kept)
 
     @property
     def clocks_differ(self) -> bool:
         """True if clocks differed in nearly every round: power then looks like a tax."""
-        count = min((len(rounds) for rounds in self.rounds.values()), default=0)
-        return count >= 2 and sum(same_clock(self.clocks, count)) < 2
+        return len(self._same_clock) >= 2 > sum(self._same_clock)
 
     @property
     def rungs(self) -> dict[str, Rounds]:
         """The rungs' counting rounds in the ladder's order, L the slowest part of each round."""
         kept = self.kept
-        found = {
-            letter: tuple(self.rounds[letter][i] for i in kept) for letter in ladder.RUNGS if letter in self.rounds
-        }
+        letters = [letter for letter in ladder.RUNGS if letter in self.rounds]
+        found = {letter: tuple(self.rounds[letter][i] for i in kept) for letter in letters}
         if self.parts:
             found["L"] = tuple(max(rounds[i] for rounds in self.parts.values()) for i in kept)
         return found
@@ -137,7 +139,10 @@ class Taxes:
             for name in ("rounds", "parts", "clocks"):
                 values[name] = {letter: tuple(map(float, each)) for letter, each in values[name].items()}
             for name in ("launches", "late"):
-                values[name] = {letter: _doses(each) for letter, each in values[name].items()}
+                values[name] = {
+                    letter: {dose: tuple(map(float, rounds)) for dose, rounds in pairs}
+                    for letter, pairs in values[name].items()
+                }
             values["traces"] = {letter: schema.read(Traced, each) for letter, each in values["traces"].items()}
             values["barrier"] = tuple(map(float, values["barrier"]))
             return cls(**values)
@@ -184,7 +189,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(each) for each in value]
     return value
-
-
-def _doses(pairs: Sequence[tuple[float, Sequence[float]]]) -> Doses:
-    return {dose: tuple(map(float, rounds)) for dose, rounds in pairs}

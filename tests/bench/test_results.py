@@ -13,8 +13,7 @@ import results
 import winners
 from fakes import LAPTOP, bench_of
 from results import PAGES, Run
-from results_table import Setting
-from results_tables import TABLES
+from results_tables import TABLES, Setting
 from results_text import names_on, replaced
 from scripts import run_script
 from steps import JSON, LONGEST, Folder, Step, run_all

@@ -15,9 +15,8 @@ from autotune.errors import GangError, InputError, WrongResult
 from autotune.machine import machine
 from autotune.model_runs.measured import ModelLayers
 from autotune.model_runs.ranks import SILENCE, rows_of
-from autotune.models.architecture import Architecture, Biases
+from autotune.models.architecture import Architecture, Biases, LinearAttention
 from autotune.models.forward import Plan
-from autotune.models.linear_attention import LinearAttention
 from autotune.models.mixture import Mixture
 from autotune.outcome import DEFAULT_REGIME
 

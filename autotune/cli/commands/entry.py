@@ -49,12 +49,13 @@ def show_entry(
         _present([entry], request, db, form, json)
         return
     differences = nearest.key.differences(key) if nearest else {}
-    others = (
-        _stored(EntryFilter.of(request, regime=regime), db) if differences and not request.given and not begun else []
-    )
-    if others:
-        _present(others, request, db, form, json)
-        return
+    if differences and not request.given and not begun:
+        wanted = EntryFilter.of(request, regime=regime)
+        with session.open_store(db, create=False) as store:
+            others = [entry for entry in store.entries(str(wanted.name)) if wanted.takes(entry.key)]
+        if others:
+            _present(others, request, db, form, json)
+            return
     stale = nearest.provenance.differences(provenance) if nearest else {}
     if json:
         output.data_json(
@@ -108,11 +109,6 @@ def look_up(
     output.say(f"{found.source}{of}" + (f": {found.reason}" if found.reason else ""))
     if found.source != "exact" and not found.by_environment:
         output.next_step(f"{request.command(db=db)}{regime_options(regime)}")
-
-
-def _stored(wanted: EntryFilter, db: str | None) -> list[Entry]:
-    with session.open_store(db, create=False) as store:
-        return [entry for entry in store.entries(str(wanted.name)) if wanted.takes(entry.key)]
 
 
 def _present(entries: Sequence[Entry], request: Request, db: str | None, form: str | None, json: bool) -> None:

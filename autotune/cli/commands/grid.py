@@ -93,13 +93,6 @@ class Bench:
     regime: Regime
     live: LiveStorage | None
 
-    def start(self, to_tune: Sequence[bool]) -> None:
-        """Start the ranks if any size is to be tuned; outside its budget, or the first size would lose that time."""
-        if any(to_tune):
-            output.say("starting the ranks")
-            self.screen.start()
-            self.gang.start()
-
     def is_to_tune(self, problem: Problem, search: bool = True) -> bool:
         """True if it is not in the cache, or is tuned again."""
         from autotune.tuning.cached import cached
@@ -166,7 +159,10 @@ def tune_grid(
         ):  # fmt: skip
             bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force, wanted, live)
             to_tune = [bench.is_to_tune(each, search=place < searched) for place, each in enumerate(problems)]
-            bench.start(to_tune)
+            if any(to_tune):  # outside the first size's budget
+                output.say("starting the ranks")
+                screen.start()
+                gang.start()
             progress = GridProgress(HEADER, to_tune, limits.seconds)
             for place, problem in enumerate(problems):
                 progress.next_size()
@@ -224,11 +220,7 @@ def claim_of(rows: Sequence[Row], sizes: Sizes) -> str:
     """The range's claim; empty without ratios, as under the interpreter."""
     from autotune.results.crossover import claim
 
-    told = [
-        (row, row.result.speedup.ratio.value)
-        for row in rows
-        if row.result and row.result.speedup and row.result.speedup.ratio
-    ]
+    told = [(row, row.result.ratio.value) for row in rows if row.result and row.result.ratio]
     if not told:
         return ""
     spans = [(name, [row.sizes[name] for row, _ in told]) for name in sizes.along or sizes.varied]

@@ -40,7 +40,8 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
     """List tuned and unfinished problems, newest first: tune list all-gather-gemm --m 4096 --dtype bf16."""
     words = of or []
     name = words[0] if words and not words[0].startswith("-") else None
-    wanted = EntryFilter(name=_name(name), given=fields(words[1:] if name is not None else words))
+    stored = workload(name).name if name is not None and is_reference(name) else name
+    wanted = EntryFilter(name=stored, given=fields(words[1:] if name is not None else words))
     begun, entries, known = _found(wanted, db)
     if name is not None and not is_reference(name) and dashed(name) not in {*known, *map(dashed, names())}:
         raise unknown(name, sorted({*known, *map(dashed, names())}))
@@ -69,10 +70,6 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
     else:
         output.say("nothing is tuned yet")
         output.next_step("tune demo", "or tune WORKLOAD, see tune --help")
-
-
-def _name(name: str | None) -> str | None:
-    return workload(name).name if name is not None and is_reference(name) else name
 
 
 def _found(wanted: EntryFilter, db: str | None) -> tuple[list[tuple[StudyRecord, int]], list[Entry], set[str]]:

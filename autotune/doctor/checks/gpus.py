@@ -55,9 +55,8 @@ def gpus(host: Host) -> Finding:
     kinds = Counter(devices)
     told = " and ".join(f"{count} × {name}" for name, count in kinds.items())
     if len(kinds) > 1:
-        return broken(
-            told, "all ranks need the same GPU model: select one with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
-        )
+        mend = "all ranks need the same GPU model: select one with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
+        return broken(told, mend)
     told += f" ({host.machine().arch})"
     if rates_of(host.machine()) is None:
         return advice(told, "a GPU not known here: untuned configs follow Hopper's rates, so tune what you rely on")
@@ -71,7 +70,8 @@ def shared_memory(host: Host) -> Finding:
         return fine(NONE)
     found = machine.shared_memory
     told = f"{found // 1024} KiB per program"
-    stated = {kib for kib in _numbers(host, f"{KFD}/properties", "lds_size_in_kb") if kib}
+    sizes = [_field(text, "lds_size_in_kb") for text in host.read(f"{KFD}/properties").values()]
+    stated = {int(kib) for kib in sizes if kib.isdigit() and int(kib)}
     if stated and found // 1024 not in stated:
         kib = ", ".join(map(str, sorted(stated)))
         return broken(
@@ -165,7 +165,7 @@ def memory_in_use(host: Host) -> Finding:
     if not host.devices():
         return fine(NONE)
     if host.machine().kind == "cuda":
-        used = {row["index"]: _mebibytes(row["memory.used"]) for row in _nvidia_rows(host)}
+        used = {row["index"]: int(_number(row["memory.used"])) << 20 for row in _nvidia_rows(host)}
     else:
         files = host.read("/sys/class/drm/card*/device/mem_info_vram_used")
         used = {str(index): int(text) for index, text in enumerate(files.values())}
@@ -186,7 +186,7 @@ def _nvidia_clocks(host: Host) -> Finding:
     noted: list[str] = []
     for row in rows:
         gpu = f"GPU {row['index']}"
-        reasons = _bits(row["reasons"])
+        reasons = int(row["reasons"], 16) if row["reasons"].startswith("0x") else 0
         for bit, (reason, pointless) in THROTTLES.items():
             if reasons & bit:
                 (slowed if pointless else noted).append(f"{gpu} is slowed by {reason} ({row['temperature.gpu']} °C)")
@@ -258,18 +258,6 @@ def _field(text: str, name: str) -> str:
     return found.group(1) if found else ""
 
 
-def _numbers(host: Host, pattern: str, name: str) -> list[int]:
-    return [int(value) for text in host.read(pattern).values() if (value := _field(text, name)).isdigit()]
-
-
 def _number(text: str) -> float:
     """The number in a field; 0 for [N/A]."""
     return float(text) if re.fullmatch(r"[0-9.]+", text) else 0.0
-
-
-def _mebibytes(text: str) -> int:
-    return int(_number(text)) << 20
-
-
-def _bits(text: str) -> int:
-    return int(text, 16) if text.startswith("0x") else 0

@@ -91,7 +91,7 @@ def page(title: str, lead: str, views: Sequence[View], end: str) -> str:
     script, library = asset("page.js"), asset("echarts.min.js")
     return Template(asset("page.html")).substitute(
         policy=policy(script, library),
-        title=_text(title),
+        title=as_text(title),
         style=asset("page.css"),
         lead=lead,
         views="\n".join(section(each) for each in views),
@@ -104,19 +104,19 @@ def page(title: str, lead: str, views: Sequence[View], end: str) -> str:
 
 def lead(study: Study) -> str:
     """The first screen: what was tuned, how it ended, the winner in words."""
-    kind = "" if first.is_faster(study) else ' class="plain"'
+    kind = "" if study.result is not None and study.result.is_faster else ' class="plain"'
     computed = first.operation(study)
     parts = [
-        f'<p class="kicker">{_text(study.title)} · {_text(asked_text(study.key, study.problem))}</p>',
-        f"<h1{kind}>{_text(first.verdict(study))}</h1>",
-        f'<p class="claim">{_text(claim)}.</p>' if (claim := first.claim(study)) else "",
-        f'<p class="facts">{_text(first.circumstances(study))} {_text(first.tried(study))}</p>',
-        *(f'<p class="note">{_text(note)}</p>' for note in first.notes(study)),
-        f"<p><strong>What is computed:</strong> {_text(computed)}.</p>" if computed else "",
+        f'<p class="kicker">{as_text(study.title)} · {as_text(asked_text(study.key, study.problem))}</p>',
+        f"<h1{kind}>{as_text(first.verdict(study))}</h1>",
+        f'<p class="claim">{as_text(claim)}.</p>' if (claim := first.claim(study)) else "",
+        f'<p class="facts">{as_text(first.circumstances(study))} {as_text(first.tried(study))}</p>',
+        *(f'<p class="note">{as_text(note)}</p>' for note in first.notes(study)),
+        f"<p><strong>What is computed:</strong> {as_text(computed)}.</p>" if computed else "",
     ]
     if study.winner is not None:
         name = "The winner" if study.result is not None else "The fastest so far"
-        parts += [f"<p><strong>{name}:</strong> {_text(first.words(study))}</p>", _copies(study.copies)]
+        parts += [f"<p><strong>{name}:</strong> {as_text(first.words(study))}</p>", _copies(study.copies)]
     return "\n".join(filter(None, parts))
 
 
@@ -128,43 +128,44 @@ def section(view: View) -> str:
     charts = "".join(_tab(view, tab, is_first=tab == tabs[0]) for tab in tabs)
     buttons = "".join(_button(tab, is_first=tab == tabs[0]) for tab in tabs)
     switch = f'<p class="tabs drawn">{buttons}</p>' if len(tabs) > 1 else ""
-    hint = f'<p class="hint drawn">{_text(view.hint)}</p>' if view.hint else ""
-    notes = "".join(f'<p class="note">{_text(note)}</p>' for note in view.notes if note)
+    hint = f'<p class="hint drawn">{as_text(view.hint)}</p>' if view.hint else ""
+    notes = "".join(f'<p class="note">{as_text(note)}</p>' for note in view.notes if note)
     tables = "".join(table(each) for each in view.tables)
     if charts and tables:
         keep = ' class="keep"' if view.name in UNFOLDED else ""
         tables = f"<details open{keep}><summary>As a table</summary>{tables}</details>"
     drawn = "" if tables or not charts else ' class="with-script"'
-    text = f"<p>{_text(view.text)}</p>" if view.text else ""
+    text = f"<p>{as_text(view.text)}</p>" if view.text else ""
     return (
-        f'<section id="{escape(view.name)}"{drawn}><h2>{_text(view.title)}</h2>{text}{hint}{switch}{charts}'
+        f'<section id="{escape(view.name)}"{drawn}><h2>{as_text(view.title)}</h2>{text}{hint}{switch}{charts}'
         f"{notes}{tables}</section>"
     )
 
 
 def _button(tab: str, *, is_first: bool) -> str:
-    return f'<button type="button" aria-pressed="{str(is_first).lower()}" data-tab="{_text(tab)}">{_text(tab)}</button>'
+    pressed, name = str(is_first).lower(), as_text(tab)
+    return f'<button type="button" aria-pressed="{pressed}" data-tab="{name}">{name}</button>'
 
 
 def _tab(view: View, tab: str, *, is_first: bool) -> str:
     """A tab's charts, the folded ones last."""
     charts = [chart for chart in view.charts if chart.tab == tab]
     plain, folded = ("".join(_chart(c) for c in charts if c.folded is fold) for fold in (False, True))
-    more = f'<details class="drawn"><summary>{_text(view.fold)}</summary><div class="charts">{folded}</div></details>'
+    more = f'<details class="drawn"><summary>{as_text(view.fold)}</summary><div class="charts">{folded}</div></details>'
     hidden = "" if is_first else " hidden"
-    return f'<div data-tab="{_text(tab)}"{hidden}><div class="charts">{plain}</div>{more if folded else ""}</div>'
+    return f'<div data-tab="{as_text(tab)}"{hidden}><div class="charts">{plain}</div>{more if folded else ""}</div>'
 
 
 def table(of: Table, links: Sequence[str] = ()) -> str:
     """A table that scrolls sideways where it is too wide; ``links`` go from the first cell of each row."""
     align = [' class="r"' if of.align[place : place + 1] == "r" else "" for place in range(len(of.header))]
-    caption = f"<caption>{_text(of.caption)}</caption>" if of.caption else ""
+    caption = f"<caption>{as_text(of.caption)}</caption>" if of.caption else ""
     head = ""
     if any(of.header):
         head = f"<thead><tr>{_cells('th', of.header, align)}</tr></thead>"
     body = [_cells("td", row, align) for row in of.rows]
     for place, link in enumerate(links):
-        name = _text(of.rows[place][0])
+        name = as_text(of.rows[place][0])
         body[place] = body[place].replace(f">{name}<", f'><a href="{escape(link)}">{name}</a><', 1)
     rows = "".join(f"<tr>{row}</tr>" for row in body)
     return f'<div class="scroll"><table>{caption}{head}<tbody>{rows}</tbody></table></div>'
@@ -192,7 +193,7 @@ def _chart(chart: Chart) -> str:
     kind, heights = "chart small" if chart.small else "chart", laid_out(chart)
     return (
         f'<div class="{kind}" role="img" data-chart="{escape(chart.name)}" '
-        f'aria-label="{_text(chart.label)}" style="--phone:{heights.phone}px;--screen:{heights.screen}px"></div>'
+        f'aria-label="{as_text(chart.label)}" style="--phone:{heights.phone}px;--screen:{heights.screen}px"></div>'
     )
 
 
@@ -217,14 +218,14 @@ def words() -> str:
 
 def _copy_line(text: str, line: str) -> str:
     button = '<button type="button" class="copy drawn">copy</button>'
-    return f"<div><p>{_text(text)} {button}</p><pre>{_lines(line)}</pre></div>"
+    return f"<div><p>{as_text(text)} {button}</p><pre>{_lines(line)}</pre></div>"
 
 
 def _cells(tag: str, row: Iterable[str], align: Sequence[str]) -> str:
-    return "".join(f"<{tag}{side}>{_text(text)}</{tag}>" for text, side in zip(row, align, strict=True))
+    return "".join(f"<{tag}{side}>{as_text(text)}</{tag}>" for text, side in zip(row, align, strict=True))
 
 
-def _text(text: str) -> str:
+def as_text(text: str) -> str:
     """One line of text that HTML shows as it is."""
     return escape(visible(text))
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from html import escape
 
 from autotune.db import StudyRecord
-from autotune.report.page.document import page, table, words
+from autotune.report.page.document import as_text, page, table, words
 from autotune.report.views import crossover, gaps, overview
 from autotune.results.figures import INTERPRETER_NOTE, device_text
 from autotune.results.library import libraries
 from autotune.results.study import Study
-from autotune.text import counted, visible
+from autotune.text import counted
 
 SPEEDUP = "Speedup: how many times as fast as the fastest way of the libraries that was measured beside it."
 
@@ -29,13 +28,13 @@ def to_index(studies: Sequence[Study], unfinished: Sequence[StudyRecord] = ()) -
     text = f"<p>{SPEEDUP}</p>" if any(map(_speedup, studies)) else ""
     end = f'<section id="studies"><h2>All studies</h2>{text}{every}</section>{words()}'
     title, lacking = _title(studies), gaps.view(studies, unfinished)
-    head = f"{_kicker(studies)}<h1>{escape(visible(title))}</h1>{_lead(studies)}"
+    head = f"{_kicker(studies)}<h1>{as_text(title)}</h1>{_lead(studies)}"
     return page(title, head, [*crossover.views(studies), *([lacking] if lacking else [])], end)
 
 
 def _kicker(studies: Sequence[Study]) -> str:
     machines = dict.fromkeys(device_text(study.key) for study in studies)
-    return f'<p class="kicker">{escape(visible(" · ".join(machines)))}</p>'
+    return f'<p class="kicker">{as_text(" · ".join(machines))}</p>'
 
 
 def _title(studies: Sequence[Study]) -> str:
@@ -61,14 +60,14 @@ def _lead(studies: Sequence[Study]) -> str:
         count = "All" if replayed == len(studies) else f"{replayed} of {len(studies)}"
         notes.append(f"{count} results are replays of recorded tables: no look-up serves them.")
     return "".join(
-        f'<p class="{kind}">{escape(visible(text))}</p>'
+        f'<p class="{kind}">{as_text(text)}</p>'
         for kind, texts in (("facts", facts), ("note", notes))
         for text in texts
     )
 
 
 def _speedup(study: Study) -> float | None:
-    ratio = study.result.speedup.ratio if study.result is not None and study.result.speedup is not None else None
+    ratio = study.result.ratio if study.result is not None else None
     return None if ratio is None else ratio.value
 
 

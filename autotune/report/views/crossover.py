@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from autotune.report import draw
 from autotune.report.draw import GREY, shown
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.crossover import NEAREST, Point, Range, claim, families, free_sizes, point, ranges, speedup_of
+from autotune.results.crossover import NEAREST, Point, Range, claim, families, free_sizes, point, ranges
 from autotune.results.figures import Ratio, device_text, latency_text, problem_text
 from autotune.results.library import baseline_name, mode_name
 from autotune.results.order import known_workload
@@ -34,7 +34,8 @@ def _view(place: str, name: str, members: Sequence[tuple[int, Study]], here: Stu
     told += filter(None, [claimed(name, points), borders(name, points)])
     modes = ", ".join(f"{each.size}: {each.mode}" for each in points)
     label = f"Speedup and mode by {shown(name)}: {modes}."
-    charts = [Chart(place, label, options(name, points, here), 320)] if any(map(speedup_of, points)) else []
+    known = [each for each in points if each.result.ratio is not None]
+    charts = [Chart(place, label, options(name, points, here), 320)] if known else []
     text = ". ".join(told) + ". " + "A hollow point: the next mode is within the noise." * any(p.tied for p in points)
     what = "speedup and winner" if charts else "the winner"
     title = f"{f'{first.title}: {what}' if here is None else what.capitalize()} over {shown(name)}"
@@ -46,7 +47,7 @@ def _view(place: str, name: str, members: Sequence[tuple[int, Study]], here: Stu
 
 def claimed(name: str, points: Sequence[Point]) -> str:
     """The range's claim, where there are ratios."""
-    ratios = [(each.result.winner.verified, ratio.value) for each in points if (ratio := speedup_of(each)) is not None]
+    ratios = [(each.result.winner.verified, ratio.value) for each in points if (ratio := each.result.ratio) is not None]
     searched, verified = ([ratio for kind, ratio in ratios if kind is wanted] for wanted in (False, True))
     return claim(f"{name}={points[0].size} to {points[-1].size}", searched, verified)
 
@@ -72,7 +73,7 @@ def colours_of(points: Sequence[Point]) -> dict[str, str]:
 def options(name: str, points: Sequence[Point], here: Study | None = None) -> Option:
     """The speedup over the fastest baseline as points in the colours of the modes that won, with their intervals."""
     colours, key = colours_of(points), points[0].result.key
-    known = [(each, ratio) for each in points if (ratio := speedup_of(each)) is not None]
+    known = [(each, ratio) for each in points if (ratio := each.result.ratio) is not None]
     ends = [(each.size, round(r.value - r.error, 4), round(r.value + r.error, 4)) for each, r in known]
     series: list[Option] = [
         {"type": "line", "name": "speedup", "data": [[each.size, round(ratio.value, 4)] for each, ratio in known],
