@@ -21,9 +21,8 @@ from autotune.machine import Machine
 from autotune.task import Task
 from autotune.workloads.comparison import drawn, drawn_weight, drawn_with_zeros, farthest, in_fp8, rounded, weighted
 from autotune.workloads.gemm import FACTORS
-from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Error, Tolerance
 
@@ -43,8 +42,6 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Any]):
         tensors.residual.copy_(drawn(shape, torch.float32, device, seed * 1000 + 500).mul_(world**0.5))
         tensors.weight.copy_(drawn_weight((self._problem.n,), device, seed * 1000 + 600))
         self.put(self.count - 1)
-        for output in self.outputs():
-            poison(output)
         self.poison()
 
     def put(self, number: int) -> None:
@@ -80,7 +77,7 @@ class Quantising(NormedWorkload):
     """A norm in fp8: its last option says for which parts of a row there are scales."""
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Any:
-        """Of a call that has to name them."""
+        """Raises InvalidProblem unless the call says for which."""
         if options[-1] not in QUANTISED[1:]:
             raise InvalidProblem(f"scales={options[-1]!r}: allowed: {', '.join(QUANTISED[1:])}")
         return super().problem_of(world_size, operands, options)
@@ -112,7 +109,7 @@ class AllReduceNormWorkload(NormedWorkload, ModedWorkload):
         norm = LibraryCollective.untuned(task)
         assert norm is not None, task.problem
         ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
-        return eager_and_graph(self.space, ways, task)
+        return self.eager_and_graph(ways, task)
 
     def tolerance_of(self, task: Task[AllReduceNorm], config: Config) -> Tolerance:
         problem = task.problem
@@ -122,7 +119,7 @@ class AllReduceNormWorkload(NormedWorkload, ModedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> AllReduceNorm:
         """X and the residual are contiguous matrices of one shape, and the weight is as long as their rows."""
-        x, residual, weight = (tensor for tensor in operands if tensor is not None)
+        x, residual, weight = operands
         dtype = element_type({"x": x, "residual": residual, "weight": weight}, TORCH_DTYPES)
         fits = x.dim() == 2 and residual.shape == x.shape and weight.shape == x.shape[1:]
         if not fits or not all(tensor.is_contiguous() for tensor in (x, residual, weight)):
@@ -135,7 +132,6 @@ class AllReduceNormWorkload(NormedWorkload, ModedWorkload):
         return AllReduceNorm(m=x.shape[0], n=x.shape[1], **given, dtype=dtype, world_size=world_size)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
-        assert operands[0] is not None
         return tuple(operands[0].shape)
 
 

@@ -19,7 +19,7 @@ from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation, 
 from autotune.workloads.comparison import drawn_bias, drawn_weight, farthest, in_fp8, weighted
 from autotune.workloads.gemm import demand_like
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import Operands, eager_and_graph
+from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Error, Tolerance
 
 
@@ -69,7 +69,7 @@ class GemmAllReduceNormWorkload(NormedWorkload, GemmAllReduceWorkload):
         norm = LibraryCollective.untuned(task)
         assert norm is not None, task.problem
         ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
-        return eager_and_graph(self.space, ways, task)
+        return self.eager_and_graph(ways, task)
 
     def tolerance_of(self, task: Task[Any], config: Config) -> Tolerance:
         found = weighted(super().tolerance_of(task, config))
@@ -79,7 +79,7 @@ class GemmAllReduceNormWorkload(NormedWorkload, GemmAllReduceWorkload):
         """GEMM + all-reduce's; residual and weight are contiguous, of the result's shape and type."""
         *of_gemm, residual, weight = operands
         problem = super().problem_of(world_size, of_gemm, options)
-        assert isinstance(problem, GemmAllReduceNorm) and residual is not None and weight is not None
+        assert isinstance(problem, GemmAllReduceNorm)
         dtype = self.out_dtype(operands, options)
         demand_like("residual", residual, (problem.m, problem.n), dtype)
         demand_like("weight", weight, (problem.n,), dtype)

@@ -50,7 +50,7 @@ class MoeCombineWorkload(ModedWorkload, CombinedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeCombine:
         """Rows are a contiguous matrix, laid out by the plan of the tokens whose ids are given."""
-        rows, *plan, ids = (tensor for tensor in operands if tensor is not None)
+        rows, *plan, ids = operands
         dtype = element_type({"rows": rows}, TORCH_DTYPES)
         if rows.dim() != 2 or not rows.is_contiguous():
             raise InvalidProblem(
@@ -63,7 +63,6 @@ class MoeCombineWorkload(ModedWorkload, CombinedWorkload):
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
         """A row for each token of this rank."""
         rows, ids = operands[0], operands[-1]
-        assert rows is not None and ids is not None
         return (ids.shape[0], rows.shape[1])
 
 
