@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -227,6 +227,15 @@ class _Roll:
         if not absent:
             return "All ranks have come, the last one too late, or one has left since"
         return f"After {seconds:.0f} s {listed(absent)} {'have' if absent[1:] else 'has'} not come"
+
+
+def raising(error: Exception) -> Callable[[], NoReturn]:
+    """An action that fails."""
+
+    def fail() -> NoReturn:
+        raise error
+
+    return fail
 
 
 def listed(ranks: Sequence[int]) -> str:
