@@ -301,7 +301,10 @@ class Context:
                 key = workload, problem, self._choices.agree(call, workload, problem, config).config
 
                 def make() -> tuple[Workspace, T]:
-                    made = self._workspaces.get(key) or self._made(key)
+                    made = self._workspaces.get(key) or Workspace(
+                        workload.kernels, Task(problem, self.machine), key[2], self.heap, self._blocks,
+                        self.spin_limit, self._status, self._alarm.calls,
+                    )  # fmt: skip
                     return made, use(made)
 
                 mark = self.heap.mark()
@@ -319,13 +322,6 @@ class Context:
             found = self._choices.known(workload, problem)
             return None if found is None else self._workspaces.get((workload, problem, found.config))
         return self._workspaces.get((workload, problem, config))
-
-    def _made(self, key: _Key) -> Workspace:
-        workload, problem, config = key
-        task = Task(problem, self.machine)
-        return Workspace(
-            workload.kernels, task, config, self.heap, self._blocks, self.spin_limit, self._status, self._alarm.calls
-        )
 
     def _add(self, key: _Key, made: Workspace) -> None:
         """Remember a workspace, instead of the older ones where there are too many."""
