@@ -213,15 +213,10 @@ class _Roll:
         """Say that this rank is at the next collective."""
         self._count = self._store.add(_place(self._rank), 1)
 
-    @property
-    def absent(self) -> list[int]:
-        """The ranks that have not come to where this one is."""
-        return [rank for rank in range(self._world_size) if self._store.add(_place(rank), 0) < self._count]
-
     def absent_after(self, seconds: float) -> str:
         """Name the ranks that have not come while this rank waited."""
         try:
-            absent = self.absent
+            absent = [rank for rank in range(self._world_size) if self._store.add(_place(rank), 0) < self._count]
         except RuntimeError:  # with rank 0, which may hold it
             return f"After {seconds:.0f} s the store of the process group is gone"
         if not absent:
@@ -230,7 +225,7 @@ class _Roll:
 
 
 def raising(error: Exception) -> Callable[[], NoReturn]:
-    """An action that fails."""
+    """An action that fails by this error."""
 
     def fail() -> NoReturn:
         raise error

@@ -144,7 +144,6 @@ class Latency:
         return times[regime] is not None
 
     def in_rounds(self, regime: Regime) -> tuple[float, ...]:
-        """The latency per round in a regime."""
         nothing = (None,) * len(self.rounds)
         host, isolated = self.host_rounds or nothing, self.isolated_rounds or nothing
         return tuple(_of(regime, *each) for each in zip(self.rounds, host, isolated, strict=True))

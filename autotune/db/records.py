@@ -67,7 +67,6 @@ class CacheKey:
 
     @classmethod
     def of(cls, task: Task[Problem], regime: Regime = DEFAULT_REGIME) -> Self:
-        """The key of a problem on a machine in a regime."""
         problem, machine = task.problem, task.machine
         return cls(
             workload=problem.workload,

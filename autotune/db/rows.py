@@ -109,7 +109,6 @@ def write_winner(row: Study, winner: Winner) -> None:
 
 
 def imported_row(entry: Entry) -> Study:
-    """The row of an imported study."""
     row = study_row(entry.key, entry.provenance, seed=entry.seed, space_size=entry.space_size, origin=entry.origin)
     write_winner(row, entry.winner)
     row.state = "finished"

@@ -40,15 +40,15 @@ def _field(dimension: Dimension) -> Any:
     return dataclasses.field(metadata={DIMENSION: dimension})
 
 
-def dimensions_of(mode: type[Any], modes: tuple[str, ...] = ()) -> tuple[Dimension, ...]:
-    """The dimensions among the fields of a mode's class, as those of ``modes``."""
+def dimensions_of(mode: type[Any]) -> tuple[Dimension, ...]:
+    """The dimensions among the fields of a mode's class."""
     found = []
     for field in dataclasses.fields(mode):
         if DIMENSION in field.metadata:
             dimension: Dimension = field.metadata[DIMENSION]
             if {type(value).__name__ for value in dimension.values} != {field.type}:
                 raise TypeError(f"{mode.__name__}.{field.name}: {dimension.values} are not of type {field.type}")
-            found.append(dataclasses.replace(dimension, name=field.name, modes=modes))
+            found.append(dataclasses.replace(dimension, name=field.name))
     return tuple(found)
 
 

@@ -81,7 +81,7 @@ class Space:
         unknown = {name for constraint in constraints for name in constraint.uses} - set(self.dimensions)
         if unknown:
             raise ValueError(f"constraints use unknown dimensions {sorted(unknown)}")
-        self._of_mode = {mode: {d.name: d for d in dimensions if d.belongs_to(mode)} for mode in self.modes}
+        self._of_mode = {mode: {d.name: d for d in self.dimensions_of(mode)} for mode in self.modes}
         self._constraints_of = {
             mode: [c for c in constraints if (not c.modes or mode in c.modes) and its.keys() >= set(c.uses)]
             for mode, its in self._of_mode.items()
@@ -93,7 +93,7 @@ class Space:
 
     def dimensions_of(self, mode: str) -> list[Dimension]:
         """The dimensions that configs of a mode carry, ``mode`` first."""
-        return [*self._of_mode[mode].values()]
+        return [d for d in self.dimensions.values() if d.belongs_to(mode)]
 
     def ordered(self, config: Config) -> Config:
         """The config with its dimensions in the space's order; what the space does not have comes last."""
@@ -115,6 +115,7 @@ class Space:
         return self._strange(config) is None
 
     def _strange(self, config: Config) -> str | None:
+        """The reason why the config is none of the space, whatever the problem; None if it is one."""
         mode = config.get("mode")
         if not self.dimensions["mode"].holds(mode):
             return f"mode={mode!r}: allowed: {', '.join(self.modes)}"

@@ -154,8 +154,6 @@ class ExpertsOperation(DrawnOperation[E, T, S], Generic[E, T, S]):
 
 
 class ExpertsWorkload(LaunchedWorkload):
-    """A workload of a mixture of experts."""
-
     row_by_row = True
 
     library_ways: ClassVar[Mapping[str, Config]]

@@ -192,7 +192,6 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         return [] if self._setup is None else self._setup.traces
 
     def timed_out(self) -> bool:
-        """True if a wait in the kernels timed out since ``prepare``."""
         return self._setup is not None and self._setup.timed_out()
 
 

@@ -68,6 +68,14 @@ class NormedWorkload(LaunchedWorkload):
     """A workload with a norm as its first result; its kernels give the norm's scales last, where it is fp8."""
 
     quantising: Kernels[Any, Any, Any, Any]
+    fused_norm: ClassVar[type[Any]]
+    """The mode of the library's calls, then one kernel for sum and norm."""
+
+    def baselines(self, task: Task[Any]) -> dict[str, Config]:
+        """The library's calls, followed by the library's sum and norm, or by one kernel for both."""
+        norm = self.fused_norm.untuned(task)
+        assert norm is not None, task.problem
+        return self.eager_and_graph({"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}, task)
 
     def kernels_of(self, problem: Any) -> Kernels[Any, Any, Any, Any]:
         return self.kernels if problem.quantised == "none" else self.quantising
@@ -95,6 +103,7 @@ class AllReduceNormWorkload(NormedWorkload, ModedWorkload):
     operation_type = AllReduceNormOperation
     kernels = KERNELS
     quantising = QUANTISING
+    fused_norm = LibraryCollective
     options: ClassVar[tuple[str, ...]] = ("eps", "in_place")
     row_by_row = True
 
@@ -103,13 +112,6 @@ class AllReduceNormWorkload(NormedWorkload, ModedWorkload):
         if machine.is_interpreter:
             return AllReduceNorm(m=8, n=128, world_size=world_size)
         return AllReduceNorm(m=16, n=8192, world_size=world_size)
-
-    def baselines(self, task: Task[AllReduceNorm]) -> dict[str, Config]:
-        """The library's all-reduce, followed by the library's sum and norm, or by one kernel for both."""
-        norm = LibraryCollective.untuned(task)
-        assert norm is not None, task.problem
-        ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
-        return self.eager_and_graph(ways, task)
 
     def tolerance_of(self, task: Task[AllReduceNorm], config: Config) -> Tolerance:
         problem = task.problem

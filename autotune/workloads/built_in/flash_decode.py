@@ -146,19 +146,16 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
         return out.to(self._heap.device)
 
     def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
-        """Distance from the reference, computed in fp32."""
-        return distance(outputs[0], self._of_this_rank(self._references[number]))
-
-    def _of_this_rank(self, reference: torch.Tensor) -> torch.Tensor:
-        """This rank's result of the whole one."""
-        owned = self._problem.owned_heads
-        return reference.narrow(1, self._heap.rank * owned, owned) if owned else reference
+        """Distance from this rank's part of the reference, computed in fp32."""
+        reference, owned = self._references[number], self._problem.owned_heads
+        return distance(outputs[0], reference.narrow(1, self._heap.rank * owned, owned) if owned else reference)
 
     def parts(self) -> dict[str, Run]:
         """The attention alone, the library's exchange of its partial results alone, their combination alone."""
-        own = functools.partial(zeros, self._heap.device)
-        knobs = KERNELS.knobs.of(part_config(Task(self._problem, self._machine)))
-        scratch = KERNELS.scratch(Task(self._problem, self._machine), knobs, own, own)
+        own, task = functools.partial(zeros, self._heap.device), Task(self._problem, self._machine)
+        # Separate launches that each make sense alone, the reduction included.
+        knobs = KERNELS.knobs.of(bulk_synchronous(task).replace(reducer="kernel"))
+        scratch = KERNELS.scratch(task, knobs, own, own)
         *local, combine = KERNELS.plan(
             Call(
                 self._problem, knobs, self._machine, self._tensors, scratch, self._heap.bases, self._heap.rank,
@@ -182,11 +179,6 @@ def _fill(cache: torch.Tensor, generator: torch.Generator) -> None:
     for begin in range(0, flat.numel(), FILLED_AT_ONCE):
         part = flat[begin : begin + FILLED_AT_ONCE]
         part.copy_(torch.randn(part.shape, generator=generator, device=part.device))
-
-
-def part_config(task: Task[FlashDecode]) -> Config:
-    """The default's local kernels as separate launches that each make sense alone, the reduction included."""
-    return bulk_synchronous(task).replace(reducer="kernel")
 
 
 def bulk_synchronous(task: Task[FlashDecode]) -> Config:

@@ -18,8 +18,6 @@ from autotune.workloads.summed import SummedOperation, SummedWorkload
 
 
 class GemmAllReduceOperation(SummedOperation[GemmAllReduce, Any]):
-    """Its operands lie in ordinary memory."""
-
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its all-reduce of C alone."""
         tensors, problem = self._tensors, self._problem

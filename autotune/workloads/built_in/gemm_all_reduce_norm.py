@@ -57,19 +57,13 @@ class GemmAllReduceNormWorkload(NormedWorkload, GemmAllReduceWorkload):
     operation_type = GemmAllReduceNormOperation
     kernels = KERNELS
     quantising = QUANTISING
+    fused_norm = LibraryCollective
     options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum", "eps")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduceNorm:
         fields = super().default_problem(machine, world_size).as_dict()
         own = {field.name for field in GemmAllReduceNorm.in_order()}
         return GemmAllReduceNorm(**{name: value for name, value in fields.items() if name in own})
-
-    def baselines(self, task: Task[Any]) -> dict[str, Config]:
-        """The library's GEMM and all-reduce, followed by the library's sum and norm, or by one kernel for both."""
-        norm = LibraryCollective.untuned(task)
-        assert norm is not None, task.problem
-        ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
-        return self.eager_and_graph(ways, task)
 
     def tolerance_of(self, task: Task[Any], config: Config) -> Tolerance:
         found = weighted(super().tolerance_of(task, config))

@@ -25,8 +25,6 @@ from autotune.workloads.summed import SummedOperation, SummedWorkload
 
 
 class GemmReduceScatterOperation(SummedOperation[GemmReduceScatter, Any]):
-    """Its operands lie in ordinary memory."""
-
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its reduce-scatter of such a product alone."""
         tensors, problem = self._tensors, self._problem

@@ -29,8 +29,6 @@ from autotune.workloads.tolerance import Tolerance
 
 
 class MoeCombineOperation(CombinedOperation[MoeCombine, Tensors, Scratch]):
-    """The tensors of one rank, and the config prepared last."""
-
     def draw(self, seed: int) -> None:
         self.drawn = DrawnRows(self._problem, self._heap, seed, self._problem.hidden, drawn_with_zeros)
 
@@ -61,7 +59,6 @@ class MoeCombineWorkload(ModedWorkload, CombinedWorkload):
         return MoeCombine(hidden=rows.shape[1], **given, dtype=dtype, world_size=world_size)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
-        """A row for each token of this rank."""
         rows, ids = operands[0], operands[-1]
         return (ids.shape[0], rows.shape[1])
 

@@ -27,8 +27,6 @@ EXACT = Tolerance(0.0, 0.0)
 
 
 class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors, Scratch]):
-    """The tensors of one rank, and the config prepared last."""
-
     def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:
         """Nothing, or infinite: a row is its token to the bit, with that token's scales, or wrong."""
         laid_out, *of_rows = rows

@@ -31,8 +31,6 @@ CLAMPED = 4.0
 
 
 class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Scratch]):
-    """The tensors of one rank, and the config prepared last."""
-
     def draw(self, seed: int) -> None:
         """B differs from expert to expert; scaled so that gate and up are of about 1, whatever the depth."""
         super().draw(seed)

@@ -32,8 +32,6 @@ from autotune.workloads.tolerance import Tolerance
 
 
 class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, Products]):
-    """The tensors of one rank, and the config prepared last."""
-
     def draw(self, seed: int) -> None:
         """Every rank can draw every expert's B."""
         self.drawn = DrawnRows(self._problem, self._heap, seed, self._problem.width, drawn_deep)
@@ -112,7 +110,6 @@ class MoeGemmCombineWorkload(ModedWorkload, CombinedWorkload):
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
-        """A row for each token of this rank."""
         b, ids = operands[1], operands[5]
         return (ids.shape[0], b.shape[2])
 
