@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -213,20 +213,24 @@ class _Roll:
         """Say that this rank is at the next collective."""
         self._count = self._store.add(_place(self._rank), 1)
 
-    @property
-    def absent(self) -> list[int]:
-        """The ranks that have not come to where this one is."""
-        return [rank for rank in range(self._world_size) if self._store.add(_place(rank), 0) < self._count]
-
     def absent_after(self, seconds: float) -> str:
         """Name the ranks that have not come while this rank waited."""
         try:
-            absent = self.absent
+            absent = [rank for rank in range(self._world_size) if self._store.add(_place(rank), 0) < self._count]
         except RuntimeError:  # with rank 0, which may hold it
             return f"After {seconds:.0f} s the store of the process group is gone"
         if not absent:
             return "All ranks have come, the last one too late, or one has left since"
         return f"After {seconds:.0f} s {listed(absent)} {'have' if absent[1:] else 'has'} not come"
+
+
+def raising(error: Exception) -> Callable[[], NoReturn]:
+    """An action that fails by this error."""
+
+    def fail() -> NoReturn:
+        raise error
+
+    return fail
 
 
 def listed(ranks: Sequence[int]) -> str:

@@ -10,7 +10,6 @@ import os
 import threading
 import time
 import weakref
-from types import TracebackType
 
 FORK_SECONDS = 5.0
 """Seconds for which a fork waits: long for a query or an import, short for one that waits for its database."""
@@ -48,7 +47,7 @@ class ForksWait:
         with self._lock:
             self._depths[me] = 1
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         me = threading.get_ident()
         self._depths[me] -= 1
         if not self._depths[me]:

@@ -62,7 +62,7 @@ SHORTEST, LONGEST = 1e-3, 1e12
 
 Time = Annotated[float, Within(SHORTEST, LONGEST)]
 Part = Annotated[float, Within(0, LONGEST)]
-"""Of a time, or a difference of times."""
+"""A part of a time, or the difference of two."""
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,10 @@ class Latency:
 
     def knows(self, regime: Regime) -> bool:
         """True if the latency in that regime was measured."""
-        return {
-            Regime.GRAPH: True,
-            Regime.PIPELINED: self.host is not None,
-            Regime.ISOLATED: self.isolated is not None,
-        }[regime]
+        times = {Regime.GRAPH: self.median, Regime.PIPELINED: self.host, Regime.ISOLATED: self.isolated}
+        return times[regime] is not None
 
     def in_rounds(self, regime: Regime) -> tuple[float, ...]:
-        """The latency per round in a regime."""
         nothing = (None,) * len(self.rounds)
         host, isolated = self.host_rounds or nothing, self.isolated_rounds or nothing
         return tuple(_of(regime, *each) for each in zip(self.rounds, host, isolated, strict=True))

@@ -164,7 +164,6 @@ class Problem:
         return OPERAND_TYPES[self.dtype].size
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @classmethod

@@ -54,12 +54,8 @@ def markdown_code(text: str) -> str:
 
 def json_text(value: Any, indent: int | None = 2) -> str:
     """A value as JSON whose hidden characters are JSON escapes."""
-    return visible_json(json.dumps(value, indent=indent, ensure_ascii=False))
-
-
-def visible_json(text: str) -> str:
-    """JSON text with hidden characters as JSON escapes."""
-    return _OF_LINES.sub(_escape_in_json, text)
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _OF_LINES.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -93,10 +89,6 @@ def shortened(text: str) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")
-
-
-def _escape_in_json(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1]
 
 
 def did_you_mean(word: object, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:

@@ -5,16 +5,10 @@ Times are ISO 8601 text in UTC, JSON is text: a damaged value is then reported w
 
 from __future__ import annotations
 
-import dataclasses
-
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, MetaData, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers, mapped_column
 
-from autotune.db.records import CacheKey, Provenance, State
-
-KEY = tuple(field.name for field in dataclasses.fields(CacheKey))
-PROVENANCE = tuple(field.name for field in dataclasses.fields(Provenance))
-"""Columns of ``tuning_studies`` that hold the fields of the two records."""
+from autotune.db.records import KEY, PROVENANCE, State
 
 LIVE = text("state <> 'superseded'")
 

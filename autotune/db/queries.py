@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, bindparam, func, literal_column, select, text
 
-from autotune.db.models import KEY, PROVENANCE, Study, Trial
-from autotune.db.records import CacheKey, Columns, Provenance
+from autotune.db.models import Study, Trial
+from autotune.db.records import KEY, PROVENANCE, CacheKey, Columns, Provenance
 
 
 def studies(*conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:

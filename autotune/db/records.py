@@ -30,7 +30,7 @@ Columns = tuple[Any, ...]
 State = Literal["running", "finished", "superseded"]
 
 HASHED = {"source_hash": "the kernels' sources have changed", "space": "the search space has changed"}
-"""Of a provenance: what it means that two hashes differ."""
+"""What it means that two hashes of a provenance differ."""
 
 REPLAY = ", replay of "
 """In a space, before the date of the table that is replayed."""
@@ -67,7 +67,6 @@ class CacheKey:
 
     @classmethod
     def of(cls, task: Task[Problem], regime: Regime = DEFAULT_REGIME) -> Self:
-        """The key of a problem on a machine in a regime."""
         problem, machine = task.problem, task.machine
         return cls(
             workload=problem.workload,
@@ -124,7 +123,7 @@ class Provenance:
         return self.space.partition(REPLAY)[2]
 
     def as_replay(self, recorded: datetime) -> Provenance:
-        """That of a replay: of no space that a look-up asks for."""
+        """The provenance of a replay: its space is none that a look-up asks for."""
         return dataclasses.replace(self, space=f"{self.space}{REPLAY}{recorded:%Y-%m-%d}")
 
     @property
@@ -133,7 +132,7 @@ class Provenance:
         return self.space.endswith(RECORDED)
 
     def as_recording(self) -> Provenance:
-        """That of a recording: of no space that is searched."""
+        """The provenance of a recording: its space is none that is searched."""
         return dataclasses.replace(self, space=f"{self.space}{RECORDED}")
 
     def differences(self, other: Provenance) -> Differences:
@@ -196,7 +195,7 @@ class Routed:
 
     latency: Latency
     baselines: dict[str, Latency] = field(default_factory=dict)
-    """Of the baseline that was the fastest in the finals; none if it fails here."""
+    """The baseline that was the fastest in the finals, by name; empty if it fails here."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ class Winner:
     roofline: Roofline | None = None
     """None under the interpreter, or if work or rates are unknown."""
     routings: dict[str, Routed] = field(default_factory=dict)
-    """Of a mixture of experts, by the names of ``Problem.other_routings``; those that were measured."""
+    """By the names of ``Problem.other_routings``, as a mixture of experts has them; those that were measured."""
     beside: dict[str, Time] = field(default_factory=dict)
     """Microseconds in the key's regime of the finals' other configs, by their JSON: what a neighbour's config takes."""
     verified: bool = False
@@ -259,11 +258,11 @@ class Unread:
 
     @property
     def key(self) -> Columns:
-        return self.columns[: len(_KEY)]
+        return self.columns[: len(KEY)]
 
     @property
     def provenance(self) -> Columns:
-        return self.columns[len(_KEY) :]
+        return self.columns[len(KEY) :]
 
     @property
     def problem(self) -> str:
@@ -278,8 +277,10 @@ class Unread:
         return self._entry
 
 
-_KEY = tuple(each.name for each in dataclasses.fields(CacheKey))
-_PROBLEM = _KEY.index("problem")
+KEY = tuple(each.name for each in dataclasses.fields(CacheKey))
+PROVENANCE = tuple(each.name for each in dataclasses.fields(Provenance))
+"""Columns of ``tuning_studies`` that hold the fields of the two records."""
+_PROBLEM = KEY.index("problem")
 
 
 def entries_of(unread: Iterable[Unread]) -> Iterator[Entry]:
@@ -301,7 +302,7 @@ def parted(key: Columns, names: Collection[str]) -> tuple[tuple[Any, ...], objec
         values = tuple([fields.pop(name, None) for name in names])
     except (ValueError, TypeError, AttributeError, RecursionError):
         return (None,) * len(names), key
-    outer = [value for name, value in zip(_KEY, key, strict=True) if name != "problem" and name not in names]
+    outer = [value for name, value in zip(KEY, key, strict=True) if name != "problem" and name not in names]
     return values, (repr(fields), *outer)
 
 

@@ -13,8 +13,10 @@ from sqlalchemy import Row
 from autotune import schema
 from autotune.config import Config
 from autotune.db.lease import Held
-from autotune.db.models import KEY, PROVENANCE, Study, Trial
+from autotune.db.models import Study, Trial
 from autotune.db.records import (
+    KEY,
+    PROVENANCE,
     CacheKey,
     Columns,
     Entry,
@@ -80,7 +82,7 @@ def trial_record(row: Row[Any]) -> TrialRecord:
         seconds={name: float(value) for name, value in json_object(row.seconds).items()},
     )
     return TrialRecord(
-        config=_config(row.config),
+        config=Config.from_json(words(row.config)),
         evaluation=evaluation,
         source=words(row.source),
         number=None if row.number is None else whole_number(row.number),
@@ -107,7 +109,6 @@ def write_winner(row: Study, winner: Winner) -> None:
 
 
 def imported_row(entry: Entry) -> Study:
-    """The row of an imported study."""
     row = study_row(entry.key, entry.provenance, seed=entry.seed, space_size=entry.space_size, origin=entry.origin)
     write_winner(row, entry.winner)
     row.state = "finished"
@@ -177,10 +178,6 @@ def _winner(row: Study | Row[Any]) -> Winner:
     columns = {name: getattr(row, f"winner_{name}") for name in WINNER}
     values = {name: json.loads(words(text)) for name, text in columns.items() if text is not None}
     return schema.read(Winner, values, newer=True)
-
-
-def _config(text: str | None) -> Config:
-    return Config.from_json(words(text))
 
 
 def _number(value: float) -> float:

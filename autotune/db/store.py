@@ -176,17 +176,12 @@ class Store:
 
         self._database.write(forget)
 
-    def adopt(self, entry: Entry, *, replace: bool = False) -> StudyRecord:
-        """Add an entry tuned elsewhere; the cache serves it from now on.
+    def adopt(self, entries: Sequence[tuple[Entry, bool]]) -> list[StudyRecord]:
+        """Add entries tuned elsewhere, all of them, or none if one cannot be; the cache serves them from now on.
 
-        If a study has its key and provenance: StoreError, or with ``replace`` that study is superseded. The store sets
-        its own ``study_id`` and ``imported_at``.
+        If a study has an entry's key and provenance: StoreError, or where true is beside the entry that study is
+        superseded. The store sets its own ``study_id`` and ``imported_at``.
         """
-        [study] = self.adopt_all([(entry, replace)])
-        return study
-
-    def adopt_all(self, entries: Sequence[tuple[Entry, bool]]) -> list[StudyRecord]:
-        """Adopt several, each with its ``replace``: all of them, or none if one cannot be adopted."""
         keys = [uuid.uuid4().hex for _ in entries]
 
         def adopt(session: Session) -> list[Study]:
@@ -204,7 +199,7 @@ class Store:
         return [rows.study_record(row) for row in self._database.write(adopt)]
 
     def names(self) -> set[str]:
-        """Of the workloads and kernels of all studies."""
+        """The names of all studies' workloads and kernels."""
         query = select(Study.workload).distinct()
         found = self._database.read(lambda session: session.scalars(query).all())
         return {name for name in found if isinstance(name, str)}  # a damaged one may be bytes

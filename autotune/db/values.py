@@ -31,12 +31,8 @@ def key_values(key: CacheKey) -> dict[str, Any]:
 def entry_values(entry: Entry) -> dict[str, Any]:
     """Raises ValueError for a latency that is not a number."""
     values = schema.write(entry)
-    winner = {name: _sorted(each) if name in BY_NAME else each for name, each in values["winner"].items()}
+    winner = {name: dict(sorted(each.items())) if name in BY_NAME else each for name, each in values["winner"].items()}
     return {**key_values(entry.key), **winner, **{name: values[name] for name in FIELDS[""]}}
-
-
-def _sorted(values: dict[str, Any]) -> dict[str, Any]:
-    return dict(sorted(values.items()))
 
 
 def entry_of(values: Any) -> Entry:

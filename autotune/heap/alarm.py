@@ -99,7 +99,7 @@ class Alarm:
         return self._page[REASON : REASON + self.words[LENGTH]].decode(errors="replace")
 
     def awaited_reason(self) -> str:
-        """The same, for which a moment is waited where another host may have to tell it: a kernel's word is faster."""
+        """``reason``, after a moment where another host may have to tell it: a kernel's word is faster."""
         deadline = time.monotonic() + LATE * (len(set(self._firsts)) > 1)
         while not self.words[LENGTH] and time.monotonic() < deadline:
             time.sleep(PERIOD)

@@ -42,7 +42,7 @@ class SharedMemoryHeap(SymmetricHeap):
             agreement.gather(lambda: _allocate(files[rank], size, rank))
             self._maps = [torch.from_file(file, shared=True, size=size, dtype=torch.uint8) for file in files]
             agreement.barrier()
-        self._let_go = weakref.finalize(self, PEERS.watch(_others(agreement)))
+        self._let_go = weakref.finalize(self, PEERS.watch(set(agreement.gather(os.getpid)) - {os.getpid()}))
         super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
 
     def view(self, address: int, like: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,3 @@ def _allocate(file: str, size: int, rank: int) -> None:
             os.posix_fallocate(opened.fileno(), 0, size)
     except OSError as error:
         raise HeapError(f"shared memory of {size} bytes for rank {rank}: {error.strerror}") from error
-
-
-def _others(agreement: Agreement) -> list[int]:
-    return [pid for pid in agreement.gather(os.getpid) if pid != os.getpid()]

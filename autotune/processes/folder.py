@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from autotune.errors import AutotuneError
@@ -59,20 +59,15 @@ def _sweep(place: Path) -> None:
 
 
 def _remove_if_left(folder: str) -> None:
-    with _opened(os.path.join(folder, LOCK)) as lock:
-        if _is_own(os.fstat(lock), stat.S_ISREG):
+    with open(os.path.join(folder, LOCK), "rb", opener=_at_once) as lock:
+        if _is_own(os.fstat(lock.fileno()), stat.S_ISREG):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    """Open a file at once: no symlink's target, and no waiting on a FIFO."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _at_once(path: str, flags: int) -> int:
+    """Opens no symlink's target, and does not wait for a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def _is_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:

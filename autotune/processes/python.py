@@ -37,11 +37,10 @@ def start_python(
 
     It leads its own session: Ctrl-C reaches only the parent, and a kill of the session includes the process's children.
     """
-    path = _search_path()
-    environment = _with_path(os.environ if environment is None else environment, path)
+    environment = with_search_path(os.environ if environment is None else environment)
     there = 2 if log is None else log.fileno()
     if imports is not None:
-        forked = fork_python(imports, module, connection, environment, path, (there, there))
+        forked = fork_python(imports, module, connection, environment, _search_path(), (there, there))
         if forked is not None:
             return forked
     return subprocess.Popen(
@@ -77,11 +76,7 @@ def import_ahead(imports: str, environment: Mapping[str, str]) -> None:
 
 def with_search_path(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process that is to import what this one imports."""
-    return _with_path(environment, _search_path())
-
-
-def _with_path(environment: Mapping[str, str], path: list[str]) -> dict[str, str]:
-    return {**environment, "PYTHONPATH": os.pathsep.join(path)}
+    return {**environment, "PYTHONPATH": os.pathsep.join(_search_path())}
 
 
 def _search_path() -> list[str]:

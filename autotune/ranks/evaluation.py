@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.config import Config
@@ -14,22 +14,9 @@ from autotune.errors import GangError, RanksDisagree
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, HostOverhead, Latency, Outcome, Regime
 from autotune.problem import Problem
+from autotune.ranks import protocol
 from autotune.ranks.early_stop import clearly_slower, in_parts, slowest
-from autotune.ranks.protocol import (
-    Check,
-    CompareRows,
-    Compile,
-    Done,
-    Failed,
-    KeepBatch,
-    Measure,
-    MeasureIsolated,
-    MeasureOverhead,
-    MeasureParts,
-    MeasureRates,
-    Recheck,
-    Request,
-)
+from autotune.ranks.protocol import Done, Failed, Request
 from autotune.task import Task
 from autotune.timeline import Traced
 from autotune.workloads import Tolerance, Workload
@@ -168,44 +155,43 @@ class AllRanks(ABC):
 
     def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
         """Check a winner of ``latency`` microseconds once more, for far longer; None if every result is right."""
-        course, kind = _Course(self, config), kind_of(self.machine)
+        kind = kind_of(self.machine)
         bursts, calls = BURSTS[kind], PROOF_BURST[kind]
-        try:
-            course.prepare(seed)
+
+        def recheck(course: _Course) -> None:
             for number in range(-(-PROOF_CALLS[kind] // (bursts * calls))):
                 course.recheck(seed + 1 + number, latency, bursts, calls)
-        except _Ended as ended:
-            return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
-        return None
+
+        return self._failure_in(config, seed, recheck)
 
     def keep_batch(self, config: Config, seed: int) -> Evaluation | None:
         """Check a config, and have the ranks keep inputs and results for ``compare_rows``; None if that went well."""
-        return self._asked(config, seed, KeepBatch())
+        return self._failure_in(config, seed, lambda course: course.ask(protocol.KeepBatch(), "check"))
 
     def compare_rows(self, config: Config, seed: int, firsts: tuple[int, ...]) -> Evaluation | None:
         """Check a config in a smaller problem than the batch that was kept; None if rows of that, from each of
         ``firsts`` on, have the same bits in both.
         """
-        return self._asked(config, seed, CompareRows(firsts))
+        return self._failure_in(config, seed, lambda course: course.ask(protocol.CompareRows(firsts), "check"))
 
-    def _asked(self, config: Config, seed: int, request: Request) -> Evaluation | None:
+    def _failure_in(self, config: Config, seed: int, checks: Callable[[_Course], object]) -> Evaluation | None:
         course = _Course(self, config)
         try:
             course.prepare(seed)
-            course.ask(request, "check")
+            checks(course)
         except _Ended as ended:
             return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
         return None
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """Latencies of the operation's parts alone, each measured by the plan; empty on a failure."""
-        quick = self.everyone(MeasureParts(1, QUICK_CALLS), "measure")
+        quick = self.everyone(protocol.MeasureParts(1, QUICK_CALLS), "measure")
         if isinstance(quick, Failed):
             return {}
         found = {}
         for name in quick[0].parts:
             own = plan.for_calls_of(statistics.median(slowest([answer.parts[name] for answer in quick])))
-            answers = self.everyone(MeasureParts(own.warmup, own.iterations, name), "measure")
+            answers = self.everyone(protocol.MeasureParts(own.warmup, own.iterations, name), "measure")
             if isinstance(answers, Failed):
                 return {}
             found[name] = _combine([answer.parts[name] for answer in answers])
@@ -215,7 +201,7 @@ class AllRanks(ABC):
         """An operator's host overhead on the slowest rank, see ``MeasureOverhead``; None where there is none."""
         if not self.warm_call:
             return None
-        answers = self.everyone(MeasureOverhead(self.warm_call, OVERHEAD_CALLS), "measure")
+        answers = self.everyone(protocol.MeasureOverhead(self.warm_call, OVERHEAD_CALLS), "measure")
         if isinstance(answers, Failed) or not answers[0].times:
             return None
         host, isolated = (
@@ -230,7 +216,7 @@ class AllRanks(ABC):
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """Rates of the slowest rank's device and links per microsecond, by resource; empty on a failure."""
-        answers = self.everyone(MeasureRates(dtype), "measure")
+        answers = self.everyone(protocol.MeasureRates(dtype), "measure")
         if isinstance(answers, Failed):
             return {}
         return {name: min(answer.rates[name] for answer in answers) for name in answers[0].rates}
@@ -266,14 +252,14 @@ class _Course:
 
     def prepare(self, seed: int) -> float:
         """Compile the config, prepare it on the ranks, compare a first result; the largest error over the ranks."""
-        self.ask(Compile(self._config), "compile")
-        return self._compare(self.ask(Check(self._config, seed), "check"))
+        self.ask(protocol.Compile(self._config), "compile")
+        return self._compare(self.ask(protocol.Check(self._config, seed), "check"))
 
     def recheck(self, seed: int, latency: float, bursts: int, calls: int) -> float:
         """The largest error over the ranks, in calls back to back, each on other inputs."""
         most = LONGEST_STAGGER[self._kind] / self._world_size
         stagger, pause = (min(max(least[self._kind], latency * 1e-6), most) for least in (STAGGER, PAUSE))
-        answers = self.ask(Recheck(seed, stagger, pause, bursts, calls), "check")
+        answers = self.ask(protocol.Recheck(seed, stagger, pause, bursts, calls), "check")
         return self._compare(answers, "calls back to back, inputs changing, ranks apart: ")
 
     def _compare(self, answers: Sequence[Done], when: str = "") -> float:
@@ -286,16 +272,16 @@ class _Course:
     def measure(self, plan: MeasurePlan) -> tuple[_Measured, bool]:
         """The ranks' times, and True if complete: clearly slower configs are cut short."""
         if plan.by_time:
-            quick = self.ask(Measure(1, QUICK_CALLS), "measure")
+            quick = self.ask(protocol.Measure(1, QUICK_CALLS), "measure")
             plan = plan.for_calls_of(statistics.median(slowest([answer.times for answer in quick])))
         found = _Measured(self._world_size)
         parts = in_parts(plan.screen, plan.iterations)
         for i, count in enumerate(parts):
             if clearly_slower(found.in_regime(plan.regime), plan.incumbent, looks=len(parts) - 1):
                 return found, False
-            found.add(self.ask(Measure(0 if i else plan.warmup, count), "measure"))
+            found.add(self.ask(protocol.Measure(0 if i else plan.warmup, count), "measure"))
             if alone := min(count, plan.isolated):
-                found.add_isolated(self.ask(MeasureIsolated(alone), "measure"))
+                found.add_isolated(self.ask(protocol.MeasureIsolated(alone), "measure"))
         return found, True
 
 

@@ -57,12 +57,8 @@ class Launched:
         workload = workload_named(name)
         with self.joined() as (agreement, group):
             task = Task(workload.problem_type.from_dict(sizes), machine())
-            ranks, whole = ProgramRanks(workload, task, agreement, group, heap_bytes=heap_bytes), False
-            try:
+            with ProgramRanks(workload, task, agreement, group, heap_bytes=heap_bytes).released() as ranks:
                 ranks.follow()
-                whole = True
-            finally:
-                ranks.release(together=whole)
 
     def end(self) -> None:
         """Let the other ranks go."""

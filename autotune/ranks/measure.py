@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -229,14 +230,9 @@ class Stopwatch:
     def delayed(self, call: Callable[[], None], seconds: float) -> Callable[[], None]:
         """``call`` after a pause, on the device where there is one."""
         if self._machine.is_interpreter:
-
-            def pause() -> None:
-                time.sleep(seconds)
+            pause = functools.partial(time.sleep, seconds)
         else:
-            cycles = int(seconds * self.clock() * 1e6)
-
-            def pause() -> None:
-                torch.cuda._sleep(cycles)
+            pause = functools.partial(torch.cuda._sleep, int(seconds * self.clock() * 1e6))
 
         def pause_and_call() -> None:
             pause()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
-from autotune.agreement import Agreement, Released
+from autotune.agreement import Agreement, Released, raising
 from autotune.errors import GangError, NotTuned
 from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
@@ -70,7 +70,7 @@ class ProgramRanks(AllRanks):
             value = action()
         except Exception as error:  # whatever it is: the others raise the same, instead of waiting for a request
             if not self._over:
-                self._agreement.broadcast(partial(_raise, error))
+                self._agreement.broadcast(raising(error))
             raise
         message: Over = self._agreement.broadcast(lambda: Over(value))
         result: T = message.value
@@ -88,6 +88,16 @@ class ProgramRanks(AllRanks):
     def keep_waiting(self) -> None:
         """Send the other ranks a sign of life from rank 0, between two requests."""
         self._agreement.broadcast(_StillHere)
+
+    @contextmanager
+    def released(self) -> Iterator[Self]:
+        """Release the ranks at the end: together, unless an error has set them apart."""
+        whole = False
+        try:
+            yield self
+            whole = True
+        finally:
+            self.release(together=whole)
 
     def release(self, *, together: bool) -> None:
         """Free heap and memory; with ``together``, all ranks being here, only once none of them uses it."""
@@ -160,10 +170,6 @@ def _failure(reply: Failed, rank: int) -> Failed:
             "cannot be started again: leave this config out, or tune with the command"
         )
     return Failed(reply.outcome, f"rank {rank}: {reply.reason}")
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
 
 
 def _nothing() -> Any:

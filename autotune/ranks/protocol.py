@@ -85,8 +85,6 @@ class CompareRows:
 
 @dataclass(frozen=True)
 class MeasureIsolated:
-    """Time isolated calls of the prepared config."""
-
     calls: int
 
 
@@ -139,8 +137,6 @@ class MeasureParts:
 
 @dataclass(frozen=True)
 class MeasureRates:
-    """Measure the rates of the devices and their links."""
-
     dtype: str
     """The GEMM's element type, by the problems' names."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import pkgutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -20,33 +19,12 @@ from autotune.errors import AutotuneError, HeapExhausted, InputError, MissedBarr
 from autotune.machine import Machine
 from autotune.outcome import Outcome
 from autotune.processes.bound import die_with_parent
-from autotune.ranks.protocol import (
-    Bug,
-    Check,
-    CompareRows,
-    Compile,
-    Done,
-    Failed,
-    KeepBatch,
-    Measure,
-    MeasureBarrier,
-    MeasureIsolated,
-    MeasureOverhead,
-    MeasureParts,
-    MeasureRates,
-    Open,
-    Recheck,
-    Reply,
-    Request,
-    SetUp,
-    Trace,
-    Turn,
-)
+from autotune.ranks import protocol
+from autotune.ranks.protocol import Bug, Done, Failed, Reply, Request
 from autotune.task import Task
 
 if TYPE_CHECKING:
     from autotune.heap.arena import SymmetricHeap
-    from autotune.workloads.provenance import Code
     from autotune.workloads.tolerance import Error
 
 
@@ -75,7 +53,7 @@ class Rank:
         self._prepared = 0
         """Configs prepared for turns."""
 
-    def set_up(self, request: SetUp) -> None:
+    def set_up(self, request: protocol.SetUp) -> None:
         """Set a problem up, in place of the one before. Collective."""
         import torch
 
@@ -94,12 +72,6 @@ class Rank:
         if self._batch is not None and self._batch.problem == self._task.problem:
             self._batch = None
         self._operation = self._workload.operation(self._task, self._heap, self._spin_limit)
-
-    def code(self) -> Code:
-        """The code with which this rank runs the problem."""
-        from autotune.workloads.provenance import Code
-
-        return Code.here(self._workload)
 
     def answer(self, request: Request) -> Reply:
         """Carry a request out; expected failures become outcomes."""
@@ -130,39 +102,41 @@ class Rank:
         return failed
 
     def _carry_out(self, request: Request) -> Reply:
-        if isinstance(request, SetUp):
+        if isinstance(request, protocol.SetUp):
+            from autotune.workloads.provenance import Code
+
             self.set_up(request)
-            return Done(self.fingerprint, code=self.code())
-        elif isinstance(request, Compile):
+            return Done(self.fingerprint, code=Code.here(self._workload))
+        elif isinstance(request, protocol.Compile):
             self._config = request.config
             if not self._machine.is_interpreter:
                 self._workload.compile(self._task, request.config)
-        elif isinstance(request, Check):
+        elif isinstance(request, protocol.Check):
             self._config = request.config
             self._run = self._operation.prepare(request.config)
             return self._check(request.seed)
-        elif isinstance(request, Recheck):
+        elif isinstance(request, protocol.Recheck):
             return self._recheck(request)
-        elif isinstance(request, KeepBatch):
+        elif isinstance(request, protocol.KeepBatch):
             self._batch = self._operation.batch()
-        elif isinstance(request, CompareRows):
+        elif isinstance(request, protocol.CompareRows):
             return self._compare_rows(request)
-        elif isinstance(request, Measure):
+        elif isinstance(request, protocol.Measure):
             timed = self._stopwatch.time(self._run, warmup=request.warmup, iterations=request.iterations)
             return self._measured(timed.device, timed.host)
-        elif isinstance(request, MeasureIsolated):
+        elif isinstance(request, protocol.MeasureIsolated):
             return self._measured(self._stopwatch.time_isolated(self._run, request.calls))
-        elif isinstance(request, MeasureOverhead):
+        elif isinstance(request, protocol.MeasureOverhead):
             return self._overhead(request)
-        elif isinstance(request, Turn):
+        elif isinstance(request, protocol.Turn):
             return self._turn(request)
-        elif isinstance(request, Trace):
+        elif isinstance(request, protocol.Trace):
             return self._trace()
-        elif isinstance(request, MeasureBarrier):
+        elif isinstance(request, protocol.MeasureBarrier):
             return Done(self.fingerprint, parts=self._stopwatch.time_barrier(request.warmup, request.calls))
-        elif isinstance(request, MeasureParts):
+        elif isinstance(request, protocol.MeasureParts):
             return Done(self.fingerprint, parts=self._parts(request))
-        elif isinstance(request, MeasureRates):
+        elif isinstance(request, protocol.MeasureRates):
             return Done(self.fingerprint, rates=self._rates(request.dtype))
         return Done(self.fingerprint)
 
@@ -171,7 +145,7 @@ class Rank:
             return Failed(Outcome.TIMED_OUT, TIMED_OUT)
         return Done(self.fingerprint, times=tuple(times), host=tuple(host))
 
-    def _overhead(self, request: MeasureOverhead) -> Reply:
+    def _overhead(self, request: protocol.MeasureOverhead) -> Reply:
         """Time an operator's call of the problem that ends where the bound call would begin."""
         opened = pkgutil.resolve_name(request.warm_call)
         try:
@@ -183,7 +157,7 @@ class Rank:
             return Done(self.fingerprint)
         return Done(self.fingerprint, times=tuple(isolated), host=tuple(host))
 
-    def _turn(self, request: Turn) -> Reply:
+    def _turn(self, request: protocol.Turn) -> Reply:
         """Time a config, prepared anew unless it was the last one's, with the inputs that are there."""
         if not self._has_inputs:
             self._refresh(0)
@@ -213,7 +187,7 @@ class Rank:
             return Failed(Outcome.TIMED_OUT, TIMED_OUT)
         return Done(self.fingerprint, events=events)
 
-    def _parts(self, request: MeasureParts) -> dict[str, tuple[float, ...]]:
+    def _parts(self, request: protocol.MeasureParts) -> dict[str, tuple[float, ...]]:
         if not self._has_inputs:  # as where ranks were started again: a GEMM of zeros draws less power
             self._refresh(0)
         found = {}
@@ -241,7 +215,7 @@ class Rank:
         self._has_inputs = True
         self._heap.barrier()  # no rank may still be poisoning an inbox that another one writes to
 
-    def _recheck(self, request: Recheck) -> Reply:
+    def _recheck(self, request: protocol.Recheck) -> Reply:
         from autotune.ranks.bursts import Bursts
 
         bursts = Bursts(
@@ -250,7 +224,7 @@ class Rank:
         )  # fmt: skip
         return self._compared(list(bursts.errors(request.bursts, request.calls)))
 
-    def _compare_rows(self, request: CompareRows) -> Reply:
+    def _compare_rows(self, request: protocol.CompareRows) -> Reply:
         told = ""
         for first in request.firsts:
             for call in range(1, SAME_BITS_CALLS + 1):
@@ -270,17 +244,15 @@ class Rank:
     def _compared(self, errors: Sequence[Error]) -> Reply:
         if self._operation.timed_out():
             return Failed(Outcome.TIMED_OUT, "a wait in the kernel timed out: what it waited for never arrived")
-        overall, element = _worst(error.overall for error in errors), _worst(error.element for error in errors)
-        return Done(self.fingerprint, overall=overall, element=element)
+        from autotune.workloads import Error
+
+        worst = Error.largest(errors)
+        return Done(self.fingerprint, overall=worst.overall, element=worst.element)
 
     @property
     def fingerprint(self) -> str:
         """Problem and config; ranks that differ in it must not go on."""
         return f"{self._task.problem.to_json()} {self._config.to_json() if self._config else ''}"
-
-
-def _worst(values: Iterable[float]) -> float:
-    return max(values, key=lambda value: (math.isnan(value), value))
 
 
 def _first_line(error: BaseException) -> str:
@@ -318,7 +290,7 @@ def backend(machine: Machine, rank: int, world_size: int) -> dict[str, Any]:
     return {"backend": "cpu:gloo,cuda:nccl", "device_id": torch.device("cuda", rank)}
 
 
-def open_rank(opening: Open) -> tuple[Rank, dict[str, float]]:
+def open_rank(opening: protocol.Open) -> tuple[Rank, dict[str, float]]:
     """Join the others and open the heap; returns the seconds by stage too. Collective."""
     import torch.distributed as dist
     import triton  # noqa: F401  its time belongs to the imports
@@ -355,7 +327,7 @@ def main() -> None:
             os._exit(0)
         reply: Reply
         try:
-            if isinstance(request, Open):
+            if isinstance(request, protocol.Open):
                 rank, seconds = open_rank(request)
                 reply = Done("", seconds=seconds)
             else:

@@ -181,7 +181,8 @@ class Blocks:
         if need == Need():
             return Place(kept)
         alone = kept.shard is not None and getattr(task.problem, "in_place", False)  # it is the caller's between calls
-        family = (kernels, _without_free(task.problem))
+        free, fields = task.problem.free, task.problem.as_dict()
+        family = (kernels, tuple((name, value) for name, value in fields.items() if name not in free))
         others = [] if alone else [each for each in self._blocks.get(family, ()) if not each.closed]
         block = self._open(others, need)
         joins = block is not None
@@ -231,7 +232,3 @@ class Blocks:
             "spin_limit": spin_limit, "WORLD": heap.world_size, "BLOCK": WORDS,
         }  # fmt: skip
         return Launch(hand_over_kernel, CLEARING[self._machine.is_interpreter], arguments, {"num_warps": 8})
-
-
-def _without_free(problem: Problem) -> Hashable:
-    return tuple((name, value) for name, value in problem.as_dict().items() if name not in problem.free)

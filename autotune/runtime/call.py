@@ -96,7 +96,7 @@ class Prepared:
         readable = workspace.readable(operands)
         self.copies = any(mine is not given for mine, given in zip(readable, operands, strict=True))
         self.launches = workspace.launches(readable)
-        workspace.prepare(readable, results)
+        workspace.prepare(readable, results, self.launches)
         self.workspace = workspace
         return results
 

@@ -32,7 +32,8 @@ class Choices:
     ) -> None:
         self._agreement, self._meeting = agreement, meeting
         self._machine, self._url, self._regime = machine, url, regime
-        self._known: dict[tuple[Workload, Problem], Found] = {}
+        self.known: dict[tuple[Workload, Problem], Found] = {}
+        """The configs that were looked up."""
         self._of_family: dict[tuple[Workload, Problem], Found] = {}
         """First answers for invariant problems of all sizes, kept for good: what is tuned later would change bits."""
         self._told = False
@@ -49,16 +50,6 @@ class Choices:
 
         self._meeting.first(lambda: Step(f"tune={made().budget}"))
         self.first_calls = made()
-
-    def known(self, workload: Workload, problem: Problem) -> Found | None:
-        """The config that was looked up for a problem."""
-        return self._known.get((workload, problem))
-
-    def forget(self, workload: Workload, problem: Problem) -> None:
-        self._known.pop((workload, problem), None)
-
-    def clear(self) -> None:
-        self._known.clear()
 
     def call(self, workload: Workload, problem: Problem, config: Config | None) -> str:
         """A call in words. Raises InvalidConfig for a given config that is not valid."""
@@ -82,7 +73,7 @@ class Choices:
             elif self.first_calls is not None:
                 found = self.first_calls.tuned(workload, problem, found)
             self._tell(workload.name, found)
-            self._known[workload, problem] = found
+            self.known[workload, problem] = found
         return found
 
     def entries(self, name: str) -> Entries:
@@ -105,8 +96,8 @@ class Choices:
         """This rank's config for a problem. Raises what ``lookup`` raises, but rank 0 alone what its database does."""
         if config is not None:
             return Step(call, given(config))
-        if (workload, problem) in self._known:
-            return Step(call, self._known[workload, problem])
+        if (workload, problem) in self.known:
+            return Step(call, self.known[workload, problem])
         if problem.is_invariant and (workload, problem.family()) in self._of_family:
             return Step(call, self._of_family[workload, problem.family()])
         try:

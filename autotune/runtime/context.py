@@ -212,7 +212,7 @@ class Context:
             self._meeting.first(lambda: Step("release"), after_a_missed_call=True)
             self.heap.barrier()
             self._forget()
-            self._choices.clear()
+            self._choices.known.clear()
             self.heap.release(self._mark)
             self._status[:2] = 0
             self._alarm.reset()
@@ -301,7 +301,10 @@ class Context:
                 key = workload, problem, self._choices.agree(call, workload, problem, config).config
 
                 def make() -> tuple[Workspace, T]:
-                    made = self._workspaces.get(key) or self._made(key)
+                    made = self._workspaces.get(key) or Workspace(
+                        workload.kernels, Task(problem, self.machine), key[2], self.heap, self._blocks,
+                        self.spin_limit, self._status, self._alarm.calls,
+                    )  # fmt: skip
                     return made, use(made)
 
                 mark = self.heap.mark()
@@ -311,28 +314,16 @@ class Context:
                     self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
                     raise
                 if key not in self._workspaces:
-                    self._add(key, made)
+                    if len(self._workspaces) >= MOST_WORKSPACES:
+                        self._forget_older()
+                    self._blocks.keep(made.place)
+                    self._workspaces[key] = made
                 return found
 
     def _known(self, workload: LaunchedWorkload, problem: Problem, config: Config | None) -> Workspace | None:
-        if config is None:
-            found = self._choices.known(workload, problem)
-            return None if found is None else self._workspaces.get((workload, problem, found.config))
-        return self._workspaces.get((workload, problem, config))
-
-    def _made(self, key: _Key) -> Workspace:
-        workload, problem, config = key
-        task = Task(problem, self.machine)
-        return Workspace(
-            workload.kernels, task, config, self.heap, self._blocks, self.spin_limit, self._status, self._alarm.calls
-        )
-
-    def _add(self, key: _Key, made: Workspace) -> None:
-        """Remember a workspace, instead of the older ones where there are too many."""
-        if len(self._workspaces) >= MOST_WORKSPACES:
-            self._forget_older()
-        self._blocks.keep(made.place)
-        self._workspaces[key] = made
+        if config is None and (found := self._choices.known.get((workload, problem))) is not None:
+            config = found.config
+        return None if config is None else self._workspaces.get((workload, problem, config))
 
     def _forget_older(self) -> None:
         """Forget the older half of the workspaces, at the same call on every rank: lengths that come again are set up
@@ -341,7 +332,7 @@ class Context:
         old = [key for key, workspace in self._workspaces.items() if not workspace.place.lasts][: MOST_WORKSPACES // 2]
         gone = {self._workspaces.pop(key) for key in old}
         for workload, problem, _ in old:
-            self._choices.forget(workload, problem)
+            self._choices.known.pop((workload, problem), None)
         for workspace in gone:
             workspace.place.leave()
         for form, prepared in list(self.calls.items()):  # other threads may add some meanwhile
@@ -400,7 +391,7 @@ class Context:
         self._demand_open(problem.workload)
         try:
             found = workload_for(workload or problem.workload, problem)
-            known = self._choices.known(found, problem) if config is None else None
+            known = self._choices.known.get((found, problem)) if config is None else None
             if known is not None:
                 return known
             if config is not None and (found, problem, config) in self._workspaces:

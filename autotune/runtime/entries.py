@@ -274,7 +274,8 @@ def _families(entries: Iterable[Unread], free: tuple[str, ...]) -> dict[object, 
 def _parted(key: Columns, free: Sequence[str]) -> tuple[Sizes | None, object]:
     """The free dimensions' sizes, None if one of them is not a size, and what else the key holds."""
     values, besides = parted(key, free)
-    return (values if all(_is_size(value) for value in values) else None), besides
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return (values if numbers and all(0 < value < 2**63 for value in values) else None), besides
 
 
 def _near(here: Sizes, there: Sizes) -> bool:
@@ -289,7 +290,3 @@ def _distance(here: Sizes, there: Sizes) -> tuple[float, float]:
 
 def _ratios(here: Sizes, there: Sizes) -> list[float]:
     return [other / own for own, other in zip(here, there, strict=True)]
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**63

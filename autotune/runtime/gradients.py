@@ -50,9 +50,6 @@ class GemmBackward(ABC):
         others = [name for name, x in operands.items() if x is not None and name not in DIFFERENTIABLE]
         return plain and not others and all(name in INDIFFERENT for name in options)
 
-    def autocast(self, operands: Operands, device: str) -> Operands:
-        return autocast(operands, device)
-
     def save(self, operands: Operands, results: Results, needs: Sequence[bool]) -> Operands:
         """A for B's gradient, and B for A's."""
         a, b = operands[:2]
@@ -124,7 +121,7 @@ class OfGemmReduceScatter(GemmBackward):
                 None if b is None else gathered(call.handle, grad, b.t(), "rows"),
                 None if a is None else gathered(call.handle, turned(grad), a, "k").t(),
             )
-        of_a, whole = gathered_too(call.handle, grad, b.t())
+        of_a, whole = OPERATORS["all_gather_gemm_gathered"].dispatched(call.handle, grad, b.t())
         return of_a, stored_as(call.strides[1], a.t(), whole)
 
     def of_bias(self, call: Forward, grad: Tensor) -> Tensor:
@@ -171,12 +168,6 @@ def gathered(context: int, a: Tensor, b: Tensor, layout: str) -> Tensor:
     """all_gather(a) @ b, through torch's dispatcher, so that a tracer sees it."""
     made: Tensor = OPERATORS["all_gather_gemm"].dispatched(context, a, b, layout=layout)
     return made
-
-
-def gathered_too(context: int, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """all_gather(a) @ b and all_gather(a), row by row, through torch's dispatcher."""
-    result, whole = OPERATORS["all_gather_gemm_gathered"].dispatched(context, a, b)
-    return result, whole
 
 
 def scattered(context: int, a: Tensor, b: Tensor) -> Tensor:

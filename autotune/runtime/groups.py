@@ -21,7 +21,10 @@ def process_group(given: Any) -> Any:
             raise InputError(f"group is a mesh of {given.ndim} dimensions; give one of them: {names}")
         return given.get_group()
     if isinstance(given, str):
-        return _named(given)
+        try:
+            return _resolve_process_group(given)  # type: ignore[arg-type]  # a str
+        except (RuntimeError, ValueError) as error:
+            raise InputError(f"there is no process group named {given!r}; give group.group_name of one") from error
     if given is None and not dist.is_initialized():
         raise InputError(
             'torch.distributed has no process group yet; first call torch.distributed.init_process_group("gloo"), on '
@@ -34,13 +37,6 @@ def process_group(given: Any) -> Any:
             f"group is a {type(given).__name__}; give a process group, its name, or a one-dimensional mesh"
         )
     return given
-
-
-def _named(name: str) -> Any:
-    try:
-        return _resolve_process_group(name)  # type: ignore[arg-type]  # a str
-    except (RuntimeError, ValueError) as error:
-        raise InputError(f"there is no process group named {name!r}; give group.group_name of one") from error
 
 
 def ranks_of(group: Any) -> tuple[int, ...]:

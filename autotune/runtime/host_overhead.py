@@ -91,7 +91,6 @@ class _OnNothing(Context):
         self.heap, self.machine, self._interpreted = heap, machine, machine.is_interpreter
         self.calls: dict[Any, Prepared] = {}
         self._alarm_words = memoryview(array("q", [0]))
-        self._faults = torch.zeros((), dtype=torch.int64, device="cpu")
         self._lock = threading.RLock()
 
     def refuse(self, error: Exception) -> None:

@@ -66,16 +66,12 @@ def tune(
         )
         workload = workload_for(name, problem)
         ranks = ProgramRanks(workload, Task(problem, terms.machine), agreement, heap_group, WARM_CALL)
-        whole = False
-        try:
+        with ranks.released():
             answer: Found
             if agreement.rank == 0:
                 answer = ranks.lead(lambda: _drive(workload, terms, ranks, url))
             else:
                 answer = ranks.follow()
-            whole = True
-        finally:
-            ranks.release(together=whole)
     forget_lookups()
     return answer
 

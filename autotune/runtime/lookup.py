@@ -66,6 +66,10 @@ class Found:
         return cls(entry.winner.config, source, entry, served.reason)
 
 
+_ANSWERS: dict[tuple[object, ...], Found] = {}
+"""Answers already given. Threads may look up at once."""
+
+
 def lookup(
     name: str | Workload, problem: Problem, *, machine: Machine | None = None, url: str | None = None,
     regime: str = DEFAULT_REGIME,
@@ -94,7 +98,18 @@ def lookup(
     with FORKS_WAIT:  # a workload's modules, torch and SQLAlchemy's are imported by a first one
         url, found = url or default_database_url(), workload_for(name, problem)
         problem = problem.family() if problem.is_invariant else problem  # one answer for all sizes, whoever gives it
-        return _ANSWERS.find(found, Task(problem, machine or this_machine()), url, regime_of(regime))
+        task, known_regime = Task(problem, machine or this_machine()), regime_of(regime)
+        # Several workloads may share a type of problem: variants of a class, or the class before a reload. A caller may
+        # make the workload anew for each look-up.
+        asked = (type(found), found.space, url, task, known_regime)
+        answer = _ANSWERS.get(asked)
+        if answer is None:
+            with LOCK.held:
+                answer = by_environment(found, task) or choose(
+                    found, task, read_entries(url, found.name, task.machine.device), known_regime
+                )
+                _ANSWERS[asked] = answer
+        return answer
 
 
 def workload_for(name: str | Workload, problem: Problem) -> Workload:
@@ -113,34 +128,8 @@ def workload_for(name: str | Workload, problem: Problem) -> Workload:
 def forget_lookups() -> None:
     """Read the database again at the next look-up."""
     forget_entries()
-    _ANSWERS.clear()
-
-
-class _Answers:
-    """Answers already given. Threads may look up at once."""
-
-    def __init__(self) -> None:
-        self._answers: dict[tuple[object, ...], Found] = {}
-
-    def clear(self) -> None:
-        with LOCK.held, FORKS_WAIT:
-            self._answers.clear()
-
-    def find(self, found: Workload, task: Task[Problem], url: str, regime: Regime) -> Found:
-        # Several workloads may share a type of problem: variants of a class, or the class before a reload. A caller may
-        # make the workload anew for each look-up.
-        asked = (type(found), found.space, url, task, regime)
-        answer = self._answers.get(asked)
-        if answer is None:
-            with LOCK.held, FORKS_WAIT:
-                answer = by_environment(found, task) or choose(
-                    found, task, read_entries(url, found.name, task.machine.device), regime
-                )
-                self._answers[asked] = answer
-        return answer
-
-
-_ANSWERS = _Answers()
+    with LOCK.held, FORKS_WAIT:
+        _ANSWERS.clear()
 
 
 def by_environment(found: Workload, task: Task[Problem]) -> Found | None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 
-from autotune.agreement import Agreement, is_settled, listed, settled
+from autotune.agreement import Agreement, is_settled, listed, raising, settled
 from autotune.errors import GangError, InputError, RanksDisagree
 from autotune.heap.alarm import RAISED, Alarm
 from autotune.kernels.launching.streams import capturing
@@ -97,12 +96,12 @@ class Meeting:
             return  # a peer did not come: that is no refusal
         with self.together():
             if not self._missing(REFUSAL_SECONDS):
-                self._exchange(functools.partial(_raise, error))
+                self._exchange(raising(error))
             raise error
 
     def give_up(self, error: BaseException) -> None:
         """Leave the others at once: those in kernels by the alarm, those on the host by closing the connections."""
-        self._alarm.raise_(_reason(self._agreement.rank, error))
+        self._raise_alarm(error)
         settled(error)
         self._agreement.close()
 
@@ -132,7 +131,7 @@ class Meeting:
             steps = self._agreement.gather(action)
         except Exception as error:
             if is_settled(error) and not all(self._agreement.gather(self._has_come_to_rest)):
-                self._alarm.raise_(_reason(self._agreement.rank, error))
+                self._raise_alarm(error)
             raise
         self._agreement.check_same([step.call for step in steps])
         return steps
@@ -151,19 +150,14 @@ class Meeting:
             time.sleep(MOMENT)
         return True
 
+    def _raise_alarm(self, error: BaseException) -> None:
+        self._alarm.raise_(
+            f"rank {self._agreement.rank} has given up by {type(error).__name__}: {error}. The ranks of this context "
+            "are out of step: leave it on every rank, and open another"
+        )
+
     def _demand_standing(self) -> None:
         """Raise GangError where a rank has given up; leaves the others then."""
         if self.given_up:
             self._agreement.close()
             raise settled(GangError(self.given_up))
-
-
-def _reason(rank: int, error: BaseException) -> str:
-    return (
-        f"rank {rank} has given up by {type(error).__name__}: {error}. The ranks of this context are out of step: "
-        "leave it on every rank, and open another"
-    )
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error

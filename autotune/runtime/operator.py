@@ -31,7 +31,7 @@ from autotune.runtime.call import (
 )
 from autotune.runtime.context import Context, check_context, open_context
 from autotune.runtime.folding import Folding
-from autotune.runtime.gradients import Forward, GemmBackward
+from autotune.runtime.gradients import Forward, GemmBackward, autocast
 from autotune.runtime.workspace import Operands, Results
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -276,14 +276,12 @@ class Operator:
 
         Raises InvalidProblem before that: a rank that needs no gradient raises it and comes to no agreement.
         """
-        assert self._backward is not None
-        backward = self._backward
-        if backward.collective:
+        if self._backward is not None and self._backward.collective:
             named = zip(self._names, operands, strict=True)
             needed = [(name, *x.shape) for name, x in named if x is not None and x.requires_grad]
 
             def check() -> None:
-                self._problem(context, backward.autocast(operands, context.heap.device.type), options)
+                self._problem(context, autocast(operands, context.heap.device.type), options)
 
             context.agree_once(self.workload.name, "with gradients of", *needed, check=check)
 
@@ -316,8 +314,7 @@ class Operator:
         return (None, *made, *[None] * (len(self._defaults) + 1))
 
     def _autocast(self, device: str, handle: int, *arguments: Any) -> Any:
-        assert self._backward is not None
-        operands = self._backward.autocast(arguments[: self._tensors], device)
+        operands = autocast(arguments[: self._tensors], device)
         with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
             return self.in_graphs(handle, *operands, *arguments[self._tensors :])
 

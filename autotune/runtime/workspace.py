@@ -71,20 +71,19 @@ class Workspace:
         forms = tuple([None if tensor is None else (tensor.shape, tensor.stride()) for tensor in operands])
         return self._launches.setdefault(forms, {})
 
-    def prepare(self, operands: Operands, outs: Results) -> None:
+    def prepare(self, operands: Operands, outs: Results, launches: Launches) -> None:
         """The parts of a first call that can fail, without the launches. Every rank is here, unless it is ``bound``
         already.
 
         So no rank launches, and waits for its peers, while one still compiles or has to time out.
         """
-        if self.bound:
-            return
-        self._bound(operands, outs, self.launches(operands), _addresses(operands, outs))
-        self.bound = True
+        if not self.bound:
+            addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
+            self._bound(operands, outs, launches, addresses)
+            self.bound = True
 
     def run(self, operands: Operands, outs: Results, launches: Launches) -> None:
         """Enqueue one call on the current stream; ``launches`` are those of its operands."""
-        # As ``_addresses`` does, in place: this is every call's way.
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
         run = launches.get(addresses) or self._bound(operands, outs, launches, addresses)
         if self._holder.place != self._number:
@@ -123,10 +122,6 @@ class Workspace:
             assert first is not None
             if first.data_ptr() != shard.data_ptr():
                 raise InvalidProblem("in_place=True: a must be the tensor of all_gather_shard")
-
-
-def _addresses(operands: Operands, outs: Results) -> tuple[int, ...]:
-    return tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
 
 
 def _checked(operands: Operands, outs: Results, device: torch.device) -> tuple[Operands, Results]:

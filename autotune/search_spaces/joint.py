@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from autotune.config import Value
-from autotune.search_spaces.dimension import Dimension, Say
+from autotune.search_spaces.dimension import Dimension, Say, choices, numbers
 from autotune.search_spaces.space import Constraint, Space
 
 H = TypeVar("H", bound=Hashable)
@@ -24,34 +23,32 @@ class Declared(Protocol):
 
 def number(*values: int, help: str, say: Say) -> Any:
     """A dataclass field that is a dimension of integers in rising order."""
-    if list(values) != sorted(values):
-        raise ValueError(f"{values} must rise")
-    return _field(values, True, help, say)
+    return _field(numbers("", *values, help=help, say=say))
 
 
 def word(*values: str, help: str, say: Say) -> Any:
     """A dataclass field that is a dimension of words without an order."""
-    return _field(values, False, help, say)
+    return _field(choices("", *values, help=help, say=say))
 
 
 def flag(*, help: str, say: str) -> Any:
     """A dataclass field that is a dimension, false or true; ``say`` where it is true."""
-    return _field((False, True), False, help, {False: "", True: say})
+    return _field(Dimension("", (False, True), ordinal=False, help=help, say={False: "", True: say}))
 
 
-def _field(values: tuple[Value, ...], ordinal: bool, help: str, say: Say) -> Any:
-    return dataclasses.field(metadata={DIMENSION: Dimension("", values, ordinal=ordinal, help=help, say=say)})
+def _field(dimension: Dimension) -> Any:
+    return dataclasses.field(metadata={DIMENSION: dimension})
 
 
-def dimensions_of(mode: type[Any], modes: tuple[str, ...] = ()) -> tuple[Dimension, ...]:
-    """The dimensions among the fields of a mode's class, as those of ``modes``."""
+def dimensions_of(mode: type[Any]) -> tuple[Dimension, ...]:
+    """The dimensions among the fields of a mode's class."""
     found = []
     for field in dataclasses.fields(mode):
         if DIMENSION in field.metadata:
             dimension: Dimension = field.metadata[DIMENSION]
             if {type(value).__name__ for value in dimension.values} != {field.type}:
                 raise TypeError(f"{mode.__name__}.{field.name}: {dimension.values} are not of type {field.type}")
-            found.append(dataclasses.replace(dimension, name=field.name, modes=modes))
+            found.append(dataclasses.replace(dimension, name=field.name))
     return tuple(found)
 
 

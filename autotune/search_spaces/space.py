@@ -38,10 +38,6 @@ class Constraint:
     reason: str
     modes: tuple[str, ...] = ()
 
-    def applies_to(self, mode: str, names: frozenset[str]) -> bool:
-        """True if the constraint applies to configs of this mode with these dimensions."""
-        return (not self.modes or mode in self.modes) and names.issuperset(self.uses)
-
 
 class Memoized:
     """The first constraint that a config breaks; one that has seen its values is not called for them again."""
@@ -85,10 +81,10 @@ class Space:
         unknown = {name for constraint in constraints for name in constraint.uses} - set(self.dimensions)
         if unknown:
             raise ValueError(f"constraints use unknown dimensions {sorted(unknown)}")
-        self._of_mode: dict[str, dict[str, Dimension]] = {}
-        names = {mode: frozenset(d.name for d in self.dimensions_of(mode)) for mode in self.modes}
+        self._of_mode = {mode: {d.name: d for d in self.dimensions_of(mode)} for mode in self.modes}
         self._constraints_of = {
-            mode: [c for c in constraints if c.applies_to(mode, names[mode])] for mode in self.modes
+            mode: [c for c in constraints if (not c.modes or mode in c.modes) and its.keys() >= set(c.uses)]
+            for mode, its in self._of_mode.items()
         }
 
     @property
@@ -97,12 +93,7 @@ class Space:
 
     def dimensions_of(self, mode: str) -> list[Dimension]:
         """The dimensions that configs of a mode carry, ``mode`` first."""
-        return [*self._wanted(mode).values()]
-
-    def _wanted(self, mode: str) -> Mapping[str, Dimension]:
-        if mode not in self._of_mode:
-            self._of_mode[mode] = {name: d for name, d in self.dimensions.items() if d.belongs_to(mode)}
-        return self._of_mode[mode]
+        return [d for d in self.dimensions.values() if d.belongs_to(mode)]
 
     def ordered(self, config: Config) -> Config:
         """The config with its dimensions in the space's order; what the space does not have comes last."""
@@ -110,10 +101,25 @@ class Space:
 
     def violation(self, config: Config, task: Task[Problem]) -> str | None:
         """The reason why the config is invalid for the problem on the machine, in one line; None if it is valid."""
+        strange = self._strange(config)
+        if strange is not None:
+            return strange
+        broken = self.broken(config, task)
+        if broken is None:
+            return None
+        got = ", ".join(f"{name}={config[name]}" for name in broken.uses)
+        return f"{broken.name} ({got}): {broken.reason}"
+
+    def holds(self, config: Config) -> bool:
+        """True if the config's dimensions are those of its mode and its values theirs; it may break a constraint."""
+        return self._strange(config) is None
+
+    def _strange(self, config: Config) -> str | None:
+        """The reason why the config is none of the space, whatever the problem; None if it is one."""
         mode = config.get("mode")
         if not self.dimensions["mode"].holds(mode):
             return f"mode={mode!r}: allowed: {', '.join(self.modes)}"
-        wanted = self._wanted(str(mode))
+        wanted = self._of_mode[str(mode)]
         if set(config) != wanted.keys():
             extra, missing = sorted(set(config) - set(wanted)), sorted(set(wanted) - set(config))
             parts = [f"has no {', '.join(extra)}"] * bool(extra) + [f"needs {', '.join(missing)}"] * bool(missing)
@@ -121,15 +127,10 @@ class Space:
         for name, dimension in wanted.items():
             if not dimension.holds(config[name]):
                 return f"{name}={config[name]!r}: allowed: {', '.join(map(str, dimension.values))}"
-        broken = self.broken(config, task)
-        if broken is None:
-            return None
-        got = ", ".join(f"{name}={config[name]}" for name in broken.uses)
-        return f"{broken.name} ({got}): {broken.reason}"
+        return None
 
     def broken(self, config: Mapping[str, Value], task: Task[Problem]) -> Constraint | None:
         """The first constraint that the config breaks; its dimensions and values are those of its mode."""
-        task = task
         for constraint in self._constraints_of[str(config["mode"])]:
             if not constraint.allows(task, **{name: config[name] for name in constraint.uses}):
                 return constraint
@@ -147,7 +148,6 @@ class Space:
 
     def check_problem(self, task: Task[Problem]) -> None:
         """Raise InvalidProblem where the machine can run the problem in no mode, whatever the config."""
-        task = task
         broken = [
             next((c for c in self._constraints_of[mode] if c.uses == ("mode",) and not c.allows(task, mode=mode)), None)
             for mode in self.modes
@@ -164,22 +164,13 @@ class Space:
         """The config as Optuna's parameters: the index of each value."""
         return {name: self.dimensions[name].index(value) for name, value in config.items()}
 
-    def holds(self, config: Config) -> bool:
-        """True if the config's dimensions are those of its mode and its values theirs; it may break a constraint."""
-        mode = config.get("mode")
-        if not self.dimensions["mode"].holds(mode):
-            return False
-        wanted = self._wanted(str(mode))
-        return set(config) == wanted.keys() and all(wanted[name].holds(value) for name, value in config.items())
-
     def of_parameters(self, parameters: Mapping[str, int]) -> Config | None:
         """The config of Optuna's parameters; None where they are not those of a config, valid or not."""
         try:
             config = Config({name: self.dimensions[name].values[at] for name, at in parameters.items()})
         except (KeyError, IndexError):
             return None
-        mode = config.get("mode")
-        return config if mode is not None and set(config) == {d.name for d in self.dimensions_of(str(mode))} else None
+        return config if self.holds(config) else None
 
     def distributions(self, config: Config) -> dict[str, optuna.distributions.BaseDistribution]:
         """Optuna's distributions for ``parameters``."""
@@ -187,7 +178,6 @@ class Space:
 
     def enumerate(self, task: Task[Problem], mode: str | None = None) -> Iterator[Config]:
         """Every valid config, in a fixed order; of one mode where one is given."""
-        task = task
         for each in (mode,) if mode else self.modes:
             for values in self._walk(each, task, self._ordered(each)):
                 yield Config({d.name: values[d.name] for d in self.dimensions_of(each)})
@@ -291,8 +281,7 @@ class Space:
         position = {dimension.name: i for i, dimension in enumerate(ordered)}
         due: list[list[Constraint]] = [[] for _ in ordered]
         for constraint in self._constraints_of[mode]:
-            if constraint.uses[0] in position:
-                due[max(position[name] for name in constraint.uses)].append(constraint)
+            due[max(position[name] for name in constraint.uses)].append(constraint)
 
         def walk(at: int, values: dict[str, Value]) -> Iterator[dict[str, Value]]:
             if at == len(ordered):

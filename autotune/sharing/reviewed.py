@@ -75,7 +75,7 @@ def review(entries: Sequence[Entry], here: Here, machine: Machine, *, replace: b
 
 def take(store: Store, reviews: Sequence[Review]) -> None:
     """Store the accepted entries: all of them, or none if that fails. Raises StoreError."""
-    store.adopt_all([(each.entry, each.state is State.REPLACES) for each in reviews if each.state.is_taken])
+    store.adopt([(each.entry, each.state is State.REPLACES) for each in reviews if each.state.is_taken])
 
 
 def _review(entry: Entry, here: Here, machine: Machine, replace: bool) -> Review:

@@ -8,21 +8,13 @@ from importlib import import_module
 with ThreadPoolExecutor(1) as _thread:
     _thread.submit(import_module, "optuna").result()
 
-from autotune.tuning.effort import EFFORTS, Budget, Effort, limits_of
-from autotune.tuning.evaluator import Evaluator
-from autotune.tuning.loop import Result, tune
-from autotune.tuning.progress import Progress
-from autotune.tuning.search import Given, JointSampler
-
-__all__ = [
-    "EFFORTS",
-    "Budget",
-    "Effort",
-    "Evaluator",
-    "Given",
-    "JointSampler",
-    "Progress",
-    "Result",
-    "limits_of",
-    "tune",
-]
+from autotune.tuning.effort import EFFORTS as EFFORTS
+from autotune.tuning.effort import Budget as Budget
+from autotune.tuning.effort import Effort as Effort
+from autotune.tuning.effort import limits_of as limits_of
+from autotune.tuning.evaluator import Evaluator as Evaluator
+from autotune.tuning.loop import Result as Result
+from autotune.tuning.loop import tune as tune
+from autotune.tuning.progress import Progress as Progress
+from autotune.tuning.search import Given as Given
+from autotune.tuning.search import JointSampler as JointSampler

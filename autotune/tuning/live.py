@@ -223,9 +223,12 @@ def _opened(url: str) -> tuple[RDBStorage, str]:
     """The storage, and its place without a password."""
     target = _checked(url)
     place = str(target)
+    # No wait for a file or a server lasts for ever.
+    waits = {"sqlite": {"timeout": LOCKED_SECONDS}, "postgresql": {"connect_timeout": CONNECT_SECONDS}}
+    options = {"connect_args": waits.get(target.get_backend_name(), {})}
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        return RDBStorage(target.render_as_string(hide_password=False), engine_kwargs=_options(target)), place
+        return RDBStorage(target.render_as_string(hide_password=False), engine_kwargs=options), place
     except (SQLAlchemyError, OptunaError, ImportError, RuntimeError, ValueError, OSError) as error:
         raise StoreError(f"Optuna storage {place}: {_first_line(error)}; {ALLOWED}") from error
 
@@ -245,12 +248,6 @@ def _checked(url: str) -> URL:
     if target.get_backend_name() == "sqlite" and target.database in (None, "", ":memory:"):
         raise StoreError(f"Optuna storage {url}: nobody could follow it; name a file: sqlite:///FILE")
     return target.set(drivername="postgresql+psycopg") if target.drivername == "postgresql" else target
-
-
-def _options(target: URL) -> dict[str, Any]:
-    """So that no wait for a file or a server lasts for ever."""
-    waits = {"sqlite": {"timeout": LOCKED_SECONDS}, "postgresql": {"connect_timeout": CONNECT_SECONDS}}
-    return {"connect_args": waits.get(target.get_backend_name(), {})}
 
 
 def _attributes(record: TrialRecord) -> dict[str, Any]:

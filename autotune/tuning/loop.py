@@ -6,7 +6,7 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -134,8 +134,8 @@ class _Run:
         self._live = live.study(study, workload.space, self._history) if live is not None else None
         first = beginning(workload, task, store, regime)
         self._search = Search(
-            workload.space, task, study.seed, first, self._baselines.values(), self._save_invalid, self._predicted,
-            regime,
+            workload.space, task, study.seed, first, self._baselines.values(),
+            lambda config, refused: self._save(config, refused, "sampler"), self._predicted, regime,
         )  # fmt: skip
         self._disqualified = disqualified(self._history)
         for record in self._history:
@@ -195,8 +195,9 @@ class _Run:
         incumbents = previous_winner(self._workload, self._task, self._store, regime)
         incumbents.append(self._workload.default_config(self._task))
         near = neighbours(self._store, self._study.key, self._study.provenance, self._task.problem.free)
-        tried = self._valid([*incumbents, *extra_finalists, *near, *self._fastest_found()])
-        wanted = dict.fromkeys([*baselines, *tried])
+        tried = [*incumbents, *extra_finalists, *near, *self._fastest_found()]
+        # A reduced space may not have the default.
+        wanted = dict.fromkeys([*baselines, *self._workload.space.valid(tried, self._task)])
         finalists = [config for config in wanted if config not in self._disqualified]
         refused = self._refused(finalists)
         first, count = next_session(self._history), self._effort.rounds
@@ -267,10 +268,6 @@ class _Run:
             self._gang.close()
             return True
         return False
-
-    def _valid(self, configs: Sequence[Config]) -> Iterator[Config]:
-        """Configs that are in the space; a reduced one may not have the default."""
-        return self._workload.space.valid(configs, self._task)
 
     def _refused(self, finalists: Sequence[Config]) -> dict[Config, Evaluation]:
         """The screen's verdicts on finalists that must not run; the search may not have come to them."""
@@ -410,10 +407,6 @@ class _Run:
 
     def _predicted(self, config: Config) -> float | None:
         return self._workload.predict(self._task, config)
-
-    def _save_invalid(self, config: Config, evaluation: Evaluation) -> None:
-        assert evaluation.outcome is Outcome.INVALID
-        self._save(config, evaluation, "sampler")
 
     def _seed(self, number: int) -> int:
         return self._study.seed * 10_000 + number

@@ -63,7 +63,7 @@ def warm_starts(workload: Workload, task: Task[Problem], store: Store, regime: R
     configs = [entry.winner.config for entry in near]
     if near:
         configs += _fastest(store, near[0])
-    return _valid(workload, task, configs)
+    return list(workload.space.valid(configs, task))
 
 
 def previous_winner(
@@ -72,7 +72,7 @@ def previous_winner(
     """The newest winner of the same key, tuned with any versions; None if it is invalid today."""
     key = CacheKey.of(task, regime)
     same = [entry.winner.config for entry in store.entries(workload.name, task.machine.device) if entry.key == key]
-    return _valid(workload, task, same[:1])
+    return list(workload.space.valid(same[:1], task))
 
 
 def neighbours(
@@ -94,11 +94,6 @@ def neighbours(
         above = min((size for size in sizes if size > here), default=None)
         found += [sizes[size] for size in (below, above) if size is not None]
     return list(dict.fromkeys(found))
-
-
-def _valid(workload: Workload, task: Task[Problem], configs: Iterable[Config]) -> list[Config]:
-    """Configs that the space allows for the problem, each once."""
-    return [config for config in dict.fromkeys(configs) if workload.space.violation(config, task) is None]
 
 
 def _fastest(store: Store, entry: Entry) -> Iterable[Config]:

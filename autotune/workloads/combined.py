@@ -27,7 +27,7 @@ from autotune.workloads.experts import (
 )
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands, with_rows
-from autotune.workloads.tolerance import Error, Tolerance
+from autotune.workloads.tolerance import RIGHT, WRONG, Error, Tolerance
 
 C = TypeVar("C", bound=CombinedProblem)
 
@@ -48,7 +48,6 @@ class DrawnRows(DrawnVectors):
             self._every = self._every.to(torch.float16).clamp_(-most, most).to(dtype)
 
     def put(self, number: int, rows: torch.Tensor, tensors: Any) -> None:
-        """Enqueue what makes a set this rank's ``rows`` and plan, and its tokens' ids."""
         plan = planned(self._problem, self.routings[number], self._rank)
         exists = torch.arange(self._problem.capacity, device=rows.device) < plan.offsets[-1]
         token, place = plan.pairs // self._problem.top_k, plan.pairs % self._problem.top_k
@@ -89,19 +88,15 @@ class CombinedOperation(ExpertsOperation[C, T, S], Generic[C, T, S]):
 
     drawn: DrawnRows
 
-    def put(self, number: int) -> None:
-        self.drawn.put(number, self.inputs()[0], self._tensors)
-        self._number = number
-
     def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
         """The distance from the sums by token of the tokens that have experts; infinite where another one's result is
         not zero.
         """
         (out,), (weights, exists) = outputs, self.drawn.weights(number)
         if not bool((out[~exists] == 0).all()):
-            return Error(float("inf"), float("inf"))
+            return WRONG
         if not bool(exists.any()):
-            return Error(0.0, 0.0)
+            return RIGHT
         return distance(out[exists], self.sums(number, weights.to(self.wide))[exists])
 
     @abstractmethod
@@ -131,7 +126,6 @@ class CombinedWorkload(ExpertsWorkload):
         """One token for each rank, and the rows of its plan."""
         named = dict(zip(self.kernels.operands, operands, strict=True))
         rows, ids, offsets = operands[0], named["ids"], named["offsets"]
-        assert rows is not None and ids is not None and offsets is not None
         if rows.shape[:1] != (0,) or ids.shape[:1] != (0,) or (ids.dim(), offsets.dim()) != (2, 1):
             return None
         named["ids"] = with_rows(ids, 1)

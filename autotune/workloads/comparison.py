@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from autotune.dtypes import DTYPES, SCALE_BLOCK
 from autotune.machine import Machine
 from autotune.task import Task
-from autotune.workloads.tolerance import Error, Tolerance
+from autotune.workloads.tolerance import RIGHT, WRONG, Error, Tolerance
 
 HEAVY = 4
 """Columns at the end of a matrix's depth that ``drawn_deep`` makes heavy."""
@@ -141,19 +141,14 @@ def distance(result: torch.Tensor, reference: torch.Tensor) -> Error:
     difference = result.to(reference.dtype) - reference
     norm = reference.norm()
     if norm == 0:
-        return Error(0.0, 0.0) if bool((difference == 0).all()) else Error(math.inf, math.inf)
+        return RIGHT if bool((difference == 0).all()) else WRONG
     rms = norm / reference.numel() ** 0.5
     return Error(float(difference.norm() / norm), float(difference.abs().max() / rms))
 
 
 def farthest(results: Sequence[torch.Tensor], references: Sequence[torch.Tensor]) -> Error:
-    """The larger errors of several results; NaN counts as the largest."""
-    errors = [distance(result, reference) for result, reference in zip(results, references, strict=True)]
-
-    def largest(values: Iterable[float]) -> float:
-        return max(values, key=lambda each: (math.isnan(each), each))
-
-    return Error(largest(each.overall for each in errors), largest(each.element for each in errors))
+    """The largest errors of several results."""
+    return Error.largest([distance(*pair) for pair in zip(results, references, strict=True)])
 
 
 def rounded(dtype: str, roundings: float, depth: int, elements: int, machine: Machine) -> Tolerance:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
@@ -27,19 +26,15 @@ from autotune.workloads.experts import (
 )
 from autotune.workloads.launched import Operands
 from autotune.workloads.rows import Batch, unlike
-from autotune.workloads.tolerance import Error
+from autotune.workloads.tolerance import RIGHT, WRONG, Error
 
 D = TypeVar("D", bound=DispatchedProblem)
 S = TypeVar("S", bound=Scratch)
 
-RIGHT, WRONG = Error(0.0, 0.0), Error(math.inf, math.inf)
-"""Errors of results that must be equal to the bit."""
-
 
 class DrawnTokens(DrawnVectors):
-    def put(self, number: int, tensors: Any) -> None:
-        """Enqueue what makes a set this rank's operands."""
-        tensors.x.copy_(times(self._every[self._mine], FACTORS[number]))
+    def put(self, number: int, rows: torch.Tensor, tensors: Any) -> None:
+        rows.copy_(times(self._every[self._mine], FACTORS[number]))
         if self._scales is not None:
             torch.mul(self._scales[self._mine], SCALE_FACTORS[number], out=tensors.scale_x)
         tensors.ids.copy_(self.routings[number].ids[self._rank])
@@ -51,10 +46,6 @@ class DispatchedOperation(ExpertsOperation[D, T, S], Generic[D, T, S]):
 
     def draw(self, seed: int) -> None:
         self.drawn = DrawnTokens(self._problem, self._heap, seed, self._problem.hidden, drawn_deep)
-
-    def put(self, number: int) -> None:
-        self.drawn.put(number, self._tensors)
-        self._number = number
 
     def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
         """Infinite unless the plan is right to the bit; else that of the rows that exist."""
@@ -104,7 +95,6 @@ class DispatchedWorkload(ExpertsWorkload):
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
         """Shapes of rows and their plan, by the problem's ``capacity``; a problem has no symbolic dimensions."""
         ids, local = operands[1], options[self.options.index("experts")] // world_size
-        assert ids is not None
         capacity = world_size * ids.shape[0] * min(ids.shape[1], local)
         return [(capacity, self.out_columns(operands, options)), (local + 1,), (capacity,), (capacity,)]
 

@@ -20,9 +20,8 @@ from autotune.kernels.moe.routing import Kind, Routing, drawn_routing, typical_r
 from autotune.machine import Machine
 from autotune.task import Task
 from autotune.workloads.comparison import drawn_scales
-from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, eager_and_graph
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload
 from autotune.workloads.rows import Batch, gathered
 
 E = TypeVar("E", bound=ExpertsProblem)
@@ -74,6 +73,10 @@ class DrawnVectors:
         self._problem, self._rank = problem, heap.rank
         self._mine = slice(heap.rank * problem.tokens, (heap.rank + 1) * problem.tokens)
 
+    def put(self, number: int, rows: torch.Tensor, tensors: Any) -> None:
+        """Enqueue what makes a set this rank's operands, of which ``rows`` is the first."""
+        raise NotImplementedError
+
     def part(self, problem: ExpertsProblem, first: int) -> Self:
         """These draws for fewer tokens a rank: from ``first`` on, rank r those of ``source_of(r)``."""
         part, world, count = copy.copy(self), problem.world_size, problem.tokens
@@ -104,16 +107,19 @@ class ExpertsOperation(DrawnOperation[E, T, S], Generic[E, T, S]):
     """An operation on tokens that were drawn with their routings."""
 
     count = len(KINDS)
+    drawn: DrawnVectors
 
     @abstractmethod
     def draw(self, seed: int) -> None:
         """Draw every set, and fill the operands that are the same in all."""
 
+    def put(self, number: int) -> None:
+        self.drawn.put(number, self.inputs()[0], self._tensors)
+        self._number = number
+
     def refresh(self, seed: int) -> None:
         self.draw(seed)
         self.put(PLAIN)
-        for output in self.outputs():
-            poison(output)
         self.poison()
 
     def batch(self) -> Batch:
@@ -148,8 +154,6 @@ class ExpertsOperation(DrawnOperation[E, T, S], Generic[E, T, S]):
 
 
 class ExpertsWorkload(LaunchedWorkload):
-    """A workload of a mixture of experts."""
-
     row_by_row = True
 
     library_ways: ClassVar[Mapping[str, Config]]
@@ -167,4 +171,4 @@ class ExpertsWorkload(LaunchedWorkload):
         return self.problem_type(**sizes, world_size=world_size)
 
     def baselines(self, task: Task[Any]) -> dict[str, Config]:
-        return eager_and_graph(self.space, self.library_ways, task)
+        return self.eager_and_graph(self.library_ways, task)

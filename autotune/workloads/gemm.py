@@ -20,8 +20,7 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, ele
 from autotune.problem import Problem
 from autotune.task import Task
 from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales, with_zeros
-from autotune.workloads.input_sets import poison
-from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph, with_rows
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, with_rows
 from autotune.workloads.tolerance import Error
 
 FACTORS = (1.0, -1.0, 2.0, -2.0)
@@ -68,7 +67,6 @@ class GemmWorkload(LaunchedWorkload):
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
         """A, B and the bias may have any strides; B's depth and the bias fit the problem."""
         a, b, bias, scale_a, scale_b, *residual = operands
-        assert a is not None and b is not None
         dtype = operand_type(a, b, bias, self.out_dtype(operands, options))
         if a.dim() != 2 or b.dim() != 2:
             raise InvalidProblem(f"a is {list(a.shape)}, b {list(b.shape)}; both must be matrices")
@@ -104,12 +102,11 @@ class GemmWorkload(LaunchedWorkload):
 
     def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
         """The one that is asked for, else the default beside A's."""
-        assert operands[0] is not None
         return result_type(operands[0].dtype, dict(zip(self.options, options, strict=True))["out_dtype"])
 
     def baselines(self, task: Task[Any]) -> dict[str, Config]:
         """The library's GEMM and its collective: eager, and as a CUDA graph where there are graphs."""
-        return eager_and_graph(self.space, {"bsp": Config({"mode": "bsp"})}, task)
+        return self.eager_and_graph({"bsp": Config({"mode": "bsp"})}, task)
 
 
 def result_type(of_a: torch.dtype, asked: str = "auto") -> torch.dtype:
@@ -179,7 +176,7 @@ class GemmOperation(DrawnOperation[G, GemmTensors, S]):
     """
 
     count = len(FACTORS)
-    _product: torch.Tensor | None = None
+    _product: torch.Tensor
     """The reference without its bias, for A and its scales as they were drawn."""
 
     @abstractmethod
@@ -191,20 +188,12 @@ class GemmOperation(DrawnOperation[G, GemmTensors, S]):
     def refresh(self, seed: int) -> None:
         """Every rank draws what it needs of every rank's operands, so that the reference needs no communication."""
         self._product, self._number = self.draw_operands(seed), 0
-        for output in self.outputs():
-            poison(output)
         self.poison()
 
     @property
     def residual(self) -> torch.Tensor | None:
         """The tensor that is added to this rank's result, if there is one."""
         return self._tensors.residual if isinstance(self._tensors, SummedTensors) and self._problem.residual else None
-
-    def draw_residual(self, seed: int, depth: int) -> None:
-        """Fill the residual, where there is one, as large as a product of that depth."""
-        residual = self.residual
-        if residual is not None:
-            residual.copy_(drawn_bias(tuple(residual.shape), residual.dtype, self._heap.device, seed, depth))
 
     def put(self, number: int) -> None:
         a, scale_a = self._tensors.a, self._tensors.scale_a
@@ -246,18 +235,16 @@ class GemmOperation(DrawnOperation[G, GemmTensors, S]):
             tensors.scale_a.copy_(scale_a)
             tensors.scale_b.copy_(scale_b)
 
-    def draw_bias(self, seed: int, depth: int) -> None:
-        """Fill the bias, where there is one, of a product of that depth."""
-        bias = self._tensors.bias
-        if bias is not None:
-            bias.copy_(drawn_bias(tuple(bias.shape), bias.dtype, self._heap.device, seed, depth))
+    def draw_added(self, added: torch.Tensor | None, seed: int, depth: int) -> None:
+        """Fill a bias or a residual, where there is one, as large as a product of that depth."""
+        if added is not None:
+            added.copy_(drawn_bias(tuple(added.shape), added.dtype, self._heap.device, seed, depth))
 
     def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
         return distance(outputs[0], self.expected(number))
 
     def expected(self, number: int = 0) -> torch.Tensor:
         """The reference for a set, in type ``wide``."""
-        assert self._product is not None, "refresh comes first"
         factor = FACTORS[number] * (SCALE_FACTORS[number] if self._problem.scaled else 1.0)
         product = self._product if factor == 1.0 else self._product * factor
         for added in (self._tensors.bias, self.residual):

@@ -25,21 +25,19 @@ def is_transposed(name: str, a: torch.Tensor, b: torch.Tensor, sizes: tuple[str,
     return transposed
 
 
-def check_experts(name: str, a: torch.Tensor, b: torch.Tensor, world_size: int, experts: int) -> None:
-    """Raise InvalidProblem unless B [local experts, depth, columns] is of so many experts, as deep as A, ``name``."""
+def grouped_operands(
+    name: str, a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Tensor | None], bias: torch.Tensor | None,
+    *, experts: int, world_size: int,
+) -> tuple[str, str]:  # fmt: skip
+    """Our names of the element type of A, ``name``, and of the kind of its and B's scales. Raises InvalidProblem unless
+    ``b`` [local experts, depth, columns] is of so many experts, as deep as A, and goes with the others, a ``bias``
+    [local experts, columns] among them.
+    """
     if b.shape[0] * world_size != experts or b.shape[1] != a.shape[1]:
         raise InvalidProblem(
             f"b is {list(b.shape)}: with {name} {list(a.shape)} and {experts} experts on {world_size} ranks "
             f"[{experts / world_size:g}, {a.shape[1]}, columns] expected"
         )
-
-
-def grouped_operands(
-    a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Tensor | None], bias: torch.Tensor | None
-) -> tuple[str, str]:
-    """Our names of A's element type and of the kind of its and B's scales. Raises InvalidProblem where they do not go
-    together, or with a ``bias`` [local experts, columns]. ``b`` [local experts, depth, columns].
-    """
     dtype = operand_type(a, b, None, a.dtype)
     scale_a, scale_b = scales
     expected = [b.shape[0], b.shape[2]], result_type(a.dtype)

@@ -16,7 +16,6 @@ from autotune.kernels.launching.knobs import LadderKnobs
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.search_spaces import Space
 from autotune.task import Task
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Operation, Run, Workload
@@ -31,7 +30,8 @@ CAPTURED = (
     "caller captures them (regime graph)"
 )
 
-Operands = Sequence[torch.Tensor | None]
+Operands = Sequence[Any]
+"""The tensors of a call in their order, None for one that is left out."""
 
 
 class LaunchedWorkload(Workload):
@@ -64,13 +64,17 @@ class LaunchedWorkload(Workload):
 
     def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
         """The results' element type, of operands that fit each other: by default the first one's."""
-        first = operands[0]
-        assert first is not None
-        return first.dtype
+        dtype: torch.dtype = operands[0].dtype
+        return dtype
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
         """The shape of each of the kernels' ``results``; by default all have the same."""
         return [self.out_shape(world_size, operands, options)] * len(self.kernels.results)
+
+    def eager_and_graph(self, ways: Mapping[str, Config], task: Task[Any]) -> dict[str, Config]:
+        """Baselines: each of the library's ways called eagerly, and as a CUDA graph where there are graphs."""
+        found = {f"{name} {how}": way.replace(launch=how) for name, way in ways.items() for how in ("eager", "graph")}
+        return {name: config for name, config in found.items() if self.space.violation(config, task) is None}
 
     def unlike_measured(self, config: Config, regime: Regime) -> str | None:
         """A graph of a collective is bound to the addresses of its operands, so operators have none of their own."""
@@ -163,8 +167,6 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         for name, tensor in self.operands.items():
             if tensor is not None:
                 tensor.copy_(self._of_batch(whole, name, tensor, first))
-        for output in self.outputs():
-            poison(output)
         self.poison()
 
     def unlike_rows(self, whole: Batch, first: int) -> list[int]:
@@ -177,10 +179,12 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         return sorted(found)
 
     def _of_batch(self, whole: Batch, name: str, like: torch.Tensor, first: int) -> torch.Tensor:
-        return whole.cut(name, like, first, self._problem.batch_rows, self._heap.rank)
+        return whole.cut(name, like, first, self._problem.batch_rows)
 
     def poison(self) -> None:
-        """Fill with NaN what a right call of the config prepared last writes before it reads it."""
+        """Fill with NaN the results, and what a right call of the config prepared last writes before it reads it."""
+        for output in self.outputs():
+            poison(output)
         if self._setup is not None:
             self._setup.poison()
 
@@ -188,7 +192,6 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         return [] if self._setup is None else self._setup.traces
 
     def timed_out(self) -> bool:
-        """True if a wait in the kernels timed out since ``prepare``."""
         return self._setup is not None and self._setup.timed_out()
 
 
@@ -220,13 +223,6 @@ def with_rows(tensor: torch.Tensor | None, rows: int) -> torch.Tensor | None:
     if tensor is None or tensor.shape[:1] != (0,):
         return tensor
     return tensor.new_empty((rows, *tensor.shape[1:]))
-
-
-def eager_and_graph(
-    space: Space, ways: Mapping[str, Config], task: Task[Problem]) -> dict[str, Config]:  # fmt: skip
-    """Baselines: each of the library's ways called eagerly, and as a CUDA graph where there are graphs."""
-    found = {f"{name} {how}": way.replace(launch=how) for name, way in ways.items() for how in ("eager", "graph")}
-    return {name: config for name, config in found.items() if space.violation(config, task) is None}
 
 
 def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

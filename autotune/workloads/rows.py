@@ -25,8 +25,8 @@ class Batch:
     """All ranks' tokens and their routing, of a mixture of experts."""
     _gathered: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def cut(self, name: str, like: torch.Tensor, first: int, rows: int, rank: int) -> torch.Tensor:
-        """The part of a tensor that ``rank`` has in a batch of ``rows`` rows from ``first`` on: ``like`` that one.
+    def cut(self, name: str, like: torch.Tensor, first: int, rows: int) -> torch.Tensor:
+        """The part of a tensor that this rank has in a batch of ``rows`` rows from ``first`` on: ``like`` that one.
 
         A tensor of the same shape in both has nothing to do with rows. Of the others each rank has all rows, or an
         equal share of them. Collective.
@@ -38,7 +38,7 @@ class Batch:
             return whole[first : first + rows]
         if name not in self._gathered:
             self._gathered[name] = gathered(whole, self.heap)
-        return self._gathered[name][first + rank * len(like) :][: len(like)]
+        return self._gathered[name][first + self.heap.rank * len(like) :][: len(like)]
 
 
 def gathered(tensor: torch.Tensor, heap: SymmetricHeap) -> torch.Tensor:

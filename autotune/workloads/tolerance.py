@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.dtypes import DTYPES
@@ -25,3 +27,13 @@ class Error:
 
     overall: float
     element: float
+
+    @classmethod
+    def largest(cls, errors: Sequence[Error]) -> Error:
+        """The largest of each; NaN counts as that."""
+        both = [(each.overall, each.element) for each in errors]
+        return cls(*(max(values, key=lambda each: (math.isnan(each), each)) for values in zip(*both, strict=True)))
+
+
+RIGHT, WRONG = Error(0.0, 0.0), Error(math.inf, math.inf)
+"""Errors of results that must be equal to the bit."""

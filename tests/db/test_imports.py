@@ -23,7 +23,7 @@ def entry() -> Entry:
 
 def test_an_adopted_entry_is_served_with_every_field(store: Store, entry: Entry) -> None:
     there = LONG_AGO.astimezone(timezone(timedelta(hours=9)))
-    study = store.adopt(dataclasses.replace(entry, finished_at=there))
+    [study] = store.adopt([(dataclasses.replace(entry, finished_at=there), False)])
     [found] = store.entries()
     assert found.imported_at is not None and datetime.now(UTC) - found.imported_at < timedelta(minutes=1)
     assert found == dataclasses.replace(entry, study_id=study.id, imported_at=found.imported_at)
@@ -34,10 +34,10 @@ def test_an_adopted_entry_is_served_with_every_field(store: Store, entry: Entry)
 
 def test_adopting_many_keeps_their_order_after_what_was_there(store: Store, entry: Entry) -> None:
     several = [dataclasses.replace(entry, key=dataclasses.replace(entry.key, device=f"gpu {n}")) for n in range(3)]
-    adopted = store.adopt(entry)
+    [adopted] = store.adopt([(entry, False)])
     for _ in range(2):
         store.finish(adopted.id, entry.winner)
-    store.adopt_all([(each, False) for each in several])
+    store.adopt([(each, False) for each in several])
     assert [each.key.device for each in store.entries()] == ["gpu 2", "gpu 1", "gpu 0", entry.key.device]
 
 
@@ -50,16 +50,16 @@ def test_what_is_there_is_replaced_only_when_asked_to_and_kept_even_then(
     if finished:
         store.finish(ours.id, dataclasses.replace(entry.winner, config=Config({"mode": "pull"})))
     with pytest.raises(StoreError, match=f"study {ours.id} "):
-        store.adopt(entry)
+        store.adopt([(entry, False)])
     assert len(store.studies()) == 1
-    adopted = store.adopt(entry, replace=True)
+    [adopted] = store.adopt([(entry, True)])
     assert store.entries()[0].study_id == adopted.id
     assert [study.state for study in store.studies()] == ["superseded", "finished"]
     assert store.trials(ours.id) == [TRIAL]
 
 
 def test_an_imported_study_that_is_tuned_further_here_is_a_result_of_here(store: Store, entry: Entry) -> None:
-    adopted = store.adopt(entry)
+    [adopted] = store.adopt([(entry, False)])
     store.record(adopted.id, TRIAL)
     assert store.entries()[0].trials == entry.trials + 1
     store.finish(adopted.id, entry.winner)

@@ -98,15 +98,11 @@ def is_lost(error: DBAPIError) -> bool:
     return error.connection_invalidated or (state.startswith(LOST) if state else isinstance(error, OperationalError))
 
 
-def _reads(statement: str) -> bool:
-    """True for one that needs no right to write."""
-    return statement.lstrip().upper().startswith("SELECT")
-
-
 def explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
     """The cause and the fix, as text after the database's name."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    if getattr(cause, "sqlstate", None) == "42501" and isinstance(error, DBAPIError) and _reads(error.statement or ""):
+    statement = error.statement or "" if isinstance(error, DBAPIError) else ""
+    if getattr(cause, "sqlstate", None) == "42501" and statement.lstrip().upper().startswith("SELECT"):
         return "may not be read by this user; grant it USAGE on the schema and SELECT on its tables"
     for attribute, explanations in (("sqlite_errorname", SQLITE), ("sqlstate", POSTGRESQL)):
         code = str(getattr(cause, attribute, None) or "")

@@ -9,44 +9,23 @@ from __future__ import annotations
 import torch
 
 from autotune.runtime.call import OPERATORS
-from autotune.runtime.operators.decode import flash_decode
-from autotune.runtime.operators.experts import moe_combine, moe_dispatch, moe_dispatch_gemm, moe_gemm_combine
-from autotune.runtime.operators.gather import (
-    all_gather_gemm,
-    all_gather_gemm_quantised,
-    all_gather_gemm_several,
-    all_gather_gemm_with_gathered,
-    all_gather_shard,
-    side_by_side,
-)
-from autotune.runtime.operators.reduce import (
-    all_reduce_norm,
-    all_reduce_norm_quantised,
-    gemm_all_reduce,
-    gemm_all_reduce_norm,
-    gemm_all_reduce_norm_quantised,
-    gemm_reduce_scatter,
-)
-
-__all__ = [
-    "all_gather_gemm",
-    "all_gather_gemm_quantised",
-    "all_gather_gemm_several",
-    "all_gather_gemm_with_gathered",
-    "all_gather_shard",
-    "all_reduce_norm",
-    "all_reduce_norm_quantised",
-    "flash_decode",
-    "gemm_all_reduce",
-    "gemm_all_reduce_norm",
-    "gemm_all_reduce_norm_quantised",
-    "gemm_reduce_scatter",
-    "moe_combine",
-    "moe_dispatch",
-    "moe_dispatch_gemm",
-    "moe_gemm_combine",
-    "side_by_side",
-]
+from autotune.runtime.operators.decode import flash_decode as flash_decode
+from autotune.runtime.operators.experts import moe_combine as moe_combine
+from autotune.runtime.operators.experts import moe_dispatch as moe_dispatch
+from autotune.runtime.operators.experts import moe_dispatch_gemm as moe_dispatch_gemm
+from autotune.runtime.operators.experts import moe_gemm_combine as moe_gemm_combine
+from autotune.runtime.operators.gather import all_gather_gemm as all_gather_gemm
+from autotune.runtime.operators.gather import all_gather_gemm_quantised as all_gather_gemm_quantised
+from autotune.runtime.operators.gather import all_gather_gemm_several as all_gather_gemm_several
+from autotune.runtime.operators.gather import all_gather_gemm_with_gathered as all_gather_gemm_with_gathered
+from autotune.runtime.operators.gather import all_gather_shard as all_gather_shard
+from autotune.runtime.operators.gather import side_by_side as side_by_side
+from autotune.runtime.operators.reduce import all_reduce_norm as all_reduce_norm
+from autotune.runtime.operators.reduce import all_reduce_norm_quantised as all_reduce_norm_quantised
+from autotune.runtime.operators.reduce import gemm_all_reduce as gemm_all_reduce
+from autotune.runtime.operators.reduce import gemm_all_reduce_norm as gemm_all_reduce_norm
+from autotune.runtime.operators.reduce import gemm_all_reduce_norm_quantised as gemm_all_reduce_norm_quantised
+from autotune.runtime.operators.reduce import gemm_reduce_scatter as gemm_reduce_scatter
 
 
 def in_graphs(name: str) -> torch._ops.OpOverload:

@@ -214,17 +214,13 @@ def whole_of(bs: Sequence[Tensor]) -> Tensor:
 
 def lie_side_by_side(bs: Sequence[Tensor]) -> bool:
     """True if matrices are the columns of one, one after the other."""
-    first, place = bs[0], bs[0].data_ptr()
+    first, place, memory = bs[0], bs[0].data_ptr(), bs[0].untyped_storage().data_ptr()
     for b in bs:
         alike = b.stride() == first.stride() and b.is_neg() == first.is_neg()
-        if not alike or b.data_ptr() != place or not _same_memory(b, first):
+        if not alike or b.data_ptr() != place or b.untyped_storage().data_ptr() != memory:
             return False
         place += b.shape[1] * b.stride(1) * b.element_size()
     return True
-
-
-def _same_memory(one: Tensor, other: Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _check(bs: Sequence[Tensor]) -> None:

@@ -202,10 +202,10 @@ def _columns_scattered(
         raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} expected")
     rows = a.flatten(0, -2)
     if rows.shape[0] == 0:  # no columns of the transpose, either
-        empty = _GEMM_REDUCE_SCATTER(context, (rows, b, None, scale_a, scale_b, None), options, None, config).reshape(
-            shape
-        )
-        return _completed(empty, parts, gradients.own_part(context, bias), residual) if out is None else out
+        empty = _GEMM_REDUCE_SCATTER(context, (rows, b, None, scale_a, scale_b, None), options, None, config)
+        if out is not None:
+            return out
+        return _completed(empty.reshape(shape), parts, gradients.own_part(context, bias), residual)
     if scale_a is not None and scale_b is not None:
         scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
         rows = rows if order_of(rows.t()) == "nk" else rows.contiguous()  # as a B of fp8 lies

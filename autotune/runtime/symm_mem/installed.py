@@ -19,7 +19,7 @@ DEVICES = ("CUDA", "CPU")
 
 
 class Installed:
-    """Of each open context that ``install`` was given the ranks' calls; also a context manager, which uninstalls."""
+    """The contexts whose ranks run our operators behind torch's names. As a context manager it uninstalls."""
 
     def __init__(self) -> None:
         self.contexts: list[Context] = []

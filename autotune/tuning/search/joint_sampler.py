@@ -121,7 +121,7 @@ class JointSampler(BaseSampler):
         with self._lock:
             self.catch_up(study)
             if self._next is None and self._shape is not None:
-                self._next = self._proposer.propose(self._elsewhere(study, number))
+                self._next = self.proposer.propose(self._elsewhere(study, number))
             return self._next is not None
 
     def source(self, number: int) -> str:
@@ -135,21 +135,9 @@ class JointSampler(BaseSampler):
     @property
     def is_settled(self) -> bool:
         """True once next to nothing was gained by many configs, or the surrogate expects no more of its proposals."""
-        if self._shape is None or self._proposer.measured < FEWEST_MEASURED:
+        if self._shape is None or self.proposer.measured < FEWEST_MEASURED:
             return False
-        return self._proposer.in_vain >= ENOUGH_IN_VAIN or self._proposer.stale >= ENOUGH_STALE
-
-    def best(self, count: int | None = None) -> list[Config]:
-        """The best configs known, the best first."""
-        return self._proposer.best(count)
-
-    def best_of_modes(self) -> list[Config]:
-        """The best config known of each mode that is near, the best of all among them."""
-        return self._proposer.best_of_modes()
-
-    def value(self, config: Config) -> float:
-        """A config's value, its logarithm where that was asked for; infinite where nothing was learnt of it."""
-        return self._proposer.value(config)
+        return self.proposer.in_vain >= ENOUGH_IN_VAIN or self.proposer.stale >= ENOUGH_STALE
 
     def catch_up(self, study: Study) -> None:
         """Learn what has ended in the study since the last time."""
@@ -176,11 +164,11 @@ class JointSampler(BaseSampler):
             self._next = None  # it was tried without being asked for
         if claimed is not None and (claimed.config != config or state not in LEARNT):
             # Other values were suggested than proposed, or the trial failed: again it might, so it is not tried again.
-            self._proposer.release(claimed.config, again=claimed.config != config)
+            self.proposer.release(claimed.config, again=claimed.config != config)
         if state not in LEARNT or not trial.params:
             return
         if config is not None:
-            self._proposer.learn(config, self._judged(study, trial, state, values), REFUSED in _violated(trial))
+            self.proposer.learn(config, self._judged(study, trial, state, values), REFUSED in _violated(trial))
         elif self._given is None:
             self._learn_shape(study, trial, state, values)
 
@@ -195,12 +183,12 @@ class JointSampler(BaseSampler):
         for each, how, what in (*((t, t.state, t.values) for t in ended), (trial, state, values)):
             config = shape.config(each)
             if config is not None:
-                self._proposer.learn(config, self._judged(study, each, how, what), REFUSED in _violated(each))
+                self.proposer.learn(config, self._judged(study, each, how, what), REFUSED in _violated(each))
 
     def _take_shape(self, shape: Shape, given: Given) -> None:
         self._shape, self._next = shape, None
         self._claims.clear()
-        self._proposer = Proposer(given, self._random, self._seed, self._logarithmic)
+        self.proposer = Proposer(given, self._random, self._seed, self._logarithmic)
 
     def _judged(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None

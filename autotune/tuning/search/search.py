@@ -15,6 +15,7 @@ from autotune.search_spaces import Space
 from autotune.task import Task
 from autotune.tuning.search.joint_sampler import REFUSED, JointSampler
 from autotune.tuning.search.proposer import Given, no_prediction
+from autotune.tuning.search.tpe import ended
 
 FAILED = "works"
 """The constraint that a config violates which was run and failed."""
@@ -70,29 +71,21 @@ class Search:
 
     def remember(self, config: Config, evaluation: Evaluation) -> None:
         """Take in an evaluation that the search did not ask for: of an earlier run, a baseline."""
-        if not self._space.holds(config):
-            return  # a config of a space that has changed since
-        parameters, distributions = self._space.parameters(config), self._space.distributions(config)
-        value, constraints = self._told(evaluation)
-        state = optuna.trial.TrialState.PRUNED if value is None else optuna.trial.TrialState.COMPLETE
-        self._study.add_trial(
-            optuna.trial.create_trial(
-                params=parameters, distributions=distributions, value=value, state=state, constraints=constraints
-            )
-        )
-        self._sampler.catch_up(self._study)
+        if self._space.holds(config):  # else it is of a space that has changed since
+            self._study.add_trial(ended(self._space, config, *self._told(evaluation)))
+            self._sampler.catch_up(self._study)
 
     def best(self, count: int | None = None) -> list[Config]:
         """The fastest configs known, fastest first."""
-        return self._sampler.best(count)
+        return self._sampler.proposer.best(count)
 
     def best_of_modes(self) -> list[Config]:
         """The fastest config known of each mode that is near, the fastest of all among them."""
-        return self._sampler.best_of_modes()
+        return self._sampler.proposer.best_of_modes()
 
     def latency(self, config: Config) -> float:
         """Microseconds that a config was found to take, infinite where it was not measured."""
-        return math.exp(self._sampler.value(config))
+        return math.exp(self._sampler.proposer.value(config))
 
     def _told(self, evaluation: Evaluation) -> tuple[float | None, dict[str, float]]:
         """The value of a trial and its constraints, by Optuna's convention violated above 0."""

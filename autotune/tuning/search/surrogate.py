@@ -53,7 +53,8 @@ class Surrogate:
         self._places: dict[Config, list[float]] = {}
         self._predictions: dict[Config, float] = {}
         self._coordinates = [(d.name, _coordinates(d)) for d in space.dimensions.values()]
-        self._dimension = np.array([i for i, d in enumerate(space.dimensions.values()) for _ in range(_width(d))])
+        widths = [len(places[None]) for _, places in self._coordinates]
+        self._dimension = np.repeat(np.arange(len(widths)), widths)
         """Dimension of each coordinate."""
         self._relevance = np.ones(len(space.dimensions))
         self.expected = math.inf
@@ -135,11 +136,6 @@ def _slope(predicted: Array, measured: Array) -> float:
     apart = predicted - predicted.mean()
     varies = float(apart @ apart)
     return min(1.0, max(0.0, float(apart @ measured) / varies)) if varies > 0 else 0.0
-
-
-def _width(dimension: Dimension) -> int:
-    """The number of a dimension's coordinates."""
-    return 1 if dimension.ordinal else len(dimension.values)
 
 
 def _coordinates(dimension: Dimension) -> dict[Value | None, list[float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import optuna
+from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
 from autotune.search_spaces import Space
@@ -47,7 +48,7 @@ class Tpe:
 
     def drop(self, trial: optuna.Trial) -> None:
         """The config taught nothing new."""
-        self._study.tell(trial, state=optuna.trial.TrialState.FAIL)  # which samplers never see
+        self._study.tell(trial, state=TrialState.FAIL)  # which samplers never see
 
     def forget(self, config: Config) -> None:
         """Nothing will be learnt of a config; it need not be one that was taken."""
@@ -61,20 +62,20 @@ class Tpe:
         if trial is not None:
             self._finish(trial, value)
             return
-        state = optuna.trial.TrialState.PRUNED if value is None else optuna.trial.TrialState.COMPLETE
-        added = optuna.trial.create_trial(
-            params=self._space.parameters(config), distributions=self._space.distributions(config),
-            value=value, state=state, constraints={"works": _violation(value)},
-        )  # fmt: skip
-        self._study.add_trial(added)
+        self._study.add_trial(ended(self._space, config, value, {"works": _violation(value)}))
 
     def _finish(self, trial: optuna.Trial, value: float | None) -> None:
         # PRUNED with a violated constraint: TPE learns from that.
         trial.set_constraint("works", _violation(value))
-        if value is None:
-            self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        else:
-            self._study.tell(trial, value)
+        self._study.tell(trial, value, TrialState.PRUNED if value is None else None)
+
+
+def ended(space: Space, config: Config, value: float | None, constraints: dict[str, float]) -> FrozenTrial:
+    """A trial that no study was asked for; without a value it is pruned."""
+    return optuna.trial.create_trial(
+        params=space.parameters(config), distributions=space.distributions(config), value=value,
+        state=TrialState.PRUNED if value is None else TrialState.COMPLETE, constraints=constraints,
+    )  # fmt: skip
 
 
 def _violation(value: float | None) -> float:

@@ -20,7 +20,6 @@ from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
 from autotune.machine import Machine
-from autotune.problem import Problem
 from autotune.task import Task
 from autotune.workloads.comparison import distance, farthest, rounded_gated, rounded_product
 from autotune.workloads.gemm import FACTORS, GemmOperation, GemmWorkload
@@ -50,7 +49,7 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Any]):
             (b if scale_b is None else scale_b).mul_(factor)
             depth = max(1, round(depth * factor * factor))
         self.take(shards[rank], scales[rank], b, scale_b)
-        self.draw_bias(seed * 1000 + 750 + rank, depth)
+        self.draw_added(tensors.bias, seed * 1000 + 750 + rank, depth)
         wide = [self.widened(shard, scale) for shard, scale in zip(shards, scales, strict=True)]
         along = 0 if problem.rows_layout else 1
         product: torch.Tensor = torch.cat(wide, dim=along) @ self.widened(b, scale_b)
@@ -147,7 +146,6 @@ class AllGatherGemmWorkload(ModedWorkload, GemmWorkload):
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
         (a, b), layout = operands[:2], options[0]
-        assert a is not None and b is not None
         gated = dict(zip(self.options, options, strict=True))["epilogue"] != "none"
         return a.shape[0] * world_size if layout == "rows" else a.shape[0], b.shape[1] // (2 if gated else 1)
 
@@ -157,18 +155,15 @@ class ReturningWorkload(AllGatherGemmWorkload):
 
     kernels = RETURNING
 
-    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
-        problem = super().problem_of(world_size, operands, options)
-        assert isinstance(problem, AllGatherGemm)
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Any:
+        problem: Any = super().problem_of(world_size, operands, options)
         return dataclasses.replace(problem, gathered=True)
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        (a, b), c = operands[:2], self.out_shape(world_size, operands, options)
-        assert a is not None and b is not None
+        b, c = operands[1], self.out_shape(world_size, operands, options)
         return [c, (c[0], b.shape[0])]
 
     def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
-        assert operands[0] is not None
         return [self.out_dtype(operands, options), operands[0].dtype]
 
 
@@ -177,9 +172,8 @@ class QuantisingWorkload(AllGatherGemmWorkload):
 
     kernels = QUANTISING
 
-    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
-        problem = super().problem_of(world_size, operands, options)
-        assert isinstance(problem, AllGatherGemm)
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Any:
+        problem: Any = super().problem_of(world_size, operands, options)
         return dataclasses.replace(problem, quantised=True)
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -187,7 +181,6 @@ class QuantisingWorkload(AllGatherGemmWorkload):
         return [(rows, columns), (rows, blocks(columns))]
 
     def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
-        assert operands[0] is not None
         fnuz = OPERAND_DTYPES["fp8_fnuz"]
         return [fnuz if operands[0].dtype == fnuz else OPERAND_DTYPES["fp8"], torch.float32]
 

@@ -21,9 +21,8 @@ from autotune.machine import Machine
 from autotune.task import Task
 from autotune.workloads.comparison import drawn, drawn_weight, drawn_with_zeros, farthest, in_fp8, rounded, weighted
 from autotune.workloads.gemm import FACTORS
-from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Error, Tolerance
 
@@ -43,8 +42,6 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Any]):
         tensors.residual.copy_(drawn(shape, torch.float32, device, seed * 1000 + 500).mul_(world**0.5))
         tensors.weight.copy_(drawn_weight((self._problem.n,), device, seed * 1000 + 600))
         self.put(self.count - 1)
-        for output in self.outputs():
-            poison(output)
         self.poison()
 
     def put(self, number: int) -> None:
@@ -71,6 +68,14 @@ class NormedWorkload(LaunchedWorkload):
     """A workload with a norm as its first result; its kernels give the norm's scales last, where it is fp8."""
 
     quantising: Kernels[Any, Any, Any, Any]
+    fused_norm: ClassVar[type[Any]]
+    """The mode of the library's calls, then one kernel for sum and norm."""
+
+    def baselines(self, task: Task[Any]) -> dict[str, Config]:
+        """The library's calls, followed by the library's sum and norm, or by one kernel for both."""
+        norm = self.fused_norm.untuned(task)
+        assert norm is not None, task.problem
+        return self.eager_and_graph({"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}, task)
 
     def kernels_of(self, problem: Any) -> Kernels[Any, Any, Any, Any]:
         return self.kernels if problem.quantised == "none" else self.quantising
@@ -80,7 +85,7 @@ class Quantising(NormedWorkload):
     """A norm in fp8: its last option says for which parts of a row there are scales."""
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Any:
-        """Of a call that has to name them."""
+        """Raises InvalidProblem unless the call says for which."""
         if options[-1] not in QUANTISED[1:]:
             raise InvalidProblem(f"scales={options[-1]!r}: allowed: {', '.join(QUANTISED[1:])}")
         return super().problem_of(world_size, operands, options)
@@ -98,6 +103,7 @@ class AllReduceNormWorkload(NormedWorkload, ModedWorkload):
     operation_type = AllReduceNormOperation
     kernels = KERNELS
     quantising = QUANTISING
+    fused_norm = LibraryCollective
     options: ClassVar[tuple[str, ...]] = ("eps", "in_place")
     row_by_row = True
 
@@ -107,13 +113,6 @@ class AllReduceNormWorkload(NormedWorkload, ModedWorkload):
             return AllReduceNorm(m=8, n=128, world_size=world_size)
         return AllReduceNorm(m=16, n=8192, world_size=world_size)
 
-    def baselines(self, task: Task[AllReduceNorm]) -> dict[str, Config]:
-        """The library's all-reduce, followed by the library's sum and norm, or by one kernel for both."""
-        norm = LibraryCollective.untuned(task)
-        assert norm is not None, task.problem
-        ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
-        return eager_and_graph(self.space, ways, task)
-
     def tolerance_of(self, task: Task[AllReduceNorm], config: Config) -> Tolerance:
         problem = task.problem
         roundings = self.kernels.way_of(config).roundings(problem)
@@ -122,7 +121,7 @@ class AllReduceNormWorkload(NormedWorkload, ModedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> AllReduceNorm:
         """X and the residual are contiguous matrices of one shape, and the weight is as long as their rows."""
-        x, residual, weight = (tensor for tensor in operands if tensor is not None)
+        x, residual, weight = operands
         dtype = element_type({"x": x, "residual": residual, "weight": weight}, TORCH_DTYPES)
         fits = x.dim() == 2 and residual.shape == x.shape and weight.shape == x.shape[1:]
         if not fits or not all(tensor.is_contiguous() for tensor in (x, residual, weight)):
@@ -135,7 +134,6 @@ class AllReduceNormWorkload(NormedWorkload, ModedWorkload):
         return AllReduceNorm(m=x.shape[0], n=x.shape[1], **given, dtype=dtype, world_size=world_size)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
-        assert operands[0] is not None
         return tuple(operands[0].shape)
 
 

@@ -23,13 +23,14 @@ from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.plan import in_order
+from autotune.kernels.launching.scratch import zeros
 from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
 from autotune.task import Task
 from autotune.workloads.comparison import distance, drawn, drawn_scales
-from autotune.workloads.input_sets import SETS, poison
+from autotune.workloads.input_sets import SETS
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands
 from autotune.workloads.roofline import flash_decode_latency
 from autotune.workloads.rows import Batch
 from autotune.workloads.tolerance import Error, Tolerance
@@ -90,7 +91,6 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
         self._lengths = [each.to(device, torch.int32) for each in self._drawn_lengths(seed)]
         self._references = self._gathered_references()
         self.put(SETS - 1)
-        poison(tensors.out)
         self.poison()
 
     def put(self, number: int) -> None:
@@ -146,19 +146,16 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
         return out.to(self._heap.device)
 
     def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
-        """Distance from the reference, computed in fp32."""
-        return distance(outputs[0], self._of_this_rank(self._references[number]))
-
-    def _of_this_rank(self, reference: torch.Tensor) -> torch.Tensor:
-        """This rank's result of the whole one."""
-        owned = self._problem.owned_heads
-        return reference.narrow(1, self._heap.rank * owned, owned) if owned else reference
+        """Distance from this rank's part of the reference, computed in fp32."""
+        reference, owned = self._references[number], self._problem.owned_heads
+        return distance(outputs[0], reference.narrow(1, self._heap.rank * owned, owned) if owned else reference)
 
     def parts(self) -> dict[str, Run]:
         """The attention alone, the library's exchange of its partial results alone, their combination alone."""
-        own = functools.partial(_zeros, self._heap.device)
-        knobs = KERNELS.knobs.of(part_config(Task(self._problem, self._machine)))
-        scratch = KERNELS.scratch(Task(self._problem, self._machine), knobs, own, own)
+        own, task = functools.partial(zeros, self._heap.device), Task(self._problem, self._machine)
+        # Separate launches that each make sense alone, the reduction included.
+        knobs = KERNELS.knobs.of(bulk_synchronous(task).replace(reducer="kernel"))
+        scratch = KERNELS.scratch(task, knobs, own, own)
         *local, combine = KERNELS.plan(
             Call(
                 self._problem, knobs, self._machine, self._tensors, scratch, self._heap.bases, self._heap.rank,
@@ -182,15 +179,6 @@ def _fill(cache: torch.Tensor, generator: torch.Generator) -> None:
     for begin in range(0, flat.numel(), FILLED_AT_ONCE):
         part = flat[begin : begin + FILLED_AT_ONCE]
         part.copy_(torch.randn(part.shape, generator=generator, device=part.device))
-
-
-def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype, device=device)
-
-
-def part_config(task: Task[FlashDecode]) -> Config:
-    """The default's local kernels as separate launches that each make sense alone, the reduction included."""
-    return bulk_synchronous(task).replace(reducer="kernel")
 
 
 def bulk_synchronous(task: Task[FlashDecode]) -> Config:
@@ -241,19 +229,10 @@ class FlashDecodeWorkload(LaunchedWorkload):
 
     def default_problem(self, machine: Machine, world_size: int) -> FlashDecode:
         """The paper's heads at 32K tokens on each GPU; a toy of the same form under the interpreter."""
+        sizes: dict[str, Any] = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "kv_len": 32768}
         if machine.is_interpreter:
-            return FlashDecode(
-                batch=1, q_heads=4, kv_heads=2, head_dim=64, kv_len=64, world_size=world_size, **FlashDecode.of_default
-            )
-        return FlashDecode(
-            batch=1,
-            q_heads=96,
-            kv_heads=12,
-            head_dim=128,
-            kv_len=32768,
-            world_size=world_size,
-            **FlashDecode.of_default,
-        )
+            sizes = {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 64}
+        return FlashDecode(batch=1, **sizes, world_size=world_size, **FlashDecode.of_default)
 
     def default_config(self, task: Task[FlashDecode]) -> Config:
         return default_config(task)
@@ -263,7 +242,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
 
     def baselines(self, task: Task[FlashDecode]) -> dict[str, Config]:
         """The default's local kernels and the library's all-gather: eager, and as a CUDA graph where there are any."""
-        return eager_and_graph(SPACE, {"bsp": bulk_synchronous(task)}, task)
+        return self.eager_and_graph({"bsp": bulk_synchronous(task)}, task)
 
     def rungs(self, task: Task[FlashDecode], config: Config) -> Mapping[str, Config | str]:
         """B: launches for attention, reduction, exchange, combination. All send data, then a signal, to every rank."""
@@ -299,7 +278,6 @@ class FlashDecodeWorkload(LaunchedWorkload):
                     "contiguous, expected"
                 )
         q, keys, values, table, lengths = named.values()
-        assert q is not None and keys is not None and table is not None and lengths is not None
         cached = "auto"
         if keys.element_size() > 1:
             dtype = element_type({"q": q, "k_cache": keys, "v_cache": values}, DTYPES)
@@ -327,7 +305,6 @@ class FlashDecodeWorkload(LaunchedWorkload):
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
-        assert operands[0] is not None
         batch, q_heads, key_dim = operands[0].shape
         _, result, rope, _ = options
         return batch, q_heads // world_size if result == "heads" else q_heads, key_dim - rope

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from autotune.config import Config
 from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
 from autotune.kernels.gemm_all_reduce.launch import KERNELS
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.way import ModeKernels
 from autotune.machine import Machine
-from autotune.task import Task
-from autotune.workloads.comparison import rounded_product
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import Operands
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.summed import SummedOperation, SummedWorkload
-from autotune.workloads.tolerance import Tolerance
 
 
 class GemmAllReduceOperation(SummedOperation[GemmAllReduce, Any]):
-    """Its operands lie in ordinary memory."""
-
-    def draw_operands(self, seed: int) -> torch.Tensor:
-        """The residual is the same on all ranks."""
-        product = super().draw_operands(seed)
-        self.draw_residual(seed * 1000 + 850, self._problem.k)
-        return product
-
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its all-reduce of C alone."""
         tensors, problem = self._tensors, self._problem
@@ -46,6 +32,7 @@ class GemmAllReduceWorkload(ModedWorkload, SummedWorkload):
     problem_type = GemmAllReduce
     operation_type = GemmAllReduceOperation
     kernels: ClassVar[ModeKernels[Any, Any]] = KERNELS
+    fused_way = FusedWay
     options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum", "wire")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
@@ -53,17 +40,6 @@ class GemmAllReduceWorkload(ModedWorkload, SummedWorkload):
         if machine.is_interpreter:
             return GemmAllReduce(m=16, n=128, k=64 * world_size, world_size=world_size)
         return GemmAllReduce(m=16, n=8192, k=28672 // world_size * world_size, world_size=world_size)
-
-    def tolerance_of(self, task: Task[GemmAllReduce], config: Config) -> Tolerance:
-        problem = task.problem
-        way = self.kernels.way_of(config)
-        quantised = problem.wire == "fp8" and isinstance(way, FusedWay)
-        return rounded_product(task, way.roundings(problem), problem.m * problem.n, quantised=quantised)
-
-    def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
-        a, b = operands[:2]
-        assert a is not None and b is not None
-        return a.shape[0], b.shape[1]
 
 
 WORKLOAD = GemmAllReduceWorkload()

@@ -19,7 +19,7 @@ from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation, 
 from autotune.workloads.comparison import drawn_bias, drawn_weight, farthest, in_fp8, weighted
 from autotune.workloads.gemm import demand_like
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import Operands, eager_and_graph
+from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Error, Tolerance
 
 
@@ -57,19 +57,13 @@ class GemmAllReduceNormWorkload(NormedWorkload, GemmAllReduceWorkload):
     operation_type = GemmAllReduceNormOperation
     kernels = KERNELS
     quantising = QUANTISING
+    fused_norm = LibraryCollective
     options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum", "eps")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduceNorm:
         fields = super().default_problem(machine, world_size).as_dict()
         own = {field.name for field in GemmAllReduceNorm.in_order()}
         return GemmAllReduceNorm(**{name: value for name, value in fields.items() if name in own})
-
-    def baselines(self, task: Task[Any]) -> dict[str, Config]:
-        """The library's GEMM and all-reduce, followed by the library's sum and norm, or by one kernel for both."""
-        norm = LibraryCollective.untuned(task)
-        assert norm is not None, task.problem
-        ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm.config()}
-        return eager_and_graph(self.space, ways, task)
 
     def tolerance_of(self, task: Task[Any], config: Config) -> Tolerance:
         found = weighted(super().tolerance_of(task, config))
@@ -79,7 +73,7 @@ class GemmAllReduceNormWorkload(NormedWorkload, GemmAllReduceWorkload):
         """GEMM + all-reduce's; residual and weight are contiguous, of the result's shape and type."""
         *of_gemm, residual, weight = operands
         problem = super().problem_of(world_size, of_gemm, options)
-        assert isinstance(problem, GemmAllReduceNorm) and residual is not None and weight is not None
+        assert isinstance(problem, GemmAllReduceNorm)
         dtype = self.out_dtype(operands, options)
         demand_like("residual", residual, (problem.m, problem.n), dtype)
         demand_like("weight", weight, (problem.n,), dtype)

@@ -18,28 +18,13 @@ from autotune.kernels.launching.collectives import reduce_scatter_single
 from autotune.kernels.untuned import done_by_library
 from autotune.machine import Machine
 from autotune.task import Task
-from autotune.workloads.comparison import rounded_product
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.summed import SummedOperation, SummedWorkload
-from autotune.workloads.tolerance import Tolerance
 
 
 class GemmReduceScatterOperation(SummedOperation[GemmReduceScatter, Any]):
-    """Its operands lie in ordinary memory."""
-
-    @property
-    def rows(self) -> slice:
-        rank, rows = self._heap.rank, self._problem.rows
-        return slice(rank * rows, (rank + 1) * rows)
-
-    def draw_operands(self, seed: int) -> torch.Tensor:
-        """Each rank has the residual of its rows."""
-        product = super().draw_operands(seed)
-        self.draw_residual(seed * 1000 + 850 + self._heap.rank, self._problem.k)
-        return product
-
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its reduce-scatter of such a product alone."""
         tensors, problem = self._tensors, self._problem
@@ -54,6 +39,7 @@ class GemmReduceScatterWorkload(ModedWorkload, SummedWorkload):
     problem_type = GemmReduceScatter
     operation_type = GemmReduceScatterOperation
     kernels = KERNELS
+    fused_way = FusedWay
     options = ("out_dtype", "fast_accum", "wire")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
@@ -75,16 +61,9 @@ class GemmReduceScatterWorkload(ModedWorkload, SummedWorkload):
         done = sum(done_by_library(task.machine, end - begin, problem.n) for begin, end in parts)
         return done / (problem.m * problem.n)
 
-    def tolerance_of(self, task: Task[GemmReduceScatter], config: Config) -> Tolerance:
-        problem = task.problem
-        way = self.kernels.way_of(config)
-        quantised = problem.wire == "fp8" and isinstance(way, FusedWay)
-        return rounded_product(task, way.roundings(problem), problem.rows * problem.n, quantised=quantised)
-
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
-        a, b = operands[:2]
-        assert a is not None and b is not None
-        return a.shape[0] // world_size, b.shape[1]
+        rows, columns = super().out_shape(world_size, operands, options)
+        return rows // world_size, columns
 
 
 WORKLOAD = GemmReduceScatterWorkload()

@@ -29,8 +29,6 @@ from autotune.workloads.tolerance import Tolerance
 
 
 class MoeCombineOperation(CombinedOperation[MoeCombine, Tensors, Scratch]):
-    """The tensors of one rank, and the config prepared last."""
-
     def draw(self, seed: int) -> None:
         self.drawn = DrawnRows(self._problem, self._heap, seed, self._problem.hidden, drawn_with_zeros)
 
@@ -50,7 +48,7 @@ class MoeCombineWorkload(ModedWorkload, CombinedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeCombine:
         """Rows are a contiguous matrix, laid out by the plan of the tokens whose ids are given."""
-        rows, *plan, ids = (tensor for tensor in operands if tensor is not None)
+        rows, *plan, ids = operands
         dtype = element_type({"rows": rows}, TORCH_DTYPES)
         if rows.dim() != 2 or not rows.is_contiguous():
             raise InvalidProblem(
@@ -61,9 +59,7 @@ class MoeCombineWorkload(ModedWorkload, CombinedWorkload):
         return MoeCombine(hidden=rows.shape[1], **given, dtype=dtype, world_size=world_size)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
-        """A row for each token of this rank."""
         rows, ids = operands[0], operands[-1]
-        assert rows is not None and ids is not None
         return (ids.shape[0], rows.shape[1])
 
 

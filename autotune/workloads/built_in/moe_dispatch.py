@@ -16,19 +16,17 @@ from autotune.kernels.moe_dispatch.exchange import Scratch
 from autotune.kernels.moe_dispatch.launch import KERNELS, SCALED
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
 from autotune.kernels.moe_dispatch.tensors import Tensors
-from autotune.workloads.dispatched import RIGHT, WRONG, DispatchedOperation, DispatchedWorkload, check_routing
+from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.moded import ModedWorkload
-from autotune.workloads.tolerance import Error, Tolerance
+from autotune.workloads.tolerance import RIGHT, WRONG, Error, Tolerance
 
 EXACT = Tolerance(0.0, 0.0)
 """A dispatch moves and does not compute."""
 
 
 class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors, Scratch]):
-    """The tensors of one rank, and the config prepared last."""
-
     def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:
         """Nothing, or infinite: a row is its token to the bit, with that token's scales, or wrong."""
         laid_out, *of_rows = rows
@@ -66,7 +64,6 @@ class MoeDispatchWorkload(ModedWorkload, DispatchedWorkload):
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatch:
         """X is a contiguous matrix, and ids and gates have a row for each of its rows."""
         x, ids, gates, *scale_x = operands
-        assert x is not None and ids is not None and gates is not None
         dtype = element_type({"x": x}, OPERAND_DTYPES)
         check_routing(x, ids, gates)
         if x.dim() != 2 or not x.is_contiguous():
@@ -79,8 +76,8 @@ class MoeDispatchWorkload(ModedWorkload, DispatchedWorkload):
         )  # fmt: skip
 
     def out_columns(self, operands: Operands, options: Sequence[Any]) -> int:
-        assert operands[0] is not None
-        return operands[0].shape[1]
+        columns: int = operands[0].shape[1]
+        return columns
 
 
 class ScaledWorkload(MoeDispatchWorkload):
@@ -90,7 +87,6 @@ class ScaledWorkload(MoeDispatchWorkload):
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
         rows, *plan = super().out_shapes(world_size, operands, options)
-        assert operands[-1] is not None
         return [rows, *plan, (rows[0], operands[-1].shape[1])]
 
     def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:

@@ -20,7 +20,7 @@ from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded
 from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.experts import PLAIN
 from autotune.workloads.gemm import result_type
-from autotune.workloads.grouped import check_experts, grouped_operands, is_transposed
+from autotune.workloads.grouped import grouped_operands, is_transposed
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.moded import ModedWorkload
@@ -31,8 +31,6 @@ CLAMPED = 4.0
 
 
 class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Scratch]):
-    """The tensors of one rank, and the config prepared last."""
-
     def draw(self, seed: int) -> None:
         """B differs from expert to expert; scaled so that gate and up are of about 1, whatever the depth."""
         super().draw(seed)
@@ -106,12 +104,10 @@ class MoeDispatchGemmWorkload(ModedWorkload, DispatchedWorkload):
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatchGemm:
         """X is a contiguous matrix, ids and gates have a row for each of its rows, and B is this rank's experts'."""
         x, ids, gates, b, *scales, bias = operands
-        assert x is not None and ids is not None and gates is not None and b is not None
         given = dict(zip(self.options, options, strict=True))
         check_routing(x, ids, gates)
         transposed = is_transposed("x", x, b, ("tokens", "hidden", "columns"))
-        check_experts("x", x, b, world_size, given["experts"])
-        dtype, kind = grouped_operands(x, b, scales, bias)
+        dtype, kind = grouped_operands("x", x, b, scales, bias, experts=given["experts"], world_size=world_size)
         return MoeDispatchGemm(
             tokens=x.shape[0], hidden=x.shape[1], top_k=ids.shape[1], width=self.out_columns(operands, options),
             b_order="nk" if transposed else "kn", bias=bias is not None, **given, dtype=dtype, scales=kind,
@@ -119,12 +115,10 @@ class MoeDispatchGemmWorkload(ModedWorkload, DispatchedWorkload):
         )  # fmt: skip
 
     def out_columns(self, operands: Operands, options: Sequence[Any]) -> int:
-        b = operands[3]
-        assert b is not None
-        return b.shape[2] // (1 if options[self.options.index("epilogue")] == "none" else 2)
+        columns: int = operands[3].shape[2]
+        return columns // (1 if options[self.options.index("epilogue")] == "none" else 2)
 
     def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
-        assert operands[0] is not None
         return result_type(operands[0].dtype)
 
 

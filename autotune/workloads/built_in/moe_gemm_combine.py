@@ -24,7 +24,7 @@ from autotune.workloads.combined import (
 )
 from autotune.workloads.comparison import drawn, drawn_deep, drawn_scales, with_lost
 from autotune.workloads.gemm import result_type
-from autotune.workloads.grouped import check_experts, grouped_operands, is_transposed
+from autotune.workloads.grouped import grouped_operands, is_transposed
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.moded import ModedWorkload
@@ -32,8 +32,6 @@ from autotune.workloads.tolerance import Tolerance
 
 
 class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, Products]):
-    """The tensors of one rank, and the config prepared last."""
-
     def draw(self, seed: int) -> None:
         """Every rank can draw every expert's B."""
         self.drawn = DrawnRows(self._problem, self._heap, seed, self._problem.width, drawn_deep)
@@ -102,26 +100,20 @@ class MoeGemmCombineWorkload(ModedWorkload, CombinedWorkload):
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeGemmCombine:
         """A is a contiguous matrix, laid out by the plan of the tokens with these ids; B is this rank's experts'."""
         a, b, offsets, pairs, gates, ids, *scales, bias = operands
-        assert a is not None and b is not None and ids is not None
-        plan = [each for each in (offsets, pairs, gates) if each is not None]
         transposed = is_transposed("a", a, b, ("capacity", "width", "hidden"))
         given: dict[str, Any] = dict(zip(self.options, options, strict=True))
-        given |= plan_of_a_call(world_size, a, plan, ids)
-        check_experts("a", a, b, world_size, given["experts"])
-        dtype, kind = grouped_operands(a, b, scales, bias)
+        given |= plan_of_a_call(world_size, a, (offsets, pairs, gates), ids)
+        dtype, kind = grouped_operands("a", a, b, scales, bias, experts=given["experts"], world_size=world_size)
         return MoeGemmCombine(
             hidden=b.shape[2], width=a.shape[1], b_order="nk" if transposed else "kn", **given, dtype=dtype,
             scales=kind, bias=bias is not None, world_size=world_size,
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
-        """A row for each token of this rank."""
         b, ids = operands[1], operands[5]
-        assert b is not None and ids is not None
         return (ids.shape[0], b.shape[2])
 
     def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
-        assert operands[0] is not None
         return result_type(operands[0].dtype)
 
 

@@ -139,7 +139,7 @@ def test_a_write_whose_acknowledgement_is_lost_is_not_made_twice(
         if lost == "record":
             store.record(study.id, TRIAL)
         elif lost == "adopt":
-            store.adopt(entry, replace=True)
+            store.adopt([(entry, True)])
         else:
             store.study(other, PROVENANCE, seed=1, space_size=1)
         assert len(losses) == 1

@@ -151,7 +151,7 @@ def test_it_can_be_pickled_in_the_midst_of_a_study() -> None:
     study = optuna.create_study(sampler=sampler)
     study.optimize(sort, n_trials=20)
     copy = pickle.loads(pickle.dumps(sampler))
-    assert copy.best() == sampler.best() and copy.best()
+    assert copy.proposer.best() == sampler.proposer.best() and copy.proposer.best()
 
 
 def test_a_study_of_several_objectives_is_refused() -> None:
@@ -191,7 +191,7 @@ def test_of_a_space_that_is_given_it_proposes_what_is_valid_none_twice_until_it_
         study.tell(trial, time_of(config))
     assert {*seen, BSP} == set(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP))) and len(set(seen)) == len(seen)
     assert BSP not in seen, "reserved"
-    assert seen[0] == WORKLOAD.first_configs(Task(PROBLEM, LAPTOP))[0] and sampler.best(1) == [BEST]
+    assert seen[0] == WORKLOAD.first_configs(Task(PROBLEM, LAPTOP))[0] and sampler.proposer.best(1) == [BEST]
     trial, config = config_of(study, known)
     assert "mode" in config
     study.tell(trial, 1.0)
@@ -215,7 +215,7 @@ def test_an_enqueued_trial_is_learnt_from_and_what_it_stood_in_for_is_not_lost()
     trial, config = config_of(study, known)
     assert config == BEST
     study.tell(trial, 200.0)
-    assert sampler.best() == [BEST] and sampler.value(BEST) == math.log(200.0)
+    assert sampler.proposer.best() == [BEST] and sampler.proposer.value(BEST) == math.log(200.0)
     everything = {BEST}
     while sampler.ready(study):
         trial, config = config_of(study, known)
@@ -233,8 +233,8 @@ def test_a_constraint_is_violated_above_0_and_its_value_then_counts_for_nothing(
         trial.set_constraint("works", violation)
         study.tell(trial, value)
         kept += [config] if violation <= 0 else []
-        assert sampler.value(config) == (value if violation <= 0 else math.inf)
-    assert sampler.best() == kept
+        assert sampler.proposer.value(config) == (value if violation <= 0 else math.inf)
+    assert sampler.proposer.best() == kept
 
 
 def test_a_first_config_that_the_space_does_not_hold_is_not_tried() -> None:
