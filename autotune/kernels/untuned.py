@@ -222,9 +222,21 @@ def suited(tile: Mapping[str, int], task: Task[Any]) -> dict[str, int]:
         tile |= promoted_tile(machine) if rows > FEW_ROWS and _promotes(task) else {"block_k": 128}
     if machine.kind == "hip":
         tile["num_stages"] = 2
+    tile = in_short_steps(tile, machine)
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
     return tile
+
+
+def crowded(tile: Mapping[str, Any], machine: Machine) -> bool:
+    """True if sums take half of a thread's registers, and operands and addresses of a step need the others: sm_80."""
+    sums = tile["block_m"] * tile["block_n"] // (32 * tile["num_warps"])
+    return machine.kind == "cuda" and not machine.has_tma and sums >= 128
+
+
+def in_short_steps(tile: Mapping[str, int], machine: Machine) -> dict[str, int]:
+    """A crowded tile in steps half as long, with half of the addresses: else 10 to 20 words of each thread spill."""
+    return {**tile, "block_k": tile["block_k"] // 2, "num_stages": 6} if crowded(tile, machine) else {**tile}
 
 
 def tiles_beside_default(task: Task[Any]) -> list[dict[str, int]]:
@@ -241,7 +253,7 @@ def tiles_beside_default(task: Task[Any]) -> list[dict[str, int]]:
     if machine.kind == "hip":
         return [{**WIDE, "num_warps": 4, "num_stages": 2}]
     if not problem.scaled:
-        return [_soonest_tiles(task)[1]]
+        return [in_short_steps(_soonest_tiles(task)[1], machine)]
     wide = {**WIDE, "block_k": 128}
     if problem.fast_accum:
         return [{**wide, "num_stages": 3}, wide, {**wide, "block_k": 64, "num_stages": 6}]

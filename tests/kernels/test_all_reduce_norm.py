@@ -34,6 +34,7 @@ BLOCKS = [
         (2, {"m": 5, "n": 384, "quantised": "block"}, 4),
         (2, {"m": 3, "n": 520, "dtype": "fp32", "quantised": "row"}, 2),
         whole(2, {"m": 5, "n": 520}, 12),
+        whole(5, {"m": 1, "n": 8192}, 4),  # two at a time, the last one without a partner
         whole(3, {"m": 7, "n": 264, "dtype": "fp32", "eps": 1e-2}, 8),
     ],
 )

@@ -15,7 +15,7 @@ from every_mode import whole
 from autotune.config import Config
 from autotune.dtypes import multiplies
 from autotune.errors import InvalidProblem
-from autotune.machine import B200, CHIPS, H100, L40S, MI300X, MI350X, Machine
+from autotune.machine import A100, B200, CHIPS, H100, L40S, MI300X, MI350X, Machine
 from autotune.problem import Problem
 from autotune.task import Task
 from autotune.workloads import workload
@@ -25,6 +25,9 @@ SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "12"))
 
 REGISTERS = 65536
 """Of a multiprocessor of sm_90, which has 228 KiB of shared memory, 1 KiB of each program's the system's."""
+
+MOST_REGISTERS = 255
+"""Of a thread."""
 
 WITHOUT_SHARED_MEMORY = {
     "push_kernel", "sum_kernel", "barrier_kernel", "all_reduce_norm_kernel", "add_norm_kernel", "signal_chunk_kernel",
@@ -158,6 +161,32 @@ def fits(machine: Machine, jobs: list[tuple[Problem, Config]], compilers: Compil
             assert kernel.registers is not None and kernel.spills is not None, f"{config}: {kernel}"
             spilled += kernel.spills > 0 and machine.kind == "hip"
     return spilled
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "which"),
+    [
+        ("all_reduce_norm", B200, slice(1)),
+        ("gemm_reduce_scatter", A100, slice(1)),
+        *(whole(name, machine, slice(None)) for name in PROBLEMS for machine in CHIPS if machine.kind == "cuda"),
+    ],
+    ids=lambda value: getattr(value, "arch", None),
+)
+def test_first_configs_do_not_run_out_of_registers(
+    name: str, machine: Machine, which: slice, compilers: Compilers
+) -> None:
+    """Of 8 ranks. The compiler may put aside a few words that live beside a loop, mostly where a program of fewer
+    registers lets another one onto the multiprocessor.
+    """
+    found = workload(name)
+    task = Task(found.default_problem(machine, 8), machine)
+    first = dict.fromkeys([found.default_config(task), *found.first_configs(task)])
+    configs = [config for config in first if config["mode"] not in LAUNCH_NOTHING_OF_OURS][which]
+    assert configs or not machine.has_peer_atomics
+    for config, kernels in compilers.compiled(machine, [(task.problem, config) for config in configs]):
+        for kernel in kernels:
+            full = kernel.registers == min(MOST_REGISTERS, REGISTERS // (32 * kernel.warps))
+            assert kernel.spills <= (4 if full else 8), f"{config}: {kernel}"
 
 
 @pytest.mark.parametrize(

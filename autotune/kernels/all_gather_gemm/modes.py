@@ -77,8 +77,12 @@ class Pull(Ours):
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """By TMA, where no step would cross into the next shard."""
+        """By TMA, where no step would cross into the next shard. Square tiles where wide ones are crowded: addresses in
+        peers' memory take more registers.
+        """
         pull = cls.like(Push.by_tiles(task))
+        if untuned.crowded(pull.config(), task.machine):
+            pull = pull.replace(**untuned.SQUARE)
         yield from filter(None, [MODES.first_valid([pull, pull.replace(loads="pointer")], task)])
 
 

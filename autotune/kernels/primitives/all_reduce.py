@@ -118,7 +118,26 @@ def deliver(
 
 @constexpr_function
 def together(sources, elements, most):
-    return min(triton.next_power_of_2(sources), max(1, most // elements))
+    """Sources polled at once: all that fit; else half, for the sum so far takes registers, too."""
+    sources = triton.next_power_of_2(sources)
+    return sources if sources * elements <= most else max(1, most // (2 * elements))
+
+
+@triton.jit
+def polled(
+    inbox, index, apart, first, offsets, exists, block, epoch, peers, FORM: tl.constexpr, SOURCES: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """The sum of what TOGETHER sources from ``first`` on sent in words, polled at once."""
+    sources = first + tl.arange(0, TOGETHER)
+    pointers = inbox + place_of(index + sources * apart, block, FORM)[:, None, None] + offsets[None, :, :]
+    wanted = (sources < SOURCES)[:, None, None] & exists[None, :, :]
+    if FORM.PROTOCOL == LL:
+        part = ll_sum(ll_wait(pointers, ll_flag(epoch), wanted, peers), FORM.TYPE)
+    else:
+        data = sentinel_take(pointers, tl.broadcast_to(wanted, pointers.shape), peers)
+        part = tl.sum(data.to(FORM.TYPE, bitcast=True).to(tl.float32), axis=0)
+    return part
 
 
 @triton.jit
@@ -133,20 +152,12 @@ def collect(
     offsets, exists = inside_block(block, 0, FORM, FORM.BLOCK_N)
     if FORM.PROTOCOL != SIGNAL:
         TOGETHER: tl.constexpr = together(SOURCES, FORM.BLOCK_M * FORM.BLOCK_N, MOST_TOGETHER)
-        for first in tl.static_range(0, SOURCES, TOGETHER):
-            sources = first + tl.arange(0, TOGETHER)
-            pointers = inbox + place_of(index + sources * apart, block, FORM)[:, None, None] + offsets[None, :, :]
-            wanted = (sources < SOURCES)[:, None, None] & exists[None, :, :]
-            if FORM.PROTOCOL == LL:
-                words = ll_wait(pointers, ll_flag(epoch), wanted, peers)
-                part = ll_sum(words, FORM.TYPE)
-            else:
-                data = sentinel_take(pointers, tl.broadcast_to(wanted, pointers.shape), peers)
-                part = tl.sum(data.to(FORM.TYPE, bitcast=True).to(tl.float32), axis=0)
-            if first == 0:
-                acc = part
-            else:
-                acc += part
+        if TOGETHER >= SOURCES:
+            acc = polled(inbox, index, apart, 0, offsets, exists, block, epoch, peers, FORM, SOURCES, TOGETHER)
+        else:
+            acc = tl.zeros((FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
+            for first in tl.range(0, SOURCES, TOGETHER):
+                acc += polled(inbox, index, apart, first, offsets, exists, block, epoch, peers, FORM, SOURCES, TOGETHER)
     else:
         wait_in_slot(counter, epoch, SIGNALS, peers)
         acc = tl.zeros((FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
