@@ -186,7 +186,7 @@ def test_first_configs_do_not_run_out_of_registers(
     for config, kernels in compilers.compiled(machine, [(task.problem, config) for config in configs]):
         for kernel in kernels:
             full = kernel.registers == min(MOST_REGISTERS, REGISTERS // (32 * kernel.warps))
-            assert kernel.spills <= (4 if full else 8), f"{config}: {kernel}"
+            assert kernel.spills <= (16 if full else 8), f"{config}: {kernel}"
 
 
 @pytest.mark.parametrize(

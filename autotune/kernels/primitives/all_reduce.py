@@ -118,9 +118,7 @@ def deliver(
 
 @constexpr_function
 def together(sources, elements, most):
-    """Sources polled at once: all that fit; else half, for the sum so far takes registers, too."""
-    sources = triton.next_power_of_2(sources)
-    return sources if sources * elements <= most else max(1, most // (2 * elements))
+    return min(triton.next_power_of_2(sources), max(1, most // elements))
 
 
 @triton.jit

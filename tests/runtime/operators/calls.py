@@ -86,13 +86,16 @@ def problems(device: torch.device) -> list[Problem]:
     ]
 
 
-def configs(task: Task[Problem]) -> list[autotune.Config]:
-    """One of each mode: the first that a search would try. Ranks that share a GPU have no library's collectives."""
+def configs(task: Task[Problem], but: str = "warp_specialized") -> list[autotune.Config]:
+    """One of each mode ``but`` one that only some GPUs have: the first that a search would try. Ranks that share a GPU
+    have no library's collectives.
+    """
     plugin = workload(task.problem.workload)
     sharing = not task.machine.is_interpreter and dist.get_world_size() > torch.cuda.device_count()
     baselines = {} if sharing else plugin.baselines(task)
     found = [*plugin.first_configs(task), *baselines.values()]
-    found = [config for config in found if not (sharing and config["mode"] == "bsp")]
+    left_out = {but, "bsp"} if sharing else {but}
+    found = [config for config in found if config["mode"] not in left_out]
     return list({config["mode"]: config for config in reversed(found)}.values())
 
 

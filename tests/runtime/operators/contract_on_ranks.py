@@ -79,7 +79,7 @@ def every_mode(arguments: tuple[str, bool]) -> dict[str, list[str]]:
     with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
         for seed, (plugin, problem, name) in enumerate(problems()):
             found[name] = []
-            modes = configs(Task(problem, context.machine))
+            modes = configs(Task(problem, context.machine), but="")
             if sample and not name.endswith("{}"):
                 modes = random.Random(name).sample(modes, 2)
             for config in modes:
