@@ -34,7 +34,7 @@ def small_problem(name: str, world_size: int, seed: int, **fields: Any) -> Any:
         sizes |= {"width": 32} if "gemm" in name else {}
     else:
         sizes |= {"m": rng.randint(6, 9) * world_size, "n": 32 * world_size, "dtype": "fp32"}
-        sizes |= {"k": rng.choice((40, 72)) * world_size} if "gemm" in name else {}
+        sizes |= {"k": rng.choice((104, 136)) * world_size} if "gemm" in name else {}
     return workload(name).problem_type(**{**sizes, **fields})
 
 

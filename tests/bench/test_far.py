@@ -53,9 +53,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize(("kernel", "seed"), SOUND)
-def test_results_are_right_and_all_goes_once_to_a_far_host(
-    kernel: str, seed: int, found: dict[str, list[Any]]
-) -> None:
+def test_results_are_right_and_all_goes_once_to_a_far_host(kernel: str, seed: int, found: dict[str, list[Any]]) -> None:
     for rank in found[f"{kernel} {seed}"]:
         assert rank["wrong"] == [] and rank["sent"] == rank["once"]
 
