@@ -32,8 +32,11 @@ def error(made: Any, wanted: Any) -> float:
     return float((made.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-6))
 
 
-def installed(url: str) -> dict[str, Any]:
-    """Errors, by torch's fallbacks, and the calls of our operators, of each form of the two operators."""
+def installed(arguments: tuple[str, bool]) -> dict[str, Any]:
+    """Errors, by torch's fallbacks, and the calls of our operators, of each form of the two operators; a sample has
+    each form of B with or without A returned.
+    """
+    url, sample = arguments
     name = dist.group.WORLD.group_name
     other = dist.new_group([0, 1])
     alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
@@ -62,8 +65,9 @@ def installed(url: str) -> dict[str, Any]:
                     "side by side": [rows[:32].t(), rows[32:64].t()], "view": [rows[1:33].t()],
                     "every other column": [normal(5, depth, 64, dtype=dtype)[:, ::2]],
                 }  # fmt: skip
-                for kind, bs in lying.items():
-                    for more in ({}, {"return_A": False}):
+                for turn, (kind, bs) in enumerate(lying.items()):
+                    ways: list[dict[str, Any]] = [{}, {"return_A": False}]
+                    for more in ways[(turn + dim) % 2 :: 2] if sample else ways:
                         gather(f"gather {dtype} {dim} {shape} {kind} {more}", a, bs, dim, **more)
             for op in ("sum", "avg"):
                 for dim, shape in ((0, (32, 64)), (1, (32, 64)), (1, (4, 16, 64))):
