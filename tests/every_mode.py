@@ -205,7 +205,7 @@ class EveryModeTests:
         return self.modes - (self.exchanging if problem.world_size == 1 else set())
 
     def check(self, problem: Any, here: Machine, steps: list[dict[str, int]], count: int | set[str]) -> None:
-        found = workload(self.name)
+        found = workload(problem.workload)
         modes, count = (count, 1) if isinstance(count, set) else (self.modes_of(problem, here), count)
         configs = variants(found, problem, here, self.steps_of(problem, steps))
         if modes < self.modes_of(problem, here):
