@@ -56,12 +56,12 @@ def installed(arguments: tuple[str, bool]) -> dict[str, Any]:
 
     with autotune.Context(HEAP, url=url) as context, symm_mem.install(context):
         for dtype in (torch.float32, torch.bfloat16):
-            for dim, shape in ((0, (32, 64)), (1, (32, 64)), (0, (16, 4, 64)), (1, (4, 16, 64))):
+            for dim, shape in ((0, (32, 64)), (1, (32, 64)), (0, (16, 4, 64)), (1, (4, 16, 64)), (2, (2, 8, 64))):
                 depth = 64 * (2 if dim == len(shape) - 1 else 1)
                 a, w = normal(1, *shape, dtype=dtype), normal(2, 32, depth, dtype=dtype)
                 rows = normal(4, 65, depth, dtype=dtype)
                 lying = {
-                    "kn": [w.t().contiguous()], "nk": [w.t()], "two": [w.t(), normal(3, 32, depth, dtype=dtype).t()],
+                    "kn": [w.t().contiguous()], "nk": [w.t()], "two": [w.t(), normal(3, 64, depth, dtype=dtype).t()],
                     "side by side": [rows[:32].t(), rows[32:64].t()], "view": [rows[1:33].t()],
                     "every other column": [normal(5, depth, 64, dtype=dtype)[:, ::2]],
                 }  # fmt: skip
@@ -70,7 +70,7 @@ def installed(arguments: tuple[str, bool]) -> dict[str, Any]:
                     for more in ways[(turn + dim) % 2 :: 2] if sample else ways:
                         gather(f"gather {dtype} {dim} {shape} {kind} {more}", a, bs, dim, **more)
             for op in ("sum", "avg"):
-                for dim, shape in ((0, (32, 64)), (1, (32, 64)), (1, (4, 16, 64))):
+                for dim, shape in ((0, (32, 64)), (1, (32, 64)), (0, (4, 2, 64)), (1, (4, 16, 64)), (2, (2, 4, 64))):
                     a, w = normal(5, *shape, dtype=dtype), normal(6, 32, 64, dtype=dtype)
                     told(
                         f"scatter {dtype} {op} {dim} {shape}",
@@ -163,11 +163,7 @@ def torchtitan(url: str) -> dict[str, Any]:
                     theirs_own.impl(name, getattr(theirs, f"_{name}_fallback"), "CPU")
             wanted = step(kind, dtype, biased)
             theirs_own._destroy()
-            with (
-                autotune.Context(HEAP, url=url) as context,
-                symm_mem.install(context),
-                autotune.collect() as problems,
-            ):
+            with autotune.Context(HEAP, url=url) as context, symm_mem.install(context), autotune.collect() as problems:
                 made = step(kind, dtype, biased)
                 context.check()
             found[f"{kind} {biased} {dtype}"] = (error(made, wanted), sum(problems.values()))

@@ -22,7 +22,7 @@ def test_torchs_operators_run_ours(tmp_path: Path, ranks: tuple[str, bool]) -> N
         assert found.pop("no gradient")
         own = {form: found.pop(form)[1] for form in list(found) if form.startswith("own")}
         assert own and not any(own.values()), own
-        assert len(found) == 2 * (4 * 6 * (1 if sample else 2) + 6) + 2
+        assert len(found) == 2 * (5 * 6 * (1 if sample else 2) + 10) + 2
         wrong = {form: each for form, each in found.items() if each[0] > (2e-2 if "bfloat16" in form else 1e-5)}
         assert not wrong
         assert {form: calls for form, (_, calls) in found.items() if calls != 1} == {}
