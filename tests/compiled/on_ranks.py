@@ -295,7 +295,7 @@ def first_calls(url: str) -> list[dict[str, Any]]:
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     arguments, function = [each.to(device) for each in drawn(CASES["reduce"])], CASES["reduce"].function
     runs = []
-    for tune, sizes in (("3s", (32, 2048)), ("3s", (32,)), (None, ())):
+    for tune, sizes in (("5s", (32, 2048)), ("5s", (32,)), (None, ())):
         with autotune.Context(HEAP * 4, url=url) as context, torch.no_grad():
             torch._dynamo.reset()
             made = autotune.fusing(context, tune=tune)["post_grad_custom_pre_pass"]
