@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this fi
 
 # The ranks' settings, for all processes: whichever is to be forked, the same server has imported its libraries.
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+# Else torch sets it where it first compiles, and processes from then on are forked by a second server.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), "torchinductor_tests")))
 
 gc.disable()  # until all tests are imported: a collection in their midst takes a fifth of a second, and frees nothing
 

@@ -17,7 +17,7 @@ from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.task import Task
 from autotune.tuning.screening import Screen
-from autotune.workloads import Workload
+from autotune.workloads import Workload, workload
 
 LIBRARY = {"bsp", "library_collective"}
 """Modes with a collective of NCCL's, which refuses ranks that share a GPU."""
@@ -155,6 +155,67 @@ def check_all(
                 wrong = None if found.outcome is Outcome.MEASURED else found
             assert wrong is None, f"{problem} {config}: {wrong}"
     assert gang.restarts == restarts
+
+
+class EveryModeTests:
+    """A workload is right in every mode: under the interpreter, and on all GPUs there are. A file is a table."""
+
+    name: str
+    modes: set[str]
+    exchanging: set[str] = set()
+    """Modes that one rank alone does not have."""
+    steps: list[dict[str, int]]
+    """Numbers to go with each mode's words."""
+    gpu_steps: list[dict[str, int]]
+    small: list[Any]
+    """Ranks, sizes and a count of configs, or the modes to have one of each, for the interpreter."""
+    large: list[dict[str, Any]]
+    """Sizes for GPUs."""
+    gpu_count = 16
+    shared_out: tuple[str, ...] = ()
+    """Sizes that are times the ranks."""
+    calls = 2
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "small_sizes" in metafunc.fixturenames:
+            metafunc.parametrize(("world_size", "small_sizes", "count"), self.small)
+        if "large_sizes" in metafunc.fixturenames:
+            metafunc.parametrize("large_sizes", self.large, ids=self.said)
+
+    def test_every_mode_is_right_under_the_interpreter(
+        self, world_size: int, small_sizes: dict[str, Any], count: int | set[str]
+    ) -> None:
+        self.check(self.problem(world_size=world_size, **small_sizes), on_cpu(), self.steps, count)
+
+    @ranks_a_gpu
+    def test_every_mode_is_right_on_gpus(self, ranks: int, large_sizes: dict[str, Any]) -> None:
+        here = machine()
+        problem = self.problem(world_size=here.gpus * ranks, **large_sizes)
+        self.check(problem, here, self.gpu_steps, self.gpu_count)
+
+    def problem(self, *, world_size: int, **sizes: Any) -> Any:
+        sizes |= {name: sizes[name] * world_size for name in self.shared_out}
+        return workload(self.name).problem_type(world_size=world_size, **sizes)
+
+    def steps_of(self, problem: Any, steps: list[dict[str, int]]) -> list[dict[str, int]]:
+        """Those that suit a problem."""
+        return [step for step in steps if step.get("block_m", 0) <= max(16, getattr(problem, "m", 0))]
+
+    def modes_of(self, problem: Any, here: Machine) -> set[str]:
+        return self.modes - (self.exchanging if problem.world_size == 1 else set())
+
+    def check(self, problem: Any, here: Machine, steps: list[dict[str, int]], count: int | set[str]) -> None:
+        found = workload(problem.workload)
+        modes, count = (count, 1) if isinstance(count, set) else (self.modes_of(problem, here), count)
+        configs = variants(found, problem, here, self.steps_of(problem, steps))
+        if modes < self.modes_of(problem, here):
+            configs = (each for each in configs if each["mode"] in modes)
+        check_all(found, problem, few(problem, configs, count), modes, calls=self.calls)
+
+    @staticmethod
+    def said(sizes: dict[str, Any]) -> str:
+        """A problem's sizes in a test's name."""
+        return "-".join(map(str, sizes.values()))
 
 
 def on_cpu() -> Machine:

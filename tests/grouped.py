@@ -57,15 +57,7 @@ def wrong(case: dict[str, Any]) -> float:
         return None if tensor is None else tensor.to(device)
 
     operands = GroupedOperands(
-        there(a),
-        there(b),
-        there(offsets),
-        rows,
-        there(gather),
-        per,
-        there(scale_a),
-        there(scale_b),
-        scales,
+        there(a), there(b), there(offsets), rows, there(gather), per, there(scale_a), there(scale_b), scales
     )
     c = c.to(device)
     units = 3 if here.is_interpreter else here.compute_units

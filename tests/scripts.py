@@ -29,13 +29,13 @@ GRACE = 30.0
 
 
 def run_script(
-    *words: str, ranks: int = 0, interpreted: bool = True, settings: Mapping[str, str] | None = None,
+    *words: str, ranks: int = 0, hosts: int = 1, interpreted: bool = True, settings: Mapping[str, str] | None = None,
     seconds: float = DEADLINE,
 ) -> CompletedProcess[str]:  # fmt: skip
     """As ``python WORDS`` with these environment variables; WORDS begin with a file, ``-m`` or ``-c``.
 
-    With ``ranks`` as many processes run it, as under ``torchrun --standalone``, until one of them fails; what they
-    print is in the order of the ranks. What has not ended after so many seconds is killed.
+    With ``ranks`` as many processes run it, as under a torchrun on each of ``hosts``, until one of them fails; what
+    they print is in the order of the ranks. What has not ended after so many seconds is killed.
     """
     started: list[Process] = []
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -45,11 +45,11 @@ def run_script(
             wait = timedelta(seconds=DEADLINE)
             store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
-            environment |= {"LOCAL_WORLD_SIZE": str(ranks), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            environment |= {"LOCAL_WORLD_SIZE": str(ranks // hosts), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         stack.callback(kill, started)
         for rank in range(max(1, ranks)):
             here = f"{folder}/{rank}"
-            mine = environment | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks else {})
+            mine = environment | ({"RANK": str(rank), "LOCAL_RANK": str(rank % (ranks // hosts))} if ranks else {})
             log = Path(f"{here}.log")
             process, connection = (
                 start("scripts", log, without_gpus()) if interpreted else start("scripts", log, {}, imports=IMPORTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def on_ranks(
     file: str, function: str, ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool | str = False
 ) -> list[Any]:
     """A function of the operators' tests, with a database that is not there."""
-    monkeypatch.syspath_prepend(str(OPERATORS))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(OPERATORS)])
     url = f"sqlite:///{folder / 'none.db'}"
     return run_ranks(str(OPERATORS / file), function, ranks, folder, gpu=gpu, argument=url)
 

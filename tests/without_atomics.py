@@ -1,17 +1,20 @@
-"""Ranks between whose GPUs only stores go, as over PCIe: a kernel that adds to a peer's memory, or reads it, ends in an
-error.
+"""A workload for ranks between whose GPUs only stores go, as over PCIe: where they begin with it, a kernel that adds to
+a peer's memory, or reads it, ends in an error, whatever workload comes next.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import rank_imports  # noqa: F401  what all ranks of tests import
 
 from autotune.heap import device
 from autotune.heap.loading import import_iris
+from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
+from autotune.workloads.built_in.all_reduce_norm import AllReduceNormWorkload
 
 iris = import_iris()
 
@@ -32,5 +35,15 @@ def at_home(function: Any, first_rank: int) -> Callable[..., Any]:
     return called
 
 
-iris.atomic_add = at_home(iris.atomic_add, 2)
-iris.load = device.load = at_home(iris.load, 1)
+@dataclass(frozen=True, kw_only=True)
+class Problem(AllReduceNorm):
+    workload = "over_pcie"
+
+
+class OverPcie(AllReduceNormWorkload):
+    name, problem_type = "over_pcie", Problem
+
+
+if sys.argv[0].endswith("rank.py"):
+    iris.atomic_add = at_home(iris.atomic_add, 2)
+    iris.load = device.load = at_home(iris.load, 1)

@@ -12,7 +12,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-from far.heap import FarHeap
+from far.heap import FarHeap, _open
 
 from autotune.heap.status import new_status
 
@@ -104,3 +104,15 @@ def dispatch(argument: dict[str, Any]) -> dict[str, Any]:
     heap.barrier()
     heap.close()
     return {"wrong": wrong, "sent": heap.sent / LAUNCHES, "once": once / LAUNCHES}
+
+
+def all_of(cases: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """The answers of the functions above, or their errors, by the names of the cases."""
+    answers = {}
+    for name, (function, argument) in cases.items():
+        try:
+            answers[name] = globals()[function](argument)
+        except Exception as error:  # noqa: BLE001  told
+            answers[name] = {"error": f"{error} {error.__cause__}"}
+            _open[-1].close()
+    return answers

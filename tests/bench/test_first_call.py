@@ -12,8 +12,7 @@ from autotune.outcome import Evaluation, Outcome, Regime
 
 
 @pytest.mark.parametrize(
-    ("latencies", "trials"),
-    [([100.0], 1), ([101.0, 100.0], 1), ([103.0, 100.0], 2), ([None, 103.0, 101.9, 100.0], 3)],
+    ("latencies", "trials"), [([100.0], 1), ([101.0, 100.0], 1), ([103.0, 100.0], 2), ([None, 103.0, 101.9, 100.0], 3)]
 )
 def test_a_search_is_near_its_end_at_the_first_trial_within_two_percent(
     latencies: list[float | None], trials: int

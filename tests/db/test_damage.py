@@ -25,13 +25,7 @@ def change(path: Path, statement: str, *values: object) -> None:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [
-        ("config", "{"),
-        ("config", b"\x00\xff"),
-        ("outcome", "won"),
-        ("median", "fast"),
-        ("by_rank", None),
-    ],
+    [("config", "{"), ("config", b"\x00\xff"), ("outcome", "won"), ("median", "fast"), ("by_rank", None)],
 )
 def test_a_damaged_trial_is_left_out_and_named_once(
     path: Path, sqlite_store: Store, column: str, value: object, caplog: pytest.LogCaptureFixture

@@ -41,7 +41,7 @@ def torchrun(ranks: int) -> list[str]:
     return ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
 
 
-@pytest.mark.parametrize("ranks", [0, 2], ids=["alone", "two ranks"])
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)], ids=["alone", "two ranks"])
 def test_it_tunes_once(ranks: int) -> None:
     words = (str(EXAMPLE), "--size", str(SIZE))
     assert sources(told(run_script(*words, ranks=ranks))) == ["tuned", "default", "tuned", "nearest"]

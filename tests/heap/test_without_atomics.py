@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from autotune.config import Config
 from autotune.errors import GangError
 from autotune.machine import INTERPRETED
 from autotune.outcome import Outcome
-from autotune.ranks import evaluation, gang
+from autotune.ranks import evaluation
+from autotune.ranks.gang import Gang
 from autotune.ranks.protocol import Failed, MeasureBarrier
 from autotune.task import Task
 from autotune.workloads import names, workload
@@ -52,24 +54,28 @@ def drawn(name: str, words: tuple[str, ...]) -> Iterator[Config]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _refusing() -> Iterator[None]:
+def _briefly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gang, "IMPORTS", "without_atomics")
         patch.setitem(evaluation.LONGEST_STAGGER, "interpreter", 0.02)
         patch.setitem(evaluation.BURSTS, "interpreter", 1)
         yield
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[gang.Gang]:
+def refusing() -> Gang:
     on_cpu()
-    with gang.Gang(workload(names()[0]), Task(problem(names()[0]), OVER_PCIE), HEAP) as shared:
+    first = workload(f"{Path(__file__).parents[1]}/without_atomics.py:OverPcie")
+    return Gang(first, Task(first.problem_type(m=2, n=64, world_size=2), OVER_PCIE), HEAP)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Gang]:
+    with refusing() as shared:
         yield shared
 
 
 @pytest.mark.parametrize("words", [("protocol",), whole(LAUNCHES)], ids=["few", "all"])
 @pytest.mark.parametrize("name", names())
-def test_what_is_left_is_right_without_them(name: str, words: tuple[str, ...], ranks: gang.Gang) -> None:
+def test_what_is_left_is_right_without_them(name: str, words: tuple[str, ...], ranks: Gang) -> None:
     found, of = workload(name), problem(name)
     left = [config for config in drawn(name, words) if found.space.violation(config, Task(of, OVER_PCIE)) is None]
     assert found.default_config(Task(of, OVER_PCIE))["mode"] == "bsp" and any(each["mode"] == "bsp" for each in left)
@@ -83,12 +89,12 @@ def test_what_is_left_is_right_without_them(name: str, words: tuple[str, ...], r
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_what_is_refused_needs_them(name: str) -> None:
-    on_cpu()
     found, of = workload(name), problem(name)
     for config in drawn(name, LAUNCHES):
         violation = found.space.violation(config, Task(of, OVER_PCIE))
         if violation is None:
             continue
         assert "signals arrive" in violation
-        with gang.Gang(found, Task(of, OVER_PCIE)) as own, pytest.raises(GangError, match="on a peer.s memory"):
+        with refusing() as own, pytest.raises(GangError, match="on a peer.s memory"):
+            own.turn_to(found, of)
             own.prove(config, 0, latency=0.0)

@@ -44,15 +44,13 @@ FAR_FROM_ONE = (2.0**-70, 1.0, 2.0**40)
 """Factors of queries that have the exponents for it: every key weighs as much, or one alone."""
 
 
-def replay_with_other_lengths(given: dict[str, Any]) -> list[str]:
-    """The calls with a wrong result, each config's with its lengths."""
-    found = workload("flash_decode")
-    problem = found.problem_type.from_dict(given["problem"])
-    heap = open_heap(found.heap_bytes(problem))
-    operation: Any = found.operation(Task(problem, machine()), heap, 1 << 20)
-    rng = random.Random(dist.get_rank())
-    wrong = []
-    for number, values in enumerate(given["configs"]):
+def replay_with_other_lengths(given: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[str]:
+    """The calls with a wrong result, of problems and their configs, each with its lengths."""
+    found, rng, wrong = workload("flash_decode"), random.Random(dist.get_rank()), []
+    for number, (sizes, values) in enumerate(given):
+        problem = found.problem_type.from_dict(sizes)
+        heap = open_heap(found.heap_bytes(problem))
+        operation: Any = found.operation(Task(problem, machine()), heap, 1 << 20)
         run = operation.prepare(Config(values))
         operation.refresh(number)
         operation._lengths = [drawn_lengths(rng, problem.batch, problem.kv_len) for _ in range(CALLS)]
@@ -73,6 +71,7 @@ def replay_with_other_lengths(given: dict[str, Any]) -> list[str]:
             error = operation.error_of([result], call)
             if not error.overall <= allowed:
                 wrong.append(f"{values}: call {call} of {[each.tolist() for each in operation._lengths]}: {error}")
+        heap.close()
     return wrong
 
 

@@ -24,10 +24,15 @@ CALLS = 3
 """The third is the first to write where the first one's late peer may still read."""
 
 
-def found_after(arguments: tuple[str, bool]) -> dict[str, list[str]]:
-    """By config what is wrong with the results of calls that rank 0 makes while the others wait, and then they."""
-    name, sample = arguments
+def found_after(arguments: tuple[list[str], bool]) -> dict[str, dict[str, list[str]]]:
+    """By workload, of all or of a sample of its configs, what ``of_missed`` finds."""
+    names, sample = arguments
     agreement = Agreement.among()
+    return {name: of_missed(agreement, name, sample) for name in names}
+
+
+def of_missed(agreement: Agreement, name: str, sample: bool) -> dict[str, list[str]]:
+    """By config what is wrong with the results of calls that rank 0 makes while the others wait, and then they."""
     heap = open_heap(32 << 20, agreement.group)
     alarm = Alarm(agreement, heap)
     found, here = workload(name), machine()

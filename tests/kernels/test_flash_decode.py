@@ -163,40 +163,42 @@ PAGED = {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 40}
 ONE_HEAD = {**PAGED, "q_heads": 2, "kv_heads": 1}
 
 
+ONE_PROGRAM = {"programs_per_head": 1, "reducer": "last", "program_order": "tokens", "protocol": "ll"}
+IN_ORDER = {"programs_per_head": 8, "reducer": "last", "program_order": "tokens"}
+TWO_SHOT = {"programs_per_head": 3, "reducer": "kernel", "exchange": "two_shot"}
+NEXT = {"programs_per_head": 4, "reducer": "last", "combine_site": "next_launch"}
+POLLED = {"programs_per_head": 6, "protocol": "sentinel", "program_order": "tokens"}
+FP8_CACHE = {"page_size": 1, "kv_dtype": "fp8"}
+
+
 @pytest.mark.parametrize(
-    ("world_size", "sizes"),
+    ("world_size", "cases"),
     [
-        (2, {**ONE_HEAD, "batch": 9, "page_size": 16}),
-        (2, {**PAGED, "batch": 4, "page_size": 1, "kv_dtype": "fp8", "kv_scales": "head"}),
-        (2, {**PAGED, "batch": 1, "page_size": 64, "kv_len": 70, "dtype": "fp16"}),
-        (2, {**PAGED, "batch": 6, "page_size": 64, "result": "heads"}),
-        (2, {**PAGED, **LATENT, "batch": 5, "page_size": 1, "kv_dtype": "fp8", "kv_scales": "tensor"}),
-        (2, {**PAGED, **LATENT, "batch": 3, "page_size": 64, "result": "heads"}),
-        (3, {**ONE_HEAD, "batch": 3, "page_size": 16}),
-        (1, {**ONE_HEAD, "batch": 34, "page_size": 16, "kv_len": 20}),
+        (1, [({**ONE_HEAD, "batch": 34, "page_size": 16, "kv_len": 20}, IN_ORDER)]),
+        (2, [
+            ({**ONE_HEAD, "batch": 9, "page_size": 16}, TWO_SHOT),
+            ({**PAGED, **FP8_CACHE, "batch": 4, "kv_scales": "head"}, POLLED),
+            ({**PAGED, "batch": 1, "page_size": 64, "kv_len": 70, "dtype": "fp16"}, ONE_PROGRAM),
+            ({**PAGED, "batch": 6, "page_size": 64, "result": "heads"}, {"programs_per_head": 5}),
+            ({**PAGED, **LATENT, **FP8_CACHE, "batch": 5, "kv_scales": "tensor"}, NEXT),
+            ({**PAGED, **LATENT, "batch": 3, "page_size": 64, "result": "heads"}, ONE_PROGRAM),
+        ]),
+        (3, [({**ONE_HEAD, "batch": 3, "page_size": 16}, {"programs_per_head": 5})]),
     ],
-)
+)  # fmt: skip
 def test_lengths_differ_from_launch_to_launch_on_one_scratch(
-    world_size: int, sizes: dict[str, Any], tmp_path: Path
+    world_size: int, cases: list[tuple[dict[str, Any], dict[str, Any]]], tmp_path: Path
 ) -> None:
     """Of any number and kind, none at all among them, and others on each rank."""
-    problem = WORKLOAD.problem_type(world_size=world_size, **sizes)
-    task = Task(problem, on_cpu())
-    default = WORKLOAD.default_config(task).replace(block_n=16, num_warps=2, protocol="signal")
-    changes: list[dict[str, Any]] = [
-        {"programs_per_head": 5}, {"programs_per_head": 8, "reducer": "last", "program_order": "tokens"},
-        {"programs_per_head": 1, "reducer": "last", "program_order": "tokens", "protocol": "ll"},
-        {"programs_per_head": 6, "protocol": "sentinel", "program_order": "tokens"},
-        {"programs_per_head": 3, "reducer": "kernel", "exchange": "two_shot"},
-        {"programs_per_head": 4, "reducer": "last", "combine_site": "next_launch"},
-    ]  # fmt: skip
-    configs = [default.replace(**change) for change in changes]
-    configs = [config for config in configs if WORKLOAD.space.violation(config, task) is None]
-    assert len(configs) >= 4
-    configs = random.Random(str(sizes)).sample(configs, 2)
+    arguments = []
+    for sizes, changes in cases:
+        problem = WORKLOAD.problem_type(world_size=world_size, **sizes)
+        task = Task(problem, on_cpu())
+        default = WORKLOAD.default_config(task).replace(block_n=16, num_warps=2, protocol="signal")
+        WORKLOAD.space.check(default.replace(**changes), task)
+        arguments.append((problem.as_dict(), dict(default.replace(**changes))))
     file = Path(__file__).parent / "flash_decode_on_ranks.py"
-    argument = {"problem": problem.as_dict(), "configs": [dict(config) for config in configs]}
-    for found in run_ranks(str(file), "replay_with_other_lengths", world_size, tmp_path, argument=argument):
+    for found in run_ranks(str(file), "replay_with_other_lengths", world_size, tmp_path, argument=arguments):
         assert found == []
 
 

@@ -1,62 +1,17 @@
-"""GEMM + reduce-scatter is right in every mode: under the interpreter on 1 to 4 ranks, and on all GPUs there are."""
+"""GEMM + reduce-scatter is right in every mode: see ``every_mode``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
+from every_mode import EveryModeTests, whole
 from gather_tiles import SMALL
 
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
-from autotune.machine import machine
-from autotune.workloads import workload
 
-WORKLOAD = workload("gemm_reduce_scatter")
-
-ALIGNED = {"rows": 32, "n": 64, "k": 64}
-"""Rows and depth per rank; tiles divide an owner's rows."""
 ODD = {"rows": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk", "residual": True}
-NARROW = {"rows": 35, "n": 24, "k": 40, "bias": True}
-TINY = {"rows": 1, "n": 24, "k": 56, "dtype": "fp32"}
-
-ONE_OF_EACH = {"bsp", "push", "pull"}
-EXCHANGED = {"custom_collective", "copy_engine"}
-
-
-def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
-    """A problem of so many rows, and so deep, on each rank."""
-    scaled = {"m": sizes["rows"] * world_size, "k": sizes["k"] * world_size}
-    others = {name: value for name, value in sizes.items() if name not in ("rows", "k")}
-    return WORKLOAD.problem_type(world_size=world_size, **scaled, **others)
-
-
-INTERPRETED_TILES = [
-    {**SMALL, "transfer_tiles": 2},
-    {**SMALL, "block_k": 64, "group_m": 1, "num_stages": 3, "split_k": 1, "sum_block": 1024},
-    {**SMALL, "group_m": 4, "num_stages": 3, "split_k": 1, "transfer_tiles": 2, "transfer_rows": 32},
-]
-
-
-@pytest.mark.parametrize(
-    ("world_size", "sizes"),
-    [
-        (1, ODD),
-        (2, {**NARROW, "dtype": "fp16"}),
-        (3, {**ODD, "n": 24}),
-        (4, {**ODD, "n": 24, "k": 40, "dtype": "fp32", "b_order": "kn"}),
-        whole(2, ALIGNED),
-        whole(3, TINY),
-    ],
-)
-def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any]) -> None:
-    here = on_cpu()
-    problem = problem_of(world_size, sizes)
-    tiles = [tile for tile in INTERPRETED_TILES if tile["transfer_tiles"] == 1 or sizes["n"] > 32 or sizes["rows"] > 16]
-    modes = ONE_OF_EACH | (EXCHANGED if world_size > 1 else set())
-    configs = few(problem, variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1)
-    check_all(WORKLOAD, problem, configs, modes)
-
+"""Rows and depth per rank, as all of them."""
 
 GPU_TILES = [
     {
@@ -82,10 +37,28 @@ GPU_TILES = [
 ]  # fmt: skip
 
 
-@ranks_a_gpu
-@pytest.mark.parametrize(
-    "sizes",
-    [
+class TestGemmReduceScatter(EveryModeTests):
+    name = "gemm_reduce_scatter"
+    modes = {"bsp", "push", "pull", "custom_collective", "copy_engine"}
+    exchanging = {"custom_collective", "copy_engine"}
+    shared_out = ("k",)
+    gpu_count = 20
+
+    steps = [
+        {**SMALL, "transfer_tiles": 2},
+        {**SMALL, "block_k": 64, "group_m": 1, "num_stages": 3, "split_k": 1, "sum_block": 1024},
+        {**SMALL, "group_m": 4, "num_stages": 3, "split_k": 1, "transfer_tiles": 2, "transfer_rows": 32},
+    ]
+    gpu_steps = GPU_TILES
+    small = [
+        (1, ODD, 1),
+        (2, {"rows": 35, "n": 24, "k": 40, "bias": True, "dtype": "fp16"}, 4),
+        (3, {**ODD, "n": 24}, 1),
+        (4, {**ODD, "n": 24, "k": 40, "dtype": "fp32", "b_order": "kn"}, 1),
+        whole(2, {"rows": 32, "n": 64, "k": 64}, 4),  # tiles divide an owner's rows
+        whole(3, {"rows": 1, "n": 24, "k": 56, "dtype": "fp32"}, 1),
+    ]
+    large = [
         {"rows": 1, "n": 8192, "k": 1024},
         {"rows": 64, "n": 8192, "k": 3584},
         {"rows": 512, "n": 8192, "k": 3584},
@@ -95,14 +68,13 @@ GPU_TILES = [
         {"rows": 129, "n": 37, "k": 101},
         {"rows": 96, "n": 512, "k": 264, "dtype": "fp32", "bias": True},
         {"rows": 7, "n": 136, "k": 72, "dtype": "fp32", "b_order": "nk"},
-    ],
-    ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
-)
-def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
-    here = machine()
-    problem = problem_of(ranks * here.gpus, sizes)
-    modes = ONE_OF_EACH | EXCHANGED
-    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, GPU_TILES), 20), modes)
+    ]
+
+    def problem(self, *, rows: int, **sizes: Any) -> Any:
+        return super().problem(m=rows * sizes["world_size"], **sizes)
+
+    def steps_of(self, problem: Any, steps: list[dict[str, int]]) -> list[dict[str, int]]:
+        return [step for step in steps if step["transfer_tiles"] == 1 or problem.n > 32 or problem.rows > 16]
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 8])

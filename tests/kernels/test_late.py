@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ranks_of_functions import run_ranks
@@ -13,13 +14,16 @@ from autotune.workloads import names
 FUNCTIONS = str(Path(__file__).with_name("late_on_ranks.py"))
 
 
-@pytest.mark.parametrize("ranks", sampled(TWO_GPUS))
+@pytest.fixture(scope="module", params=sampled(TWO_GPUS))
+def missed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    gpu, sample = request.param
+    folder = tmp_path_factory.mktemp("missed")
+    return run_ranks(FUNCTIONS, "found_after", 2, folder, gpu=gpu, argument=(names(), sample))
+
+
 @pytest.mark.parametrize("name", names())
-def test_results_of_calls_that_a_rank_misses_are_nan_on_all_ranks(
-    name: str, ranks: tuple[str, bool], tmp_path: Path
-) -> None:
-    gpu, sample = ranks
-    for rank, wrong in enumerate(run_ranks(FUNCTIONS, "found_after", 2, tmp_path, gpu=gpu, argument=(name, sample))):
+def test_results_of_calls_that_a_rank_misses_are_nan_on_all_ranks(name: str, missed: list[Any]) -> None:
+    for rank, wrong in enumerate(each[name] for each in missed):
         assert wrong and not any(wrong.values()), (rank, {config: each for config, each in wrong.items() if each})
 
 

@@ -44,32 +44,13 @@ class TestMoeGemmCombine(GroupedTests):
         {**TILE, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 1, "column_groups": 1,
          "programs_per_unit": 1},
     ]
-    # fmt: on
     small = [
-        (
-            2,
-            {
-                "tokens": 3,
-                "hidden": 40,
-                "experts": 4,
-                "top_k": 2,
-                "width": 40,
-                "b_order": "kn",
-                "dtype": "fp32",
-                "bias": True,
-            },
-            4,
-        ),
-        (
-            3,
-            {"tokens": 2, "hidden": 40, "experts": 3, "top_k": 1, "width": 32, "dtype": "fp16", "bias": True},
-            {"push", "pull", "one_shot"},
-        ),
-        (
-            4,
-            {"tokens": 1, "hidden": 40, "experts": 8, "top_k": 2, "width": 40, "deterministic": True},
-            {"push", "one_shot"},
-        ),
+        (2, {"tokens": 3, "hidden": 40, "experts": 4, "top_k": 2, "width": 40, "b_order": "kn", "dtype": "fp32",
+             "bias": True}, 4),
+        (3, {"tokens": 2, "hidden": 40, "experts": 3, "top_k": 1, "width": 32, "dtype": "fp16", "bias": True},
+         {"push", "pull", "one_shot"}),
+        (4, {"tokens": 1, "hidden": 40, "experts": 8, "top_k": 2, "width": 40, "deterministic": True},
+         {"push", "one_shot"}),
         (2, {"tokens": 3, "hidden": 144, "experts": 4, "top_k": 2, "width": 256, **FP8, "scales": "block"}, 4),
         whole(1, {"tokens": 5, "hidden": 72, "experts": 3, "top_k": 2, "width": 40}, 4),
         whole(3, {"tokens": 2, "hidden": 72, "experts": 6, "top_k": 3, "width": 40, "dtype": "fp16"}, 4),
@@ -77,6 +58,7 @@ class TestMoeGemmCombine(GroupedTests):
         whole(2, {"tokens": 5, "hidden": 64, "experts": 8, "top_k": 8, "width": 40, "dtype": "fp32"}, 4),
         whole(4, {"tokens": 1, "hidden": 64, "experts": 16, "top_k": 4, "width": 40, "deterministic": True}, 4),
     ]
+    # fmt: on
     large = [
         {"tokens": 1, "hidden": 7168, "experts": 32, "top_k": 8, "width": 2048},
         {"tokens": 128, "hidden": 7168, "experts": 32, "top_k": 8, "width": 2048, "routing": "zipf", "exponent": 1.0},

@@ -1,14 +1,15 @@
-"""GEMMs of fp8 with scales are right in every mode: under the interpreter, and on all GPUs there are."""
+"""GEMMs of fp8 with scales are right in every mode: see ``every_mode``."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
+from every_mode import EveryModeTests, check_all, few, on_cpu, ranks_a_gpu, variants, whole
 from gather_tiles import SMALL, WIDER
 
-from autotune.machine import machine
+from autotune.machine import Machine, machine
 from autotune.workloads import workload
 
 MODES = {
@@ -22,36 +23,92 @@ ONE_ORDER = {"deterministic": True, "residual": True}
 
 TILES = [SMALL, {**WIDER, "block_k": 64}]
 
+GPU_TILES = [
+    {
+        "block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "num_warps": 4, "num_stages": 3,
+        "transfer_rows": 128, "comm_programs": 12, "copy_kib": 16, "head_start": 0, "gemm_streams": 2, "split_k": 1,
+        "k_chunks": 2, "transfer_tiles": 2, "sum_block": 4096, "sum_warps": 8, "programs_per_unit": 1,
+    },
+    {
+        "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "transfer_rows": 32,
+        "comm_programs": 20, "copy_kib": 4, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
+        "transfer_tiles": 1, "sum_block": 1024, "sum_warps": 4, "programs_per_unit": 2,
+    },
+    {
+        "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4,
+        "transfer_rows": 16, "comm_programs": 8, "copy_kib": 8, "head_start": 0, "gemm_streams": 2, "split_k": 4,
+        "k_chunks": 1, "transfer_tiles": 1, "sum_block": 1024, "sum_warps": 4, "programs_per_unit": 1,
+    },
+]  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "fields"),
-    [
-        ("all_gather_gemm", 2, {"m": 22, "n": 64, "k": 80, "scales": "row", "bias": True, "out_dtype": "fp16"}),
-        ("all_gather_gemm", 3, {"m": 9, "n": 240, "k": 384, "scales": "block", "layout": "k"}),
-        whole("all_gather_gemm", 3, {"m": 9, "n": 240, "k": 768, "scales": "block", "layout": "k"}),
-        ("gemm_reduce_scatter", 2, {"m": 22, "n": 48, "k": 96, "scales": "row", "bias": True, "residual": True}),
-        ("gemm_reduce_scatter", 2, {"m": 22, "n": 160, "k": 256, "scales": "block"}),
-        ("gemm_all_reduce", 2, {"m": 9, "n": 48, "k": 64, "scales": "tensor", "dtype": "fp8_e5m2"}),
-        ("gemm_all_reduce", 2, {"m": 9, "n": 160, "k": 256, "scales": "block", **ONE_ORDER}),
-        whole("all_gather_gemm", 2, {"m": 64, "n": 64, "k": 128, "scales": "row", "bias": True}),
-        whole("all_gather_gemm", 2, {"m": 9, "n": 64, "k": 160, "scales": "row", "layout": "k", "out_dtype": "fp32"}),
-        whole("all_gather_gemm", 2, {"m": 32, "n": 64, "k": 64, "scales": "tensor", "dtype": "fp8_e5m2"}),
-        whole("all_gather_gemm", 2, {"m": 22, "n": 160, "k": 256, "scales": "block", "bias": True}),
-        whole("gemm_reduce_scatter", 2, {"m": 64, "n": 64, "k": 128, "scales": "tensor", "out_dtype": "fp32"}),
-        whole("gemm_reduce_scatter", 2, {"m": 44, "n": 160, "k": 512, "scales": "block"}),
-        whole("gemm_all_reduce", 2, {"m": 9, "n": 80, "k": 160, "scales": "row", "bias": True}),
-        whole("gemm_all_reduce", 2, {"m": 16, "n": 64, "k": 128, "scales": "tensor", "out_dtype": "fp16"}),
-        whole("gemm_all_reduce", 2, {"m": 9, "n": 160, "k": 512, "scales": "block", **ONE_ORDER}),
-    ],
-    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else str(value),
-)
-def test_every_mode_is_right_under_the_interpreter(name: str, ranks: int, fields: dict[str, Any]) -> None:
-    here, found = on_cpu(), workload(name)
-    problem = found.problem_type(world_size=ranks, **{**FP8, **fields})
-    # Tiles as large as the blocks, or with two steps in each.
-    tiles = [{**t, "block_n": 128, "block_k": 2 * t["block_k"]} for t in TILES] if problem.scales == "block" else TILES
-    configs = few(problem, variants(found, problem, here, tiles), 1)
-    check_all(found, problem, configs, MODES[name])
+LARGE: list[dict[str, Any]] = [
+    {"m": 16, "n": 7168, "k": 8192},
+    {"m": 1024, "n": 1536, "k": 2048, "bias": True},
+    {"m": 544, "n": 400, "k": 1024, "out_dtype": "fp16"},  # shards of multiples of 4 rows on 2 to 8 ranks
+    {"m": 64, "n": 512, "k": 4096, "out_dtype": "fp32"},
+    {"m": 256, "n": 512, "k": 8192, "fast_accum": True},
+    {"m": 256, "n": 512, "k": 1024, "dtype": "fp8_e5m2"},
+]
+
+
+class TestScaled(EveryModeTests):
+    """Of each workload in ``MODES``."""
+
+    steps = TILES
+    gpu_steps = GPU_TILES
+    gpu_count = 12
+    small = [
+        (
+            2,
+            {"name": "all_gather_gemm", "m": 22, "n": 32, "k": 80, "scales": "row", "bias": True, "out_dtype": "fp16"},
+            1,
+        ),
+        (3, {"name": "all_gather_gemm", "m": 9, "n": 80, "k": 384, "scales": "block", "layout": "k"}, 1),
+        whole(3, {"name": "all_gather_gemm", "m": 9, "n": 80, "k": 768, "scales": "block", "layout": "k"}, 1),
+        (
+            2,
+            {"name": "gemm_reduce_scatter", "m": 22, "n": 48, "k": 48, "scales": "row", "bias": True, "residual": True},
+            1,
+        ),
+        (2, {"name": "gemm_reduce_scatter", "m": 22, "n": 160, "k": 128, "scales": "block"}, 1),
+        (2, {"name": "gemm_all_reduce", "m": 9, "n": 48, "k": 32, "scales": "tensor", "dtype": "fp8_e5m2"}, 1),
+        (2, {"name": "gemm_all_reduce", "m": 9, "n": 160, "k": 128, "scales": "block", **ONE_ORDER}, 1),
+        whole(2, {"name": "all_gather_gemm", "m": 64, "n": 32, "k": 128, "scales": "row", "bias": True}, 1),
+        whole(
+            2,
+            {"name": "all_gather_gemm", "m": 9, "n": 32, "k": 160, "scales": "row", "layout": "k", "out_dtype": "fp32"},
+            1,
+        ),
+        whole(2, {"name": "all_gather_gemm", "m": 32, "n": 32, "k": 64, "scales": "tensor", "dtype": "fp8_e5m2"}, 1),
+        whole(2, {"name": "all_gather_gemm", "m": 22, "n": 80, "k": 256, "scales": "block", "bias": True}, 1),
+        whole(
+            2, {"name": "gemm_reduce_scatter", "m": 64, "n": 64, "k": 64, "scales": "tensor", "out_dtype": "fp32"}, 1
+        ),
+        whole(2, {"name": "gemm_reduce_scatter", "m": 44, "n": 160, "k": 256, "scales": "block"}, 1),
+        whole(2, {"name": "gemm_all_reduce", "m": 9, "n": 80, "k": 80, "scales": "row", "bias": True}, 1),
+        whole(2, {"name": "gemm_all_reduce", "m": 16, "n": 64, "k": 64, "scales": "tensor", "out_dtype": "fp16"}, 1),
+        whole(2, {"name": "gemm_all_reduce", "m": 9, "n": 160, "k": 256, "scales": "block", **ONE_ORDER}, 1),
+    ]
+    large = [
+        {"name": name, "scales": scales, **fields}
+        for fields, name, scales in itertools.product(LARGE, MODES, ("tensor", "row", "block"))
+        if not (fields.get("fast_accum") and scales == "block")  # those are promoted at each step
+    ]
+
+    def problem(self, *, name: str, world_size: int, **sizes: Any) -> Any:
+        """The columns of B, or its depth, are times the ranks."""
+        across = "n" if name == "all_gather_gemm" else "k"
+        sizes = {**FP8, **sizes, across: sizes[across] * world_size}
+        return workload(name).problem_type(world_size=world_size, **sizes)
+
+    def steps_of(self, problem: Any, steps: list[dict[str, int]]) -> list[dict[str, int]]:
+        """Tiles as large as the blocks, or with two steps in each."""
+        if problem.scales == "block" and steps is self.steps:
+            return [{**step, "block_n": 128, "block_k": 2 * step["block_k"]} for step in steps]
+        return super().steps_of(problem, steps)
+
+    def modes_of(self, problem: Any, here: Machine) -> set[str]:
+        return MODES[problem.workload]
 
 
 SPLITS = [
@@ -93,49 +150,3 @@ def test_flash_decode_over_a_scaled_cache_is_right_on_gpus(ranks: int, cache: st
     )  # fmt: skip
     splits = {**SPLITS[0], "block_n": 64, "programs_per_head": 8, "heads_per_program": 8, "num_warps": 4}
     check_all(found, problem, few(problem, variants(found, problem, here, [splits]), 8), DECODE_MODES)
-
-
-GPU_TILES = [
-    {
-        "block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "num_warps": 4, "num_stages": 3,
-        "transfer_rows": 128, "comm_programs": 12, "copy_kib": 16, "head_start": 0, "gemm_streams": 2, "split_k": 1,
-        "k_chunks": 2, "transfer_tiles": 2, "sum_block": 4096, "sum_warps": 8, "programs_per_unit": 1,
-    },
-    {
-        "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "transfer_rows": 32,
-        "comm_programs": 20, "copy_kib": 4, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
-        "transfer_tiles": 1, "sum_block": 1024, "sum_warps": 4, "programs_per_unit": 2,
-    },
-    {
-        "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4,
-        "transfer_rows": 16, "comm_programs": 8, "copy_kib": 8, "head_start": 0, "gemm_streams": 2, "split_k": 4,
-        "k_chunks": 1, "transfer_tiles": 1, "sum_block": 1024, "sum_warps": 4, "programs_per_unit": 1,
-    },
-]  # fmt: skip
-
-
-@ranks_a_gpu
-@pytest.mark.parametrize("scales", ["tensor", "row", "block"])
-@pytest.mark.parametrize("name", MODES)
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"m": 16, "n": 7168, "k": 8192},
-        {"m": 1024, "n": 1536, "k": 2048, "bias": True},
-        {"m": 544, "n": 400, "k": 1024, "out_dtype": "fp16"},  # shards of multiples of 4 rows on 2 to 8 ranks
-        {"m": 64, "n": 512, "k": 4096, "out_dtype": "fp32"},
-        {"m": 256, "n": 512, "k": 8192, "fast_accum": True},
-        {"m": 256, "n": 512, "k": 1024, "dtype": "fp8_e5m2"},
-    ],
-    ids=lambda fields: "-".join(map(str, fields.values())),
-)
-def test_every_mode_is_right_on_gpus(ranks: int, name: str, scales: str, fields: dict[str, Any]) -> None:
-    here, found = machine(), workload(name)
-    if fields.get("fast_accum") and scales == "block":
-        pytest.skip("scales by blocks are promoted at each step")
-    world_size = ranks * here.gpus
-    across = "n" if name == "all_gather_gemm" else "k"
-    sizes = {across: fields[across] * world_size}
-    problem = found.problem_type(world_size=world_size, scales=scales, **{**FP8, **fields, **sizes})
-    tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
-    check_all(found, problem, few(problem, variants(found, problem, here, tiles), 12), MODES[name])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from compile_worker import Compilers
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
+from every_mode import EveryModeTests, whole
 from fakes import EIGHT_GPUS
 from gather_tiles import SMALL
 
@@ -15,7 +15,7 @@ from autotune.dtypes import DTYPES
 from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.problem import WIRES
 from autotune.kernels.launching.gemm import wire_dtype
-from autotune.machine import INTERPRETED, MI300X, Machine, machine
+from autotune.machine import INTERPRETED, MI300X, Machine
 from autotune.task import Task
 from autotune.workloads import workload
 
@@ -29,37 +29,33 @@ GPU_TILE = {
     "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4, "transfer_rows": 128,
     "gemm_streams": 2, "split_k": 1, "transfer_tiles": 2, "sum_block": 4096, "sum_warps": 8, "programs_per_unit": 1,
 }  # fmt: skip
-
-GPU_TILES = [GPU_TILE, {**GPU_TILE, "transfer_rows": 1024}]
-"""Chunks, and all rows at once."""
+FP8 = {"dtype": "fp8", "b_order": "nk", "scales": "row"}
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "fields"),
-    [
-        ("gemm_reduce_scatter", 2, {"m": 44, "n": 80, "k": 80, "bias": True, "residual": True}),
-        ("gemm_all_reduce", 2, {"m": 9, "n": 48, "k": 64, "dtype": "fp8", "b_order": "nk", "scales": "row"}),
-        whole("gemm_reduce_scatter", 2, {"m": 44, "n": 80, "k": 160, "bias": True, "residual": True}),
-        whole("gemm_reduce_scatter", 3, {"m": 48, "n": 64, "k": 96, "dtype": "fp8", "b_order": "nk", "scales": "row"}),
-        whole("gemm_all_reduce", 2, {"m": 9, "n": 80, "k": 160, "bias": True}),
-    ],
-    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else str(value),
-)
-def test_every_mode_is_right_under_the_interpreter(name: str, ranks: int, fields: dict[str, Any]) -> None:
-    here, found = on_cpu(), workload(name)
-    problem = found.problem_type(world_size=ranks, wire="fp8", **fields)
-    check_all(
-        found, problem, few(problem, variants(found, problem, here, [{**SMALL, "transfer_tiles": 2}]), 1), MODES[name]
-    )
+class TestWire(EveryModeTests):
+    """Of each workload in ``MODES``."""
 
+    steps = [{**SMALL, "transfer_tiles": 2}]
+    gpu_steps = [GPU_TILE, {**GPU_TILE, "transfer_rows": 1024}]  # chunks, and all rows at once
+    gpu_count = 6
+    small = [
+        (2, {"name": "gemm_reduce_scatter", "m": 44, "n": 80, "k": 80, "bias": True, "residual": True}, 1),
+        (2, {"name": "gemm_all_reduce", "m": 9, "n": 48, "k": 64, **FP8}, 1),
+        whole(2, {"name": "gemm_reduce_scatter", "m": 44, "n": 80, "k": 160, "bias": True, "residual": True}, 1),
+        whole(3, {"name": "gemm_reduce_scatter", "m": 48, "n": 64, "k": 96, **FP8}, 1),
+        whole(2, {"name": "gemm_all_reduce", "m": 9, "n": 80, "k": 160, "bias": True}, 1),
+    ]
+    large = [
+        {"name": name, **fields}
+        for name in MODES
+        for fields in ({"m": 1024, "n": 2048, "k": 4096}, {"m": 520, "n": 400, "k": 1024, "bias": True})
+    ]
 
-@ranks_a_gpu
-@pytest.mark.parametrize("name", MODES)
-@pytest.mark.parametrize("fields", [{"m": 1024, "n": 2048, "k": 4096}, {"m": 520, "n": 400, "k": 1024, "bias": True}])
-def test_every_mode_is_right_on_gpus(ranks: int, name: str, fields: dict[str, Any]) -> None:
-    here, found = machine(), workload(name)
-    problem = found.problem_type(world_size=ranks * here.gpus, wire="fp8", **fields)
-    check_all(found, problem, few(problem, variants(found, problem, here, GPU_TILES), 6), MODES[name])
+    def problem(self, *, name: str, world_size: int, **sizes: Any) -> Any:
+        return workload(name).problem_type(world_size=world_size, wire="fp8", **sizes)
+
+    def modes_of(self, problem: Any, here: Machine) -> set[str]:
+        return MODES[problem.workload]
 
 
 @pytest.mark.parametrize("name", MODES)

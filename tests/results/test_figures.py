@@ -10,13 +10,7 @@ import pytest
 from fakes import latency_of
 
 from autotune.outcome import HostOverhead, Latency, Regime, alike
-from autotune.results.figures import (
-    NOT_TOLD_APART,
-    Ratio,
-    latency_text,
-    overlap_efficiency,
-    ratio,
-)
+from autotune.results.figures import NOT_TOLD_APART, Ratio, latency_text, overlap_efficiency, ratio
 from autotune.tuning.finals import merge
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
+from edges import Edges
 
 from autotune.config import Config
-from autotune.machine import H100, INTERPRETED, MI300X, Machine
-from autotune.task import Task
-from autotune.workloads import workload
+from autotune.machine import H100, INTERPRETED, MI300X
 
-FOUND = workload("all_gather_gemm")
 PUSH = Config(
     {
         "mode": "push", "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 2,
@@ -38,9 +33,11 @@ GATED = {**FP8, "scales": "row", "epilogue": "swiglu", "quantised": True}
 WIDE = {"block_n": 256, "num_warps": 8}
 
 
-@pytest.mark.parametrize(
-    ("config", "fields", "machine", "told"),
-    [
+class TestAllGatherGemm(Edges):
+    name = "all_gather_gemm"
+    sizes = {"m": 4096, "n": 4 * 1024, "k": 1024, "world_size": 4}
+    # fmt: off
+    rows = [
         # Those of every GEMM are there, too; test_gemm shows their ends.
         (PULL, {"m": 32}, H100, "no larger than the problem"),
         (PUSH, {"m": 32}, H100, "no larger than the problem"),
@@ -115,12 +112,5 @@ WIDE = {"block_n": 256, "num_warps": 8}
         (SMALL_COPIES, {**FP8, "m": 4 * 6, "scales": "tensor"}, H100, None),
         (SMALL_COPIES, {**FP8, "m": 4 * 6, "scales": "block"}, H100, None),
         (SMALL_COPIES, {**FP8, "m": 4 * 6, "scales": "row", "dtype": "fp8_fnuz"}, MI300X, None),
-    ],
-)  # fmt: skip
-def test_a_constraint_ends_where_it_says(
-    config: Config, fields: dict[str, Any], machine: Machine, told: str | None
-) -> None:
-    assert FOUND.space.holds(config)
-    sizes = {"m": 4096, "n": 4 * 1024, "k": 1024, "world_size": 4}
-    broken = FOUND.space.broken(config, Task(FOUND.problem_type(**{**sizes, **fields}), machine))
-    assert (broken.name if broken else None) == told
+    ]
+    # fmt: on

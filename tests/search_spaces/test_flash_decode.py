@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from edges import Edges
 from fakes import LAPTOP
 
 from autotune.config import Config
@@ -43,9 +44,11 @@ WORDS = {"protocol": "sentinel", "transfer_heads": 2}
 MLA = {"q_heads": 64, "kv_heads": 1, "head_dim": 512, "rope": 64}
 
 
-@pytest.mark.parametrize(
-    ("values", "fields", "machine", "told"),
-    [
+class TestFlashDecode(Edges):
+    name = "flash_decode"
+    sizes = {"batch": 1, "q_heads": 16, "kv_heads": 2, "head_dim": 128, "kv_len": 4096, "world_size": 2}
+    # fmt: off
+    rows = [(LAST.replace(**values), *more) for values, *more in [
         ({"heads_per_program": 16}, {"q_heads": 24}, H100, None),  # 12 of a group
         ({"heads_per_program": 16}, {}, H100, "heads of a group"),
         ({"transfer_heads": 2, "combine_heads": 4}, {}, H100, "tile within the transfer"),
@@ -92,17 +95,8 @@ MLA = {"q_heads": 64, "kv_heads": 1, "head_dim": 512, "rope": 64}
         # 64 rows are shared out over four warps, of eight each two have the same tokens.
         ({"block_n": 16, "num_warps": 8, "heads_per_program": 64, "num_stages": 2}, MLA, H100, None),
         ({"block_n": 16, "num_warps": 8, "heads_per_program": 32, "num_stages": 2}, MLA, H100, "a warp's share"),
-    ],
-)  # fmt: skip
-def test_a_constraint_ends_where_it_says(
-    values: dict[str, Any], fields: dict[str, Any], machine: Machine, told: str | None
-) -> None:
-    """Of two groups of 8 heads."""
-    sizes = {"batch": 1, "q_heads": 16, "kv_heads": 2, "head_dim": 128, "kv_len": 4096, "world_size": 2}
-    config = LAST.replace(**values)
-    assert FOUND.space.holds(config)
-    broken = FOUND.space.broken(config, Task(FOUND.problem_type(**{**sizes, **fields}), machine))
-    assert (broken.name if broken else None) == told
+    ]]
+    # fmt: on
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from edges import Edges
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, MI350X, Machine
@@ -22,17 +23,7 @@ TILE = Config(
     }
 )  # fmt: skip
 FP8 = {"b_order": "nk"}
-
-
-def reduce_problem(**fields: Any) -> Any:
-    return REDUCE.problem_type(**{"m": 256, "n": 8192, "k": 28672, "world_size": 2, **fields})
-
-
-def refusal(config: Config, machine: Machine = H100, **fields: Any) -> str | None:
-    """The name of the constraint that a config breaks."""
-    assert REDUCE.space.holds(config)
-    broken = REDUCE.space.broken(config, Task(reduce_problem(**fields), machine))
-    return broken.name if broken else None
+SIZES = {"m": 256, "n": 8192, "k": 28672, "world_size": 2}
 
 
 @pytest.mark.parametrize(
@@ -53,13 +44,18 @@ def refusal(config: Config, machine: Machine = H100, **fields: Any) -> str | Non
 def test_as_many_stages_as_shared_memory_holds(
     machine: Machine, fields: dict[str, Any], tile: dict[str, Any], most: int
 ) -> None:
-    told = [refusal(TILE.replace(**tile, num_stages=stages), machine, **fields) for stages in range(1, 7)]
-    assert told == [None] * most + ["shared memory"] * (6 - most)
+    task = Task(REDUCE.problem_type(**{**SIZES, **fields}), machine)
+    configs = [TILE.replace(**tile, num_stages=stages) for stages in range(1, 7)]
+    assert all(map(REDUCE.space.holds, configs))
+    broken = [REDUCE.space.broken(config, task) for config in configs]
+    assert [each and each.name for each in broken] == [None] * most + ["shared memory"] * (6 - most)
 
 
-@pytest.mark.parametrize(
-    ("values", "fields", "machine", "told"),
-    [
+class TestGemm(Edges):
+    name = "gemm_all_reduce"
+    sizes = SIZES
+    # fmt: off
+    rows = [(TILE.replace(**tile), {"m": 256 if "block_m" in tile else 16, **fields}, *end) for tile, fields, *end in [
         ({"split_k": 2, "block_k": 512}, {"k": 2 * 512}, H100, "depth of a split"),
         ({"split_k": 2, "block_k": 512}, {"k": 2 * 520}, H100, None),
         ({"split_k": 8}, {"n": 132 * 64}, H100, None),  # 8 programs for each unit
@@ -77,10 +73,5 @@ def test_as_many_stages_as_shared_memory_holds(
         ({}, {"dtype": "fp8", "scales": "block", **FP8}, H100, None),
         ({"block_k": 256}, {"dtype": "fp8", "scales": "block", **FP8}, H100, "scales by blocks"),
         ({"block_k": 256}, {"dtype": "fp8", "scales": "row", **FP8}, H100, None),
-    ],
-)
-def test_a_constraint_ends_where_it_says(
-    values: dict[str, Any], fields: dict[str, Any], machine: Machine, told: str | None
-) -> None:
-    few = {"m": 16} if "block_m" not in values else {}
-    assert refusal(TILE.replace(**values), machine, **few, **fields) == told
+    ]]
+    # fmt: on

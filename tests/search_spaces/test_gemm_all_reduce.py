@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
+from edges import Edges
 
 from autotune.config import Config
-from autotune.machine import H100, MI300X, Machine
-from autotune.task import Task
-from autotune.workloads import workload
+from autotune.machine import H100, MI300X
 
-FOUND = workload("gemm_all_reduce")
 PUSH = Config(
     {
         "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 2, "group_m": 1, "num_warps": 4,
@@ -32,9 +27,11 @@ MANY = {"m": 8192, "k": 8192}
 LARGE = PUSH.replace(block_m=128, block_n=128, num_warps=8, split_k=1, block_k=64, num_stages=2)
 
 
-@pytest.mark.parametrize(
-    ("config", "fields", "machine", "told"),
-    [
+class TestGemmAllReduce(Edges):
+    name = "gemm_all_reduce"
+    sizes = {"m": 16, "n": 8192, "k": 28672, "world_size": 8}
+    # fmt: off
+    rows = [
         (LARGE, MANY, H100, None),
         (LARGE, {**MANY, "m": 8193}, H100, "size of the inbox"),
         (LARGE, {**MANY, "out_dtype": "fp32"}, H100, "size of the inbox"),
@@ -70,11 +67,5 @@ LARGE = PUSH.replace(block_m=128, block_n=128, num_warps=8, split_k=1, block_k=6
         (PUSH.replace(schedule="persistent", split_k=1), {"n": 133 * 64}, H100, None),
         (PUSH.replace(schedule="persistent", programs_per_unit=2, split_k=1), {"n": 265 * 64}, H100, None),
         (COLLECTIVE.replace(transfer_rows=16), {"world_size": 1}, H100, "parts of peers"),
-    ],
-)  # fmt: skip
-def test_a_constraint_ends_where_it_says(
-    config: Config, fields: dict[str, Any], machine: Machine, told: str | None
-) -> None:
-    problem = FOUND.problem_type(**{"m": 16, "n": 8192, "k": 28672, "world_size": 8, **fields})
-    broken = FOUND.space.broken(config, Task(problem, machine))
-    assert (broken.name if broken else None) == told
+    ]
+    # fmt: on

@@ -1,18 +1,15 @@
-"""The space of GEMM + reduce-scatter refuses what cannot work, by the name of the constraint, and nothing else."""
+"""The space of GEMM + reduce-scatter at its edges."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from edges import Edges
 from fakes import LAPTOP
 
 from autotune.config import Config
-from autotune.machine import H100, MI300X, MI350X, Machine
-from autotune.task import Task
-from autotune.workloads import workload
+from autotune.machine import H100, MI300X, MI350X
 
-FOUND = workload("gemm_reduce_scatter")
 PUSH = Config(
     {
         "mode": "push", "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4,
@@ -25,9 +22,11 @@ AMD: dict[str, Any] = {"num_warps": 4, "num_stages": 2, "loads": "pointer"}
 FLATTENED = PUSH.replace(schedule="flattened", signals="at_once")
 
 
-@pytest.mark.parametrize(
-    ("config", "fields", "machine", "told"),
-    [
+class TestGemmReduceScatter(Edges):
+    name = "gemm_reduce_scatter"
+    sizes = {"m": 8192, "n": 8192, "k": 28672, "world_size": 8}
+    # fmt: off
+    rows = [
         *((config, {}, H100, None) for config in (PUSH, PUSH.replace(mode="pull"), FLATTENED, COPIES)),
         (PUSH, {"m": 512}, H100, "tile within an owner's rows"),
         (PUSH.replace(transfer_tiles=32), {"m": 1024, "n": 256}, H100, "transfer within an owner's tiles"),
@@ -43,12 +42,5 @@ FLATTENED = PUSH.replace(schedule="flattened", signals="at_once")
         (PUSH.replace(**AMD), {}, MI300X, None),
         (PUSH.replace(**AMD), {}, MI350X, None),
         (PUSH.replace(**AMD), {}, H100, "registers"),
-    ],
-)
-def test_a_constraint_ends_where_it_says(
-    config: Config, fields: dict[str, Any], machine: Machine, told: str | None
-) -> None:
-    """For 8192 rows on 8 ranks, or another problem."""
-    problem = FOUND.problem_type(**{"m": 8192, "n": 8192, "k": 28672, "world_size": 8, **fields})
-    broken = FOUND.space.broken(config, Task(problem, machine))
-    assert (broken.name if broken else None) == told
+    ]
+    # fmt: on

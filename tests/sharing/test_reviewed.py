@@ -122,10 +122,7 @@ def test_a_config_is_checked_for_the_machine_it_is_for(make_entry: MakeEntry) ->
     there = dataclasses.replace(with_tma.key, device=MI300X.device, arch=MI300X.arch, interconnect="xgmi")
     amd = dataclasses.replace(with_tma, key=there)
     here = Here.of(None)
-    [nvidia_on_a_laptop, amd_on_nvidia] = [
-        review([with_tma], here, LAPTOP)[0],
-        review([amd], here, EIGHT_GPUS)[0],
-    ]
+    [nvidia_on_a_laptop, amd_on_nvidia] = [review([with_tma], here, LAPTOP)[0], review([amd], here, EIGHT_GPUS)[0]]
     assert nvidia_on_a_laptop.state is State.NEW
     assert amd_on_nvidia.state is State.INVALID and "tma" in amd_on_nvidia.reason
     smaller = dataclasses.replace(EIGHT_GPUS, device="NVIDIA X2", shared_memory=16 * 1024)

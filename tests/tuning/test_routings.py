@@ -125,9 +125,7 @@ def test_with_little_effort_or_no_time_left_nothing_is_measured(tmp_path: Path, 
     assert result.entry is not None and result.entry.winner.routings == {} and gang.turns_of == []
 
 
-def test_ranks_draw_each_routing_and_results_are_compared_under_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_draw_each_routing_and_results_are_compared_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the interpreter, the baseline and a push. Races have tests of their own."""
     here = on_cpu()
     monkeypatch.setitem(evaluation.LONGEST_STAGGER, "interpreter", 0.02)

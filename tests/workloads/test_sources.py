@@ -181,10 +181,7 @@ WHOLE = {
 
 @pytest.mark.parametrize(
     ("texts", "own", "others"),
-    [
-        (BESIDE, "own.py", {"unrelated.py"}),
-        (WHOLE, "whole/ops/own.py", {"whole/other.py", "whole/__init__.py"}),
-    ],
+    [(BESIDE, "own.py", {"unrelated.py"}), (WHOLE, "whole/ops/own.py", {"whole/other.py", "whole/__init__.py"})],
     ids=["beside a file", "a package"],
 )
 def test_what_a_users_file_imports_from_around_it_counts(

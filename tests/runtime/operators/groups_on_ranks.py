@@ -9,9 +9,7 @@ import torch
 import torch.distributed as dist
 from calls import HEAP, configs, error, said
 from torch.distributed._symmetric_memory import (
-    _fused_all_gather_matmul_fallback,
     _fused_all_gather_scaled_matmul_fallback,
-    _fused_matmul_reduce_scatter_fallback,
     _fused_scaled_matmul_reduce_scatter_fallback,
 )
 from torch.distributed.device_mesh import init_device_mesh
@@ -90,11 +88,10 @@ def _in_turns(context: autotune.Context, group: Any, prefix: str, library: bool,
 
 
 def as_torch(url: str) -> dict[str, Any]:
-    """Errors against the fallbacks of torch's own operators, by operator and dimension; shapes and strides."""
+    """Errors against the fallbacks of torch's own operators in fp8, by operator and dimension; shapes and strides."""
     name = dist.group.WORLD.group_name
     found: dict[str, Any] = {}
     with autotune.Context(HEAP, url=url) as context:
-        _bf16(name, found)
         _fp8(name, found)
         found["compiled"] = _compiled(name)
         found["refused"] = _refused(name)
@@ -115,24 +112,6 @@ def _differ(found: dict[str, Any], name: str, ours: Any, theirs: Any) -> None:
     elif ours is not None:
         same = ours.shape == theirs.shape and ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
         found[name] = error(ours, theirs.float()) if same else f"{ours.stride()} and {theirs.stride()}"
-
-
-def _bf16(group: Any, found: dict[str, Any]) -> None:
-    world = dist.get_world_size()
-    for dim in range(3):
-        a = normal(1, world, 2 * world, DEPTH)
-        bs = [normal(2 + each, DEPTH * (world if dim == 2 else 1), COLUMNS * (1 + each)) for each in range(2)]
-        for wanted, given in ((True, bs), (True, bs[:1]), (False, bs[:1])):
-            ours = symm_mem.fused_all_gather_matmul(a, given, dim, group, return_A=wanted)
-            theirs = _fused_all_gather_matmul_fallback(a, given, dim, group, return_A=wanted)
-            _differ(found, f"gather {dim} A {wanted} {len(given)}", ours[0], theirs[0])
-            for number, pair in enumerate(zip(ours[1], theirs[1], strict=True)):
-                _differ(found, f"gather {dim} {wanted} {len(given)} {number}", *pair)
-        b = normal(5, DEPTH, COLUMNS)
-        for reduce_op in ("sum", "avg"):
-            ours = symm_mem.fused_matmul_reduce_scatter(a, b, reduce_op, dim, group)
-            theirs = _fused_matmul_reduce_scatter_fallback(a, b, "sum", dim, group)
-            _differ(found, f"scatter {dim} {reduce_op}", ours, theirs / world if reduce_op == "avg" else theirs)
 
 
 def _fp8(group: Any, found: dict[str, Any]) -> None:

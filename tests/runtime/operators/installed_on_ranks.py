@@ -32,8 +32,11 @@ def error(made: Any, wanted: Any) -> float:
     return float((made.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-6))
 
 
-def installed(url: str) -> dict[str, Any]:
-    """Errors, by torch's fallbacks, and the calls of our operators, of each form of the two operators."""
+def installed(arguments: tuple[str, bool]) -> dict[str, Any]:
+    """Errors, by torch's fallbacks, and the calls of our operators, of each form of the two operators; a sample has
+    each form of B with or without A returned.
+    """
+    url, sample = arguments
     name = dist.group.WORLD.group_name
     other = dist.new_group([0, 1])
     alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
@@ -53,20 +56,21 @@ def installed(url: str) -> dict[str, Any]:
 
     with autotune.Context(HEAP, url=url) as context, symm_mem.install(context):
         for dtype in (torch.float32, torch.bfloat16):
-            for dim, shape in ((0, (32, 64)), (1, (32, 64)), (0, (16, 4, 64)), (1, (4, 16, 64))):
+            for dim, shape in ((0, (32, 64)), (1, (32, 64)), (0, (16, 4, 64)), (1, (4, 16, 64)), (2, (2, 8, 64))):
                 depth = 64 * (2 if dim == len(shape) - 1 else 1)
                 a, w = normal(1, *shape, dtype=dtype), normal(2, 32, depth, dtype=dtype)
                 rows = normal(4, 65, depth, dtype=dtype)
                 lying = {
-                    "kn": [w.t().contiguous()], "nk": [w.t()], "two": [w.t(), normal(3, 32, depth, dtype=dtype).t()],
+                    "kn": [w.t().contiguous()], "nk": [w.t()], "two": [w.t(), normal(3, 64, depth, dtype=dtype).t()],
                     "side by side": [rows[:32].t(), rows[32:64].t()], "view": [rows[1:33].t()],
                     "every other column": [normal(5, depth, 64, dtype=dtype)[:, ::2]],
                 }  # fmt: skip
-                for kind, bs in lying.items():
-                    for more in ({}, {"return_A": False}):
+                for turn, (kind, bs) in enumerate(lying.items()):
+                    ways: list[dict[str, Any]] = [{}, {"return_A": False}]
+                    for more in ways[(turn + dim) % 2 :: 2] if sample else ways:
                         gather(f"gather {dtype} {dim} {shape} {kind} {more}", a, bs, dim, **more)
             for op in ("sum", "avg"):
-                for dim, shape in ((0, (32, 64)), (1, (32, 64)), (1, (4, 16, 64))):
+                for dim, shape in ((0, (32, 64)), (1, (32, 64)), (0, (4, 2, 64)), (1, (4, 16, 64)), (2, (2, 4, 64))):
                     a, w = normal(5, *shape, dtype=dtype), normal(6, 32, 64, dtype=dtype)
                     told(
                         f"scatter {dtype} {op} {dim} {shape}",
@@ -159,11 +163,7 @@ def torchtitan(url: str) -> dict[str, Any]:
                     theirs_own.impl(name, getattr(theirs, f"_{name}_fallback"), "CPU")
             wanted = step(kind, dtype, biased)
             theirs_own._destroy()
-            with (
-                autotune.Context(HEAP, url=url) as context,
-                symm_mem.install(context),
-                autotune.collect() as problems,
-            ):
+            with autotune.Context(HEAP, url=url) as context, symm_mem.install(context), autotune.collect() as problems:
                 made = step(kind, dtype, biased)
                 context.check()
             found[f"{kind} {biased} {dtype}"] = (error(made, wanted), sum(problems.values()))

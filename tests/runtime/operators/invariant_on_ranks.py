@@ -34,27 +34,32 @@ class Calls:
             place.copy_(result)
 
 
-def same_bits(argument: tuple[str, str, dict[str, Any], list[tuple[int, int]]]) -> list[str]:
-    """Differences between calls of these sizes, each on the rows of a larger one from a first one on; and whether the
-    config is the tuned one.
+def same_bits(argument: tuple[str, list[tuple[str, dict[str, Any], list[tuple[int, int]]]]]) -> dict[str, list[str]]:
+    """By workload: differences between calls of these sizes, each on the rows of a larger one from a first one on; and
+    whether the config is the tuned one.
     """
-    url, name, fields, cuts = argument
-    problem = workload(name).problem_type(**fields)
-    with autotune.Context(HEAP, url=url, invariant=True) as context:
-        whole = Calls(context, problem)
-        whole()
-        batch, told = whole.operation.batch(), []
-        for part in whole.operation.parts().values():  # the library's, whose bits may vary
-            part()
-        for rows, first in cuts:
-            calls = Calls(context, problem.with_rows(rows))
-            for number in range(2):
-                calls.operation.take_rows(batch, first)
-                calls()
-                if unlike := calls.operation.unlike_rows(batch, first):
-                    told.append(f"call {number} of {rows} rows from {first} on: {unlike}")
-        sources = {context.choose(each).source for each in (problem, problem.with_rows(cuts[0][0]))}
-        return [*told, *sources]
+    url, problems = argument
+    found = {}
+    for name, fields, cuts in problems:
+        with autotune.Context(HEAP, url=url, invariant=True) as context:
+            found[name] = differences(context, workload(name).problem_type(**fields), cuts)
+    return found
+
+
+def differences(context: autotune.Context, problem: Any, cuts: list[tuple[int, int]]) -> list[str]:
+    whole = Calls(context, problem)
+    whole()
+    batch, told = whole.operation.batch(), []
+    for part in whole.operation.parts().values():  # the library's, whose bits may vary
+        part()
+    for rows, first in cuts:
+        calls = Calls(context, problem.with_rows(rows))
+        for number in range(2):
+            calls.operation.take_rows(batch, first)
+            calls()
+            if unlike := calls.operation.unlike_rows(batch, first):
+                told.append(f"call {number} of {rows} rows from {first} on: {unlike}")
+    return [*told, *{context.choose(each).source for each in (problem, problem.with_rows(cuts[0][0]))}]
 
 
 def first_answer_stays(argument: tuple[str, dict[str, Any]]) -> list[str]:

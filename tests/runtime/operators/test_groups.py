@@ -36,7 +36,7 @@ def test_two_contexts_of_a_mesh_are_right_in_turns(tmp_path: Path, gpu: bool) ->
 
 
 @pytest.mark.parametrize("gpu", A_GPU_EACH)
-def test_torchs_signatures_give_torchs_results(tmp_path: Path, gpu: str) -> None:
+def test_torchs_signatures_give_torchs_results_in_fp8(tmp_path: Path, gpu: str) -> None:
     for found in run_ranks(ON_RANKS, "as_torch", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert found.pop("opened") == [1, 1, 0]
         assert found.pop("side by side").startswith("RanksDisagree"), "they do on one rank alone"
@@ -47,7 +47,7 @@ def test_torchs_signatures_give_torchs_results(tmp_path: Path, gpu: str) -> None
         operators = "all_gather_gemm", "gemm_reduce_scatter"
         assert found.pop("asked") == [[operator, "fp16", True] for operator in operators]
         assert found.pop("oldest") is True
-        assert len(found) == 45 + 7, sorted(found)
+        assert len(found) == 21 + 7, sorted(found)
         wrong = {name: each for name, each in found.items() if not isinstance(each, float) or each >= WORST}
         assert not wrong
 

@@ -8,20 +8,21 @@ from pathlib import Path
 import pytest
 from calls import url
 from ranks_of_functions import run_ranks
-from two_ranks import A_GPU_EACH
+from two_ranks import A_GPU_EACH, sampled
 
 ON_RANKS = str(Path(__file__).with_name("installed_on_ranks.py"))
 
 
-@pytest.mark.parametrize("gpu", A_GPU_EACH)
-def test_torchs_operators_run_ours(tmp_path: Path, gpu: str) -> None:
+@pytest.mark.parametrize("ranks", sampled(A_GPU_EACH))
+def test_torchs_operators_run_ours(tmp_path: Path, ranks: tuple[str, bool]) -> None:
     """Counted: a call that torch's own answers has the same results."""
-    for found in run_ranks(ON_RANKS, "installed", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
+    gpu, sample = ranks
+    for found in run_ranks(ON_RANKS, "installed", 2, tmp_path, gpu=gpu, argument=(url(tmp_path), sample)):
         assert found.pop("uninstalled", "NotImplementedError") == "NotImplementedError", "torch has none for a CPU"
         assert found.pop("no gradient")
         own = {form: found.pop(form)[1] for form in list(found) if form.startswith("own")}
         assert own and not any(own.values()), own
-        assert len(found) == 2 * (4 * 6 * 2 + 6) + 2
+        assert len(found) == 2 * (5 * 6 * (1 if sample else 2) + 10) + 2
         wrong = {form: each for form, each in found.items() if each[0] > (2e-2 if "bfloat16" in form else 1e-5)}
         assert not wrong
         assert {form: calls for form, (_, calls) in found.items() if calls != 1} == {}

@@ -32,12 +32,11 @@ def cuts(problem: Any, count: int) -> list[tuple[int, int]]:
     return [(rows, rng.randint(0, problem.batch_rows - rows)) for rows in (least, *sizes)]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_untuned_calls_of_any_size_give_a_row_the_same_bits(tmp_path: Path, name: str) -> None:
-    problem = small_problem(name, 3, seed=4)
-    argument = (url(tmp_path), name, problem.as_dict(), cuts(problem, 1))
-    for told in run_ranks(ON_RANKS, "same_bits", 3, tmp_path, argument=argument):
-        assert told == ["default"]
+def test_untuned_calls_of_any_size_give_a_row_the_same_bits(tmp_path: Path) -> None:
+    problems = [small_problem(name, 3, seed=4) for name in NAMES]
+    arguments = [(problem.workload, problem.as_dict(), cuts(problem, 1)) for problem in problems]
+    for told in run_ranks(ON_RANKS, "same_bits", 3, tmp_path, argument=(url(tmp_path), arguments)):
+        assert told == {name: ["default"] for name in NAMES}
 
 
 def test_a_context_keeps_its_first_config_whatever_is_tuned_later(tmp_path: Path) -> None:
@@ -76,6 +75,6 @@ def test_a_tuned_config_gives_a_row_the_same_bits_on_gpus(tmp_path: Path, name: 
         result = tune(found, task, store, gang, screen, budget=Budget(1000, 6.0), effort=EFFORTS["quick"])
     assert result.entry is not None
     assert name == "flash_decode" or result.entry.winner.config["mode"] != "bsp"
-    argument = (f"sqlite:///{tmp_path / 'cache.db'}", name, problem.as_dict(), cuts(problem, 4))
+    argument = (f"sqlite:///{tmp_path / 'cache.db'}", [(name, problem.as_dict(), cuts(problem, 4))])
     for told in run_ranks(ON_RANKS, "same_bits", 2, tmp_path, gpu=True, argument=argument):
-        assert told == ["exact"]
+        assert told == {name: ["exact"]}
