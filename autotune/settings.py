@@ -117,7 +117,7 @@ HEAP = Setting(
 HEAP_BYTES = Setting(
     "AUTOTUNE_HEAP_BYTES",
     "an integer from 1 to 2**50",
-    "bytes of each rank's symmetric heap while tuning; default: what the problem needs",
+    "bytes of each rank's symmetric heap; default: while tuning what the problem needs, in a Context 1 GiB",
     _whole_number(1 << 50),
 )
 WAIT_SECONDS = Setting(

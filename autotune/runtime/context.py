@@ -33,7 +33,7 @@ from autotune.runtime.lookup import Found, workload_for
 from autotune.runtime.meeting import CallAgreement, Meeting, Step
 from autotune.runtime.stream_order import STREAM_ORDER
 from autotune.runtime.workspace import Launches, Operands, Results, Workspace
-from autotune.settings import wait_seconds
+from autotune.settings import HEAP_BYTES, wait_seconds
 from autotune.task import Task
 from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
@@ -81,16 +81,17 @@ class Context:
     """
 
     def __init__(
-        self, heap_bytes: int = 1 << 30, *, group: Any = None, url: str | None = None, regime: str = DEFAULT_REGIME,
+        self, heap_bytes: int | None = None, *, group: Any = None, url: str | None = None, regime: str = DEFAULT_REGIME,
         tune: str | None = None, invariant: bool = False,
     ) -> None:  # fmt: skip
         """Collective over the default process group, which has to be initialised (``cpu:gloo,cuda:nccl`` or ``gloo``).
 
         ``group``: a process group or a one-dimensional ``DeviceMesh`` with this rank in it, by default all ranks. On
         Iris's heap all ranks open their contexts at the same time, each for its own group: it maps those of all.
-        ``heap_bytes``: the symmetric heap of each rank; an operator's workspace on it is about twice what is gathered
-        or exchanged. ``url``: the database of tuned configs, by default the user's. ``regime``: how the calls are made,
-        see ``lookup``; ``graph`` for a program that captures them. ``tune``: see ``tune_first_calls``.
+        ``heap_bytes``: the symmetric heap of each rank, by default AUTOTUNE_HEAP_BYTES, else 1 GiB; an operator's
+        workspace on it is about twice what is gathered or exchanged. ``url``: the database of tuned configs, by default
+        the user's. ``regime``: how the calls are made, see ``lookup``; ``graph`` for a program that captures them.
+        ``tune``: see ``tune_first_calls``.
         ``invariant``: a row's bits do not depend on its batch: one config serves calls of all sizes, the first answer
         for as long as the context is open. Raises InputError for another word, and what that raises.
         """
@@ -104,7 +105,8 @@ class Context:
         try:
             # Only now: a rank that failed before would leave the others waiting for it.
             self.regime, self.machine = agreement.gather(lambda: (regime_of(regime), this_machine()))[agreement.rank]
-            self.heap = open_heap(heap_bytes, self._agreement.group)
+            size = HEAP_BYTES.value() or 1 << 30 if heap_bytes is None else heap_bytes
+            self.heap = open_heap(size, self._agreement.group)
         except BaseException:  # Ctrl-C too: nothing is left half-way
             self._leave_group()
             raise

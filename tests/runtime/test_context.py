@@ -64,6 +64,15 @@ def test_what_takes_a_context_takes_nothing_else(door: Callable[[Any], object]) 
             door(other)
 
 
+@pytest.mark.parametrize(("given", "size"), [(None, 3 << 20), (2 << 20, 2 << 20)], ids=["setting", "argument"])
+def test_the_heaps_size_is_the_argument_or_the_setting(
+    alone: None, monkeypatch: pytest.MonkeyPatch, given: int | None, size: int
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_HEAP_BYTES", str(3 << 20))
+    with autotune.Context(given) as context:
+        assert size // 2 < context.heap.left <= size
+
+
 @pytest.mark.parametrize("regime", Regime)
 def test_a_new_winner_of_a_contexts_regime_reaches_it_only_when_it_is_asked_for(
     alone: None, tmp_path: Path, regime: Regime
