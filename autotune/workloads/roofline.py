@@ -21,7 +21,12 @@ WORK = {"flops": "flops", "memory": "bytes_read", "links": "bytes_moved"}
 """The problem's field with the work per resource; users' problems may lack it."""
 
 RESIDENT = 2
-"""Programs per compute unit at a time."""
+"""Programs per compute unit at a time; of a latent cache, whose steps fill the shared memory, one."""
+
+LATENT_IN_TURN = 2.0
+"""Time of a latent's steps where all warps load and multiply in turn: 324 µs in place of 163, 32 sequences of 16384
+tokens, 64 heads (H200, 2026-11-28).
+"""
 
 STEP_OVERHEAD = 0.25
 """Microseconds per step besides its loads: index arithmetic, the block table, the softmax."""
@@ -49,10 +54,12 @@ def flash_decode_latency(task: Task[FlashDecode], knobs: FlashDecodeKnobs) -> fl
     steps = math.ceil(problem.cached_tokens / knobs.block_n) + problem.batch
     shares = min(knobs.programs_per_head, steps)
     programs = problem.kv_heads * blocks * shares
-    slots = task.machine.compute_units * RESIDENT
+    slots = task.machine.compute_units * (1 if problem.rope else RESIDENT)
     busy = min(1.0, programs / slots)
     waves = math.ceil(programs / slots) / max(programs / slots, 1.0)
     memory = problem.bytes_read * math.sqrt(blocks) / rates.memory / max(busy, 0.05) * waves
+    if problem.rope and knobs.loads == "pipelined":
+        memory *= LATENT_IN_TURN
     attention = max(memory, math.ceil(steps / shares) * math.ceil(programs / slots) * STEP_OVERHEAD)
     parts = 1 + shares / problem.batch  # of a sequence
     trips = 2 if knobs.protocol == "signal" else 1
