@@ -31,9 +31,7 @@ from autotune.kernels.flash_decode.exchange import part_of
 from autotune.kernels.flash_decode.shares import blocks_of, share_of
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.known import known
-
-# Triton 3.9 has the first name, 3.6 the other.
-copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+from autotune.kernels.primitives.specialized import copy_async
 
 REGISTERS = gl.constexpr(216)
 LOADING_REGISTERS = gl.constexpr(72)

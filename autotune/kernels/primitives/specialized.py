@@ -12,6 +12,7 @@ from collections import namedtuple
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -24,6 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from autotune.heap import device as heap
 
 # Triton 3.9 has the first name, 3.6 the other.
+copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
