@@ -127,11 +127,12 @@ def _few_waves(s: Task[FlashDecode], programs_per_head: int, heads_per_program: 
 
 def _fits_shared_memory(s: Task[FlashDecode], block_n: int, num_stages: int, heads_per_program: int) -> bool:
     # A step is computed from its buffer while the others are being filled: one buffer less than stages; but one more
-    # where 64 rows make asynchronous products of it, which read it while the next copies begin.
+    # where 64 rows make asynchronous products of it, which read it while the next copies begin, and on gfx950, whose
+    # loads go straight to the LDS.
     heads = max(16, heads_per_program)
     step = block_n * s.problem.token_elements
     query = heads * (s.problem.key_dim + block_n)
-    buffers = num_stages if heads >= 64 else max(1, num_stages - 1)
+    buffers = num_stages if heads >= 64 or s.machine.arch == "gfx950" else max(1, num_stages - 1)
     # A cache of fp8 is multiplied in the queries' type: one step more, converted.
     size, cached = int(s.problem.element_size), int(s.problem.cache_element_size)
     taken = buffers * step * cached + query * size + (step * size if cached < size else 0)
