@@ -29,7 +29,7 @@ from autotune.workloads import provenance_of
 
 HERE = Path(__file__).parent
 TIMEOUT = 1.5
-PATIENCE = 10.0
+PATIENCE = 5.0
 """Of ranks that wait for another process, which takes longer."""
 
 LITTLE = Effort(trials=24, screen=1, iterations=1, finalists=1, rounds=1, routings=1)
