@@ -27,7 +27,7 @@ def small_problem(name: str, world_size: int, seed: int, **fields: Any) -> Any:
     rng = random.Random(f"{name} {seed}")
     sizes: dict[str, Any] = {"world_size": world_size, "invariant": True}
     if name == "flash_decode":
-        sizes |= {"batch": rng.randint(3, 5), "kv_len": rng.randint(70, 100), "page_size": rng.choice((1, 4, 16))}
+        sizes |= {"batch": rng.randint(3, 5), "kv_len": rng.randint(130, 190), "page_size": rng.choice((1, 4, 16))}
         sizes |= {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "fp16"}
     elif name.startswith("moe"):
         sizes |= {"tokens": rng.randint(4, 6), "hidden": 64, "experts": 2 * world_size, "top_k": 2, "dtype": "fp32"}
