@@ -33,8 +33,10 @@ def small_problem(name: str, world_size: int, seed: int, **fields: Any) -> Any:
         sizes |= {"tokens": rng.randint(4, 6), "hidden": 64, "experts": 2 * world_size, "top_k": 2, "dtype": "fp32"}
         sizes |= {"width": 32} if "gemm" in name else {}
     else:
-        sizes |= {"m": rng.randint(6, 9) * world_size, "n": 32 * world_size, "dtype": "fp32"}
-        sizes |= {"k": rng.choice((104, 136)) * world_size} if "gemm" in name else {}
+        gathers = name == "all_gather_gemm"  # its ranks share the columns, those of the others the depth
+        columns, depth = (world_size, 1) if gathers else (1, world_size)
+        sizes |= {"m": rng.randint(6, 9) * world_size, "n": 32 * columns, "dtype": "fp32"}
+        sizes |= {"k": rng.choice((104, 136)) * depth} if "gemm" in name else {}
     return workload(name).problem_type(**{**sizes, **fields})
 
 

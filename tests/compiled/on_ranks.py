@@ -23,6 +23,7 @@ from autotune.compiled.fusing import Fusing, backend
 from autotune.errors import InputError, RanksDisagree
 from autotune.kernels.gemm.library import dequantised
 from autotune.model_runs.layers import Layers, plan
+from autotune.tuning import effort
 
 HEAP = 32 << 20
 
@@ -295,6 +296,8 @@ def first_calls(url: str) -> list[dict[str, Any]]:
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     arguments, function = [each.to(device) for each in drawn(CASES["reduce"])], CASES["reduce"].function
     runs = []
+    if device.type == "cpu":
+        effort.MOST_TRIALS = 2  # of a search within seconds
     for tune, sizes in (("5s", (32, 2048)), ("5s", (32,)), (None, ())):
         with autotune.Context(HEAP * 4, url=url) as context, torch.no_grad():
             torch._dynamo.reset()

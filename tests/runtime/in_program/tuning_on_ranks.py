@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import autotune
 from autotune.db import CacheKey, Lease, Store
 from autotune.machine import machine
+from autotune.ranks import evaluation
 from autotune.task import Task
 from autotune.tuning.effort import EFFORTS, Effort
 from autotune.workloads import provenance_of
@@ -34,6 +35,10 @@ PATIENCE = 5.0
 
 LITTLE = Effort(trials=24, screen=1, iterations=1, finalists=1, rounds=1, routings=1)
 """Each config is measured once, and each of the finals: how well is the matter of other tests."""
+
+EFFORTS["quick"] = LITTLE  # type: ignore[index]
+evaluation.LONGEST_STAGGER["interpreter"] = 0.02
+evaluation.BURSTS["interpreter"] = 1  # ranks that are far apart have tests of their own, too
 
 Answer = dict[str, Any]
 
@@ -63,7 +68,6 @@ def tune(folder: str, width: int = 256, trouble: str = "none", **options: Any) -
     ranks = options.pop("world", dist.get_world_size())
     problem = flawed().problem_type(width=width, trouble=trouble, world_size=ranks)
     options = {"trials": 7, "effort": "quick", "url": f"sqlite:///{folder}/cache.db", **options}
-    EFFORTS["quick"] = LITTLE  # type: ignore[index]
     return answer_of(lambda: autotune.tune("flawed_sum", problem, **options))
 
 
