@@ -36,10 +36,6 @@ PATIENCE = 5.0
 LITTLE = Effort(trials=24, screen=1, iterations=1, finalists=1, rounds=1, routings=1)
 """Each config is measured once, and each of the finals: how well is the matter of other tests."""
 
-EFFORTS["quick"] = LITTLE  # type: ignore[index]
-evaluation.LONGEST_STAGGER["interpreter"] = 0.02
-evaluation.BURSTS["interpreter"] = 1  # ranks that are far apart have tests of their own, too
-
 Answer = dict[str, Any]
 
 
@@ -68,6 +64,9 @@ def tune(folder: str, width: int = 256, trouble: str = "none", **options: Any) -
     ranks = options.pop("world", dist.get_world_size())
     problem = flawed().problem_type(width=width, trouble=trouble, world_size=ranks)
     options = {"trials": 7, "effort": "quick", "url": f"sqlite:///{folder}/cache.db", **options}
+    EFFORTS["quick"] = LITTLE  # type: ignore[index]
+    evaluation.LONGEST_STAGGER["interpreter"] = 0.02
+    evaluation.BURSTS["interpreter"] = 1  # ranks that are far apart have tests of their own, too
     return answer_of(lambda: autotune.tune("flawed_sum", problem, **options))
 
 
