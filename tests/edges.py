@@ -15,7 +15,7 @@ from autotune.workloads import workload
 class Edges:
     name: str
     sizes: dict[str, Any]
-    """Of the problem, unless a row has others."""
+    """The problem's sizes, unless a row has others."""
     rows: list[tuple[Config, dict[str, Any], Machine, str | None]]
     """A config, the problem's other fields, the machine, and the constraint that refuses it."""
 

@@ -30,7 +30,7 @@ Columns = tuple[Any, ...]
 State = Literal["running", "finished", "superseded"]
 
 HASHED = {"source_hash": "the kernels' sources have changed", "space": "the search space has changed"}
-"""What it means that two hashes of a provenance differ."""
+"""Told where these hashes of two provenances differ."""
 
 REPLAY = ", replay of "
 """In a space, before the date of the table that is replayed."""

@@ -52,7 +52,7 @@ LARGE: list[dict[str, Any]] = [
 
 
 class TestScaled(EveryModeTests):
-    """Of each workload in ``MODES``."""
+    """The workloads of ``MODES``."""
 
     steps = TILES
     gpu_steps = GPU_TILES

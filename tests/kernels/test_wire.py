@@ -33,7 +33,7 @@ FP8 = {"dtype": "fp8", "b_order": "nk", "scales": "row"}
 
 
 class TestWire(EveryModeTests):
-    """Of each workload in ``MODES``."""
+    """The workloads of ``MODES``."""
 
     steps = [{**SMALL, "transfer_tiles": 2}]
     gpu_steps = [GPU_TILE, {**GPU_TILE, "transfer_rows": 1024}]  # chunks, and all rows at once

@@ -27,7 +27,7 @@ REGISTERS = 65536
 """Of a multiprocessor of sm_90, which has 228 KiB of shared memory, 1 KiB of each program's the system's."""
 
 MOST_REGISTERS = 255
-"""Of a thread."""
+"""A thread's."""
 
 WITHOUT_SHARED_MEMORY = {
     "push_kernel", "sum_kernel", "barrier_kernel", "all_reduce_norm_kernel", "add_norm_kernel", "signal_chunk_kernel",

@@ -30,7 +30,7 @@ SPECIALIZED: dict[str, str | int] = {
     "reducer": "kernel",
     "table_reads": "in_step",
 }
-"""What goes with ``loads=specialized``: two steps and 64 queries fill the shared memory."""
+"""Values that go with ``loads=specialized``: two steps and 64 queries fill the shared memory."""
 
 REGISTER_ELEMENTS = 32
 """fp32 elements of a tile, or LL words of 64 bits, that a thread may hold while it merges."""

@@ -46,7 +46,7 @@ the gate's, and up's.
 """
 
 Factors = namedtuple("Factors", "rows columns")
-"""Where scales by blocks of 128 of K begin: pointers to those of a consumer's rows [ROWS], and to those of its columns,
+"""The first scales by blocks of 128 of K: pointers to those of a consumer's rows [ROWS], and to that of its columns,
 which all lie in one block. A step, of 128 elements, has one of each.
 """
 
