@@ -169,8 +169,7 @@ class EveryModeTests:
     gpu_steps: list[dict[str, int]]
     small: list[Any]
     """Ranks, sizes and a count of configs, or the modes to have one of each, for the interpreter."""
-    large: list[dict[str, Any]]
-    """Sizes for GPUs."""
+    large: list[dict[str, Any]]  # sizes, for GPUs
     gpu_count = 16
     shared_out: tuple[str, ...] = ()
     """Sizes that are times the ranks."""

@@ -70,7 +70,7 @@ class SymmetricHeap(ABC):
         if begin + wanted > self.size:
             raise HeapExhausted(
                 f"symmetric heap: {wanted} bytes requested for {list(shape)} {dtype}, {self.left} of {self.size} free; "
-                "open it with more bytes: heap_bytes of a Context, AUTOTUNE_HEAP_BYTES where tune opens it"
+                "open it with more bytes: heap_bytes of a Context, or AUTOTUNE_HEAP_BYTES"
             )
         self._used = min(-(-(begin + wanted) // ALIGNMENT) * ALIGNMENT, self.size)
         return self.arena[begin : begin + wanted].view(dtype).view(shape)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from autotune.agreement import Agreement, settled
 from autotune.config import Config
-from autotune.errors import GangError, InputError, InvalidProblem
+from autotune.errors import GangError, InputError, InvalidProblem, RanksDisagree
 from autotune.heap import open_heap
 from autotune.heap.alarm import RAISED, Alarm
 from autotune.heap.patience import polls
@@ -105,8 +105,12 @@ class Context:
         try:
             # Only now: a rank that failed before would leave the others waiting for it.
             self.regime, self.machine = agreement.gather(lambda: (regime_of(regime), this_machine()))[agreement.rank]
-            size = HEAP_BYTES.value() or 1 << 30 if heap_bytes is None else heap_bytes
-            self.heap = open_heap(size, self._agreement.group)
+            sizes = agreement.gather(lambda: HEAP_BYTES.value() or 1 << 30 if heap_bytes is None else heap_bytes)
+            if min(sizes) < max(sizes):
+                raise RanksDisagree(
+                    f"the ranks ask for heaps of {sizes} bytes: give all of them one heap_bytes or AUTOTUNE_HEAP_BYTES"
+                )
+            self.heap = open_heap(sizes[0], self._agreement.group)
         except BaseException:  # Ctrl-C too: nothing is left half-way
             self._leave_group()
             raise

@@ -39,7 +39,7 @@ class Served:
     beyond: Entry | None = None
     """The entry on the other side of the border, where the problem lies between two measured sizes."""
     of_other_versions: Entry | None = None
-    """The same kernels' entry of other versions of Triton, torch, Iris or the driver, where none may be served."""
+    """An entry of these kernels under other versions of Triton, torch, Iris or the driver, where none may be served."""
 
 
 Measured = Sequence[tuple[Config, Latency]]

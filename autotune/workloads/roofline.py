@@ -25,7 +25,7 @@ RESIDENT = 2
 
 LATENT_IN_TURN = 1.8
 """Time of a latent's steps where all warps load and multiply in turn: with the reduction 324 µs in place of 175, 32
-sequences of 16384 tokens, 64 heads (H200, 2026-11-28).
+sequences of 16384 tokens, 64 heads, pages of one token and of 64 (H200, 2026-11-28).
 """
 
 STEP_OVERHEAD = 0.25

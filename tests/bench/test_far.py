@@ -37,7 +37,7 @@ SOUND = [(kernel, seed) for kernel in (GATHER, DISPATCH) for seed in (0, 1, 2)]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """What each rank found of every kernel, and of copies with texts replaced by others."""
+    """Each rank's findings of every kernel, and of copies with texts replaced by others."""
     folder, cases = tmp_path_factory.mktemp("kernels"), {}
     for number, (name, (kernel, *edits)) in enumerate((MUTANTS | ACCESSES).items()):
         text = (FAR / f"{kernel}.py").read_text()

@@ -26,8 +26,7 @@ SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "12"))
 REGISTERS = 65536
 """Of a multiprocessor of sm_90, which has 228 KiB of shared memory, 1 KiB of each program's the system's."""
 
-MOST_REGISTERS = 255
-"""A thread's."""
+MOST_REGISTERS = 255  # of a thread
 
 WITHOUT_SHARED_MEMORY = {
     "push_kernel", "sum_kernel", "barrier_kernel", "all_reduce_norm_kernel", "add_norm_kernel", "signal_chunk_kernel",
@@ -175,7 +174,7 @@ def fits(machine: Machine, jobs: list[tuple[Problem, Config]], compilers: Compil
 def test_first_configs_do_not_run_out_of_registers(
     name: str, machine: Machine, which: slice, compilers: Compilers
 ) -> None:
-    """Of 8 ranks. The compiler may put aside a few words that live beside a loop, mostly where a program of fewer
+    """For 8 ranks. The compiler may put aside a few words that live beside a loop, mostly where a program of fewer
     registers lets another one onto the multiprocessor.
     """
     found = workload(name)

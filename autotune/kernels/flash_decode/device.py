@@ -30,6 +30,7 @@ from autotune.kernels.flash_decode.exchange import (
 from autotune.kernels.flash_decode.shares import (
     blocks_of,
     blocks_of_all,
+    heads_of,
     programs_of,
     programs_of_sequence,
     sequence_of,
@@ -224,15 +225,9 @@ def attend_kernel(
     first_unit = 0
     units_here = UNITS
     if pid < attending:
-        if HEADS_FIRST:
-            head_block = pid % head_blocks
-            program = pid // head_blocks
-        else:
-            head_block = pid // programs
-            program = pid % programs
-        kv_head = head_block // BLOCKS
-        first_head = kv_head * heads_of_group + head_block % BLOCKS * HPP
-        end_head = kv_head * heads_of_group + tl.minimum(heads_of_group, (head_block % BLOCKS + 1) * HPP)
+        head_block, program, kv_head, first_head, end_head = heads_of(
+            pid, head_blocks, programs, heads_of_group, HEADS_FIRST, BLOCKS, HPP
+        )
         of_head = kv_head if SCALE_OF_HEAD else 0
         q_heads = kv_heads * heads_of_group
         traces.begin(trace, traces.TILE, 0, head_block * programs + program)

@@ -215,9 +215,10 @@ class _Planner:
         options = {"num_warps": knobs.num_warps, "num_stages": knobs.num_stages}
         trailing = units.count if reducer == device.TRAILING else 0
         arguments["trace"] = knobs.trace_of(attending + trailing, tensors.out)
-        launches = [Launch(device.attend_kernel, attending + trailing, arguments, options)]
         if knobs.loads == "specialized":
             launches = [self.specialized(attending, arguments)]
+        else:
+            launches = [Launch(device.attend_kernel, attending + trailing, arguments, options)]
         if reducer == device.ELSEWHERE:
             arguments = self.common() | self.own_records | self.reduction | {
                 "out": tensors.out, "DELIVERY": to.value, "COMBINE": combine, "finishing": units.count

@@ -60,6 +60,25 @@ def share_of(program, total, programs):
 
 
 @triton.jit
+def heads_of(
+    pid, head_blocks, programs, heads_of_group, HEADS_FIRST: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr
+):
+    """The head block of a program and its number among those of the block; the KV head, the first query head, and the
+    one after the last.
+    """
+    if HEADS_FIRST:
+        head_block = pid % head_blocks
+        program = pid // head_blocks
+    else:
+        head_block = pid // programs
+        program = pid % programs
+    kv_head = head_block // BLOCKS
+    first_head = kv_head * heads_of_group + head_block % BLOCKS * HPP
+    end_head = kv_head * heads_of_group + tl.minimum(heads_of_group, (head_block % BLOCKS + 1) * HPP)
+    return head_block, program, kv_head, first_head, end_head
+
+
+@triton.jit
 def programs_of(begin, end, total, programs):
     """The first of the programs that share blocks [begin, end), and how many they are."""
     programs = tl.minimum(programs, total).to(tl.int64)

@@ -170,12 +170,9 @@ def _loads_a_latent(s: Task[FlashDecode], loads: str) -> bool:
     return loads == "pipelined" or (latent and s.machine.arch == "sm_90" and not p.invariant)
 
 
-def _fills_shared_memory(
-    s: Task[FlashDecode], loads: str, heads_per_program: int, block_n: int, num_warps: int, num_stages: int,
-    reducer: str, table_reads: str,
-) -> bool:  # fmt: skip
-    step = (block_n, num_warps, num_stages, reducer, table_reads) == tuple(SPECIALIZED.values())
-    return loads == "pipelined" or (step and heads_per_program == min(WGMMA_ROWS, round_up(s.problem.group)))
+def _fills_shared_memory(s: Task[FlashDecode], loads: str, heads_per_program: int, **step: str | int) -> bool:
+    heads = min(WGMMA_ROWS, round_up(s.problem.group))
+    return loads == "pipelined" or (step == SPECIALIZED and heads_per_program == heads)
 
 
 def _peers_exist(s: Task[FlashDecode], exchange: str) -> bool:
@@ -391,8 +388,8 @@ def first_configs(task: Task[FlashDecode]) -> list[Config]:
         base.replace(reducer="kernel", combine_site="next_launch"),
         base.replace(exchange="two_shot", wire="rounded", protocol="signal"),
     ]
-    if task.problem.rope:  # deeper pipelines of smaller steps
-        smaller = base.replace(loads="pipelined", block_n=32, num_stages=4, table_reads="ahead", reducer="trailing")
+    if task.problem.rope and base["loads"] == "pipelined":  # deeper pipelines of smaller steps
+        smaller = base.replace(block_n=32, num_stages=4)
         fused = [smaller, smaller.replace(num_warps=4, heads_per_program=32), *fused]
     launched = "eager" if task.machine.is_interpreter else "graph"
     others = [of_mode(mode, base, launched) for mode in SEVERAL_KERNELS]

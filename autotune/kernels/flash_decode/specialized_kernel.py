@@ -28,7 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from autotune.kernels.flash_decode.exchange import part_of
-from autotune.kernels.flash_decode.shares import blocks_of, share_of
+from autotune.kernels.flash_decode.shares import blocks_of, heads_of, share_of
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.specialized import copy_async
@@ -151,8 +151,8 @@ def rows_of(table, tokens, PAGE: gl.constexpr):
 
 
 @gluon.jit
-def first_half(mine, batch, parts, ring, query, given, trace, FORM: gl.constexpr):
-    """The logits and weights of each step, and the first half of the values' columns."""
+def first_half(mine, batch, parts, ring, query, given, trace, number, FORM: gl.constexpr):
+    """The logits and weights of each step, and the first half of the values' columns. ``number``: of the program."""
     HALF: gl.constexpr = FORM.D // 2
     of_logits: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FORM.BLOCK_N, 16])
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
@@ -162,7 +162,7 @@ def first_half(mine, batch, parts, ring, query, given, trace, FORM: gl.constexpr
     step = 0
     turn = 0
     sent = 0
-    traces.begin(trace, traces.TILE, 0, gl.program_id(0))
+    traces.begin(trace, traces.TILE, 0, number)
     while block < stop:
         first, last, end = tokens_of(block, stop, begin, gl.load(batch.lengths + sequence), FORM.BLOCK_N)
         acc = gl.zeros((FORM.HEADS, HALF), dtype=gl.float32, layout=layout)
@@ -278,16 +278,10 @@ def specialized_kernel(
     has HPP heads, in a tile of HEADS rows.
     """
     FORM: gl.constexpr = known(Latent, D, ROPE, HEADS, BLOCK_N, PAGE, STAGES)
-    pid = gl.program_id(0)
-    if HEADS_FIRST:
-        head_block = pid % head_blocks
-        program = pid // head_blocks
-    else:
-        head_block = pid // programs
-        program = pid % programs
-    kv_head = head_block // BLOCKS
-    first_head = kv_head * heads_of_group + head_block % BLOCKS * HPP
-    end_head = gl.minimum((kv_head + 1) * heads_of_group, first_head + HPP)
+    TYPE: gl.constexpr = keys.dtype.element_ty
+    head_block, program, kv_head, first_head, end_head = heads_of(
+        gl.program_id(0), head_blocks, programs, heads_of_group, HEADS_FIRST, BLOCKS, HPP
+    )
     mine = share(program, programs, lengths, batch, BLOCK_N, num_warps)
     WIDTH: gl.constexpr = D + ROPE
     rows = Batch(
@@ -296,24 +290,24 @@ def specialized_kernel(
     )  # fmt: skip
     found = Parts(parts, part_lse, program, programs)
 
-    wide: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, D], keys.dtype.element_ty)
-    narrow: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, ROPE], keys.dtype.element_ty)
-    square: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, BLOCK_N], keys.dtype.element_ty)
+    wide: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, D], TYPE)
+    narrow: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, ROPE], TYPE)
+    square: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, BLOCK_N], TYPE)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     ring = Ring(
-        gl.allocate_shared_memory(keys.dtype.element_ty, [STAGES, BLOCK_N, D], wide),
-        gl.allocate_shared_memory(keys.dtype.element_ty, [STAGES, BLOCK_N, ROPE], narrow),
+        gl.allocate_shared_memory(TYPE, [STAGES, BLOCK_N, D], wide),
+        gl.allocate_shared_memory(TYPE, [STAGES, BLOCK_N, ROPE], narrow),
         gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout()),
         gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout()),
     )
     query = Query(
-        gl.allocate_shared_memory(keys.dtype.element_ty, [HEADS, D], wide),
-        gl.allocate_shared_memory(keys.dtype.element_ty, [HEADS, ROPE], narrow),
+        gl.allocate_shared_memory(TYPE, [HEADS, D], wide),
+        gl.allocate_shared_memory(TYPE, [HEADS, ROPE], narrow),
         gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout()),
         gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout()),
     )
     given = Given(
-        gl.allocate_shared_memory(keys.dtype.element_ty, [HEADS, BLOCK_N], square),
+        gl.allocate_shared_memory(TYPE, [HEADS, BLOCK_N], square),
         gl.allocate_shared_memory(gl.float32, [HEADS], plain),
         gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout()),
         gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout()),
@@ -327,7 +321,7 @@ def specialized_kernel(
     mbarrier.init(given.ready, count=1)
     gl.warp_specialize(
         [
-            (first_half, (mine, rows, found, ring, query, given, trace, FORM)),
+            (first_half, (mine, rows, found, ring, query, given, trace, head_block * programs + program, FORM)),
             (other_half, (mine, rows, found, ring, given, FORM)),
             (loading, (mine, rows, ring, query, FORM, LOADING)),
         ],

@@ -93,7 +93,7 @@ def first_answer_stays(argument: tuple[str, dict[str, Any]]) -> list[str]:
 
 
 def refused(url: str) -> list[str]:
-    """Whether an invariant context makes a problem invariant, and the pass's error for such a context."""
+    """The form of a problem in an invariant context, and the pass's error for such a context."""
     problem = autotune.GemmAllReduce(m=4, n=32, k=32 * torch.distributed.get_world_size(), world_size=2)
     with autotune.Context(HEAP, url=url, invariant=True) as context:
         told = [str(context.problem(problem).is_invariant)]

@@ -118,6 +118,7 @@ def disagreements(url: str) -> dict[str, str]:
     """Every rank's errors if the ranks do different things, or all do something impossible; nobody hangs."""
     bf16, rank = torch.bfloat16, dist.get_rank()
     opening = said(lambda: autotune.Context(1 << 20, url=url, regime="eager" if rank else "graph"))
+    sizes = said(lambda: autotune.Context((1 + rank) << 20, url=url))
     with autotune.Context(1 << 20, url=url) as context:
         a, b = torch.ones(16, 32, dtype=bf16), torch.ones(64, 32, dtype=bf16).t()
         reduce = autotune.gemm_all_reduce
@@ -130,7 +131,7 @@ def disagreements(url: str) -> dict[str, str]:
         }
         left = context.heap.left
         found = {name: said(attempt) for name, attempt in attempts.items()}
-        found |= {"left": str(context.heap.left == left), "opening": opening}
+        found |= {"left": str(context.heap.left == left), "opening": opening, "sizes": sizes}
     found["closed"] = said(lambda: reduce(context, a, b))
     context.close()  # once more does nothing
     return found

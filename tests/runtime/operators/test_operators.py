@@ -52,7 +52,7 @@ def test_ranks_that_disagree_are_told_so_on_every_rank(pair: Pair) -> None:
     expected = {
         "config": "InvalidConfig", "problem": "RanksDisagree", "no rows on one": "RanksDisagree",
         "operator": "RanksDisagree", "heap": "HeapExhausted", "left": "True", "opening": "InputError",
-        "closed": "InputError",
+        "sizes": "RanksDisagree", "closed": "InputError",
     }  # fmt: skip
     for said in pair["disagreements"]:
         assert {name: text.partition(":")[0] for name, text in said.items()} == expected
