@@ -11,18 +11,23 @@ import torch
 from torch.fx import Node
 
 from autotune.compiled.graphs import ATEN, GATHER, RESHAPES, TURNS, WAIT, NoMatch, named, same, shape_of, value_of
+from autotune.kernels.gemm.block_scaled import block_scaled_mm
 from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 
 SCALED, BY_RECIPE = ATEN._scaled_mm.default, getattr(ATEN, "_scaled_mm_v2", ATEN._scaled_mm).default
 """The second is what ``torch.nn.functional.scaled_mm`` becomes."""
-GEMMS = (ATEN.mm.default, ATEN.addmm.default, SCALED, BY_RECIPE)
+BY_BLOCKS = block_scaled_mm._opoverload
+FP8_GEMMS = (SCALED, BY_RECIPE, BY_BLOCKS)
+GEMMS = (ATEN.mm.default, ATEN.addmm.default, *FP8_GEMMS)
 
-SCALED_ARGUMENTS = ("a", "b", "scale_a", "scale_b", "bias", "scale_result", "out_dtype", "use_fast_accum")
-RECIPE_ARGUMENTS = (
-    "a", "b", "scale_a", "recipe_a", "swizzle_a", "scale_b", "recipe_b", "swizzle_b", "bias", "out_dtype",
-    "contraction_dim", "use_fast_accum",
-)  # fmt: skip
+ARGUMENTS: Mapping[Any, tuple[str, ...]] = {
+    BY_RECIPE: ("a", "b", "scale_a", "recipe_a", "swizzle_a", "scale_b", "recipe_b", "swizzle_b", "bias", "out_dtype",
+                "contraction_dim", "use_fast_accum"),
+    SCALED: ("a", "b", "scale_a", "scale_b", "bias", "scale_result", "out_dtype", "use_fast_accum"),
+    BY_BLOCKS: ("a", "b", "scale_a", "scale_b", "bias", "out_dtype"),
+}  # fmt: skip
+"""Of a GEMM of fp8, by name. Where torch has no ``scaled_mm`` the first row is overwritten by the second."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Gemm:
 
 def gemm_of(node: Node) -> Gemm:
     """Raises NoMatch for what is no GEMM with a bias: an ``addmm`` with factors, a scaled result."""
-    if node.target in (SCALED, BY_RECIPE):
+    if node.target in FP8_GEMMS:
         return _scaled(node)
     if node.kwargs and any(value != 1 for value in node.kwargs.values()):
         raise NoMatch(f"the GEMM has factors ({dict(node.kwargs)})")
@@ -62,7 +67,7 @@ def _scaled(node: Node) -> Gemm:
         raise NoMatch("the GEMM's scales are swizzled, or it contracts other dimensions")
     if given.get("scale_result") is not None:
         raise NoMatch("the GEMM's result has a scale")
-    if not _one_column(given["scale_a"]):
+    if node.target is BY_BLOCKS or not _one_column(given["scale_a"]):
         _check_blocks(given)
     words = {dtype: word for word, dtype in TORCH_DTYPES.items()}
     result = value_of(node).dtype
@@ -74,12 +79,12 @@ def _scaled(node: Node) -> Gemm:
 
 def _given(node: Node) -> dict[str, Any]:
     """A scaled GEMM's arguments by name. Raises NoMatch where an operand has several scales."""
-    names = SCALED_ARGUMENTS if node.target is SCALED else RECIPE_ARGUMENTS
-    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    for name in ("scale_a", "scale_b") if node.target is not SCALED else ():
-        if len(given[name]) != 1:
-            raise NoMatch(f"{name} is {len(given[name])} tensors")
-        (given[name],) = given[name]
+    given: dict[str, Any] = {**dict(zip(ARGUMENTS[node.target], node.args, strict=False)), **node.kwargs}
+    for name in ("scale_a", "scale_b"):
+        if not isinstance(given[name], Node):
+            if len(given[name]) != 1:
+                raise NoMatch(f"{name} is {len(given[name])} tensors")
+            (given[name],) = given[name]
     return given
 
 
@@ -94,7 +99,7 @@ def _check_blocks(given: Mapping[str, Node]) -> None:
 
 def is_scale(node: Node, user: Node) -> bool:
     """True if a GEMM takes a tensor as a scale."""
-    if user.target not in (SCALED, BY_RECIPE):
+    if user.target not in FP8_GEMMS:
         return False
     given = _given(user)
     return node in (given["scale_a"], given["scale_b"])

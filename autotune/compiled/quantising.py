@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from autotune.compiled.gates import POINTWISE
-from autotune.compiled.gemms import BY_RECIPE, SCALED, gemm_of
+from autotune.compiled.gemms import FP8_GEMMS, gemm_of
 from autotune.compiled.graphs import ATEN, CASTS, RESHAPES, TURNS, NoMatch, named, same, shape_of, value_of
 from autotune.dtypes import SCALE_BLOCK
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
@@ -62,7 +62,7 @@ def quantised_behind(source: Node) -> list[Quantised]:
     if not any(_bytes(node) == 1 for node in inside):
         return []
     users = sorted({user for node in inside for user in node.users} - {*inside})
-    others = {named(user) for user in users if user.target not in (SCALED, BY_RECIPE)}
+    others = {named(user) for user in users if user.target not in FP8_GEMMS}
     if others:
         raise NoMatch(f"what is quantised is also used by {', '.join(sorted(others))}")
     found = []

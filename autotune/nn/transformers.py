@@ -11,6 +11,7 @@ from torch import nn
 
 from autotune.errors import InputError
 from autotune.kernels.primitives.gated import OAI_ALPHA, OAI_LIMIT
+from autotune.nn.block_fp8 import see_through
 from autotune.nn.experts import GPT_OSS, MIXTRAL, ExpertForm, ExpertParallel, expert_parallel
 from autotune.nn.styles import ColwiseLinear, Layouts, RowwiseLinear, become, check_mesh, takes
 from autotune.runtime.call import needs_gradient
@@ -65,6 +66,8 @@ def parallelize(model: Any, mesh: DeviceMesh, context: Context) -> Any:
     """
     if not model.tp_plan:
         raise InputError(f"{type(model).__name__} has no tensor-parallel plan (tp_plan)")
+    for module in model.modules():
+        see_through(module)
     with tuned(context):
         return shared_out(model, mesh)
 
@@ -155,6 +158,7 @@ def _style(theirs: Any, kind: type[nn.Linear], features: str, context: Context) 
 
     class Ours(theirs):  # type: ignore[misc]
         def install_forward(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+            see_through(module)
             if not takes(module, features, mesh, context):
                 return super().install_forward(module, mesh)  # type: ignore[no-any-return]
             layouts = Layouts(context, mesh, self.input_layouts, self.output_layouts, self.use_local_output)

@@ -13,6 +13,7 @@ from shares import HEAP, difference, said, whole
 from torch.distributed.device_mesh import init_device_mesh
 
 import autotune
+from autotune.nn.block_fp8 import see_through
 
 
 def llama(given: tuple[str, str]) -> dict[str, Any]:
@@ -69,6 +70,61 @@ def llama(given: tuple[str, str]) -> dict[str, Any]:
         found["theirs again"] = type(_registry()["colwise"]).__module__
         found["no plan"] = said(lambda: autotune.nn.transformers.parallelize(_Planless(), mesh, context))
     return found
+
+
+def fp8(url: str) -> dict[str, Any]:
+    """A Llama in fp8 by blocks, whose ranks share it out: differences from the whole one, and what the pass found."""
+    found: dict[str, Any] = {}
+    with autotune.Context(HEAP, url=url) as context, torch.no_grad():
+        device, ranks = context.heap.device, dist.get_world_size()
+        mesh = init_device_mesh(device.type, (ranks,), mesh_dim_names=("tp",))
+        tokens = torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(3)).to(device)
+        whole_model = _of_blocks(device)
+        for module in whole_model.modules():
+            see_through(module)
+        right = whole_model(tokens, use_cache=False).logits
+        ours = autotune.nn.transformers.parallelize(_of_blocks(device), mesh, context)
+
+        def forward(tokens: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = whole(ours(tokens, use_cache=False).logits)
+            return logits
+
+        found["eager"] = difference(forward(tokens), right)
+        found["explained"] = [str(line) for line in autotune.explain(context, forward, tokens).lines]
+        if device.type == "cuda":
+            options = autotune.fusing(context, tune="40s")
+            compiled = torch.compile(forward, options=options, dynamic=False)
+            found["compiled"] = difference(compiled(tokens), right)
+            found["lines"] = [str(line) for line in options["post_grad_custom_pre_pass"].lines]
+        with autotune.nn.transformers.tuned(context):
+            layer = _of_blocks(device).model.layers[0].mlp.down_proj
+            _registry()["rowwise"].install_forward(layer, mesh)
+        x = torch.ones((3, layer.in_features // ranks), device=device, dtype=right.dtype)
+        for name, columns in ("weight", 1), ("weight_scale_inv", 1):
+            part = getattr(layer, name).chunk(ranks, columns)[dist.get_rank()].contiguous()
+            layer.register_parameter(name, torch.nn.Parameter(part, requires_grad=False))
+        found["styled"] = bool(layer(x).isfinite().all())
+    return found
+
+
+def _of_blocks(device: torch.device) -> Any:
+    from transformers import FineGrainedFP8Config, LlamaConfig, LlamaForCausalLM
+    from transformers.integrations.finegrained_fp8 import FP8Linear, replace_with_fp8_linear
+
+    config = LlamaConfig(
+        hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
+        head_dim=128, vocab_size=64, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(5)
+    model = LlamaForCausalLM(config).to(torch.bfloat16 if device.type == "cuda" else torch.float32).eval()
+    settings = FineGrainedFP8Config()
+    model = replace_with_fp8_linear(model, ["lm_head"], quantization_config=settings, pre_quantized=True)
+    for module in [each for each in model.modules() if isinstance(each, FP8Linear)]:
+        weight = torch.randn(module.weight.shape) * 64
+        scales = (1 + torch.rand(module.weight_scale_inv.shape)) / 64 / weight.shape[1] ** 0.5
+        module.weight = torch.nn.Parameter(weight.to(module.weight.dtype), requires_grad=False)
+        module.weight_scale_inv = torch.nn.Parameter(scales, requires_grad=False)
+    return model.to(device)
 
 
 def tied(config: Any, tokens: torch.Tensor, parallelized: Callable[[Any], Any]) -> float:

@@ -63,7 +63,7 @@ def _multiply_scaled(
     # The library adds a bias of 16 bits alone.
     within = bias if out.dtype != torch.float32 else None
     if problem.scales == "block":
-        _multiply_blocks(a, scale_a, b, scale_b, out, bias)
+        multiply_blocks(a, scale_a, b, scale_b, out, bias)
         return
     if problem.scales == "row" and out.dtype != torch.bfloat16 and out.is_cuda:
         _multiply_unscaled(problem, a, scale_a, b, scale_b, out)
@@ -94,7 +94,7 @@ def _one(device: torch.device) -> torch.Tensor:
     return torch.ones((), dtype=torch.float32, device=device)
 
 
-def _multiply_blocks(
+def multiply_blocks(
     a: torch.Tensor, scale_a: torch.Tensor, b: torch.Tensor, scale_b: torch.Tensor, out: torch.Tensor,
     bias: torch.Tensor | None,
 ) -> None:  # fmt: skip
