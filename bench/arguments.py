@@ -57,16 +57,6 @@ def positives(text: str) -> list[float]:
     return [positive(word) for word in text.split(",")]
 
 
-def shapes(text: str) -> list[str]:
-    """Sizes of GEMMs as AxBxC with commas between."""
-    for shape in text.split(","):
-        if len(shape.split("x")) != 3:
-            raise argparse.ArgumentTypeError(f"{shape!r}: write three sizes with x between, with commas between GEMMs")
-        for size in shape.split("x"):
-            whole(size)
-    return text.split(",")
-
-
 def share(text: str) -> tuple[str, int]:
     """A field of the problem, and its total over all ranks, written NAME=TOTAL."""
     name, equals, total = text.partition("=")
