@@ -42,7 +42,7 @@ import outside_experts
 import tables
 import torch
 import torch.distributed as dist
-from arguments import new_parser, output_file, positive
+from arguments import new_parser, output_file
 from latencies import REGIMES, time_in
 from listed import selected
 from outside_cases import FAR, Case, Collectives, Way, distances, make
@@ -264,7 +264,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--regimes", default=",".join(REGIMES), help=f"default: {','.join(REGIMES)}")
     parser.add_argument("--rounds", type=int, default=Plan.rounds, help=f"at least 2; default: {Plan.rounds}")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
-    parser.add_argument("--heap-gib", type=positive, default=4.0, help="symmetric heap of each rank")
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the rows there too")
     parser.add_argument("--strict", action="store_true", help="exit with 1 where anything is flagged")
     parser.add_argument("--library", action="store_true", help="ours: the library called eagerly by our operators")
@@ -307,6 +306,11 @@ def start_ranks() -> None:
     dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpus else "gloo")
 
 
+def heap_bytes(toy: bool) -> int:
+    """The symmetric heap of each rank."""
+    return (50 << 20) if toy else (4 << 30)
+
+
 def where(world_size: int, machine: Machine) -> dict[str, Any]:
     """The machine, and when."""
     return {
@@ -322,7 +326,7 @@ def measure(given: argparse.Namespace) -> list[Row]:
     plan = TOY if given.toy else Plan(rounds=given.rounds)
     rows: list[Row] = []
     opened = OfTheLibrary if given.library else autotune.Context
-    with opened(int((0.05 if given.toy else given.heap_gib) * (1 << 30)), url=given.db) as context:
+    with opened(heap_bytes(given.toy), url=given.db) as context:
         if first:
             print(f"{dist.get_world_size()} ranks, {context.machine.device}\n\n{HEADER}", flush=True)
         outside = Outside(context, plan)

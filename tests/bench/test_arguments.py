@@ -29,7 +29,6 @@ WRONG = {
     "search_quality": [("none.json.gz",), (TABLE, "--only", "no such strategy")],
     "taxes": [("--list", "--only", "no such problem")],
     "time_to_optimum": [(__file__,)],
-    "untuned": [("--heap-gib", "0"), ()],
     "versions": [("none",), (".", "--turns", "1")],
     "winners": [()],
 }
