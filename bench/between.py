@@ -29,7 +29,7 @@ import tables
 import torch
 import torch.distributed as dist
 from arguments import new_parser, whole
-from listed import AG, AR, COMBINE, DISPATCH, EXPERTS, GARN, RS, TOY_EXPERTS
+from listed import AG, AR, COMBINE, DISPATCH, EXPERTS, GARN, RS, entry
 
 import autotune
 from autotune.model_runs.clock import TOY, Plan
@@ -130,7 +130,7 @@ def measured(measuring: outside.Outside, name: str, problem: Sizes, toy: bool) -
 def mixture_measured(measuring: outside.Outside, name: str, mixture: Mixture, toy: bool) -> float:
     """The least ratio of a mixture, its rows printed by the first rank."""
     regimes = ["graph", "pipelined"] if torch.cuda.is_available() else ["pipelined"]
-    fields = {**(TOY_EXPERTS if toy else EXPERTS), **mixture.fields, "world_size": dist.get_world_size()}
+    fields = {**entry("moe-dispatch").shared(toy), **mixture.fields, "world_size": dist.get_world_size()}
     rows = list(measuring.rows(name, fields, mixture.workload, regimes, mixture.tokens))
     for row in rows if dist.get_rank() == 0 else ():
         gathered = min(time for way, time in row.ways.items() if way != "counted")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,8 @@ class Winners(Table):
 
     def steps(self, setting: Setting) -> list[Step]:
         sizes, toy = self._sizes, setting.toy
-        ((varied, values),) = (sizes.toy_varied if toy else sizes.varied).items()
+        (varied,) = sizes.varied
+        values = [each[varied] for each in sizes.sizes(toy)]
         found = []
         for number, part in enumerate(chunks(values, sizes.seconds + BESIDE), 1):
             words = ["bench/winners.py", *sizes.command({varied: listed(part), **sizes.shared(toy)})]
@@ -128,13 +129,13 @@ class Decode(Table):
 
     def steps(self, setting: Setting) -> list[Step]:
         sizes, toy = entry(self.name), setting.toy
-        varied = sizes.toy_varied if toy else sizes.varied
-        words = ["bench/flash_decode.py", *options(sizes.shared(toy)), f"--kv-len={listed(varied['kv_len'])}"]
+        lengths = listed(sorted({each["kv_len"] for each in sizes.sizes(toy)}))
+        words = ["bench/flash_decode.py", *options(sizes.shared(toy)), f"--kv-len={lengths}"]
         words += [f"--world-size={setting.world_size}", *setting.effort(sizes.seconds), f"--db={FOLDER}/tuned.db"]
-        seconds = START + len(varied["kv_len"]) * (sizes.seconds + BESIDE)
+        seconds = START + len(lengths.split(",")) * (sizes.seconds + BESIDE)
         return [
             Step(f"{self.name}.{batch}", (*words, f"--batch={batch}", "--json", JSON), seconds)
-            for batch in varied["batch"]
+            for batch in sorted({each["batch"] for each in sizes.sizes(toy)})
         ]
 
     def render(self, results: Results) -> str:
@@ -142,27 +143,8 @@ class Decode(Table):
         return block(stored, flash_decode.document(rows_of(stored)))
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """A problem of which the total stays as the GPUs become more."""
-
-    name: str
-    workload: str
-    fixed: dict[str, Any]
-    toy_fixed: dict[str, Any]
-    divided: dict[str, int]
-    """Sizes of a rank's part: totals to be given out."""
-
-
-SCALED = (
-    Scaled("scaling-ag", "all-gather-gemm", {"m": 4096, "n": 28672, "k": 8192}, {"m": 8, "n": 32, "k": 32}, {}),
-    Scaled("scaling-rs", "gemm-reduce-scatter", {"m": 4096, "n": 8192, "k": 28672}, {"m": 8, "n": 32, "k": 32}, {}),
-    Scaled("scaling-ar", "gemm-all-reduce", {"m": 16, "n": 8192, "k": 28672}, {"m": 4, "n": 32, "k": 32}, {}),
-    Scaled(
-        "scaling-fd", "flash-decode", {**entry("fd").fixed, "batch": 1}, {**entry("fd").toy_fixed, "batch": 1},
-        {"kv-len": 524288},
-    ),
-)  # fmt: skip
+SCALED = {"ag-rows": {"m": 4096}, "rs": {"m": 4096}, "ar-28672": {"m": 16}, "fd": {"batch": 1}}
+"""Entries of the list, each with a size for all."""
 
 
 class Scaling(Table):
@@ -171,20 +153,24 @@ class Scaling(Table):
     name = "scaling"
 
     def steps(self, setting: Setting) -> list[Step]:
-        return [step for scaled in SCALED for step in self._steps(scaled, setting)]
-
-    def _steps(self, scaled: Scaled, setting: Setting) -> Iterator[Step]:
-        toy = setting.toy
-        words = ["bench/scaling.py", scaled.workload, *options(scaled.toy_fixed if toy else scaled.fixed)]
-        words += [f"--divide={name}={32 if toy else total}" for name, total in scaled.divided.items()]
-        words += [*setting.effort(10), "--json", JSON]
-        for world in (2**i for i in range(setting.world_size.bit_length())):
-            yield Step(f"{scaled.name}.{world}", (*words, f"--world-sizes={world}"), 120)
+        found = []
+        for name, size in SCALED.items():
+            sizes = entry(name)
+            fixed = {**sizes.shared(setting.toy), **(sizes.sizes(True)[0] if setting.toy else size)}
+            if divided := name == "fd":
+                fixed.pop("kv_len", None)
+            words = ["bench/scaling.py", *sizes.command(fixed)]
+            words += [f"--divide=kv-len={32 if setting.toy else 524288}"] if divided else []
+            words += [*setting.effort(10), "--json", JSON]
+            for world in (2**i for i in range(setting.world_size.bit_length())):
+                found.append(Step(f"{self.name}-{name}.{world}", (*words, f"--world-sizes={world}"), 120))
+        return found
 
     def render(self, results: Results) -> str:
         stored = results(self.name)
-        worlds = len(stored) // len(SCALED)
-        parts = {scaled.workload: rows_of(stored[worlds * i : worlds * (i + 1)]) for i, scaled in enumerate(SCALED)}
+        rows = rows_of(stored)
+        workloads = dict.fromkeys(row["workload"] for row in rows)
+        parts = {name.replace("_", "-"): [row for row in rows if row["workload"] == name] for name in workloads}
         return block(stored, scaling.table(parts))
 
 
