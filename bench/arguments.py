@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import torch
 
 from autotune.cli.output import check_file
 from autotune.errors import InputError
@@ -83,6 +87,17 @@ def need_gpu(parser: argparse.ArgumentParser, of: str = "", instead: str = "") -
     """
     if machine().is_interpreter:
         parser.error(f"{of}{': ' if of else ''}needs a GPU, and torch finds none here{instead}")
+
+
+def demand_gpus(parser: argparse.ArgumentParser, toy: bool) -> None:
+    """End the program where there is no GPU; start it anew under the interpreter for ``toy`` problems."""
+    if torch.cuda.is_available():
+        return
+    if not toy:
+        parser.error("no GPU found; --toy runs tiny problems under Triton's interpreter")
+    if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is imported, which torch has done
+        os.environ["TRITON_INTERPRET"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 def input_file(text: str) -> Path:

@@ -28,7 +28,7 @@ import outside
 import tables
 import torch
 import torch.distributed as dist
-from arguments import new_parser, whole
+from arguments import demand_gpus, new_parser, whole
 from listed import AG, AR, COMBINE, DISPATCH, EXPERTS, GARN, RS, entry
 
 import autotune
@@ -184,7 +184,7 @@ def main() -> None:
     if given.exact or given.grids:
         print("\n".join(commands(given)))
         return
-    outside.demand_gpus(parser, given.toy)
+    demand_gpus(parser, given.toy)
     ranks, toy = int(os.environ.get("WORLD_SIZE", "1")), given.toy
     name = "toy" if toy else "models" if given.models else f"drawn with seed {given.seed}"
     if given.mixtures:

@@ -3,19 +3,15 @@
     torchrun --nproc-per-node 2 bench/decode_lengths.py
     … --config programs_per_head=66,num_stages=4 --config reducer=last    changes of the tuned config, or the default's
     … --config plain --forms "pages of 16"                                only some of it; plain: no change
-    torchrun --nproc-per-node 2 bench/decode_lengths.py --toy             tiny problems, without GPUs too
 
-Our operator is captured in a CUDA graph once per form and config, and replayed with one batch of lengths after another,
-the same on every rank; each result is compared with the reference. A rate is that of the slowest rank. *of even* is
-over the rate where all sequences are as long as they may be. FlashInfer's batch decode, where it is installed, is the
-attention alone, on one GPU.
+Our operator is captured in a CUDA graph once per form and config, and replayed with one batch of lengths after another;
+each result is compared with the reference. *of even* is over the rate where all sequences are as long as they may be.
+FlashInfer's batch decode, where it is installed, is the attention alone, on one GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import random
 import statistics
 from collections.abc import Callable, Iterator
@@ -25,8 +21,8 @@ from typing import Any
 import tables
 import torch
 import torch.distributed as dist
-from arguments import new_parser, output_file, some_of, whole
-from outside import demand_gpus, start_ranks, where
+from arguments import demand_gpus, new_parser, some_of
+from outside import start_ranks
 from outside_cases import FAR, Operands
 from rival_flashinfer import decode as flashinfer_decode
 
@@ -46,6 +42,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "fp8": {"page_size": 16, "kv_dtype": "fp8", "kv_scales": "head"},
     "result=heads": {"page_size": 16, "result": "heads"},
 }
+
+SIZES = {"batch": 16, "kv_len": 32768, "q_heads": 64, "kv_heads": 8, "head_dim": 128}
+TINY = {"batch": 3, "kv_len": 256, "q_heads": 4, "kv_heads": 2, "head_dim": 64}
 
 LARGE = 64 << 20
 """Bytes of KV from which on a batch should be read at nearly the rate of even lengths."""
@@ -128,7 +127,7 @@ class Form:
         return float(worst)
 
 
-def rows_of(form: Form, name: str, changes: list[str], given: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(form: Form, name: str, changes: list[str], rival: bool) -> None:
     """All batches with each config in turn, printed as they come."""
     problem, first = form.problem, dist.get_rank() == 0
     chosen = form.context.choose(problem)
@@ -138,8 +137,7 @@ def rows_of(form: Form, name: str, changes: list[str], given: argparse.Namespace
     for label, lengths in lengths_of.items():
         form.set_lengths(lengths)
         rights[label] = form.right()
-        rivals[label] = rival_rate(form, lengths) if given.rival else None
-    rows = []
+        rivals[label] = rival_rate(form, lengths) if rival else None
     for change in changes:
         config = changed(chosen.config, change)
         if (refused := workload("flash_decode").space.violation(config, task)) is not None:
@@ -159,16 +157,14 @@ def rows_of(form: Form, name: str, changes: list[str], given: argparse.Namespace
                 form.context.check()
                 rate = form.bytes_of(lengths) / taken / 1e3
                 even = even or rate
-                rows.append(
-                    {"form": name, "config": dict(config), "change": change, "lengths": label, "error": error,
-                     "bytes": form.bytes_of(lengths), "microseconds": taken, "rate": rate, "of_even": rate / even,
-                     "flashinfer": rivals[label]}
-                )  # fmt: skip
+                theirs = f"{rivals[label]:.0f}" if rivals[label] else ""
+                slow = rate < 0.9 * even and form.bytes_of(lengths) >= LARGE
+                cells = [name, change, label, f"{form.bytes_of(lengths) / 1e6:.1f}", f"{taken:.1f}", f"{rate:.0f}",
+                         f"{rate / even:.3f}{' slow' * slow}", theirs, f"{error:.0e}"]  # fmt: skip
                 if first:
-                    print(line(rows[-1]), flush=True)
+                    print(tables.row(cells), flush=True)
                 if not error <= FAR[problem.dtype] * 2:
                     raise SystemExit(f"{name}, {change}, {label}: wrong by {error:.1e}")
-    return rows
 
 
 @contextmanager
@@ -209,53 +205,23 @@ def changed(config: autotune.Config, change: str) -> autotune.Config:
     return config.replace(**{name: int(value) if value.isdecimal() else value for name, value in pairs})
 
 
-def line(row: dict[str, Any]) -> str:
-    slow = row["of_even"] < 0.9 and row["bytes"] >= LARGE
-    rival = f"{row['flashinfer']:.0f}" if row["flashinfer"] else ""
-    return tables.row(
-        [row["form"], row["change"], row["lengths"], f"{row['bytes'] / 1e6:.1f}", f"{row['microseconds']:.1f}",
-         f"{row['rate']:.0f}", f"{row['of_even']:.3f}{' slow' * slow}", rival, f"{row['error']:.0e}"]
-    )  # fmt: skip
-
-
-def arguments() -> argparse.Namespace:
+def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--config", action="append", metavar="NAME=VALUE,…", help="again for more; default: plain")
     parser.add_argument("--forms", type=some_of(FORMS), default=[*FORMS], help=f"default: {','.join(FORMS)}")
-    parser.add_argument("--batch", type=whole, default=16)
-    parser.add_argument("--kv-len", type=whole, default=32768, help="tokens of the longest sequence on each rank")
-    parser.add_argument("--q-heads", type=whole, default=64)
-    parser.add_argument("--kv-heads", type=whole, default=8)
-    parser.add_argument("--rounds", type=whole, default=3, help="of measurements, at least 2; default: 3")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
-    parser.add_argument("--no-rival", dest="rival", action="store_false", help="leave FlashInfer out")
-    parser.add_argument("--json", metavar="FILE", type=output_file, help="write the rows there too")
     parser.add_argument("--toy", action="store_true", help="tiny problems, few calls: does it work at all?")
     given = parser.parse_args()
-    if given.toy:
-        given.batch, given.kv_len, given.q_heads, given.kv_heads, given.rival = 3, 256, 4, 2, False
     demand_gpus(parser, given.toy)
-    return given
-
-
-def main() -> None:
-    given = arguments()
     start_ranks()
-    first, rows = dist.get_rank() == 0, []
+    plan, sizes = (TOY, TINY) if given.toy else (Plan(rounds=3), SIZES)
+    base = FlashDecode(**sizes, world_size=dist.get_world_size())
     with autotune.Context((64 if given.toy else 1024) << 20, url=given.db) as context:
-        if first:
+        if dist.get_rank() == 0:
             print(f"{dist.get_world_size()} ranks, {context.machine.device}\n\n{HEADER}", flush=True)
-        plan = TOY if given.toy else Plan(rounds=given.rounds)
-        base = FlashDecode(
-            batch=given.batch, q_heads=given.q_heads, kv_heads=given.kv_heads, head_dim=64 if given.toy else 128,
-            kv_len=given.kv_len, world_size=dist.get_world_size(),
-        )  # fmt: skip
         for name in given.forms:
             form = Form(context, dataclasses.replace(base, **FORMS[name]), plan)
-            rows += rows_of(form, name, given.config or ["plain"], given)
-            if first and given.json:
-                told = where(dist.get_world_size(), context.machine)
-                given.json.write_text(json.dumps({**told, "rows": rows}, indent=1) + "\n")
+            measure(form, name, given.config or ["plain"], rival=not given.toy)
             del form
             context.release()
     dist.destroy_process_group()
