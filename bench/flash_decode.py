@@ -3,9 +3,8 @@
     python bench/flash_decode.py --world-size 8 --kv-len 8192,…,524288 --batch 1,4,8,16 --budget 60s --db sweep.db \
         --json sweep.json
 
-Other options, ``--budget`` for each point among them, go to ``tune grid``. What is in the database already is answered
-from it. Measured beside: ``tuned bsp``, the library's exchange with the winner's local kernel, eager or as a graph;
-``paper``, the paper's own config (BLOCK_N 64, 32 splits, blocks of 16 heads, 4 warps, 2 stages, three kernels).
+Other options go to ``tune grid``. Measured beside: *tuned bsp*, the library's exchange with the winner's local kernel;
+*paper*, the paper's own config (BLOCK_N 64, 32 splits, blocks of 16 heads, 4 warps, 2 stages, three kernels).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any
 
 from arguments import new_parser, output_file
 from latencies import microseconds, speedup
+from listed import HEADS
 from tables import table
 from winners import tune
 
@@ -112,21 +112,22 @@ def point(found: dict[str, Any], beside: dict[str, float], database: str) -> dic
     }
 
 
+def in_tenths(microseconds: float | None) -> str:
+    return "" if microseconds is None else f"{microseconds:.1f}"
+
+
 def cells(found: dict[str, Any]) -> list[str]:
     return [
         str(found["problem"]["batch"]),
         f"{found['problem']['kv_len'] // 1024}K",
         f"{found['winner']:.1f} ± {found['spread']:.1f}",
-        *(
-            f"{found['baselines'][name]:.1f}" if name in found["baselines"] else ""
-            for name in ("bsp eager", "bsp graph")
-        ),
+        *(in_tenths(found["baselines"].get(name)) for name in ("bsp eager", "bsp graph")),
         f"{found['over_bsp']:.2f}",
         f"{found['modes']['bsp']:.1f}",
-        f"{found['modes']['fused']:.1f}" if "fused" in found["modes"] else "",
+        in_tenths(found["modes"].get("fused")),
         f"{found['over_fused']:.2f}" if found["over_fused"] is not None else "",
-        f"{found['paper']:.1f}" if found["paper"] else "",
-        f"{found['parts'].get('attention', float('nan')):.1f}",
+        in_tenths(found["paper"]),
+        in_tenths(found["parts"].get("attention")),
         found["mode"],
         str(found["trials"]),
     ]
@@ -166,16 +167,10 @@ def document(points: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Tune every point, print the table, the geometric means and the map; write JSON."""
     parser = new_parser(__doc__, allow_abbrev=False)
-    parser.add_argument("--batch", default="1,4,8,16", help="sequences, separated by commas")
-    parser.add_argument("--kv-len", default="8192,16384,32768,65536,131072,262144,524288", help="tokens on each GPU")
-    parser.add_argument("--page-size", default="1")
-    parser.add_argument("--q-heads", default="96")
-    parser.add_argument("--kv-heads", default="12")
-    parser.add_argument("--head-dim", default="128")
-    parser.add_argument("--dtype", default="fp16")
-    parser.add_argument("--world-size", default="8")
+    lengths = ",".join(str(8192 << doubled) for doubled in range(7))
+    for name, default in {"batch": "1,4,8,16", "kv_len": lengths, "page_size": 1, **HEADS, "world_size": 8}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"default: {default}")
     parser.add_argument("--db", required=True)
     parser.add_argument("--json", type=output_file, help="file for all numbers")
     options, rest = parser.parse_known_args()

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from autotune.config import Config, Value
 from autotune.kernels.gemm.tile import GemmTile
@@ -51,8 +50,6 @@ COMPUTE = (
     "schedule", "programs_per_head", "heads_per_program", "table_reads", "program_order",
 )  # fmt: skip
 """Dimensions that a kernel without communication would have too."""
-
-PLAN = MeasurePlan()
 
 PRUNED = TrialState.PRUNED
 
@@ -143,17 +140,17 @@ BUDGETED = ("compute, then communication", "Kernel Tuner")
 
 def ours(table: Table, trials: int, seed: int) -> list[float]:
     """The tuning loop's sampler with its first configs and the cost model."""
-    return _latencies(_joint(table, table.space, trials, seed, table.first, table.predict))
+    return latencies(_joint(table, table.space, trials, seed, table.first, table.predict))
 
 
 def ours_without_first(table: Table, trials: int, seed: int) -> list[float]:
     """Our sampler, told nothing: what the surrogate and TPE are worth alone."""
-    return _latencies(_joint(table, table.space, trials, seed, []))
+    return latencies(_joint(table, table.space, trials, seed, []))
 
 
 def one_at_a_time(table: Table, trials: int, seed: int) -> list[float]:
     """Told nothing, and each proposal with all that went before it known: what going ahead is measured by."""
-    return _latencies(_joint(table, table.space, trials, seed, [], ahead=1))
+    return latencies(_joint(table, table.space, trials, seed, [], ahead=1))
 
 
 def sequential(table: Table, trials: int, seed: int) -> list[float]:
@@ -175,38 +172,18 @@ def sequential(table: Table, trials: int, seed: int) -> list[float]:
 def tpe(table: Table, trials: int, seed: int) -> list[float]:
     """Optuna's TPE as it comes; of the space it knows the dimensions, invalid configs are pruned."""
     space = table.space.narrowed(table.task)
-    return _latencies(searched(table, space, optuna.samplers.TPESampler(seed=seed), trials))
+    return latencies(searched(table, space, optuna.samplers.TPESampler(seed=seed), trials))
 
 
 def randomly(table: Table, trials: int, seed: int) -> list[float]:
     """Valid configs drawn at random, none twice."""
     drawn = random.Random(seed).sample(table.valid, min(trials, len(table.valid)))
-    return _latencies(searched(table, table.space, InOrder(table.space, drawn), len(drawn)))
+    return [table.latency(table.recording.evaluations[config]) for config in drawn]
 
 
 def exhaustive(table: Table, trials: int, seed: int) -> list[float]:
     """The configs in the order of the list, as Triton's autotuner takes them; no seed matters."""
-    listed = table.valid[:trials]
-    return _latencies(searched(table, table.space, InOrder(table.space, listed), len(listed)))
-
-
-class InOrder(optuna.samplers.BaseSampler):
-    """Takes the configs of a list one after the other."""
-
-    def __init__(self, space: Space, configs: Iterable[Config]) -> None:
-        self._space, self._configs = space, iter(configs)
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Everything."""
-        return {dimension.name: dimension.distribution() for dimension in self._space.dimensions.values()}
-
-    def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
-        """The next config."""
-        return dict(self._space.parameters(next(self._configs)))
-
-    def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, dist: Any) -> Any:
-        """Never: the list says everything."""
-        raise AssertionError(param_name)
+    return [table.latency(table.recording.evaluations[config]) for config in table.valid[:trials]]
 
 
 def searched(
@@ -232,7 +209,7 @@ def searched(
         if not waiting:
             break
         trial, config = waiting.popleft()
-        latency = table.latency(replay.evaluate(config, 0, PLAN))
+        latency = table.latency(replay.evaluate(config, 0, MeasurePlan()))
         study.tell(trial, *((latency,) if math.isfinite(latency) else (None, PRUNED)))
         found.append((config, latency))
     return found
@@ -300,7 +277,7 @@ def _has_more(sampler: optuna.samplers.BaseSampler, study: optuna.Study) -> bool
     return not isinstance(sampler, JointSampler) or sampler.ready(study)
 
 
-def _latencies(found: Iterable[tuple[Config, float]]) -> list[float]:
+def latencies(found: Iterable[tuple[Config, float]]) -> list[float]:
     return [latency for _, latency in found]
 
 

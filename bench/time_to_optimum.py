@@ -2,9 +2,8 @@
 
     python bench/time_to_optimum.py bench/recordings/ag-rows-1024.json.gz --budget 60s
 
-A problem is one that was recorded (``tune record``), on the same kind and number of GPUs. *Cold*: no database, nothing
-compiled. *Warm*: the database has the same problem with half of m, tuned for as long before; nothing of this problem is
-compiled. Each run is a process of its own; the clock starts with it, hence imports and the start of the ranks count.
+A problem is one that was recorded, on the same kind and number of GPUs. *Cold*: no database, nothing compiled. *Warm*:
+the database has the same problem with half of m. Each run is a process of its own, whose imports and ranks count.
 """
 
 from __future__ import annotations
@@ -32,19 +31,16 @@ NEAR = 1.03
 
 @dataclass
 class Run:
-    """One run, as far as it has come."""
+    """One run, as far as it has come: seconds until it was near the optimum, until the first config was measured, and
+    until the last; latencies in µs.
+    """
 
     optimum: float
-    """Recorded, µs."""
     reached: float | None = None
-    """Seconds until a config was within ``NEAR`` of the optimum."""
     first: float | None = None
-    """Seconds until the first config was measured: before that the ranks start."""
     last: float = 0.0
-    """Seconds until the last one was."""
     trials: int = 0
     best: float = float("inf")
-    """µs"""
 
     @property
     def rate(self) -> float:
@@ -96,11 +92,9 @@ def in_a_process(recording: Path, m: int | None, database: Path, budget: str, ca
 
 
 def line(recording: Path, start: str, run: Run) -> str:
-    return row([
-        recording.name.removesuffix(".json.gz"), start, f"{run.first:.0f}" if run.first else "",
-        f"**{run.reached:.0f}**" if run.reached else "not reached", f"{run.best:.1f}", f"{run.optimum:.1f}",
-        str(run.trials), f"{run.rate:.0f}",
-    ])  # fmt: skip
+    first, reached = f"{run.first or 0:.0f}", f"**{run.reached:.0f}**" if run.reached else "not reached"
+    name, latencies = recording.name.removesuffix(".json.gz"), (f"{run.best:.1f}", f"{run.optimum:.1f}")
+    return row([name, start, first, reached, *latencies, run.trials, f"{run.rate:.0f}"])
 
 
 def main() -> None:
