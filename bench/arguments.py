@@ -17,7 +17,6 @@ from autotune.machine import machine
 
 
 def new_parser(about: str | None, *, allow_abbrev: bool = True) -> argparse.ArgumentParser:
-    """A parser whose help shows a module's docstring as it is."""
     return argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=allow_abbrev
     )
@@ -41,7 +40,6 @@ def whole(text: str) -> int:
 
 
 def wholes(text: str) -> list[int]:
-    """Whole numbers from 1 on with commas between."""
     return [whole(word) for word in text.split(",")]
 
 
@@ -57,7 +55,6 @@ def positive(text: str) -> float:
 
 
 def positives(text: str) -> list[float]:
-    """Numbers above 0 with commas between."""
     return [positive(word) for word in text.split(",")]
 
 
@@ -70,7 +67,6 @@ def share(text: str) -> tuple[str, int]:
 
 
 def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """Words with commas between, each of them known."""
     names = list(known)
 
     def read(text: str) -> list[str]:
@@ -101,7 +97,6 @@ def demand_gpus(parser: argparse.ArgumentParser, toy: bool) -> None:
 
 
 def input_file(text: str) -> Path:
-    """Refused where there is no such file."""
     if not Path(text).is_file():
         raise argparse.ArgumentTypeError(f"{text}: no such file")
     return Path(text)

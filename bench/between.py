@@ -78,13 +78,11 @@ def drawn(count: int, seed: int, ranks: int) -> list[Sizes]:
 class Mixture:
     workload: str
     tokens: tuple[int, ...]
-    """Tokens of each rank."""
     exponent: float
     """Exponent of Zipf's law; 0: all experts are equally popular."""
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields of the problem, but for its fixed sizes."""
         routing = "zipf" if self.exponent else "uniform"
         return {"tokens": max(self.tokens), "routing": routing, "exponent": self.exponent}
 
@@ -101,7 +99,6 @@ def drawn_mixtures(count: int, seed: int, ranks: int, most: int) -> list[Mixture
 
 
 def commands(given: argparse.Namespace) -> list[str]:
-    """What tunes the ranges that sizes are drawn from or, with ``--exact``, at the sizes drawn."""
     ranks, command = given.world_size, "" if given.exact else "grid "
     sizes: Sequence[tuple[Any, ...]] = [(name, f"{ranks}..{MOST}", n, k) for name, n, k in PRODUCTS]
     if given.exact:
@@ -116,7 +113,6 @@ def commands(given: argparse.Namespace) -> list[str]:
 
 
 def measured(measuring: outside.Outside, name: str, problem: Sizes, toy: bool) -> float:
-    """The ratio of one problem, printed by the first rank."""
     workload, m, n, k = problem
     shared = {"dtype": "fp32" if toy else "bf16", "b_order": "nk", "world_size": dist.get_world_size()}
     regime = "graph" if torch.cuda.is_available() else "pipelined"
@@ -128,7 +124,6 @@ def measured(measuring: outside.Outside, name: str, problem: Sizes, toy: bool) -
 
 
 def mixture_measured(measuring: outside.Outside, name: str, mixture: Mixture, toy: bool) -> float:
-    """The least ratio of a mixture, its rows printed by the first rank."""
     regimes = ["graph", "pipelined"] if torch.cuda.is_available() else ["pipelined"]
     fields = {**entry("moe-dispatch").shared(toy), **mixture.fields, "world_size": dist.get_world_size()}
     rows = list(measuring.rows(name, fields, mixture.workload, regimes, mixture.tokens))

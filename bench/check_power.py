@@ -44,9 +44,7 @@ held for three times as long as a call takes; two seconds were too few for unbro
 DEADLINE = {True: 60.0, False: 150.0}
 """Seconds that ranks may take for a phase, on GPUs and under the interpreter."""
 LIMIT = {True: 300.0, False: 1200.0}
-"""Seconds after which one evaluation is given up, whatever it is doing."""
 INTERPRETED, GPU_EACH, IN_TURNS = "interpreter", "a GPU each", "one GPU in turns"
-"""Arrangements of an evaluation's ranks."""
 SOUND = "unbroken"
 EVALUATION, PROOF, NOTHING, BROKEN = "evaluation", "proof", "nothing", "the mutant itself is broken"
 
@@ -156,7 +154,6 @@ def evaluate(mutant: Mutant | None, case: Case, seed: int, gpu: bool) -> dict[st
 
 
 def _answer(folder: str, answer: Path, case: Case, seed: int, gpu: bool) -> None:
-    """The whole life of a forked driver."""
     os.setsid()
     os.chdir(folder)  # neither driver nor ranks find the unbroken package
     sys.path.insert(0, folder)
@@ -175,7 +172,6 @@ Work = tuple[str, Mutant | None, Case]
 
 
 def on_a_device(devices: SimpleQueue[str]) -> None:
-    """A worker takes one of the devices, where there are any."""
     if not devices.empty():
         os.environ["CUDA_VISIBLE_DEVICES"] = devices.get()
 
@@ -264,7 +260,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def seen(rows: Sequence[dict[str, Any]]) -> set[str]:
-    """The ways in which they were found out, NOTHING and BROKEN among them."""
     return {row["by"] for row in rows}
 
 
@@ -281,7 +276,6 @@ def by_arrangement(caught: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def rows_of(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """The rows of files that exist."""
     return [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
 
 

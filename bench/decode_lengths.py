@@ -53,7 +53,6 @@ HEADER = tables.head(["form", "config", "lengths", "MB", "µs", "GB/s", "of even
 
 
 def batches(batch: int, longest: int) -> dict[str, list[int]]:
-    """Lengths by the names of rows, the even ones first."""
     drawn = random.Random(0)
     one_long = {rest: [longest] + [rest] * (batch - 1) for rest in (longest // 16, longest // 256)}
     return {
@@ -70,8 +69,6 @@ def batches(batch: int, longest: int) -> dict[str, list[int]]:
 
 
 class Form:
-    """One form's operands on this rank, and what is measured with them."""
-
     def __init__(self, context: autotune.Context, problem: FlashDecode, plan: Plan) -> None:
         self.context, self.problem = context, problem
         self._clock = Clock(context.heap.device, context.group, plan)
@@ -95,14 +92,12 @@ class Form:
         )  # fmt: skip
 
     def time(self, call: Callable[[int], object]) -> float:
-        """Microseconds of a call on the slowest rank."""
         return statistics.median(self._clock.busy({"": call}, 1)[""])
 
     def set_lengths(self, lengths: list[int]) -> None:
         self.tensors.lengths.copy_(torch.tensor(lengths, dtype=torch.int32))
 
     def bytes_of(self, lengths: list[int]) -> int:
-        """Bytes of keys and values that a rank reads."""
         return 2 * sum(lengths) * self.problem.kv_heads * self.problem.head_dim * self.problem.cache_element_size
 
     def right(self) -> torch.Tensor:
@@ -198,7 +193,6 @@ def rival_rate(form: Form, lengths: list[int]) -> float | None:
 
 
 def changed(config: autotune.Config, change: str) -> autotune.Config:
-    """A config with some values replaced, as ``--config`` has them."""
     if change == "plain":
         return config
     pairs = (pair.split("=") for pair in change.split(","))

@@ -48,7 +48,6 @@ TOYS = [(AG, {"m": 8, "n": 64, "k": 32}), (RS, {"m": 12, "n": 32, "k": 64}), (AR
 
 
 def drawn(count: int, ranks: int, seed: int) -> list[tuple[str, dict[str, int]]]:
-    """Workloads and sizes, totals over the ranks."""
     rng, problems = random.Random(seed), []
     for number in range(count):
         hidden, mlp, qkv = rng.choice(list(MODELS.values()))
@@ -97,7 +96,6 @@ def arguments() -> argparse.Namespace:
 
 
 def figures(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Each problem's figures, as it is tuned: all on one gang."""
     machine = session.machine_to_measure_on()
     session.check_ranks(given.world_size, machine)
     problems = TOYS if given.toy else drawn(given.count, given.world_size, given.seed)

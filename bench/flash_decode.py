@@ -36,7 +36,6 @@ HEADING = [
 ]  # fmt: skip
 
 SHORT = 65536
-"""Tokens on each GPU up to which a sequence counts as short."""
 
 BRIEFLY = MeasurePlan(screen=15, iterations=15)
 
@@ -80,14 +79,12 @@ def others(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def bsp(row: dict[str, Any], launch: str) -> Config:
-    """The library's exchange, with all of the winner's config that makes sense there."""
     names = {dimension.name for dimension in workload("flash_decode").space.dimensions_of("bsp")}
     kept = {name: value for name, value in row["config"].items() if name in names}
     return Config({**kept, "mode": "bsp", "launch": launch})
 
 
 def point(found: dict[str, Any], beside: dict[str, float], database: str) -> dict[str, Any]:
-    """A row of ``tune grid`` with what this bench wants to know of it."""
     latency, baselines = found["latency"], microseconds(found)
     winner = baselines.pop("winner")
     modes = fastest_by_mode(database, found["study"])
@@ -134,7 +131,6 @@ def cells(found: dict[str, Any]) -> list[str]:
 
 
 def mode_map(points: list[dict[str, Any]]) -> str:
-    """The winning modes: a line per batch, a column per length."""
     modes = {(each["problem"]["batch"], each["problem"]["kv_len"]): each["mode"] for each in points}
     batches, lengths = (sorted({key[axis] for key in modes}) for axis in (0, 1))
     rows = [[batch, *(modes.get((batch, length), "") for length in lengths)] for batch in batches]
@@ -161,7 +157,6 @@ def means(points: list[dict[str, Any]]) -> str:
 
 
 def document(points: list[dict[str, Any]]) -> str:
-    """The table, the geometric means and the map."""
     every = table(HEADING, map(cells, points), " " * 11 + "l")
     return f"{every}\n\n{means(points)}\n\nWhich mode won:\n\n{mode_map(points)}"
 

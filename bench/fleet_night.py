@@ -37,7 +37,6 @@ PATIENCE = 600.0
 """Seconds in which the command has to end after its cluster's head died."""
 
 RANKS = (2, 1, 1, 2, 1, 1, 4, 1, 2, 1)
-"""World sizes of the problems, in turn."""
 
 
 class Nodes:
@@ -49,7 +48,6 @@ class Nodes:
         self.start()
 
     def start(self) -> None:
-        """A head without GPUs, and the nodes."""
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
@@ -68,7 +66,6 @@ class Nodes:
         self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
 
     def kill_head(self) -> None:
-        """And with it what only it knew."""
         self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
 
     def stop(self) -> None:
@@ -129,7 +126,6 @@ class Night:
             return self._process.wait()
 
     def rows(self) -> list[Row]:
-        """The list, as ``tune fleet … --status`` shows it."""
         from autotune.db import Store
         from autotune.fleet.problem_list import read_list
         from autotune.fleet.standing import rows_of
@@ -180,7 +176,6 @@ def restart_database(server: Any) -> Callable[[Night], None]:
 
 
 def problems(count: int) -> str:
-    """So many small ones; two workloads, sizes, element types and regimes in turn."""
     workloads, types = ("gemm-all-reduce", "all-gather-gemm"), ("bf16", "fp16")
     regimes = ("pipelined", "graph", "isolated")
     every = itertools.product((16, 32, 48, 64, 80, 96), regimes, types, workloads)

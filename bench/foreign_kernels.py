@@ -30,7 +30,6 @@ class Foreign:
 
     name: str
     package: str
-    """The distribution that it comes from."""
     path: str
     """Module and name, as ``module:name``."""
     problem: Mapping[str, int]
@@ -39,15 +38,12 @@ class Foreign:
     """Makes the arguments that all configs share, on a device; ``meta`` is enough to compile."""
     grid: Callable[[Config, Arguments], tuple[int, ...]]
     output: str
-    """The argument that holds the result."""
     reference: Callable[[Arguments], torch.Tensor]
     derived: Callable[[Config, Arguments], Arguments] = lambda config, arguments: {}
-    """Arguments that follow from the config."""
     adds: Callable[[Config], bool] = lambda config: False
     """True where the kernel adds to its output, which has to be zero before."""
 
     def kernel(self) -> Any:
-        """The ``@triton.jit`` function itself."""
         import triton
 
         module, name = self.path.split(":")

@@ -22,7 +22,6 @@ class Sizes:
     fixed: Mapping[str, Any]
     varied: Mapping[str, tuple[int, ...]]
     seconds: int
-    """Seconds of search for each size."""
 
     def shared(self, toy: bool = False) -> dict[str, Any]:
         """The fields that all share; of a toy the interpreter runs a call in a second or so."""
@@ -32,12 +31,10 @@ class Sizes:
         return {**{name: TOY.get(name, value) for name, value in self.fixed.items()}, "dtype": dtype}
 
     def sizes(self, toy: bool = False) -> list[dict[str, int]]:
-        """Every combination of what varies."""
         varied = {name: (TOY[name],) for name in self.varied} if toy else self.varied
         return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
 
     def command(self, fields: Mapping[str, Any]) -> list[str]:
-        """The words of ``tune`` for one of its problems."""
         return [self.workload.replace("_", "-"), *options(fields)]
 
     def problems(self, world_size: int, toy: bool = False) -> Iterator[dict[str, Any]]:
@@ -47,7 +44,6 @@ class Sizes:
 
 
 def options(fields: Mapping[str, Any]) -> list[str]:
-    """A problem's fields as words of ``tune``."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
 
 
@@ -59,7 +55,6 @@ TOY: Mapping[str, int] = {
     "m": 8, "n": 64, "k": 32, "batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 16,
     "tokens": 4, "hidden": 32, "experts": 4, "top_k": 2, "width": 32,
 }  # fmt: skip
-"""Sizes of a toy."""
 
 FP8 = {"dtype": "fp8", "scales": "row", "b_order": "nk"}
 EXPERTS = {"hidden": 7168, "experts": 64, "top_k": 8, "width": 2048, "dtype": "bf16"}
@@ -94,7 +89,6 @@ REPEATED = (
 
 
 def entry(name: str) -> Sizes:
-    """The entry of this name; raises KeyError."""
     return {each.name: each for each in (*LIST, *REPEATED)}[name]
 
 

@@ -50,10 +50,8 @@ TARGETS = {"prefill": 1.06, "prefill-sp": 1.06, "decode": 1.08, "train": 1.05}
 """Plain's time over that of the faster one of our ways; no way is to be under 1."""
 
 TOKENS = ("prefill", "decode", "train")
-"""The fields of ``Sizes`` that hold numbers of tokens."""
 
 TUNING = 0.55
-"""Share of ``--minutes`` after which tuning ends."""
 
 HEADER = """\
 | phase | tokens | plain, µs | ours, µs | plain / ours | of the limits | of the winners | each way, µs | error | flags |
@@ -61,7 +59,6 @@ HEADER = """\
 
 
 def line(found: Row) -> str:
-    """A row of the table: the fastest of our ways against the fastest of the others."""
     means, ratios, fastest, promise = found["us"], found["ratios"], found["fastest"], Promise(**found["promise"])
     way, ratio = best(found)
     rival = means[found["rival"]]

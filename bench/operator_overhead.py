@@ -39,7 +39,6 @@ ROUNDS, CALLS = 30, 20
 """Of many rounds the best counts; a round has few calls, so that the host never waits for the device."""
 
 SETTLING = 5
-"""Calls before: those that are captured are replayed by then."""
 
 WAYS = {"launches": "its launches, µs", "out given": "out given, µs", "out made": "out made, µs"}
 

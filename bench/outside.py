@@ -80,8 +80,6 @@ class Claim:
 
 @dataclass
 class Row:
-    """One problem in one regime."""
-
     table: str
     problem: dict[str, Any]
     regime: str
@@ -133,8 +131,6 @@ def line(row: dict[str, Any]) -> str:
 
 
 class Outside:
-    """Every problem in turn, on this rank."""
-
     def __init__(self, context: autotune.Context, plan: Plan) -> None:
         self._context = context
         self._on_gpu = context.heap.device.type == "cuda"
@@ -271,7 +267,6 @@ def heap_bytes(toy: bool) -> int:
 
 
 def where(world_size: int, machine: Machine) -> dict[str, Any]:
-    """The machine, and when."""
     return {
         "world_size": world_size, "gpus": torch.cuda.device_count(), "device": machine.device,
         "interconnect": machine.interconnect, "versions": versions(),
@@ -280,7 +275,6 @@ def where(world_size: int, machine: Machine) -> dict[str, Any]:
 
 
 def measure(given: argparse.Namespace) -> list[Row]:
-    """All rows, printed as they come."""
     first = dist.get_rank() == 0
     plan = TOY if given.toy else Plan()
     rows: list[Row] = []
@@ -300,7 +294,6 @@ def measure(given: argparse.Namespace) -> list[Row]:
 
 
 def save(file: Path | None, rows: list[Row], machine: dict[str, Any]) -> None:
-    """All rows so far."""
     if file is not None:
         found = {**machine, "command": " ".join(sys.argv), "rows": [row.as_dict() for row in rows]}
         file.write_text(json.dumps(found, indent=1) + "\n")

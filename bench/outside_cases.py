@@ -98,8 +98,6 @@ class Pair:
 
 @dataclass(frozen=True)
 class Case:
-    """One problem's operands on this rank, several sets of them, and the ways to call it."""
-
     problem: Any
     sets: int
     plain: dict[str, Way]
@@ -137,7 +135,6 @@ class Operands:
 
 
 def make(problem: Any, context: autotune.Context, collectives: Collectives) -> Case:
-    """The case of a problem, its operands drawn."""
     kinds = {
         "all_gather_gemm": all_gather_gemm, "gemm_reduce_scatter": gemm_summed,
         "gemm_all_reduce": gemm_summed, "flash_decode": flash_decode,
@@ -343,7 +340,6 @@ def flash_decode(problem: Any, context: autotune.Context, collectives: Collectiv
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Torch's own flash attention: the result, and its log-sum-exps."""
     if q.device.type == "cpu":
         found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values)
     else:

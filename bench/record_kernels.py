@@ -69,7 +69,6 @@ def begin_compiler(names: list[str], target: Machine) -> None:
 
 
 def compile_one(name: str, config: Config, target: Machine) -> Evaluation | None:
-    """In a compiler: how the config ends where it is not to be run."""
     foreign, arguments = FOREIGN[name], meta_arguments(name)
     try:
         bound = foreign.bound(config, arguments)
@@ -94,7 +93,6 @@ def meta_arguments(name: str) -> Arguments:
 
 @functools.cache
 def device_arguments(name: str) -> tuple[Arguments, torch.Tensor]:
-    """The kernel's inputs on the device, and the right output."""
     torch.manual_seed(0)
     arguments = FOREIGN[name].arguments("cuda")
     return arguments, FOREIGN[name].reference(arguments).float()

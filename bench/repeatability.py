@@ -37,7 +37,6 @@ from autotune.workloads import workload as named
 SEEDS = 5
 
 ROUNDS = 8
-"""In which every winner and every baseline is measured once, in alternating order."""
 
 WARM_UP, MEASURED, MOST = 60e3, 150e3, 400
 """Microseconds that a config runs before it is measured and for which it is, and calls at most for either."""
@@ -92,7 +91,6 @@ def together(workload: str, problem: dict[str, Any], configs: list[dict[str, Any
 
 
 def summary(name: str, fields: dict[str, Any], seconds: int, tuned: list[dict[str, Any]], true: Any) -> dict[str, Any]:
-    """Claimed and true, by seed, and the spread."""
     fastest = min(true["baselines"].values(), key=statistics.median)
     medians = [statistics.median(times) for times in true["winners"]]
     rows = [
@@ -109,7 +107,6 @@ def summary(name: str, fields: dict[str, Any], seconds: int, tuned: list[dict[st
 
 
 def summed_up(found: dict[str, Any]) -> str:
-    """A summary as Markdown."""
     problem = " ".join(f"{name}={value}" for name, value in found["problem"].items())
     rows = [
         [row["seed"], f"{row['claimed']:.1f}", f"{row['true']:.1f}", f"{row['claimed_speedup']:.3f}",

@@ -46,7 +46,6 @@ class Run:
         return [step for table in TABLES for step in self._steps.get(table.name, [])]
 
     def found(self, name: str) -> list[Stored]:
-        """What the steps of a table have found."""
         return [stored for step in self._steps[name] if (stored := self.folder.found(step)) is not None]
 
     def done(self, table: Table) -> bool:
@@ -75,7 +74,6 @@ class Run:
 
 
 def possible(tables: list[Table], setting: Setting) -> list[Table]:
-    """The tables that can be measured on so many GPUs; says which cannot."""
     found = []
     for table in tables:
         if setting.toy and not table.toy:
@@ -88,7 +86,6 @@ def possible(tables: list[Table], setting: Setting) -> list[Table]:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the pages to write to, and to draw beside."""
     root = folder / "pages"
     for page in PAGES:
         (root / page).parent.mkdir(parents=True, exist_ok=True)

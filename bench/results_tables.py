@@ -148,8 +148,6 @@ SCALED = {"ag-rows": {"m": 4096}, "rs": {"m": 4096}, "ar-28672": {"m": 16}, "fd"
 
 
 class Scaling(Table):
-    """The same total problems on 1, 2, 4, … GPUs."""
-
     name = "scaling"
 
     def steps(self, setting: Setting) -> list[Step]:
@@ -175,8 +173,6 @@ class Scaling(Table):
 
 
 class Block(Table):
-    """The transformer block of the examples, with all that it needs tuned before."""
-
     name = "block"
 
     def steps(self, setting: Setting) -> list[Step]:
@@ -212,8 +208,6 @@ class Undrawn(Exception):
 
 
 class Picture(Table):
-    """The block's times as bars."""
-
     name = "picture"
     page = "README.md"
     needs = ("block",)
@@ -263,8 +257,6 @@ class EightGpus(Table):
 
 
 class Outside(Table):
-    """What an independent stopwatch sees, beside the claims."""
-
     name = "outside"
     needs = tuple(sizes.name for sizes in LIST)
 
@@ -288,8 +280,6 @@ class Outside(Table):
 
 
 class Repeatability(Table):
-    """What five seeds find."""
-
     name = "repeatability"
 
     def steps(self, setting: Setting) -> list[Step]:
@@ -309,8 +299,6 @@ class Repeatability(Table):
 
 
 class Short(Table):
-    """What is found, in a line for each entry of the list."""
-
     name = "found"
     needs = tuple(sizes.name for sizes in LIST)
 

@@ -75,7 +75,6 @@ FAILURES = (
     RuntimeError, AssertionError, ValueError, TypeError, NotImplementedError, AttributeError, CompilationError,
     HeapExhausted, ImportError,
 )  # fmt: skip
-"""Errors of rivals that are not installed, or not made for a problem."""
 
 AT_ONCE = 5
 """Configs of ours that are set up at a time as rivals of one problem, or beside them."""
@@ -85,7 +84,6 @@ FAR = 0.05
 
 
 def group_name() -> str:
-    """The default group's, for ``symm_mem``."""
     return dist.group.WORLD.group_name
 
 
@@ -127,12 +125,10 @@ def symm_mem_one_shot(operation: Any) -> Callable[[], torch.Tensor]:
 
 
 def everything(operation: Any, full: torch.Tensor) -> torch.Tensor:
-    """The whole C."""
     return full
 
 
 def own_rows(operation: Any, full: torch.Tensor) -> torch.Tensor:
-    """This rank's rows of the whole C."""
     rows = len(full) // operation._heap.world_size
     return full[operation._heap.rank * rows :][:rows]
 
@@ -266,7 +262,6 @@ class Rivals:
         return found
 
     def parts(self) -> dict[str, Run]:
-        """Set up once: what they allocate stays."""
         return self._working
 
     def _try(self, name: str, make: Rival) -> tuple[bool, Run]:
@@ -323,7 +318,6 @@ def plugin(
 
 
 def is_plain(problem: Any) -> bool:
-    """True if it is a product alone, of a type that everybody's kernels take."""
     return not problem.scaled and not problem.gated
 
 

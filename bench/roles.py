@@ -50,7 +50,6 @@ def producer(a_desc, b_desc, ring, sizes, GROUP: gl.constexpr, FORM: gl.constexp
 def consumer(
     ring, order, out, sizes, WHICH: gl.constexpr, SCALES: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr
 ):
-    """Multiplies its part of each tile or, in turns, every other tile."""
     c_desc, c_bufs, scale_a, scale_b = out
     M, N, K, tiles_m, tiles_n = sizes
     layout: gl.constexpr = consumer_layout(ring.a.dtype, FORM.COLUMNS)
@@ -123,7 +122,6 @@ class Variant:
         }  # fmt: skip
 
     def launch(self, a, b, c, scale_a, scale_b, sms: int = 132, run=None):
-        """``run``: gemm[grid], or gemm.warmup."""
         (m, k), n = a.shape, b.shape[0]
         kind = gl.bfloat16 if a.dtype == torch.bfloat16 else gl.float8e4nv
         stored = self.stored or self.columns
@@ -236,7 +234,6 @@ def graph_of(call, bs) -> torch.cuda.CUDAGraph:
 
 
 def measure(dtype: str, variants: list[Variant], shape: tuple[int, int, int], rounds: int = 5) -> None:
-    """Measure library and variants at a shape, and print a line."""
     m, n, k = shape
     copies = max(2, min(8, -(-128 * 2**20 // (n * k))))
     a, bs, c, sa, sb = operands(dtype, m, n, k, copies)

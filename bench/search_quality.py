@@ -40,7 +40,6 @@ class Score:
 
     mean: float
     worst_decile: float
-    """Mean of the worst tenth of the seeds."""
 
     @classmethod
     def of(cls, shares: Sequence[float]) -> Score:

@@ -43,7 +43,6 @@ AHEAD = 8
 """Configs that our search proposes before it learns how the first of them ended: what compiles ahead costs."""
 
 IN_VAIN = 50
-"""Proposals a trial that may break a constraint, before a rival is taken to be at its end."""
 
 COMPUTE = (
     *(dimension.name for dimension in dimensions_of(GemmTile)),
@@ -70,8 +69,6 @@ def own_space(recording: Recording) -> Space:
 
 @dataclass(frozen=True)
 class Table:
-    """A recording, opened for searching."""
-
     name: str
     recording: Recording
     workload: Workload | None
@@ -90,7 +87,6 @@ class Table:
 
     @property
     def machine(self) -> Machine:
-        """What it was recorded on."""
         return self.recording.machine
 
     @functools.cached_property
@@ -99,7 +95,6 @@ class Table:
 
     @functools.cached_property
     def valid(self) -> list[Config]:
-        """The recorded configs that today's constraints allow, in order."""
         return [config for config in self.recording.evaluations if self.space.violation(config, self.task) is None]
 
     @functools.cached_property
@@ -123,7 +118,6 @@ class Table:
         return max(recorded, key=lambda config: len(wanted.items() & config.items()), default=None)
 
     def predict(self, config: Config) -> float | None:
-        """The cost model's microseconds."""
         return self.workload.predict(self.task, config) if self.workload is not None else None
 
     def latency(self, evaluation: Evaluation) -> float:
@@ -216,7 +210,6 @@ def searched(
 
 
 def kernel_tuner(strategy: str) -> Strategy:
-    """A strategy of Kernel Tuner in its simulation mode."""
 
     def run(table: Table, trials: int, seed: int) -> list[float]:
         import kernel_tuner as tuner
@@ -246,7 +239,6 @@ def kernel_tuner(strategy: str) -> Strategy:
 
 
 def strategies() -> dict[str, Strategy]:
-    """All that can run here, by name."""
     found: dict[str, Strategy] = {
         "ours": ours,
         "ours, told nothing": ours_without_first,

@@ -23,7 +23,6 @@ from arguments import new_parser, positive, whole
 ROOT = Path(__file__).parents[1]
 
 LONGEST = 540.0
-"""Seconds that a step may take."""
 
 JSON = "{json}"
 """Stands in a command for the file into which it writes its result; without it, what it prints is the result."""
@@ -32,10 +31,8 @@ FOLDER = "{folder}"
 """Stands in a command for the folder of results so far."""
 
 KEYS = ("words", "machine", "versions", "date", "found")
-"""The keys of a stored result."""
 
 GRACE = 20.0
-"""Seconds between asking a step to end and killing it."""
 
 LOOK = """
 import json; from dataclasses import asdict; from autotune.machine import machine, versions
@@ -88,7 +85,6 @@ class Folder:
         return None if moved or stored["words"] != list(step.words) else dict(stored)
 
     def run(self, step: Step, limit: float = LONGEST) -> None:
-        """Run a step and keep its result; raises StepFailed."""
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "found.json"
@@ -128,7 +124,6 @@ class Folder:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """End a process and all that it started."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, how)

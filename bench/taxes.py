@@ -30,7 +30,6 @@ PROBLEMS: dict[str, tuple[dict[str, Any], ...]] = {
     "gemm-all-reduce": tuple({"m": m, **DOWN} for m in (1, 64, 128, 512, 2048)),
     "flash-decode": tuple({"batch": b, "kv_len": kv, **HEADS} for b, kv in ((1, 8192), (1, 65536), (8, 65536))),
 }
-"""Small, middle and large."""
 
 TOYS: dict[str, tuple[dict[str, Any], ...]] = {
     "all-gather-gemm": ({"m": 32, "n": 64, "k": 64},),
@@ -44,15 +43,11 @@ STEPS = ("host", "gaps", "library", "boundary", "synchrony", "locality", "other 
 
 @dataclass(frozen=True)
 class Options:
-    """What the commands depend on."""
-
     world_size: int
     toy: bool
     budget: str = "20s"
     rounds: int | None = None
-    """Rounds in which taxes are measured; None: the command's default."""
     only: tuple[str, ...] = ("",)
-    """Beginnings of the names of the problems to be measured."""
 
     def problems(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for workload, several in (TOYS if self.toy else PROBLEMS).items():
@@ -68,7 +63,6 @@ def name_of(workload: str, fields: dict[str, Any]) -> str:
 
 
 def steps(options: Options) -> list[Step]:
-    """Tune, then measure, each problem."""
     found = []
     for workload, fields in options.problems():
         words = tuple(word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", str(value)))
@@ -85,7 +79,6 @@ def steps(options: Options) -> list[Step]:
 
 
 def tables(folder: Folder, options: Options) -> str:
-    """A row for each problem that has been measured: each step down, in microseconds."""
     measured = [step for step in steps(options) if step.name.endswith("-taxes")]
     found = {step.name.removesuffix("-taxes"): folder.found(step) for step in measured}
     rows = [row(name, json.loads(stored["found"])) for name, stored in found.items() if stored is not None]
@@ -109,7 +102,6 @@ def row(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def figure(of: dict[str, Any]) -> str:
-    """``12.3 ± 0.4``, or ``≈ 0 ± 0.4``."""
     error = (of["high"] - of["low"]) / 2
     return f"{'≈ 0' if of['nil'] else format(of['microseconds'], '.2f')} ± {error:.2f}"
 

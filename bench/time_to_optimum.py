@@ -26,7 +26,6 @@ from arguments import input_file, need_gpu, new_parser  # noqa: E402
 from tables import head, row  # noqa: E402
 
 NEAR = 1.03
-"""Times the recorded optimum."""
 
 
 @dataclass
@@ -44,12 +43,10 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Trials in a minute of searching, compilation included."""
         return 60 * self.trials / (self.last - self.first) if self.first is not None and self.last > self.first else 0.0
 
 
 def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
-    """Tune the recording's problem, or the same with another m."""
     from autotune.cli import session
     from autotune.db import Store
     from autotune.machine import machine
@@ -98,7 +95,6 @@ def line(recording: Path, start: str, run: Run) -> str:
 
 
 def main() -> None:
-    """Each recording's problem, cold and warm; with --database one run, told as JSON."""
     parser = new_parser(__doc__)
     parser.add_argument("recordings", nargs="+", type=input_file)
     parser.add_argument("--budget", default="60s", help="of each run")

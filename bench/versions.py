@@ -36,7 +36,6 @@ from autotune.model_runs.clock import Ratio
 
 ALLOWED = 0.99
 SECONDS = 0.1
-"""The length of a sample."""
 
 HEADER = tables.head(["sizes", "before, µs", "now, µs", "before / now", "config"], "l   l")
 
@@ -89,7 +88,6 @@ class Checkout:
         raise SystemExit("a rank has died; what it said stands above")
 
     def microseconds(self, times: int) -> float:
-        """Time of a call on the slowest rank, from a sample of ``times`` replays."""
         return float(max(self.ask("sample", times=times)))
 
     def end(self) -> None:
@@ -100,7 +98,6 @@ class Checkout:
 
 @contextlib.contextmanager
 def both(before: Path, world_size: int) -> Iterator[tuple[Checkout, Checkout]]:
-    """The earlier checkout's ranks and this one's."""
     with contextlib.ExitStack() as stack:
         found = []
         for folder in (before.resolve(), ROOT):
@@ -139,7 +136,6 @@ def in_turns(before: Checkout, now: Checkout, turns: int, seconds: float) -> tup
 
 
 def _times(checkout: Checkout, seconds: float) -> int:
-    """Replays of a sample that lasts about so long."""
     times = 1
     while True:
         begun = time.monotonic()
@@ -151,7 +147,6 @@ def _times(checkout: Checkout, seconds: float) -> int:
 
 
 def table(given: argparse.Namespace, before: Checkout, now: Checkout) -> int:
-    """Print it; the command's exit code."""
     slower, done, taken = 0, 0, Counter[str]()
     print(HEADER, flush=True)
     for sizes, problem in given.problems:

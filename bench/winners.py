@@ -53,7 +53,6 @@ def tune(arguments: list[str]) -> list[dict[str, Any]]:
 
 
 ROUNDS = 4
-"""In which every rival and the winner are measured once."""
 
 
 def rated(rounds: Sequence[Mapping[str, Latency]]) -> dict[str, dict[str, Any]]:
@@ -68,7 +67,6 @@ def rated(rounds: Sequence[Mapping[str, Latency]]) -> dict[str, dict[str, Any]]:
 
 
 def suppliers(word: str) -> list[str]:
-    """The names in ``--rivals``. Raises ArgumentTypeError."""
     if unknown := set(names := word.split(",")).difference(SUPPLIERS):
         raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}; allowed: {', '.join(SUPPLIERS)}")
     return names
@@ -140,7 +138,6 @@ def cells(row: dict[str, Any], baselines: list[str], parts: list[str], rivals: l
 
 
 def beside(rival: dict[str, Any]) -> str:
-    """How many times as long as the winner a rival takes; its time where that is not known."""
     over = rival["over"]
     return f"{over['value']:.2f} ± {over['error']:.2f}" if over else f"{rival['microseconds']:.1f} µs"
 
