@@ -6,11 +6,8 @@
     make results ARGS=--list                      the tables, and what of them is done
     make results ARGS="--render --world-size 4"   writes the pages from what is there, on any machine
 
-Each step is a process of at most nine minutes. What it found lies in the folder (by default ``results``) as a JSON
-file, with machine, versions, command and date; removing the file, or the folder, is how to measure again. Tables stand
-in the pages between markers, ``<!-- results: NAME -->`` and ``<!-- end of NAME -->``; a table is replaced once all of
-its steps are done, and left as it is until then. ``--toy`` does all that with tiny problems under Triton's interpreter,
-on a copy of the pages: does it work at all?
+Each step is a process of at most nine minutes, whose result lies in the folder as a JSON file; removing the file is how
+to measure again. Tables stand in the pages between markers, and are replaced once all of their steps are done.
 """
 
 from __future__ import annotations

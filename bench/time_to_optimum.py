@@ -8,22 +8,29 @@ the database has the same problem with half of m. Each run is a process of its o
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-BEGIN = time.monotonic()
+from arguments import input_file, need_gpu, new_parser
+from tables import head, row
 
-import argparse  # noqa: E402
-import json  # noqa: E402
-import os  # noqa: E402
-import subprocess  # noqa: E402
-import sys  # noqa: E402
-import tempfile  # noqa: E402
-from contextlib import closing  # noqa: E402
-from dataclasses import asdict, dataclass  # noqa: E402
-from pathlib import Path  # noqa: E402
-
-from arguments import input_file, need_gpu, new_parser  # noqa: E402
-from tables import head, row  # noqa: E402
+from autotune.cli import session
+from autotune.db import Store
+from autotune.errors import InputError
+from autotune.machine import machine
+from autotune.recordings.file import read
+from autotune.task import Task
+from autotune.tuning import EFFORTS, Budget, tune
+from autotune.tuning.progress import Progress
+from autotune.workloads import workload
 
 NEAR = 1.03
 
@@ -46,16 +53,7 @@ class Run:
         return 60 * self.trials / (self.last - self.first) if self.first is not None and self.last > self.first else 0.0
 
 
-def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
-    from autotune.cli import session
-    from autotune.db import Store
-    from autotune.machine import machine
-    from autotune.recordings.file import read
-    from autotune.task import Task
-    from autotune.tuning import EFFORTS, Budget, tune
-    from autotune.tuning.progress import Progress
-    from autotune.workloads import workload
-
+def tuned(recording: Path, m: int | None, database: Path, budget: str, began: float) -> Run:
     recorded = read(recording)
     found = workload(recorded.workload)
     fields = {**recorded.problem, **({"m": m} if m is not None else {})}
@@ -65,7 +63,7 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
     def watch(progress: Progress) -> None:
         if progress.best is None or progress.phase != "searching":
             return
-        run.last = time.monotonic() - BEGIN
+        run.last = time.monotonic() - began
         run.first = run.first or run.last
         run.trials, run.best = progress.trials, progress.best[1].median
         if run.reached is None and run.best <= NEAR * run.optimum:
@@ -82,6 +80,7 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
 def in_a_process(recording: Path, m: int | None, database: Path, budget: str, cache: Path) -> Run:
     """``tuned`` in a process of its own, with ``cache`` for what Triton compiles."""
     command = [sys.executable, __file__, str(recording), "--budget", budget, "--database", str(database)]
+    command += [f"--began={time.monotonic()}"]  # one clock for all processes of a machine
     command += [f"--m={m}"] if m is not None else []
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
@@ -89,7 +88,8 @@ def in_a_process(recording: Path, m: int | None, database: Path, budget: str, ca
 
 
 def line(recording: Path, start: str, run: Run) -> str:
-    first, reached = f"{run.first or 0:.0f}", f"**{run.reached:.0f}**" if run.reached else "not reached"
+    first = f"{run.first:.0f}" if run.first else ""
+    reached = f"**{run.reached:.0f}**" if run.reached else "not reached"
     name, latencies = recording.name.removesuffix(".json.gz"), (f"{run.best:.1f}", f"{run.optimum:.1f}")
     return row([name, start, first, reached, *latencies, run.trials, f"{run.rate:.0f}"])
 
@@ -100,14 +100,12 @@ def main() -> None:
     parser.add_argument("--budget", default="60s", help="of each run")
     parser.add_argument("--database", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--m", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.database is not None:
-        print(json.dumps(asdict(tuned(options.recordings[0], options.m, options.database, options.budget))))
+        run = tuned(options.recordings[0], options.m, options.database, options.budget, options.began)
+        print(json.dumps(asdict(run)))
         return
-    from autotune.errors import InputError
-    from autotune.machine import machine
-    from autotune.recordings.file import read
-
     try:
         recorded = [read(recording) for recording in options.recordings]
         halves = [int(each.problem["m"]) // 2 for each in recorded]
