@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from arguments import need_gpu, new_parser
 from in_turns import best
+from outside import start_ranks
 from tables import head, row
 
 import autotune
@@ -123,7 +124,7 @@ def main() -> None:
     real = (parser.parse_args().launches or ("real" if gpu else "stand-in")) == "real"
     if real:
         need_gpu(parser, "--launches real", "; --launches stand-in does without")
-    start(gpu)
+    start_ranks()
     if not gpu:
         os.environ["TRITON_INTERPRET"] = "1"  # which a heap on CPUs asks for; no kernel runs
     nothing = contextlib.nullcontext() if real else unittest.mock.patch.object(Launch, "run", lambda launch: None)
@@ -141,17 +142,6 @@ def main() -> None:
                 say(row([found.name, f"{config['mode']}{note}", *times]))
             context.release()
     dist.destroy_process_group()
-
-
-def start(gpu: bool) -> None:
-    """One rank, or those of torchrun; more of them than GPUs take turns, and do without NCCL."""
-    if "RANK" not in os.environ:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
-        return
-    rank, ranks, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), torch.cuda.device_count()
-    if gpu:
-        torch.cuda.set_device(rank % gpus)
-    dist.init_process_group("gloo" if not gpu else "cpu:gloo,cuda:nccl" if ranks <= gpus else "cpu:gloo,cuda:gloo")
 
 
 if __name__ == "__main__":

@@ -251,14 +251,15 @@ def arguments() -> argparse.Namespace:
 
 
 def start_ranks() -> None:
-    """The process group: NCCL where each rank has a GPU of its own, without NVLink multicast."""
+    """The process group, of one rank without torchrun: NCCL, without NVLink multicast, where each has its own GPU."""
     os.environ["NCCL_NVLS_ENABLE"] = "0"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: its name need not resolve
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % gpus)
-    alone = gpus >= int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpus else "gloo")
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % gpus)
+    alone = gpus >= int(os.environ.get("WORLD_SIZE", "1"))
+    one: dict[str, Any] = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpus else "gloo", **one)
 
 
 def heap_bytes(toy: bool) -> int:

@@ -30,7 +30,7 @@ from autotune.errors import InputError
 
 TRIALS = (10, 25, 50, 100, 200)
 JOINT, SEQUENTIAL = "ours", "compute, then communication"
-AHEAD, ONE_AT_A_TIME = "ours, told nothing", "ours, told nothing, one at a time"
+PAIRS = ((JOINT, SEQUENTIAL), ("ours, told nothing", "ours, told nothing, one at a time"))
 RESAMPLES = 10_000
 
 
@@ -109,14 +109,11 @@ def report(
         for f in files:
             rows = [[name, *(str(Score.of(found[f, name, n])) for n in trials)] for name in names]
             text += [f"### {opened(f).name}", tables.table(header, rows, "l")]
-    each_table = [(opened(f).name, [f]) for f in files]
-    if {JOINT, SEQUENTIAL} <= set(names):
-        text.append("How much faster the joint search's config is than that of compute first, then communication:")
-        text.append(advantages(each_table, (JOINT, SEQUENTIAL), trials, found))
-    if {AHEAD, ONE_AT_A_TIME} <= set(names):
-        text.append("How much faster than one at a time the config is that was found proposing ahead:")
-        groups = [*each_table, ("all", list(files))] if len(files) > 1 else each_table
-        text.append(advantages(groups, (AHEAD, ONE_AT_A_TIME), trials, found))
+    groups = [(opened(f).name, [f]) for f in files] + [("all", list(files))] * (len(files) > 1)
+    for one, other in PAIRS:
+        if {one, other} <= set(names):
+            text.append(f"How much faster the config of *{one}* is than that of *{other}*:")
+            text.append(advantages(groups, (one, other), trials, found))
     return "\n\n".join(text)
 
 

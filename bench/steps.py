@@ -30,7 +30,7 @@ JSON = "{json}"
 FOLDER = "{folder}"
 """Stands in a command for the folder of results so far."""
 
-KEYS = ("words", "machine", "versions", "date", "found")
+KEYS = ("words", "machine", "versions", "date", "seconds", "found")
 
 GRACE = 20.0
 
@@ -74,15 +74,13 @@ class Folder:
         file = self.path / f"{step.name}.json"
         try:
             stored = json.loads(file.read_text())
-            lacks = [key for key in KEYS if key not in stored]
+            found = {key: stored[key] for key in KEYS}
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError) as error:
-            sys.exit(f"{file}: {error}; remove it to measure it again")
-        if lacks:
-            sys.exit(f"{file}: it lacks {', '.join(lacks)}; remove it to measure it again")
-        moved = bool(self.place) and stored["machine"] != self.place["machine"]
-        return None if moved or stored["words"] != list(step.words) else dict(stored)
+        except (ValueError, TypeError, KeyError) as error:
+            sys.exit(f"{file}: {type(error).__name__}: {error}; remove it to measure it again")
+        moved = bool(self.place) and found["machine"] != self.place["machine"]
+        return None if moved or found["words"] != list(step.words) else found
 
     def run(self, step: Step, limit: float = LONGEST) -> None:
         begin = time.monotonic()
