@@ -16,7 +16,7 @@ from contextlib import closing
 from typing import Any
 
 from arguments import new_parser, output_file
-from latencies import microseconds, speedup
+from latencies import WINNER, microseconds, speedup
 from listed import HEADS
 from tables import table
 from winners import tune
@@ -84,54 +84,40 @@ def bsp(row: dict[str, Any], launch: str) -> Config:
     return Config({**kept, "mode": "bsp", "launch": launch})
 
 
-def point(found: dict[str, Any], beside: dict[str, float], database: str) -> dict[str, Any]:
-    latency, baselines = found["latency"], microseconds(found)
-    winner = baselines.pop("winner")
-    modes = fastest_by_mode(database, found["study"])
-    mode, paper = found["config"]["mode"], beside.get("paper")
-    modes[mode] = winner  # as measured again in the finals
-    modes["bsp"] = min([modes["bsp"], *(beside[name] for name in baselines if name in beside)])
-    return {
-        "problem": found["problem"],
-        "config": found["config"],
-        "mode": mode,
-        "winner": winner,
-        "spread": (latency["high"] - latency["low"]) / 2,
-        "baselines": baselines,
-        "over_bsp": speedup(found)["value"],
-        "over_tuned_bsp": modes["bsp"] / winner,
-        "modes": modes,
-        "over_fused": modes["fused"] / winner if "fused" in modes else None,
-        "over_paper": paper / winner if paper is not None else None,
-        "paper": paper,
-        "parts": {name: entry["median"] for name, entry in found["limits"].items()},
-        "trials": found["trials"],
-    }
+def point(row: dict[str, Any], beside: dict[str, float], database: str) -> dict[str, Any]:
+    """A row of ``tune grid`` with each mode's fastest config, µs, and the paper's."""
+    modes, taken = fastest_by_mode(database, row["study"]), microseconds(row)
+    modes[row["config"]["mode"]] = taken[WINNER]  # as measured again in the finals
+    modes["bsp"] = min([modes["bsp"], *(time for name, time in beside.items() if name in row["baselines"])])
+    return {**row, "modes": modes, "paper": beside.get("paper")}
 
 
-def in_tenths(microseconds: float | None) -> str:
-    return "" if microseconds is None else f"{microseconds:.1f}"
+def ratios(row: dict[str, Any]) -> dict[str, float]:
+    """Each time beside the winner's over it, by its name in the table of means."""
+    modes = row["modes"]
+    times = {"tuned bsp": modes["bsp"], "the paper's config": row["paper"], "always-fused": modes.get("fused")}
+    found = {name: time / microseconds(row)[WINNER] for name, time in times.items() if time is not None}
+    return {"the faster baseline": speedup(row)["value"], **found}
 
 
-def cells(found: dict[str, Any]) -> list[str]:
+def cells(row: dict[str, Any]) -> list[str]:
+    problem, latency, taken, over, modes = row["problem"], row["latency"], microseconds(row), ratios(row), row["modes"]
+
+    def tenths(time: float | None) -> str:
+        return "" if time is None else f"{time:.1f}"
+
     return [
-        str(found["problem"]["batch"]),
-        f"{found['problem']['kv_len'] // 1024}K",
-        f"{found['winner']:.1f} ± {found['spread']:.1f}",
-        *(in_tenths(found["baselines"].get(name)) for name in ("bsp eager", "bsp graph")),
-        f"{found['over_bsp']:.2f}",
-        f"{found['modes']['bsp']:.1f}",
-        in_tenths(found["modes"].get("fused")),
-        f"{found['over_fused']:.2f}" if found["over_fused"] is not None else "",
-        in_tenths(found["paper"]),
-        in_tenths(found["parts"].get("attention")),
-        found["mode"],
-        str(found["trials"]),
-    ]
+        str(problem["batch"]), f"{problem['kv_len'] // 1024}K",
+        f"{taken[WINNER]:.1f} ± {(latency['high'] - latency['low']) / 2:.1f}",
+        *(tenths(taken.get(name)) for name in ("bsp eager", "bsp graph")), f"{over['the faster baseline']:.2f}",
+        tenths(modes["bsp"]), tenths(modes.get("fused")),
+        f"{over['always-fused']:.2f}" if "always-fused" in over else "", tenths(row["paper"]),
+        tenths(row["limits"].get("attention", {}).get("median")), row["config"]["mode"], str(row["trials"]),
+    ]  # fmt: skip
 
 
 def mode_map(points: list[dict[str, Any]]) -> str:
-    modes = {(each["problem"]["batch"], each["problem"]["kv_len"]): each["mode"] for each in points}
+    modes = {(each["problem"]["batch"], each["problem"]["kv_len"]): each["config"]["mode"] for each in points}
     batches, lengths = (sorted({key[axis] for key in modes}) for axis in (0, 1))
     rows = [[batch, *(modes.get((batch, length), "") for length in lengths)] for batch in batches]
     return table(["batch", *(f"{length // 1024}K" for length in lengths)], rows, " " + "l" * len(lengths))
@@ -139,20 +125,16 @@ def mode_map(points: list[dict[str, Any]]) -> str:
 
 def means(points: list[dict[str, Any]]) -> str:
     """Geometric means over what each point was compared with."""
-    names = {
-        "over_bsp": "the faster baseline", "over_tuned_bsp": "tuned bsp", "over_paper": "the paper's config",
-        "over_fused": "always-fused",
-    }  # fmt: skip
     lines = []
-    for name, shown in names.items():
+    for name in ("the faster baseline", "tuned bsp", "the paper's config", "always-fused"):
         values: dict[bool, list[float]] = {True: [], False: []}
         for each in points:
-            if each[name] is not None:
-                values[each["problem"]["kv_len"] <= SHORT].append(each[name])
+            if (over := ratios(each).get(name)) is not None:
+                values[each["problem"]["kv_len"] <= SHORT].append(over)
         every = values[True] + values[False]
         apart = [f"{statistics.geometric_mean(some):.2f}" if some else "" for some in values.values()]
         if every:
-            lines.append([shown, f"**{statistics.geometric_mean(every):.2f}**", f"{min(every):.2f}", *apart])
+            lines.append([name, f"**{statistics.geometric_mean(every):.2f}**", f"{min(every):.2f}", *apart])
     return table(["over", "geometric mean", "least", "up to 64K", "beyond"], lines, "l")
 
 

@@ -18,11 +18,12 @@ import flash_decode
 import scaling
 import tables
 import winners
+from latencies import speedup
 from listed import LIST, REPEATED, Sizes, entry, options
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
 from repeatability import AIMS, SEEDS, summed_up
-from results_text import block, caption, over_the_faster, paragraph, shared_text, sizes_text
+from results_text import block, caption, paragraph, shared_text, sizes_text
 from steps import FOLDER, JSON, ROOT, Step
 
 LONG = 400.0
@@ -305,8 +306,8 @@ class Short(Table):
     def render(self, results: Results) -> str:
         lines = []
         for sizes in LIST:
-            rows = [row for row in rows_of(results(sizes.name)) if row.get("latency") or row.get("winner")]
-            found = [over_the_faster(row) for row in rows]
+            rows = [row for row in rows_of(results(sizes.name)) if row["latency"]]
+            found = [speedup(row)["value"] for row in rows]
             workload = f"`{sizes.workload.replace('_', '-')}`, {sizes.title}"
             numbers = (statistics.geometric_mean(found), min(found), max(found))
             lines.append([workload, problems_text(rows), *(f"{number:.2f}" for number in numbers)])
