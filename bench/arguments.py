@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import torch
 
 from autotune.cli.output import check_file
 from autotune.errors import InputError
@@ -13,7 +17,6 @@ from autotune.machine import machine
 
 
 def new_parser(about: str | None, *, allow_abbrev: bool = True) -> argparse.ArgumentParser:
-    """A parser whose help shows a module's docstring as it is."""
     return argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=allow_abbrev
     )
@@ -37,7 +40,6 @@ def whole(text: str) -> int:
 
 
 def wholes(text: str) -> list[int]:
-    """Whole numbers from 1 on with commas between."""
     return [whole(word) for word in text.split(",")]
 
 
@@ -53,18 +55,7 @@ def positive(text: str) -> float:
 
 
 def positives(text: str) -> list[float]:
-    """Numbers above 0 with commas between."""
     return [positive(word) for word in text.split(",")]
-
-
-def shapes(text: str) -> list[str]:
-    """Sizes of GEMMs as AxBxC with commas between."""
-    for shape in text.split(","):
-        if len(shape.split("x")) != 3:
-            raise argparse.ArgumentTypeError(f"{shape!r}: write three sizes with x between, with commas between GEMMs")
-        for size in shape.split("x"):
-            whole(size)
-    return text.split(",")
 
 
 def share(text: str) -> tuple[str, int]:
@@ -76,7 +67,6 @@ def share(text: str) -> tuple[str, int]:
 
 
 def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """Words with commas between, each of them known."""
     names = list(known)
 
     def read(text: str) -> list[str]:
@@ -95,8 +85,18 @@ def need_gpu(parser: argparse.ArgumentParser, of: str = "", instead: str = "") -
         parser.error(f"{of}{': ' if of else ''}needs a GPU, and torch finds none here{instead}")
 
 
+def demand_gpus(parser: argparse.ArgumentParser, toy: bool) -> None:
+    """End the program where there is no GPU; start it anew under the interpreter for ``toy`` problems."""
+    if torch.cuda.is_available():
+        return
+    if not toy:
+        parser.error("no GPU found; --toy runs tiny problems under Triton's interpreter")
+    if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is imported, which torch has done
+        os.environ["TRITON_INTERPRET"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
 def input_file(text: str) -> Path:
-    """Refused where there is no such file."""
     if not Path(text).is_file():
         raise argparse.ArgumentTypeError(f"{text}: no such file")
     return Path(text)

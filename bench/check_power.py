@@ -1,28 +1,20 @@
 """The power of the check: kernels are broken one edit at a time, and the tuner's own evaluation has to find each out.
 
-    python bench/check_power.py                         every mutant that interpreter ranks can show, and the score
-    python bench/check_power.py --only "^ag|one slot"   those whose name matches
-    python bench/check_power.py --jobs 8 --out m.jsonl  eight at a time; run again, it goes on where it was
-    python bench/check_power.py --gpu                   two ranks, a GPU each: all mutants, at sizes that take a GPU
-                                                        its time; ``--hardware``: those that nothing else shows
-    python bench/check_power.py --gpu --in-turns        two ranks take turns on one GPU, evaluations spread over all
+    python bench/check_power.py --jobs 8 --out m.jsonl  what interpreter ranks can show; run again, it goes on
+    python bench/check_power.py --gpu                   two ranks, a GPU each: all mutants, at sizes for GPUs
+    python bench/check_power.py --gpu --in-turns        two ranks take turns on one GPU, at any instruction
     python bench/check_power.py --print a.jsonl b.jsonl the score of what is in such files, together
 
-The mutants are tables (``mutants/``), their problems another (``mutant_cases.py``). Each is made in a copy of the
-package, and evaluated there as a trial is; what passes goes through the proof that a winner has to pass. Cases are
-evaluated unbroken, too: all of these have to pass. A mutant is caught if it is in any arrangement of ranks.
-
-Ranks that take turns on a GPU do so every few milliseconds, at whatever instruction they are: a peer runs on while a
-program is held between what it has sent and what it reads.
+Mutants (``mutants/``) are evaluated in a copy of the package as a trial is; what passes goes through a winner's proof.
+Their cases (``mutant_cases.py``) are evaluated unbroken, too, and have to pass. A mutant is caught if it is in any
+arrangement of ranks.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import itertools
 import json
-import math
 import os
 import re
 import shutil
@@ -31,7 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +44,7 @@ held for three times as long as a call takes; two seconds were too few for unbro
 DEADLINE = {True: 60.0, False: 150.0}
 """Seconds that ranks may take for a phase, on GPUs and under the interpreter."""
 LIMIT = {True: 300.0, False: 1200.0}
-"""Seconds after which one evaluation is given up, whatever it is doing."""
 INTERPRETED, GPU_EACH, IN_TURNS = "interpreter", "a GPU each", "one GPU in turns"
-"""Arrangements of an evaluation's ranks."""
 SOUND = "unbroken"
 EVALUATION, PROOF, NOTHING, BROKEN = "evaluation", "proof", "nothing", "the mutant itself is broken"
 
@@ -161,7 +154,6 @@ def evaluate(mutant: Mutant | None, case: Case, seed: int, gpu: bool) -> dict[st
 
 
 def _answer(folder: str, answer: Path, case: Case, seed: int, gpu: bool) -> None:
-    """The whole life of a forked driver."""
     os.setsid()
     os.chdir(folder)  # neither driver nor ranks find the unbroken package
     sys.path.insert(0, folder)
@@ -179,37 +171,30 @@ def _answer(folder: str, answer: Path, case: Case, seed: int, gpu: bool) -> None
 Work = tuple[str, Mutant | None, Case]
 
 
+def on_a_device(devices: SimpleQueue[str]) -> None:
+    if not devices.empty():
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices.get()
+
+
+def row_of(work: Work, seed: int, gpu: bool) -> dict[str, Any]:
+    name, mutant, case = work
+    return {"name": name, **evaluate(mutant, case, seed, gpu)}
+
+
 def in_parallel(
-    work: Iterable[Work], jobs: int, seed: int, gpu: bool, devices: Sequence[str] = ()
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Each piece of work's row, as it is done; ``jobs`` at a time, each in a process forked from this one.
+    work: Sequence[Work], jobs: int, seed: int, gpu: bool, devices: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Each piece of work's row, as it is done; ``jobs`` at a time, in processes forked from this one.
 
-    ``devices`` are what ``CUDA_VISIBLE_DEVICES`` may be: jobs take them in turn. None: all see what this process sees.
+    ``devices`` are what ``CUDA_VISIBLE_DEVICES`` may be; none: all jobs see what this process sees.
     """
-    waiting, running, free = enumerate(work), dict[int, tuple[str, Path, int]](), list(range(jobs))
-    with tempfile.TemporaryDirectory() as folder:
-        while True:
-            while free and (piece := next(waiting, None)) is not None:
-                number, (name, mutant, case) = piece
-                place, job = Path(folder, str(number)), free.pop(0)
-                pid = os.fork()
-                if pid == 0:
-                    if devices:
-                        os.environ["CUDA_VISIBLE_DEVICES"] = devices[job % len(devices)]
-                    place.write_text(json.dumps(evaluate(mutant, case, seed, gpu)))
-                    os._exit(0)
-                running[pid] = name, place, job
-            if not running:
-                return
-            pid, _ = os.wait()
-            name, place, job = running.pop(pid)
-            free.append(job)
-            yield {"name": name, **json.loads(place.read_text())}
-
-
-def until(deadline: float, work: Iterable[Work]) -> Iterator[Work]:
-    """The work that is asked for by then."""
-    return itertools.takewhile(lambda _: time.monotonic() < deadline, work)
+    context = get_context("fork")
+    free = context.SimpleQueue()
+    for job in range(jobs if devices else 0):
+        free.put(devices[job % len(devices)])
+    with ProcessPoolExecutor(jobs, context, on_a_device, (free,)) as pool:
+        for done in as_completed([pool.submit(row_of, each, seed, gpu) for each in work]):
+            yield done.result()
 
 
 def import_libraries() -> None:
@@ -275,7 +260,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def seen(rows: Sequence[dict[str, Any]]) -> set[str]:
-    """The ways in which they were found out, NOTHING and BROKEN among them."""
     return {row["by"] for row in rows}
 
 
@@ -292,7 +276,6 @@ def by_arrangement(caught: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def rows_of(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """The rows of files that exist."""
     return [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
 
 
@@ -314,7 +297,6 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true", help="on this machine's GPUs; in turns if there is only one")
     parser.add_argument("--in-turns", action="store_true", help="with --gpu: two ranks on one GPU, whatever there is")
     parser.add_argument("--hardware", action="store_true", help="with --gpu: those alone that only GPUs can show")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no evaluation begins later")
     parser.add_argument("--print", type=Path, nargs="+", metavar="FILE", help="evaluate nothing: the score of --out's")
     options = parser.parse_args()
     if options.print:
@@ -340,7 +322,6 @@ def main() -> None:
     rows = rows_of([options.out] if options.out else [])
     known = {row["name"] for row in rows if row.get("on", on) == on}
     work = [piece for piece in chosen(options.only, options.gpu, options.hardware) if piece[0] not in known]
-    work = until(time.monotonic() + 60 * options.minutes, work)
     for row in in_parallel(work, options.jobs, options.seed, options.gpu, devices if on == IN_TURNS else ()):
         row |= {"on": on}
         rows.append(row)

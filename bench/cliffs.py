@@ -1,25 +1,31 @@
 """What a size off the grid of tiles costs: each mode's time there over its time at the next friendly size.
 
     python bench/cliffs.py --world-size 2      every case and mode: rows, columns, depth, tokens, heads, pages
-    python bench/cliffs.py --world-size 2 --only all-gather-gemm --every
     python bench/cliffs.py --toy               tiny problems under Triton's interpreter: does it work at all?
 
-Both sizes run the same config, the mode's first that is valid for both, checked as the tuner checks it and measured in
-turns. Above 1 the size off the grid takes longer, though it has less to do. A line has the worst ratio of a case and a
-mode: with fewer than 256 rows, with more, and with other dimensions off the grid.
+Both sizes run the same config, the mode's first that is valid for both, checked and measured in turns. A line has the
+worst ratio of a case and a mode: with fewer than 256 rows, with more, and with other dimensions off the grid.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from arguments import new_parser, whole
+from arguments import demand_gpus, new_parser, whole
 from tables import head, row
+
+from autotune.config import Config
+from autotune.errors import InvalidProblem
+from autotune.machine import machine
+from autotune.ranks.evaluation import MeasurePlan, warm_from
+from autotune.ranks.gang import Gang
+from autotune.task import Task
+from autotune.tuning.screening import Screen
+from autotune.workloads import workload
 
 ROUNDS = 3
 MANY = 256
@@ -58,8 +64,9 @@ class Case:
             yield self.whole({**self.fields, **near}, ranks), [self.whole({**self.fields, **fields}, ranks)]
 
 
-def pairs(*shapes: Any, **field: tuple[int, int]) -> Shapes:
-    return (*shapes, *(({name: off}, {name: near}) for name, (off, near) in field.items()))
+def pairs(**fields: dict[int, int]) -> Shapes:
+    """Of each field the sizes off the grid and the next friendly ones."""
+    return tuple(({name: off}, {name: near}) for name, sizes in fields.items() for off, near in sizes.items())
 
 
 GATHER = {"m": 1024, "n": 14336, "k": 4096, "b_order": "nk"}
@@ -69,57 +76,43 @@ EXPERTS = {"tokens": 256, "hidden": 4096, "experts": 64, "top_k": 8}
 WIDE = {**EXPERTS, "width": 768, "b_order": "nk"}
 DECODE = {"batch": 8, "q_heads": 64, "kv_heads": 8, "head_dim": 128, "kv_len": 8192, "page_size": 16}
 
-OTHER_NK: Shapes = pairs(
-    ({"n": 360}, {"n": 512}), ({"n": 1448}, {"n": 1536}), ({"n": 3696}, {"n": 3840}), ({"k": 360}, {"k": 384}),
-    ({"k": 1448}, {"k": 1472}), ({"k": 2880}, {"k": 2944}),
-)  # fmt: skip
+ROWS_AND_K, K = ("m", "k"), ("k",)
+OTHER_NK = pairs(n={360: 512, 1448: 1536, 3696: 3840}, k={360: 384, 1448: 1472, 2880: 2944})
+OTHER_HEADS = ({"q_heads": 40, "kv_heads": 5}, {"q_heads": 48, "kv_heads": 6})
+OTHER_DECODES = (*pairs(batch={3: 4, 7: 8}, page_size={1: 16, 7: 8}, q_heads={56: 64}), OTHER_HEADS)
 ODD_TOKENS: Any = {"axis": "tokens", "off": (1, 3, 17, 61, 127, 357), "friendly": 16}
+ODD_LENGTHS: Any = {"axis": "kv_len", "off": (129, 1000, 4097, 8191), "friendly": 1024}
+HIDDEN = pairs(hidden={2880: 3072})
 
 
 def few_rows(workload: str, fields: Sizes, sharded: tuple[str, ...], **others: Any) -> Case:
     return Case(workload, {**fields, **others}, sharded, off=FEW_ROWS)
 
 
+def gather(**others: Any) -> Case:
+    return few_rows("all_gather_gemm", GATHER, ("m", "n"), **others)
+
+
 CASES: dict[str, Case] = {
     "all-gather-gemm": Case("all_gather_gemm", GATHER, ("m", "n"), shapes=OTHER_NK),
-    "all-gather-gemm kn": few_rows("all_gather_gemm", GATHER, ("m", "n"), b_order="kn"),
+    "all-gather-gemm kn": gather(b_order="kn"),
     "all-gather-gemm k": few_rows("all_gather_gemm", GATHER, ("n", "k"), k=2048, layout="k"),
-    "all-gather-gemm swiglu": few_rows("all_gather_gemm", GATHER, ("m", "n"), epilogue="swiglu"),
-    "all-gather-gemm fp8": few_rows("all_gather_gemm", GATHER, ("m", "n"), dtype="fp8", scales="row"),
-    "all-gather-gemm fp8 blocks": few_rows("all_gather_gemm", GATHER, ("m", "n"), dtype="fp8", scales="block"),
-    "gemm-reduce-scatter": Case("gemm_reduce_scatter", SCATTER, ("m", "k"), shapes=OTHER_NK),
-    "gemm-reduce-scatter fp8": few_rows("gemm_reduce_scatter", SCATTER, ("m", "k"), dtype="fp8", scales="row"),
-    "gemm-all-reduce": Case("gemm_all_reduce", REDUCE, ("k",), shapes=OTHER_NK),
-    "gemm-all-reduce-norm": few_rows("gemm_all_reduce_norm", REDUCE, ("k",)),
-    "all-reduce-norm": Case(
-        "all_reduce_norm", {"m": 1024, "n": 8192}, shapes=pairs(({"n": 2880}, {"n": 3072}), ({"n": 5120}, {"n": 6144}))
-    ),
-    "flash-decode": Case(
-        "flash_decode",
-        DECODE,
-        axis="kv_len",
-        off=(129, 1000, 4097, 8191),
-        friendly=1024,
-        shapes=pairs(
-            ({"batch": 3}, {"batch": 4}),
-            ({"batch": 7}, {"batch": 8}),
-            ({"page_size": 1}, {"page_size": 16}),
-            ({"page_size": 7}, {"page_size": 8}),
-            ({"q_heads": 56}, {"q_heads": 64}),
-            ({"q_heads": 40, "kv_heads": 5}, {"q_heads": 48, "kv_heads": 6}),
-        ),
-    ),  # fmt: skip
+    "all-gather-gemm swiglu": gather(epilogue="swiglu"),
+    "all-gather-gemm fp8": gather(dtype="fp8", scales="row"),
+    "all-gather-gemm fp8 blocks": gather(dtype="fp8", scales="block"),
+    "gemm-reduce-scatter": Case("gemm_reduce_scatter", SCATTER, ROWS_AND_K, shapes=OTHER_NK),
+    "gemm-reduce-scatter fp8": few_rows("gemm_reduce_scatter", SCATTER, ROWS_AND_K, dtype="fp8", scales="row"),
+    "gemm-all-reduce": Case("gemm_all_reduce", REDUCE, K, shapes=OTHER_NK),
+    "gemm-all-reduce-norm": few_rows("gemm_all_reduce_norm", REDUCE, K),
+    "all-reduce-norm": Case("all_reduce_norm", {"m": 1024, "n": 8192}, shapes=pairs(n={2880: 3072, 5120: 6144})),
+    "flash-decode": Case("flash_decode", DECODE, **ODD_LENGTHS, shapes=OTHER_DECODES),
     "moe-dispatch": Case("moe_dispatch", EXPERTS, **ODD_TOKENS),
-    "moe-dispatch-gemm": Case("moe_dispatch_gemm", WIDE, **ODD_TOKENS, shapes=pairs(hidden=(2880, 3072))),
-    "moe-gemm-combine": Case("moe_gemm_combine", WIDE, **ODD_TOKENS, shapes=pairs(width=(720, 768))),
-    "moe-combine": Case("moe_combine", EXPERTS, **ODD_TOKENS, shapes=pairs(hidden=(2880, 3072))),
+    "moe-dispatch-gemm": Case("moe_dispatch_gemm", WIDE, **ODD_TOKENS, shapes=HIDDEN),
+    "moe-gemm-combine": Case("moe_gemm_combine", WIDE, **ODD_TOKENS, shapes=pairs(width={720: 768})),
+    "moe-combine": Case("moe_combine", EXPERTS, **ODD_TOKENS, shapes=HIDDEN),
 }
-TOY = {
-    "all-gather-gemm": Case(
-        "all_gather_gemm", {"m": 16, "n": 32, "k": 32}, ("m", "n"), off=(3, 17), friendly=16,
-        shapes=pairs(k=(24, 32)),
-    )
-}  # fmt: skip
+TINY = {"m": 16, "n": 32, "k": 32}
+TOY = {"toy": Case("all_gather_gemm", TINY, ("m", "n"), off=(3, 17), friendly=16, shapes=pairs(k={24: 32}))}
 
 
 @dataclass(frozen=True)
@@ -134,12 +127,7 @@ class Ratio:
         return " ".join(f"{name}={size}" for name, size in self.off.items() if self.friendly[name] != size)
 
 
-def measured(gang: Any, screen: Any, case: Case, ranks: int, plan: Any) -> Iterator[Ratio]:
-    from autotune.errors import InvalidProblem
-    from autotune.machine import machine
-    from autotune.task import Task
-    from autotune.workloads import workload
-
+def measured(gang: Gang, screen: Screen, case: Case, ranks: int, plan: MeasurePlan) -> Iterator[Ratio]:
     found = workload(case.workload)
     dtype = {"dtype": "fp32"} if machine().is_interpreter else {}
     for friendly, off in case.groups(ranks):
@@ -150,13 +138,13 @@ def measured(gang: Any, screen: Any, case: Case, ranks: int, plan: Any) -> Itera
             print(f"left out: {error}", flush=True)
             continue
         candidates = [*found.baselines(tasks[0]).values(), *found.first_configs(tasks[0])]
-        chosen: list[dict[str, Any]] = []
+        chosen: list[dict[str, Config]] = []
         for task in tasks[1:]:
             valid = [c for c in candidates if all(found.space.violation(c, each) is None for each in (tasks[0], task))]
             chosen.append({str(config["mode"]): config for config in reversed(valid)})
         at_each = [[config for configs in chosen for config in configs.values()], *([*c.values()] for c in chosen)]
         compile_all(screen, found, zip(tasks, at_each, strict=True))
-        times: dict[tuple[Any, int], list[float]] = {}
+        times: dict[tuple[Config, int], list[float]] = {}
         for turn in range(ROUNDS):
             for place in range(len(tasks)) if turn % 2 else reversed(range(len(tasks))):
                 gang.turn_to(found, tasks[place].problem)
@@ -171,7 +159,7 @@ def measured(gang: Any, screen: Any, case: Case, ranks: int, plan: Any) -> Itera
                     yield Ratio(mode, every[place], friendly, statistics.median(here) / statistics.median(there))
 
 
-def compile_all(screen: Any, found: Any, wanted: Iterable[tuple[Any, Iterable[Any]]]) -> None:
+def compile_all(screen: Screen, found: Any, wanted: Iterable[tuple[Task[Any], Iterable[Config]]]) -> None:
     """Side by side: the ranks, which find it in Triton's cache, would compile one after the other."""
     compiling = []
     for task, configs in wanted:
@@ -201,22 +189,11 @@ def lines(name: str, case: Case, ratios: list[Ratio]) -> Iterator[str]:
 def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--only", action="append", choices=CASES, help="a case, again for more; default: all")
-    parser.add_argument("--every", action="store_true", help="every ratio, not the worst alone")
     parser.add_argument("--world-size", type=whole, default=2, help="ranks; default: 2")
     parser.add_argument("--toy", action="store_true", help="tiny problems under Triton's interpreter")
     given = parser.parse_args()
-    if given.toy:
-        os.environ["TRITON_INTERPRET"] = "1"
-    from autotune.machine import machine
-    from autotune.ranks.evaluation import MeasurePlan, warm_from
-    from autotune.ranks.gang import Gang
-    from autotune.task import Task
-    from autotune.tuning.screening import Screen
-    from autotune.workloads import workload
-
+    demand_gpus(parser, given.toy)
     here = machine()
-    if here.is_interpreter and not given.toy:
-        parser.error("no GPU found; --toy runs tiny problems under Triton's interpreter")
     plan = replace(MeasurePlan(0, 1, 1) if given.toy else MeasurePlan(4, 20, 20), warm_from=warm_from(here))
     cases = TOY if given.toy else {name: CASES[name] for name in given.only or CASES}
     first = workload(next(iter(cases.values())).workload)
@@ -228,8 +205,6 @@ def main() -> None:
         for name, case in cases.items():
             ratios = list(measured(gang, screen, case, given.world_size, plan))
             print("\n".join(lines(name, case, ratios)), flush=True)
-            for each in ratios if given.every else ():
-                print(f"    {each.mode} {each.moved} {each.value:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,6 @@ def drawn(name: str, task: Task) -> Iterator[Config]:
 
 
 def main() -> None:
-    """Print the table, then what did not compile or did not fit."""
     parser = new_parser(__doc__)
     parser.add_argument("--sample", type=whole, default=6, help="random configs for each workload and architecture")
     options = parser.parse_args()

@@ -3,19 +3,15 @@
     torchrun --nproc-per-node 2 bench/decode_lengths.py
     … --config programs_per_head=66,num_stages=4 --config reducer=last    changes of the tuned config, or the default's
     … --config plain --forms "pages of 16"                                only some of it; plain: no change
-    torchrun --nproc-per-node 2 bench/decode_lengths.py --toy             tiny problems, without GPUs too
 
-Our operator is captured in a CUDA graph once per form and config, and replayed with one batch of lengths after another,
-the same on every rank; each result is compared with the reference. A rate is that of the slowest rank. *of even* is
-over the rate where all sequences are as long as they may be. FlashInfer's batch decode, where it is installed, is the
-attention alone, on one GPU.
+Our operator is captured in a CUDA graph once per form and config, and replayed with one batch of lengths after another;
+each result is compared with the reference. *of even* is over the rate where all sequences are as long as they may be.
+FlashInfer's batch decode, where it is installed, is the attention alone, on one GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import random
 import statistics
 from collections.abc import Callable, Iterator
@@ -25,8 +21,8 @@ from typing import Any
 import tables
 import torch
 import torch.distributed as dist
-from arguments import new_parser, output_file, some_of, whole
-from outside import demand_gpus, start_ranks, where
+from arguments import demand_gpus, new_parser, some_of
+from outside import start_ranks
 from outside_cases import FAR, Operands
 from rival_flashinfer import decode as flashinfer_decode
 
@@ -47,6 +43,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "result=heads": {"page_size": 16, "result": "heads"},
 }
 
+SIZES = {"batch": 16, "kv_len": 32768, "q_heads": 64, "kv_heads": 8, "head_dim": 128}
+TINY = {"batch": 3, "kv_len": 256, "q_heads": 4, "kv_heads": 2, "head_dim": 64}
+
 LARGE = 64 << 20
 """Bytes of KV from which on a batch should be read at nearly the rate of even lengths."""
 
@@ -54,7 +53,6 @@ HEADER = tables.head(["form", "config", "lengths", "MB", "µs", "GB/s", "of even
 
 
 def batches(batch: int, longest: int) -> dict[str, list[int]]:
-    """Lengths by the names of rows, the even ones first."""
     drawn = random.Random(0)
     one_long = {rest: [longest] + [rest] * (batch - 1) for rest in (longest // 16, longest // 256)}
     return {
@@ -71,8 +69,6 @@ def batches(batch: int, longest: int) -> dict[str, list[int]]:
 
 
 class Form:
-    """One form's operands on this rank, and what is measured with them."""
-
     def __init__(self, context: autotune.Context, problem: FlashDecode, plan: Plan) -> None:
         self.context, self.problem = context, problem
         self._clock = Clock(context.heap.device, context.group, plan)
@@ -96,14 +92,12 @@ class Form:
         )  # fmt: skip
 
     def time(self, call: Callable[[int], object]) -> float:
-        """Microseconds of a call on the slowest rank."""
         return statistics.median(self._clock.busy({"": call}, 1)[""])
 
     def set_lengths(self, lengths: list[int]) -> None:
         self.tensors.lengths.copy_(torch.tensor(lengths, dtype=torch.int32))
 
     def bytes_of(self, lengths: list[int]) -> int:
-        """Bytes of keys and values that a rank reads."""
         return 2 * sum(lengths) * self.problem.kv_heads * self.problem.head_dim * self.problem.cache_element_size
 
     def right(self) -> torch.Tensor:
@@ -128,7 +122,7 @@ class Form:
         return float(worst)
 
 
-def rows_of(form: Form, name: str, changes: list[str], given: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(form: Form, name: str, changes: list[str], rival: bool) -> None:
     """All batches with each config in turn, printed as they come."""
     problem, first = form.problem, dist.get_rank() == 0
     chosen = form.context.choose(problem)
@@ -138,8 +132,7 @@ def rows_of(form: Form, name: str, changes: list[str], given: argparse.Namespace
     for label, lengths in lengths_of.items():
         form.set_lengths(lengths)
         rights[label] = form.right()
-        rivals[label] = rival_rate(form, lengths) if given.rival else None
-    rows = []
+        rivals[label] = rival_rate(form, lengths) if rival else None
     for change in changes:
         config = changed(chosen.config, change)
         if (refused := workload("flash_decode").space.violation(config, task)) is not None:
@@ -159,16 +152,14 @@ def rows_of(form: Form, name: str, changes: list[str], given: argparse.Namespace
                 form.context.check()
                 rate = form.bytes_of(lengths) / taken / 1e3
                 even = even or rate
-                rows.append(
-                    {"form": name, "config": dict(config), "change": change, "lengths": label, "error": error,
-                     "bytes": form.bytes_of(lengths), "microseconds": taken, "rate": rate, "of_even": rate / even,
-                     "flashinfer": rivals[label]}
-                )  # fmt: skip
+                theirs = f"{rivals[label]:.0f}" if rivals[label] else ""
+                slow = rate < 0.9 * even and form.bytes_of(lengths) >= LARGE
+                cells = [name, change, label, f"{form.bytes_of(lengths) / 1e6:.1f}", f"{taken:.1f}", f"{rate:.0f}",
+                         f"{rate / even:.3f}{' slow' * slow}", theirs, f"{error:.0e}"]  # fmt: skip
                 if first:
-                    print(line(rows[-1]), flush=True)
+                    print(tables.row(cells), flush=True)
                 if not error <= FAR[problem.dtype] * 2:
                     raise SystemExit(f"{name}, {change}, {label}: wrong by {error:.1e}")
-    return rows
 
 
 @contextmanager
@@ -180,13 +171,8 @@ def replayed(
         with captured(lambda _: form.ours(config), 1) as (replay, results):
             yield replay, lambda: results[0]
             results.clear()
-        return
-    results = [torch.empty(0)]
-
-    def call(_: int) -> None:
-        results[0] = form.ours(config)
-
-    yield call, lambda: results[0]
+    else:
+        yield lambda _: form.ours(config), lambda: form.ours(config)
 
 
 def rival_rate(form: Form, lengths: list[int]) -> float | None:
@@ -202,60 +188,29 @@ def rival_rate(form: Form, lengths: list[int]) -> float | None:
 
 
 def changed(config: autotune.Config, change: str) -> autotune.Config:
-    """A config with some values replaced, as ``--config`` has them."""
     if change == "plain":
         return config
     pairs = (pair.split("=") for pair in change.split(","))
     return config.replace(**{name: int(value) if value.isdecimal() else value for name, value in pairs})
 
 
-def line(row: dict[str, Any]) -> str:
-    slow = row["of_even"] < 0.9 and row["bytes"] >= LARGE
-    rival = f"{row['flashinfer']:.0f}" if row["flashinfer"] else ""
-    return tables.row(
-        [row["form"], row["change"], row["lengths"], f"{row['bytes'] / 1e6:.1f}", f"{row['microseconds']:.1f}",
-         f"{row['rate']:.0f}", f"{row['of_even']:.3f}{' slow' * slow}", rival, f"{row['error']:.0e}"]
-    )  # fmt: skip
-
-
-def arguments() -> argparse.Namespace:
+def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--config", action="append", metavar="NAME=VALUE,…", help="again for more; default: plain")
     parser.add_argument("--forms", type=some_of(FORMS), default=[*FORMS], help=f"default: {','.join(FORMS)}")
-    parser.add_argument("--batch", type=whole, default=16)
-    parser.add_argument("--kv-len", type=whole, default=32768, help="tokens of the longest sequence on each rank")
-    parser.add_argument("--q-heads", type=whole, default=64)
-    parser.add_argument("--kv-heads", type=whole, default=8)
-    parser.add_argument("--rounds", type=whole, default=3, help="of measurements, at least 2; default: 3")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
-    parser.add_argument("--no-rival", dest="rival", action="store_false", help="leave FlashInfer out")
-    parser.add_argument("--json", metavar="FILE", type=output_file, help="write the rows there too")
     parser.add_argument("--toy", action="store_true", help="tiny problems, few calls: does it work at all?")
     given = parser.parse_args()
-    if given.toy:
-        given.batch, given.kv_len, given.q_heads, given.kv_heads, given.rival = 3, 256, 4, 2, False
     demand_gpus(parser, given.toy)
-    return given
-
-
-def main() -> None:
-    given = arguments()
     start_ranks()
-    first, rows = dist.get_rank() == 0, []
+    plan, sizes = (TOY, TINY) if given.toy else (Plan(rounds=3), SIZES)
+    base = FlashDecode(**sizes, world_size=dist.get_world_size())
     with autotune.Context((64 if given.toy else 1024) << 20, url=given.db) as context:
-        if first:
+        if dist.get_rank() == 0:
             print(f"{dist.get_world_size()} ranks, {context.machine.device}\n\n{HEADER}", flush=True)
-        plan = TOY if given.toy else Plan(rounds=given.rounds)
-        base = FlashDecode(
-            batch=given.batch, q_heads=given.q_heads, kv_heads=given.kv_heads, head_dim=64 if given.toy else 128,
-            kv_len=given.kv_len, world_size=dist.get_world_size(),
-        )  # fmt: skip
         for name in given.forms:
             form = Form(context, dataclasses.replace(base, **FORMS[name]), plan)
-            rows += rows_of(form, name, given.config or ["plain"], given)
-            if first and given.json:
-                told = where(dist.get_world_size(), context.machine)
-                given.json.write_text(json.dumps({**told, "rows": rows}, indent=1) + "\n")
+            measure(form, name, given.config or ["plain"], rival=not given.toy)
             del form
             context.release()
     dist.destroy_process_group()

@@ -1,12 +1,10 @@
 """Untuned configs at problems that nobody measured: against the library, and against what a search finds, how soon.
 
     python bench/first_call.py --db first.db                 forty problems of served models, 12 s of search each
-    python bench/first_call.py --db first.db --part 0/2      every other one, for a second pair of GPUs
     python bench/first_call.py --toy                         tiny problems: does it work at all?
 
 Problems are drawn: a layer of one of twelve models, and a number of tokens, half of them odd for each rank. The finals
-measure the untuned config, the winner and NCCL + cuBLAS in turns. *Untuned over library* is the library's faster way in
-the finals over the untuned config, *winner over untuned* the winner's time over the untuned one's. *Trials* are those
+measure the untuned config, the winner and the library's ways in turns; the faster of these counts. *Trials* are those
 until the search was within 2 % of its end.
 """
 
@@ -15,7 +13,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import re
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -51,7 +48,6 @@ TOYS = [(AG, {"m": 8, "n": 64, "k": 32}), (RS, {"m": 12, "n": 32, "k": 64}), (AR
 
 
 def drawn(count: int, ranks: int, seed: int) -> list[tuple[str, dict[str, int]]]:
-    """Workloads and sizes, totals over the ranks."""
     rng, problems = random.Random(seed), []
     for number in range(count):
         hidden, mlp, qkv = rng.choice(list(MODELS.values()))
@@ -85,21 +81,12 @@ def measured(store: Any, entry: Any, task: Any, workload: Any) -> dict[str, Any]
     }  # fmt: skip
 
 
-def part(text: str) -> tuple[int, int]:
-    """K/N, K less than N."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed: K/N, such as 0/2 and 1/2")
-    return int(found[1]), int(found[2])
-
-
 def arguments() -> argparse.Namespace:
     parser = new_parser(__doc__)
     parser.add_argument("--world-size", type=whole, default=2)
     parser.add_argument("--count", type=whole, default=40)
     parser.add_argument("--seed", type=whole, default=1)
     parser.add_argument("--budget", default="12s", help="of each search")
-    parser.add_argument("--part", type=part, default="0/1", metavar="K/N", help="every Nth problem, from the Kth on")
     parser.add_argument("--db", type=Path, help="database; default: one that is thrown away")
     parser.add_argument("--toy", action="store_true", help="tiny problems: does it work at all?")
     given = parser.parse_args()
@@ -109,10 +96,9 @@ def arguments() -> argparse.Namespace:
 
 
 def figures(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Each problem's figures, as it is tuned: all on one gang."""
-    machine, (first, step) = session.machine_to_measure_on(), given.part
+    machine = session.machine_to_measure_on()
     session.check_ranks(given.world_size, machine)
-    problems = TOYS if given.toy else drawn(given.count, given.world_size, given.seed)[first::step]
+    problems = TOYS if given.toy else drawn(given.count, given.world_size, given.seed)
     fields = {"dtype": "fp32"} if given.toy else {"dtype": "bf16", "b_order": "nk"}
     made = [
         (named(name), Task(named(name).problem_type(**sizes, **fields, world_size=given.world_size), machine))
@@ -146,12 +132,10 @@ def main() -> None:
         shares = [f"{each[name]:.3f}" for name in ("over_library", "winner")]
         cells = [each["workload"], each["m"], each["n"], each["k"], f"{each['untuned']:.1f}", *shares]
         print(row([*cells, each["trials"], each["mode"]]), flush=True)
-    over, winner = ([each[name] for each in found] for name in ("over_library", "winner"))
-    print(
-        f"\nuntuned over library: least {min(over):.3f}, geometric mean {statistics.geometric_mean(over):.3f}; winner "
-        f"over untuned: {statistics.geometric_mean(winner):.3f}; trials: median "
-        f"{statistics.median(each['trials'] for each in found)}"
-    )
+    over, winner, trials = ([each[name] for each in found] for name in ("over_library", "winner", "trials"))
+    means = [f"{statistics.geometric_mean(each):.3f}" for each in (over, winner)]
+    print(f"\nuntuned over library: least {min(over):.3f}, geometric mean {means[0]}; winner over untuned: {means[1]}; "
+          f"trials: median {statistics.median(trials)}")  # fmt: skip
 
 
 if __name__ == "__main__":

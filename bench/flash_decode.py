@@ -3,9 +3,8 @@
     python bench/flash_decode.py --world-size 8 --kv-len 8192,…,524288 --batch 1,4,8,16 --budget 60s --db sweep.db \
         --json sweep.json
 
-Other options, ``--budget`` for each point among them, go to ``tune grid``. What is in the database already is answered
-from it. Measured beside: ``tuned bsp``, the library's exchange with the winner's local kernel, eager or as a graph;
-``paper``, the paper's own config (BLOCK_N 64, 32 splits, blocks of 16 heads, 4 warps, 2 stages, three kernels).
+Other options go to ``tune grid``. Measured beside: *tuned bsp*, the library's exchange with the winner's local kernel;
+*paper*, the paper's own config (BLOCK_N 64, 32 splits, blocks of 16 heads, 4 warps, 2 stages, three kernels).
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from contextlib import closing
 from typing import Any
 
 from arguments import new_parser, output_file
-from latencies import microseconds, speedup
+from latencies import WINNER, microseconds, speedup
+from listed import HEADS
 from tables import table
 from winners import tune
 
@@ -36,7 +36,6 @@ HEADING = [
 ]  # fmt: skip
 
 SHORT = 65536
-"""Tokens on each GPU up to which a sequence counts as short."""
 
 BRIEFLY = MeasurePlan(screen=15, iterations=15)
 
@@ -80,61 +79,45 @@ def others(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def bsp(row: dict[str, Any], launch: str) -> Config:
-    """The library's exchange, with all of the winner's config that makes sense there."""
     names = {dimension.name for dimension in workload("flash_decode").space.dimensions_of("bsp")}
     kept = {name: value for name, value in row["config"].items() if name in names}
     return Config({**kept, "mode": "bsp", "launch": launch})
 
 
-def point(found: dict[str, Any], beside: dict[str, float], database: str) -> dict[str, Any]:
-    """A row of ``tune grid`` with what this bench wants to know of it."""
-    latency, baselines = found["latency"], microseconds(found)
-    winner = baselines.pop("winner")
-    modes = fastest_by_mode(database, found["study"])
-    mode, paper = found["config"]["mode"], beside.get("paper")
-    modes[mode] = winner  # as measured again in the finals
-    modes["bsp"] = min([modes["bsp"], *(beside[name] for name in baselines if name in beside)])
-    return {
-        "problem": found["problem"],
-        "config": found["config"],
-        "mode": mode,
-        "winner": winner,
-        "spread": (latency["high"] - latency["low"]) / 2,
-        "baselines": baselines,
-        "over_bsp": speedup(found)["value"],
-        "over_tuned_bsp": modes["bsp"] / winner,
-        "modes": modes,
-        "over_fused": modes["fused"] / winner if "fused" in modes else None,
-        "over_paper": paper / winner if paper is not None else None,
-        "paper": paper,
-        "parts": {name: entry["median"] for name, entry in found["limits"].items()},
-        "trials": found["trials"],
-    }
+def point(row: dict[str, Any], beside: dict[str, float], database: str) -> dict[str, Any]:
+    """A row of ``tune grid`` with each mode's fastest config, µs, and the paper's."""
+    modes, taken = fastest_by_mode(database, row["study"]), microseconds(row)
+    modes[row["config"]["mode"]] = taken[WINNER]  # as measured again in the finals
+    modes["bsp"] = min([modes["bsp"], *(time for name, time in beside.items() if name in row["baselines"])])
+    return {**row, "modes": modes, "paper": beside.get("paper")}
 
 
-def cells(found: dict[str, Any]) -> list[str]:
+def ratios(row: dict[str, Any]) -> dict[str, float]:
+    """Each time beside the winner's over it, by its name in the table of means."""
+    modes = row["modes"]
+    times = {"tuned bsp": modes["bsp"], "the paper's config": row["paper"], "always-fused": modes.get("fused")}
+    found = {name: time / microseconds(row)[WINNER] for name, time in times.items() if time is not None}
+    return {"the faster baseline": speedup(row)["value"], **found}
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    problem, latency, taken, over, modes = row["problem"], row["latency"], microseconds(row), ratios(row), row["modes"]
+
+    def tenths(time: float | None) -> str:
+        return "" if time is None else f"{time:.1f}"
+
     return [
-        str(found["problem"]["batch"]),
-        f"{found['problem']['kv_len'] // 1024}K",
-        f"{found['winner']:.1f} ± {found['spread']:.1f}",
-        *(
-            f"{found['baselines'][name]:.1f}" if name in found["baselines"] else ""
-            for name in ("bsp eager", "bsp graph")
-        ),
-        f"{found['over_bsp']:.2f}",
-        f"{found['modes']['bsp']:.1f}",
-        f"{found['modes']['fused']:.1f}" if "fused" in found["modes"] else "",
-        f"{found['over_fused']:.2f}" if found["over_fused"] is not None else "",
-        f"{found['paper']:.1f}" if found["paper"] else "",
-        f"{found['parts'].get('attention', float('nan')):.1f}",
-        found["mode"],
-        str(found["trials"]),
-    ]
+        str(problem["batch"]), f"{problem['kv_len'] // 1024}K",
+        f"{taken[WINNER]:.1f} ± {(latency['high'] - latency['low']) / 2:.1f}",
+        *(tenths(taken.get(name)) for name in ("bsp eager", "bsp graph")), f"{over['the faster baseline']:.2f}",
+        tenths(modes["bsp"]), tenths(modes.get("fused")),
+        f"{over['always-fused']:.2f}" if "always-fused" in over else "", tenths(row["paper"]),
+        tenths(row["limits"].get("attention", {}).get("median")), row["config"]["mode"], str(row["trials"]),
+    ]  # fmt: skip
 
 
 def mode_map(points: list[dict[str, Any]]) -> str:
-    """The winning modes: a line per batch, a column per length."""
-    modes = {(each["problem"]["batch"], each["problem"]["kv_len"]): each["mode"] for each in points}
+    modes = {(each["problem"]["batch"], each["problem"]["kv_len"]): each["config"]["mode"] for each in points}
     batches, lengths = (sorted({key[axis] for key in modes}) for axis in (0, 1))
     rows = [[batch, *(modes.get((batch, length), "") for length in lengths)] for batch in batches]
     return table(["batch", *(f"{length // 1024}K" for length in lengths)], rows, " " + "l" * len(lengths))
@@ -142,40 +125,29 @@ def mode_map(points: list[dict[str, Any]]) -> str:
 
 def means(points: list[dict[str, Any]]) -> str:
     """Geometric means over what each point was compared with."""
-    names = {
-        "over_bsp": "the faster baseline", "over_tuned_bsp": "tuned bsp", "over_paper": "the paper's config",
-        "over_fused": "always-fused",
-    }  # fmt: skip
     lines = []
-    for name, shown in names.items():
+    for name in ("the faster baseline", "tuned bsp", "the paper's config", "always-fused"):
         values: dict[bool, list[float]] = {True: [], False: []}
         for each in points:
-            if each[name] is not None:
-                values[each["problem"]["kv_len"] <= SHORT].append(each[name])
+            if (over := ratios(each).get(name)) is not None:
+                values[each["problem"]["kv_len"] <= SHORT].append(over)
         every = values[True] + values[False]
         apart = [f"{statistics.geometric_mean(some):.2f}" if some else "" for some in values.values()]
         if every:
-            lines.append([shown, f"**{statistics.geometric_mean(every):.2f}**", f"{min(every):.2f}", *apart])
+            lines.append([name, f"**{statistics.geometric_mean(every):.2f}**", f"{min(every):.2f}", *apart])
     return table(["over", "geometric mean", "least", "up to 64K", "beyond"], lines, "l")
 
 
 def document(points: list[dict[str, Any]]) -> str:
-    """The table, the geometric means and the map."""
     every = table(HEADING, map(cells, points), " " * 11 + "l")
     return f"{every}\n\n{means(points)}\n\nWhich mode won:\n\n{mode_map(points)}"
 
 
 def main() -> None:
-    """Tune every point, print the table, the geometric means and the map; write JSON."""
     parser = new_parser(__doc__, allow_abbrev=False)
-    parser.add_argument("--batch", default="1,4,8,16", help="sequences, separated by commas")
-    parser.add_argument("--kv-len", default="8192,16384,32768,65536,131072,262144,524288", help="tokens on each GPU")
-    parser.add_argument("--page-size", default="1")
-    parser.add_argument("--q-heads", default="96")
-    parser.add_argument("--kv-heads", default="12")
-    parser.add_argument("--head-dim", default="128")
-    parser.add_argument("--dtype", default="fp16")
-    parser.add_argument("--world-size", default="8")
+    lengths = ",".join(str(8192 << doubled) for doubled in range(7))
+    for name, default in {"batch": "1,4,8,16", "kv_len": lengths, "page_size": 1, **HEADS, "world_size": 8}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"default: {default}")
     parser.add_argument("--db", required=True)
     parser.add_argument("--json", type=output_file, help="file for all numbers")
     options, rest = parser.parse_known_args()

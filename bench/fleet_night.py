@@ -1,7 +1,6 @@
 """A night of ``tune fleet`` on this machine: three fake Ray nodes, interpreter ranks, PostgreSQL, faults injected.
 
-    python bench/fleet_night.py                     60 problems; prints the command's log with the faults in it
-    python bench/fleet_night.py --problems 12       fewer
+    python bench/fleet_night.py --problems 60       prints the command's log with the faults in it
 
 Needs Ray (pip install -e '.[fleet]') and a PostgreSQL server (Debian's postgresql). Faults come when so many problems
 are done: a worker killed, a node removed and added again, the database restarted, the head killed and started again.
@@ -37,7 +36,6 @@ PATIENCE = 600.0
 """Seconds in which the command has to end after its cluster's head died."""
 
 RANKS = (2, 1, 1, 2, 1, 1, 4, 1, 2, 1)
-"""World sizes of the problems, in turn."""
 
 
 class Nodes:
@@ -49,7 +47,6 @@ class Nodes:
         self.start()
 
     def start(self) -> None:
-        """A head without GPUs, and the nodes."""
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
@@ -68,7 +65,6 @@ class Nodes:
         self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
 
     def kill_head(self) -> None:
-        """And with it what only it knew."""
         self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
 
     def stop(self) -> None:
@@ -98,10 +94,8 @@ class Night:
 
     def _start(self, words: Sequence[str]) -> None:
         self.starts += 1
+        self._tell(f"$ tune fleet {self._list.name} --engine ray …   (start {self.starts})")
         command = ["fleet", str(self._list), "--engine", "ray", "--address", self.nodes.address, "--db", self._url]
-        self._tell(
-            f"$ tune fleet {self._list.name} --engine ray --address HEAD --db postgresql://…   (start {self.starts})"
-        )
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "autotune.cli", *command, *words], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -129,7 +123,6 @@ class Night:
             return self._process.wait()
 
     def rows(self) -> list[Row]:
-        """The list, as ``tune fleet … --status`` shows it."""
         from autotune.db import Store
         from autotune.fleet.problem_list import read_list
         from autotune.fleet.standing import rows_of
@@ -180,13 +173,13 @@ def restart_database(server: Any) -> Callable[[Night], None]:
 
 
 def problems(count: int) -> str:
-    """So many small ones; two workloads, sizes, element types and regimes in turn."""
-    workloads, types = ("gemm-all-reduce", "all-gather-gemm"), ("bf16", "fp16")
-    regimes = ("pipelined", "graph", "isolated")
-    every = itertools.product((16, 32, 48, 64, 80, 96), regimes, types, workloads)
+    every = itertools.product(
+        (16, 32, 48, 64, 80, 96), ("pipelined", "graph", "isolated"), ("bf16", "fp16"),
+        ("gemm-all-reduce", "all-gather-gemm"),
+    )  # fmt: skip
     lines = [
-        f"  - {{workload: {workload}, m: {m}, dtype: {dtype}, regime: {regime}, world_size: {RANKS[i % len(RANKS)]}}}\n"
-        for i, (m, regime, dtype, workload) in enumerate(itertools.islice(every, count))
+        f"  - {{workload: {workload}, m: {m}, dtype: {dtype}, regime: {regime}, world_size: {ranks}}}\n"
+        for (m, regime, dtype, workload), ranks in zip(itertools.islice(every, count), itertools.cycle(RANKS))
     ]
     return "defaults: {n: 64, k: 64, effort: quick, trials: 1}\nproblems:\n" + "".join(lines)
 

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch.nn import functional
+from triton import cdiv
 
 from autotune.config import Config
 from autotune.decorator.candidates import NO_MODES
@@ -30,7 +33,6 @@ class Foreign:
 
     name: str
     package: str
-    """The distribution that it comes from."""
     path: str
     """Module and name, as ``module:name``."""
     problem: Mapping[str, int]
@@ -39,17 +41,12 @@ class Foreign:
     """Makes the arguments that all configs share, on a device; ``meta`` is enough to compile."""
     grid: Callable[[Config, Arguments], tuple[int, ...]]
     output: str
-    """The argument that holds the result."""
     reference: Callable[[Arguments], torch.Tensor]
     derived: Callable[[Config, Arguments], Arguments] = lambda config, arguments: {}
-    """Arguments that follow from the config."""
     adds: Callable[[Config], bool] = lambda config: False
     """True where the kernel adds to its output, which has to be zero before."""
 
     def kernel(self) -> Any:
-        """The ``@triton.jit`` function itself."""
-        import triton
-
         module, name = self.path.split(":")
         found = getattr(importlib.import_module(module), name)
         while not isinstance(found, triton.JITFunction):
@@ -76,16 +73,10 @@ def _fits(m: str, n: str, copies: int = 1) -> Constraint:
     return Constraint("accumulator", (m, n, "num_warps"), allows, "the accumulators do not fit into registers")
 
 
-def _cdiv(size: int, block: int) -> int:
-    return -(-size // block)
-
-
 # GEMM with weights of 4 bits, 128 of them to a scale.
 
 
 def _int4_arguments(device: str) -> Arguments:
-    import triton.language as tl
-
     m, n, k, group = 64, 8192, 8192, 128
     a = torch.randn(m, k, device=device, dtype=torch.float16)
     b = torch.randint(-(2**31), 2**31 - 1, (k // 8, n), device=device, dtype=torch.int32)
@@ -126,7 +117,7 @@ INT4 = Foreign(
     ),
     arguments=_int4_arguments,
     grid=lambda config, arguments: (
-        _cdiv(64, config.integer("cxpr_block_size_m")) * _cdiv(8192, config.integer("cxpr_block_size_n")),
+        cdiv(64, config.integer("cxpr_block_size_m")) * cdiv(8192, config.integer("cxpr_block_size_n")),
     ),
     output="c_ptr",
     reference=_int4_reference,
@@ -203,7 +194,7 @@ ATTENTION = Foreign(
         ),
     ),
     arguments=_attention_arguments,
-    grid=lambda config, arguments: (_cdiv(128, config.integer("BV")) * _cdiv(4096, config.integer("BT")), 16),
+    grid=lambda config, arguments: (cdiv(128, config.integer("BV")) * cdiv(4096, config.integer("BT")), 16),
     output="o",
     reference=_attention_reference,
 )  # fmt: skip
@@ -213,8 +204,6 @@ ATTENTION = Foreign(
 
 
 def _skinny_arguments(device: str) -> Arguments:
-    import triton.language as tl
-
     m, n, k = 32, 8192, 8192
     a = torch.randn(m, k, device=device, dtype=torch.float16)
     b = torch.randn(k, n, device=device, dtype=torch.float16) / 64
@@ -239,7 +228,7 @@ SKINNY = Foreign(
     ),
     arguments=_skinny_arguments,
     grid=lambda config, arguments: (
-        _cdiv(32, config.integer("BLOCK_M")) * _cdiv(8192, config.integer("BLOCK_N")), config.integer("SPLIT_K"),
+        cdiv(32, config.integer("BLOCK_M")) * cdiv(8192, config.integer("BLOCK_N")), config.integer("SPLIT_K"),
     ),
     output="C11",
     reference=lambda arguments: arguments["A11"] @ arguments["B11"],
@@ -277,7 +266,7 @@ INT2 = Foreign(
     ),
     arguments=_int2_arguments,
     grid=lambda config, arguments: (
-        _cdiv(512, config.integer("BLOCK_SIZE_M")) * _cdiv(4096, config.integer("BLOCK_SIZE_N")),
+        cdiv(512, config.integer("BLOCK_SIZE_M")) * cdiv(4096, config.integer("BLOCK_SIZE_N")),
     ),
     output="c_ptr",
     reference=_int2_reference,
@@ -336,7 +325,7 @@ MOE = Foreign(
     ),
     arguments=_moe_arguments,
     grid=lambda config, arguments: (
-        len(arguments["_tiles"][config["BLOCK_M"]][0]), _cdiv(INNER, config.integer("BLOCK_N")),
+        len(arguments["_tiles"][config["BLOCK_M"]][0]), cdiv(INNER, config.integer("BLOCK_N")),
     ),
     output="post_act_ptr",
     reference=_moe_reference,

@@ -25,7 +25,6 @@ from autotune.model_runs.clock import Ratio
 CONFIGS = Path(__file__).parents[1] / "tests" / "models" / "configs.json"
 
 MODELS = ("Llama-3.3-70B", "Phi-4", "Mixtral-8x7B", "Qwen3-235B-A22B-FP8")
-"""Two dense models and two mixtures."""
 
 TOY = {
     "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 4,
@@ -42,14 +41,12 @@ def steps(ranks: int, only: tuple[str, ...], budget: str, toy: bool) -> list[Ste
 
 
 def write_configs(folder: Path) -> None:
-    """The models' ``config.json``, in this folder."""
     known = {**json.loads(CONFIGS.read_text()), "toy": TOY}
     for name in (*MODELS, "toy"):
         (folder / f"{name}.config.json").write_text(json.dumps(known[name]))
 
 
 def rows(name: str, found: dict[str, object]) -> Iterator[list[str]]:
-    """A row for each forward of a model, by what ``tune model --measure --json`` printed."""
     for each in found["measured"]:  # type: ignore[attr-defined]
         measured, told = Ratio(**each["speedup"]), each["predicted"]
         predicted = told["before"] / told["after"]

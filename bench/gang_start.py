@@ -24,7 +24,6 @@ WITH_BYTECODE = {name: value for name, value in os.environ.items() if name != "P
 
 
 def start_gangs(ranks: int, gangs: int) -> None:
-    """In a process of its own: start that many gangs, one after another, and print what each start took."""
     from autotune.machine import INTERPRETED
     from autotune.ranks.gang import Gang
     from autotune.task import Task

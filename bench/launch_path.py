@@ -46,8 +46,6 @@ def long(
 
 
 class StandIn(KernelInterface[Any]):
-    """A kernel whose launch costs a Python call and nothing else."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         self.fn = function
         self.arg_names = list(inspect.signature(function).parameters)

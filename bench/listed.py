@@ -22,21 +22,19 @@ class Sizes:
     fixed: Mapping[str, Any]
     varied: Mapping[str, tuple[int, ...]]
     seconds: int
-    """Seconds of search for each size."""
-    toy_fixed: Mapping[str, Any]
-    """A problem that the interpreter runs in a second or so."""
-    toy_varied: Mapping[str, tuple[int, ...]]
 
     def shared(self, toy: bool = False) -> dict[str, Any]:
-        return dict(self.toy_fixed if toy else self.fixed)
+        """The fields that all share; of a toy the interpreter runs a call in a second or so."""
+        if not toy:
+            return dict(self.fixed)
+        dtype = self.fixed["dtype"].replace("bf16", "fp32")
+        return {**{name: TOY.get(name, value) for name, value in self.fixed.items()}, "dtype": dtype}
 
     def sizes(self, toy: bool = False) -> list[dict[str, int]]:
-        """Every combination of what varies."""
-        varied = self.toy_varied if toy else self.varied
+        varied = {name: (TOY[name],) for name in self.varied} if toy else self.varied
         return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
 
     def command(self, fields: Mapping[str, Any]) -> list[str]:
-        """The words of ``tune`` for one of its problems."""
         return [self.workload.replace("_", "-"), *options(fields)]
 
     def problems(self, world_size: int, toy: bool = False) -> Iterator[dict[str, Any]]:
@@ -46,7 +44,6 @@ class Sizes:
 
 
 def options(fields: Mapping[str, Any]) -> list[str]:
-    """A problem's fields as words of ``tune``."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
 
 
@@ -54,93 +51,44 @@ AG, RS, AR, FD = "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "f
 ARN, GARN = "all_reduce_norm", "gemm_all_reduce_norm"
 DISPATCH, COMBINE = "moe_dispatch_gemm", "moe_gemm_combine"
 HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
-TOY_GEMM = {"n": 32, "k": 32, "dtype": "fp32"}
+TOY: Mapping[str, int] = {
+    "m": 8, "n": 64, "k": 32, "batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 16,
+    "tokens": 4, "hidden": 32, "experts": 4, "top_k": 2, "width": 32,
+}  # fmt: skip
+
 FP8 = {"dtype": "fp8", "scales": "row", "b_order": "nk"}
 EXPERTS = {"hidden": 7168, "experts": 64, "top_k": 8, "width": 2048, "dtype": "bf16"}
-TOY_EXPERTS = {"hidden": 32, "experts": 4, "top_k": 2, "width": 32, "dtype": "fp32"}
+UP, DOWN = {"n": 28672, "k": 8192}, {"n": 8192, "k": 28672}
+ROWS, BF16 = {"layout": "rows"}, {"dtype": "bf16"}
+TOKENS = {"tokens": (1, 16, 128, 1024, 4096)}
 
 LIST = (
+    Sizes("ag-rows", AG, "rows, bf16", {**UP, **ROWS, **BF16}, {"m": (16, 64, 256, 1024, 4096, 8192)}, 10),
+    Sizes("ag-fp8", AG, "rows, fp8 with row scales", {**UP, **ROWS, **FP8}, {"m": (16, 256, 1024, 4096, 8192)}, 10),
+    Sizes("ag-fp8-7168", AG, "rows, fp8 with row scales", {**UP, "n": 7168, **ROWS, **FP8}, {"m": (4096,)}, 10),
+    Sizes("ag-swiglu", AG, "rows, bf16, SwiGLU", {**UP, **ROWS, **BF16, "epilogue": "swiglu"}, {"m": (1024, 8192)}, 10),
+    Sizes("ag-k", AG, "K, fp16", {**UP, "n": 14336, "layout": "k", "dtype": "fp16"}, {"m": (1, 32, 1024)}, 5),
+    Sizes("rs", RS, "bf16", {**DOWN, **BF16}, {"m": (512, 2048, 4096, 8192)}, 10),
+    Sizes("rs-fp8", RS, "fp8 with row scales", {**DOWN, **FP8}, {"m": (512, 2048, 8192)}, 10),
+    Sizes("ar-28672", AR, "bf16", {**DOWN, **BF16}, {"m": (1, 8, 64, 128, 512, 2048, 8192)}, 5),
+    Sizes("ar-8192", AR, "bf16", {**DOWN, "k": 8192, **BF16}, {"m": (1, 64)}, 5),
+    Sizes("arn", ARN, "bf16", {"n": 8192, **BF16}, {"m": (16, 1024)}, 5),
+    Sizes("garn-28672", GARN, "bf16", {**DOWN, **BF16}, {"m": (1, 16, 64)}, 5),
     Sizes(
-        "ag-rows", AG, "rows, bf16",
-        {"n": 28672, "k": 8192, "layout": "rows", "dtype": "bf16"}, {"m": (16, 64, 256, 1024, 4096, 8192)}, 10,
-        {**TOY_GEMM, "layout": "rows"}, {"m": (8, 16)},
+        "fd", FD, "fp16", {**HEADS, "page_size": 1, "lengths": "even"}, {"batch": (1, 8), "kv_len": (8192, 65536)}, 5
     ),
-    Sizes(
-        "ag-fp8", AG, "rows, fp8 with row scales",
-        {"n": 28672, "k": 8192, "layout": "rows", **FP8}, {"m": (16, 256, 1024, 4096, 8192)}, 10,
-        {**TOY_GEMM, "layout": "rows", **FP8}, {"m": (8,)},
-    ),
-    Sizes(
-        "ag-fp8-7168", AG, "rows, fp8 with row scales",
-        {"n": 7168, "k": 8192, "layout": "rows", **FP8}, {"m": (4096,)}, 10,
-        {**TOY_GEMM, "layout": "rows", **FP8}, {"m": (4,)},
-    ),
-    Sizes(
-        "ag-swiglu", AG, "rows, bf16, SwiGLU",
-        {"n": 28672, "k": 8192, "layout": "rows", "dtype": "bf16", "epilogue": "swiglu"},
-        {"m": (1024, 8192)}, 10,
-        {**TOY_GEMM, "layout": "rows", "epilogue": "swiglu"}, {"m": (8,)},
-    ),
-    Sizes(
-        "ag-k", AG, "K, fp16",
-        {"n": 14336, "k": 8192, "layout": "k", "dtype": "fp16"}, {"m": (1, 32, 1024)}, 5,
-        {**TOY_GEMM, "layout": "k", "dtype": "fp16"}, {"m": (4,)},
-    ),
-    Sizes(
-        "rs", RS, "bf16",
-        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (512, 2048, 4096, 8192)}, 10,
-        TOY_GEMM, {"m": (8,)},
-    ),
-    Sizes(
-        "rs-fp8", RS, "fp8 with row scales",
-        {"n": 8192, "k": 28672, **FP8}, {"m": (512, 2048, 8192)}, 10,
-        {**TOY_GEMM, **FP8}, {"m": (8,)},
-    ),
-    Sizes(
-        "ar-28672", AR, "bf16",
-        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (1, 8, 64, 128, 512, 2048, 8192)}, 5,
-        TOY_GEMM, {"m": (4,)},
-    ),
-    Sizes(
-        "ar-8192", AR, "bf16",
-        {"n": 8192, "k": 8192, "dtype": "bf16"}, {"m": (1, 64)}, 5,
-        {**TOY_GEMM, "dtype": "bf16"}, {"m": (2,)},
-    ),
-    Sizes(
-        "arn", ARN, "bf16",
-        {"n": 8192, "dtype": "bf16"}, {"m": (16, 1024)}, 5,
-        {"n": 64, "dtype": "fp32"}, {"m": (4,)},
-    ),
-    Sizes(
-        "garn-28672", GARN, "bf16",
-        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (1, 16, 64)}, 5,
-        {**TOY_GEMM, "n": 64}, {"m": (4,)},
-    ),
-    Sizes(
-        "fd", FD, "fp16",
-        {**HEADS, "page_size": 1, "lengths": "even"}, {"batch": (1, 8), "kv_len": (8192, 65536)}, 5,
-        {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "fp16", "page_size": 1, "lengths": "even"},
-        {"batch": (1,), "kv_len": (16,)},
-    ),
-    Sizes(
-        "moe-dispatch", DISPATCH, "bf16, SwiGLU", EXPERTS, {"tokens": (1, 16, 128, 1024, 4096)}, 15,
-        TOY_EXPERTS, {"tokens": (4,)},
-    ),
-    Sizes(
-        "moe-combine", COMBINE, "bf16", EXPERTS, {"tokens": (1, 16, 128, 1024, 4096)}, 15,
-        TOY_EXPERTS, {"tokens": (4,)},
-    ),
-)  # fmt: skip
+    Sizes("moe-dispatch", DISPATCH, "bf16, SwiGLU", EXPERTS, TOKENS, 15),
+    Sizes("moe-combine", COMBINE, "bf16", EXPERTS, TOKENS, 15),
+)
 
 REPEATED = (
-    Sizes("rs-512", RS, "bf16", {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (512,)}, 12, TOY_GEMM, {"m": (8,)}),
-    Sizes("ag-64", AG, "rows, bf16", {"n": 28672, "k": 8192, "dtype": "bf16"}, {"m": (64,)}, 12, TOY_GEMM, {"m": (8,)}),
+    Sizes("rs-512", RS, "bf16", {**DOWN, **BF16}, {"m": (512,)}, 12),
+    Sizes("ag-64", AG, "rows, bf16", {**UP, **BF16}, {"m": (64,)}, 12),
 )
 """Problems whose search is repeated with other seeds."""
 
 
 def entry(name: str) -> Sizes:
-    """The entry of this name; raises KeyError."""
     return {each.name: each for each in (*LIST, *REPEATED)}[name]
 
 

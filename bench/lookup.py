@@ -32,12 +32,10 @@ FOUND = workload("all_gather_gemm")
 
 
 def problem_of(rows: int) -> AllGatherGemm:
-    """A problem of so many rows on each rank."""
     return AllGatherGemm(m=8 * rows, n=28672, k=8192, world_size=8)
 
 
 def table_of(count: int) -> list[Entry]:
-    """A table in which every even number of rows is tuned."""
     winner = Winner(FOUND.default_config(Task(problem_of(1), H100)), Latency(1.0, 1.0, 1.0, 0.0, 1))
     when, today = datetime.now(UTC), provenance_of(FOUND)
     keys = [CacheKey.of(Task(problem_of(2 * number), H100)) for number in range(1, count + 1)]

@@ -66,7 +66,6 @@ class Phase:
 
     name: str
     sizes: str
-    """The field of ``Sizes`` with the numbers of tokens."""
     sequence_parallel: bool = False
     training: bool = False
     own_tokens: bool = False
@@ -91,8 +90,6 @@ PHASES: Mapping[str, tuple[Phase, ...]] = {
 
 
 class Decoder(nn.Module):
-    """A whole model, with projections of their own for q, k and v and for gate and up."""
-
     def __init__(self, model: Architecture, ranks: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(model.vocabulary, model.hidden)
@@ -105,7 +102,6 @@ class Decoder(nn.Module):
         return self.decoder.layers
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """``tokens`` [batch, tokens] of integers; logits of all of them."""
         logits: Tensor = self.head(self.norm(self.decoder(self.embedding(tokens))))
         return logits
 
@@ -124,8 +120,6 @@ def pytorch(sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Cont
 
 
 class Logits(nn.Module):
-    """A model of transformers as one from tokens to logits."""
-
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model

@@ -1,22 +1,15 @@
 """Layers of a Llama-70B, or of a mixture, with random weights: parallelism of others, compiled, against ours.
 
     python bench/model_layers.py --client transformers --phases prefill decode --tune 5 --minutes 4 --json FILE
-    python bench/model_layers.py --client pytorch --phases train --tune 5 --minutes 4 --json FILE
     python bench/model_layers.py --client mixture --tune 8 --minutes 8 --json FILE
     python bench/model_layers.py --tiny                          without GPUs: does it work at all?
 
-It first runs the phases once to see what they call, and tunes that, ``--tune`` seconds for each problem, by ``tune
-model``. What is in the database or in FILE is not done again: the same command continues where an earlier one stopped.
+It first runs the phases once to see what they call, and tunes that. The same command continues an earlier one.
 
 The ways: "plain" is the client under its own plan; "styles" is autotune.nn.tuned(plan), for transformers
-autotune.nn.transformers.parallelize; "fusing" is plain with torch.compile(options=autotune.fusing(context)); those of
-the mixture are in mixture_client.py, and its tokens are per rank. All are compiled. "prefill-sp" and PyTorch's "train"
-are sequence parallel (all-gather, reduce-scatter), all else is replicated (all-reduce). Decode is a step of a batch
-without its KV cache, which is the same in all ways. Prefill and decode are also captured in CUDA graphs, but for what
-the host reads counts in; the faster one of either counts. Times are wall clock, of the slowest rank.
-Logits and losses are compared with plain's. "of the limits" is what ours saved, over what the operators would save at
-their limits (the slower part of each alone), as their tuning measured the parts; "of the winners", over what they saved
-there. An error of one rank ends all at once.
+autotune.nn.transformers.parallelize; "fusing" is plain with torch.compile(options=autotune.fusing(context)). Prefill
+and decode (a step without its KV cache) are also captured in CUDA graphs; the faster one counts. "of the limits" is
+what ours saved, over what the operators would save at their limits; "of the winners", over what their tuning saved.
 """
 
 from __future__ import annotations
@@ -33,8 +26,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import tables
 import torch
-from arguments import output_file, positive, whole
+from arguments import new_parser, output_file, positive, whole
 from mixture_client import MIXTURE, TINY_MIXTURE, expert_parallelism
 from model_clients import PHASES, TINY, Sizes
 from model_rows import CLIENTS, ModelRows
@@ -52,22 +46,15 @@ from autotune.outcome import DEFAULT_REGIME
 from autotune.problem import Problem
 from autotune.tuning.effort import SHORTEST
 
-TARGETS = {"prefill": 1.06, "prefill-sp": 1.06, "decode": 1.08, "train": 1.05}
-"""Plain's time over that of the faster one of our ways; no way is to be under 1."""
-
 TOKENS = ("prefill", "decode", "train")
-"""The fields of ``Sizes`` that hold numbers of tokens."""
 
 TUNING = 0.55
-"""Share of ``--minutes`` after which tuning ends."""
 
-HEADER = """\
-| phase | tokens | plain, µs | ours, µs | plain / ours | of the limits | of the winners | each way, µs | error | flags |
-|---|---:|---:|---:|---:|---:|---:|---|---:|---|"""
+HEADER = tables.head(["phase", "tokens", "plain, µs", "ours, µs", "plain / ours", "of the limits", "of the winners",
+                      "each way, µs", "error", "flags"], "l      l l")  # fmt: skip
 
 
 def line(found: Row) -> str:
-    """A row of the table: the fastest of our ways against the fastest of the others."""
     means, ratios, fastest, promise = found["us"], found["ratios"], found["fastest"], Promise(**found["promise"])
     way, ratio = best(found)
     rival = means[found["rival"]]
@@ -77,14 +64,12 @@ def line(found: Row) -> str:
         flags.append(f"eager alone, not captured ({found['not_captured'][:60]})")
     if promise.untuned:
         flags.append(f"{promise.untuned} calls not tuned")
-    if ratio.value < TARGETS[found["phase"]]:
-        flags.append(f"under {TARGETS[found['phase']]}")
     cells = [
         found["phase"], str(found["tokens"]), f"{rival:.0f}", f"{means[fastest[way]]:.0f} ({way})",
         str(ratio), _share(saved, promise.most), _share(saved, promise.gain),
         ", ".join(f"{name} {mean:.0f}" for name, mean in means.items()), f"{found['error']:.0e}", ", ".join(flags),
     ]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    return tables.row(cells)
 
 
 def _share(saved: float, promised: float) -> str:
@@ -92,21 +77,16 @@ def _share(saved: float, promised: float) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--client", choices=CLIENTS, default="pytorch")
     parser.add_argument("--phases", nargs="+", metavar="PHASE", help="default: all of the client's")
     parser.add_argument("--ways", nargs="+", choices=(*RIVALS, *WAYS[1:]), help="default: all that run here")
     parser.add_argument("--tokens", nargs="+", type=whole, metavar="M", help="only these numbers of tokens")
     parser.add_argument("--ranks", type=whole, default=2)
     parser.add_argument("--tune", type=positive, metavar="SECONDS", help="tune each problem first, at least 5 s")
-    parser.add_argument("--trials", type=whole, help="instead of seconds, for each problem")
     parser.add_argument("--effort", help="that of tune; quick has shorter finals")
-    parser.add_argument(
-        "--minutes", type=positive, default=math.inf, help="no new row later than that, tuning included"
-    )
+    parser.add_argument("--minutes", type=positive, default=math.inf, help="no new row later, tuning included")
     parser.add_argument("--tiny", action="store_true", help="sizes that the interpreter can do")
-    parser.add_argument("--layers", type=whole, help="default: 4, of the mixture 2")
-    parser.add_argument("--heap-gib", type=positive, default=8.0, help="symmetric heap of each rank")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the rows there, too")
     given = parser.parse_args()
@@ -131,10 +111,9 @@ def arguments() -> argparse.Namespace:
 def tune(given: argparse.Namespace, problems: list[Problem]) -> None:
     """What fails, or is interrupted since its time is over, runs with a default config; the command names it."""
     file, seconds = Path(f"{given.json or given.client}.problems.yaml"), given.minutes * 60 * TUNING
-    shares = dict.fromkeys(problems, given.tune) if given.tune is not None else None
-    file.write_text(write_list([Call("", each, 1) for each in problems], seconds=shares))
+    file.write_text(write_list([Call("", each, 1) for each in problems], seconds=dict.fromkeys(problems, given.tune)))
     words = [sys.executable, "-m", "autotune", "model", str(file)]
-    for name in ("db", "trials", "effort"):
+    for name in ("db", "effort"):
         words += [f"--{name}", str(getattr(given, name))] if getattr(given, name) else []
     started = subprocess.Popen(words)
     try:
@@ -164,19 +143,18 @@ def main() -> int:
     os.environ["NCCL_NVLS_ENABLE"] = "0"
     small, large = (TINY_MIXTURE, MIXTURE) if given.client == "mixture" else (TINY, Sizes())
     sizes = small if given.tiny else large
-    sizes = dataclasses.replace(sizes, layers=given.layers or sizes.layers)
     if given.tokens:
         some = {name: tuple(m for m in getattr(sizes, name) if m in given.tokens) for name in TOKENS}
         sizes = dataclasses.replace(sizes, **some)
     rows: list[Row] = json.loads(given.json.read_text())["rows"] if given.json and given.json.exists() else []
     measurement = ModelRows(
         given.client, sizes, tuple(given.phases), tuple(given.ways), given.ranks,
-        int((0.05 if given.tiny else given.heap_gib) * (1 << 30)), given.db,
+        (50 << 20) if given.tiny else (8 << 30), given.db,
         frozenset((each["phase"], each["tokens"]) for each in rows),
     )  # fmt: skip
     ours = dataclasses.replace(measurement, ways=("styles",), times=False)
     calls = {(each["phase"], each["tokens"]): each["calls"] for each in rows_of(ours, machine())}
-    if given.tune is not None or given.trials is not None:
+    if given.tune is not None:
         tune(given, list(dict.fromkeys(problem for each in calls.values() for problem in each)))
     print("\n".join([HEADER, *map(line, rows)]), flush=True)
     about = {**where(given.ranks, machine()), **dataclasses.asdict(sizes), "client": given.client}

@@ -44,8 +44,6 @@ LEARNING_RATE = 1e-5
 
 @dataclass(frozen=True)
 class ModelRows:
-    """A measurement of a client's phases."""
-
     client: str
     sizes: Sizes
     phases: tuple[str, ...]

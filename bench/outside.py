@@ -1,24 +1,12 @@
 """An independent stopwatch: plain torch and our operators as a user calls them, beside what the tuner claims.
 
     torchrun --nproc-per-node 4 bench/outside.py [--only ag-rows --only fd/batch=1] [--db URL] [--json FILE] [--strict]
-    torchrun --nproc-per-node 2 bench/outside.py --library …   our operators call the library: their own price
     torchrun --nproc-per-node 2 bench/outside.py --toy         tiny problems, without GPUs too: does it work at all?
 
-It shares no code with the tuner's measuring. Problems are those of README's table (listed.py), tuned before
-(``make results`` or ``tune grid``). Three regimes:
-
-    graph       replayed in a CUDA graph, many calls, the weights in turn
-    pipelined   eager, many calls, the host runs ahead
-    isolated    one eager call from an idle GPU, which all ranks begin at the same time of the clock
-
-    isolated, bound   the same of the launches that our operator's call ends in, without its checks and its look-up
-
-Time is wall clock on the slowest rank. In each round every way is measured forwards and backwards, so that drift
-cancels; a ratio's ± is the 95 % interval of the paired rounds. Weights lie in several copies, four times the L2, and
-take turns. Results are compared with plain torch's before and after. Flagged are ratios that differ from the claim by
-more than 3 % or read less than 1.00, and problems that were not tuned; with ``--strict`` the exit code is then 1.
-
-With more ranks than GPUs the ranks share them: a test of the code alone, whose times say nothing.
+It shares no code with the tuner's measuring. Problems are those of README's table (listed.py), tuned before. Time is
+wall clock on the slowest rank, ratios are of paired rounds, weights lie in several copies that take turns, and results
+are compared with plain torch's. Flagged are ratios that differ from the claim by more than 3 % or read less than 1.00,
+and problems that were not tuned. Ranks that share a GPU test the code alone.
 """
 
 from __future__ import annotations
@@ -42,7 +30,7 @@ import outside_experts
 import tables
 import torch
 import torch.distributed as dist
-from arguments import new_parser, output_file, positive
+from arguments import demand_gpus, new_parser, output_file, some_of
 from latencies import REGIMES, time_in
 from listed import selected
 from outside_cases import FAR, Case, Collectives, Way, distances, make
@@ -50,8 +38,6 @@ from outside_cases import FAR, Case, Collectives, Way, distances, make
 import autotune
 from autotune.machine import Machine, versions
 from autotune.model_runs.clock import TOY, Clock, Plan, Ratio, captured
-from autotune.runtime.lookup import Found
-from autotune.task import Task
 from autotune.workloads import workload as find
 
 ALLOWED = 0.03
@@ -94,17 +80,14 @@ class Claim:
 
 @dataclass
 class Row:
-    """One problem in one regime."""
-
     table: str
     problem: dict[str, Any]
     regime: str
     ours: float
-    """µs"""
+    """µs, as the next one."""
     plain: float
-    """µs, of the fastest plain way"""
     way: str
-    """Which that was."""
+    """The fastest plain way."""
     ratio: Ratio
     source: str
     """Where our config came from: exact, nearest, default."""
@@ -147,17 +130,7 @@ def line(row: dict[str, Any]) -> str:
     return tables.row(cells)
 
 
-class OfTheLibrary(autotune.Context):
-    """Its operators call the library eagerly, whatever is tuned: against plain torch, their host overhead."""
-
-    def choose(self, problem: Any, config: Any = None, workload: Any = None) -> Found:
-        ways = (workload or find(problem.workload)).baselines(Task(problem, self.machine))
-        return Found(next(iter(ways.values())), "given", None, "the library's way")
-
-
 class Outside:
-    """Every problem in turn, on this rank."""
-
     def __init__(self, context: autotune.Context, plan: Plan) -> None:
         self._context = context
         self._on_gpu = context.heap.device.type == "cuda"
@@ -261,20 +234,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", metavar="NAME[/FIELD=VALUE,…]", help="some of the list, again for more"
     )
-    parser.add_argument("--regimes", default=",".join(REGIMES), help=f"default: {','.join(REGIMES)}")
-    parser.add_argument("--rounds", type=int, default=Plan.rounds, help=f"at least 2; default: {Plan.rounds}")
+    parser.add_argument("--regimes", type=some_of(REGIMES), default=[*REGIMES], help=f"default: {','.join(REGIMES)}")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
-    parser.add_argument("--heap-gib", type=positive, default=4.0, help="symmetric heap of each rank")
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the rows there too")
     parser.add_argument("--strict", action="store_true", help="exit with 1 where anything is flagged")
-    parser.add_argument("--library", action="store_true", help="ours: the library called eagerly by our operators")
     parser.add_argument("--toy", action="store_true", help="tiny problems, few calls: does it work at all?")
     given = parser.parse_args()
-    given.regimes = given.regimes.split(",")
-    if unknown := set(given.regimes) - set(REGIMES):
-        parser.error(f"--regimes {','.join(sorted(unknown))}: allowed: {', '.join(REGIMES)}")
-    if given.rounds < 2:
-        parser.error(f"--rounds {given.rounds}: at least 2 are needed for a ratio's ±")
     try:
         given.problems = selected(given.only, int(os.environ["WORLD_SIZE"]), given.toy)
     except KeyError:
@@ -285,30 +250,24 @@ def arguments() -> argparse.Namespace:
     return given
 
 
-def demand_gpus(parser: argparse.ArgumentParser, toy: bool) -> None:
-    """End the program where there is no GPU; start it anew under the interpreter for ``toy`` problems."""
-    if torch.cuda.is_available():
-        return
-    if not toy:
-        parser.error("no GPU found; --toy runs tiny problems under Triton's interpreter")
-    if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is imported, which torch has done
-        os.environ["TRITON_INTERPRET"] = "1"
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-
-
 def start_ranks() -> None:
-    """The process group: NCCL where each rank has a GPU of its own, without NVLink multicast."""
+    """The process group, of one rank without torchrun: NCCL, without NVLink multicast, where each has its own GPU."""
     os.environ["NCCL_NVLS_ENABLE"] = "0"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: its name need not resolve
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % gpus)
-    alone = gpus >= int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpus else "gloo")
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % gpus)
+    alone = gpus >= int(os.environ.get("WORLD_SIZE", "1"))
+    one: dict[str, Any] = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpus else "gloo", **one)
+
+
+def heap_bytes(toy: bool) -> int:
+    """The symmetric heap of each rank."""
+    return (50 << 20) if toy else (4 << 30)
 
 
 def where(world_size: int, machine: Machine) -> dict[str, Any]:
-    """The machine, and when."""
     return {
         "world_size": world_size, "gpus": torch.cuda.device_count(), "device": machine.device,
         "interconnect": machine.interconnect, "versions": versions(),
@@ -317,12 +276,10 @@ def where(world_size: int, machine: Machine) -> dict[str, Any]:
 
 
 def measure(given: argparse.Namespace) -> list[Row]:
-    """All rows, printed as they come."""
     first = dist.get_rank() == 0
-    plan = TOY if given.toy else Plan(rounds=given.rounds)
+    plan = TOY if given.toy else Plan()
     rows: list[Row] = []
-    opened = OfTheLibrary if given.library else autotune.Context
-    with opened(int((0.05 if given.toy else given.heap_gib) * (1 << 30)), url=given.db) as context:
+    with autotune.Context(heap_bytes(given.toy), url=given.db) as context:
         if first:
             print(f"{dist.get_world_size()} ranks, {context.machine.device}\n\n{HEADER}", flush=True)
         outside = Outside(context, plan)
@@ -338,7 +295,6 @@ def measure(given: argparse.Namespace) -> list[Row]:
 
 
 def save(file: Path | None, rows: list[Row], machine: dict[str, Any]) -> None:
-    """All rows so far."""
     if file is not None:
         found = {**machine, "command": " ".join(sys.argv), "rows": [row.as_dict() for row in rows]}
         file.write_text(json.dumps(found, indent=1) + "\n")

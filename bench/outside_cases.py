@@ -98,8 +98,6 @@ class Pair:
 
 @dataclass(frozen=True)
 class Case:
-    """One problem's operands on this rank, several sets of them, and the ways to call it."""
-
     problem: Any
     sets: int
     plain: dict[str, Way]
@@ -137,7 +135,6 @@ class Operands:
 
 
 def make(problem: Any, context: autotune.Context, collectives: Collectives) -> Case:
-    """The case of a problem, its operands drawn."""
     kinds = {
         "all_gather_gemm": all_gather_gemm, "gemm_reduce_scatter": gemm_summed,
         "gemm_all_reduce": gemm_summed, "flash_decode": flash_decode,
@@ -150,10 +147,11 @@ def make(problem: Any, context: autotune.Context, collectives: Collectives) -> C
 def pairs(operands: Operands, a: tuple[int, int], b: tuple[int, int]) -> list[Pair]:
     """Sets of A and B; C is of order 1. B is stored as the problem says, of fp8 transposed."""
     count, scale = operands.sets(math.prod(a) + math.prod(b)), b[0] ** -0.5
-    if operands.dtype.itemsize > 1 and operands.problem.b_order == "nk":
-        return [Pair(operands.normal(*a), operands.normal(*b[::-1], scale=scale).t()) for _ in range(count)]
     if operands.dtype.itemsize > 1:
-        return [Pair(operands.normal(*a), operands.normal(*b, scale=scale)) for _ in range(count)]
+        by_columns = operands.problem.b_order == "nk"
+        stored = b[::-1] if by_columns else b
+        drawn = [(operands.normal(*a), operands.normal(*stored, scale=scale)) for _ in range(count)]
+        return [Pair(left, right.t() if by_columns else right) for left, right in drawn]
     return [
         Pair(operands.normal(*a), operands.normal(*b[::-1]).t(), operands.scales(a[0], 1),
              operands.scales(1, b[1], scale=scale))
@@ -253,13 +251,10 @@ def all_reduce_norm(problem: Any, context: autotune.Context, collectives: Collec
     drawn = [(operands.normal(problem.m, problem.n), common.normal(problem.m, problem.n)) for _ in range(count)]
     kept, weight = [x.clone() for x, _ in drawn], common.normal(problem.n)
 
-    def by(function: SumAndNorm) -> Way:
-        def way(number: int) -> Tensor:
-            x, residual = drawn[number % count]
-            collectives.all_reduce(x)
-            return function(x, residual, weight, problem.eps)[0]
-
-        return way
+    def summed(number: int) -> tuple[Tensor, Tensor]:
+        x, residual = drawn[number % count]
+        collectives.all_reduce(x)
+        return x, residual
 
     def ours(number: int) -> Tensor:
         x, residual = drawn[number % count]
@@ -269,10 +264,7 @@ def all_reduce_norm(problem: Any, context: autotune.Context, collectives: Collec
         for (x, _), original in zip(drawn, kept, strict=True):
             x.copy_(original)
 
-    return Case(problem, count, {name: by(each) for name, each in norms(operands.device).items()}, ours, restore)
-
-
-SumAndNorm = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    return Case(problem, count, normed(problem, operands.device, summed, weight), ours, restore)
 
 
 def sum_and_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -280,9 +272,15 @@ def sum_and_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return torch.nn.functional.rms_norm(total, weight.shape, weight, eps), total
 
 
-def norms(device: torch.device) -> dict[str, SumAndNorm]:
-    """Sum and norm as a user writes them, and compiled into one kernel, which takes a GPU."""
-    return {"plain": sum_and_norm} | ({"compiled": torch.compile(sum_and_norm)} if device.type == "cuda" else {})
+def normed(
+    problem: Any, device: torch.device, summed: Callable[[int], tuple[Tensor, Tensor]], weight: Tensor
+) -> dict[str, Way]:
+    """Residual and norm behind a sum as a user writes them, and compiled into one kernel, which takes a GPU."""
+    found: dict[str, Way] = {"plain": lambda number: sum_and_norm(*summed(number), weight, problem.eps)[0]}
+    if device.type == "cuda":
+        compiled = torch.compile(sum_and_norm)
+        found["compiled"] = lambda number: compiled(*summed(number), weight, problem.eps)[0]
+    return found
 
 
 def gemm_all_reduce_norm(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
@@ -291,19 +289,16 @@ def gemm_all_reduce_norm(problem: Any, context: autotune.Context, collectives: C
     common = Operands(problem, operands.device, 7)
     residual, weight = common.normal(problem.m, problem.n), common.normal(problem.n)
 
-    def by(function: SumAndNorm) -> Way:
-        def way(number: int) -> Tensor:
-            c = drawn[number % len(drawn)].product()
-            collectives.all_reduce(c)
-            return function(c, residual, weight, problem.eps)[0]
-
-        return way
+    def summed(number: int) -> tuple[Tensor, Tensor]:
+        c = drawn[number % len(drawn)].product()
+        collectives.all_reduce(c)
+        return c, residual
 
     def ours(number: int) -> Tensor:
         pair = drawn[number % len(drawn)]
         return autotune.gemm_all_reduce_norm(context, pair.a, pair.b, residual, weight, eps=problem.eps)[0]
 
-    return Case(problem, len(drawn), {name: by(each) for name, each in norms(operands.device).items()}, ours)
+    return Case(problem, len(drawn), normed(problem, operands.device, summed, weight), ours)
 
 
 def flash_decode(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
@@ -343,7 +338,6 @@ def flash_decode(problem: Any, context: autotune.Context, collectives: Collectiv
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Torch's own flash attention: the result, and its log-sum-exps."""
     if q.device.type == "cpu":
         found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values)
     else:

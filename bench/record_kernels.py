@@ -3,9 +3,8 @@
     python bench/record_kernels.py --out recorded                    # needs a GPU and the kernels' packages
     python bench/record_kernels.py --compile-only 3                  # compiles three configs of each, without a GPU
 
-Every config is compiled in a pool of processes, then checked against torch and measured by one process that is started
-anew where a config breaks it. Configs come in a random order that is always the same; when a kernel's time is up, its
-table holds what was done until then.
+Configs, in a random order, are compiled in a pool of processes, then checked against torch and measured by one process
+that is started anew where a config breaks it. When a kernel's time is up, its table holds what was done until then.
 """
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arguments import new_parser, positive, whole
+from arguments import new_parser, positive, some_of, whole
 from foreign_kernels import FOREIGN, Arguments, Foreign
+from triton.runtime.errors import OutOfResources
 
 from autotune.config import Config
 from autotune.db import Provenance
@@ -69,7 +69,6 @@ def begin_compiler(names: list[str], target: Machine) -> None:
 
 
 def compile_one(name: str, config: Config, target: Machine) -> Evaluation | None:
-    """In a compiler: how the config ends where it is not to be run."""
     foreign, arguments = FOREIGN[name], meta_arguments(name)
     try:
         bound = foreign.bound(config, arguments)
@@ -94,7 +93,6 @@ def meta_arguments(name: str) -> Arguments:
 
 @functools.cache
 def device_arguments(name: str) -> tuple[Arguments, torch.Tensor]:
-    """The kernel's inputs on the device, and the right output."""
     torch.manual_seed(0)
     arguments = FOREIGN[name].arguments("cuda")
     return arguments, FOREIGN[name].reference(arguments).float()
@@ -107,8 +105,6 @@ def evicted() -> torch.Tensor:
 
 def measure_one(name: str, config: Config, fastest: float) -> Evaluation:
     """In the process that has the device: check the config, then measure it."""
-    from triton.runtime.errors import OutOfResources
-
     begin = time.monotonic()
     try:
         evaluation = _measured(FOREIGN[name], config, fastest)
@@ -214,25 +210,19 @@ def record(
         pass
     for future in compiling:
         future.cancel()
+    version = f"{foreign.package} {importlib.metadata.version(foreign.package)}"
+    source = hashlib.sha256(str(foreign.kernel().src).encode()).hexdigest()[:16]
     return Recording(
         workload=foreign.name,
-        problem={"package": version_of(foreign), "kernel": foreign.path, **foreign.problem},
+        problem={"package": version, "kernel": foreign.path, **foreign.problem},
         machine=target,
-        provenance=Provenance(source_hash(foreign), foreign.space.fingerprint(), **{**versions(), "iris": ""}),
+        provenance=Provenance(source, foreign.space.fingerprint(), **{**versions(), "iris": ""}),
         recorded_at=datetime.now(UTC),
         origin="measured",
         restriction={},
         dimensions={name: dimension.values for name, dimension in foreign.space.dimensions.items()},
         evaluations={config: evaluations[config] for config in everything if config in evaluations},
     )
-
-
-def version_of(foreign: Foreign) -> str:
-    return f"{foreign.package} {importlib.metadata.version(foreign.package)}"
-
-
-def source_hash(foreign: Foreign) -> str:
-    return hashlib.sha256(str(foreign.kernel().src).encode()).hexdigest()[:16]
 
 
 def importable(name: str) -> bool:
@@ -267,14 +257,11 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("recorded"), help="the folder for the tables")
     parser.add_argument("--seconds", type=positive, default=90.0, help="for each kernel, compilation included")
-    parser.add_argument("--only", default=",".join(FOREIGN), help="names of kernels, separated by commas")
+    parser.add_argument("--only", type=some_of(FOREIGN), default=[*FOREIGN], help=f"default: {','.join(FOREIGN)}")
     parser.add_argument("--workers", type=whole, default=len(os.sched_getaffinity(0)), help="processes that compile")
     parser.add_argument("--compile-only", type=whole, metavar="COUNT", help="so many configs of each; needs no GPU")
     arguments = parser.parse_args()
-    names = arguments.only.split(",")
-    if strangers := sorted(set(names) - set(FOREIGN)):
-        parser.error(f"--only: {', '.join(strangers)}; there are {', '.join(FOREIGN)}")
-    names = [name for name in names if importable(name)]
+    names = [name for name in arguments.only if importable(name)]
     if arguments.compile_only is not None:
         sys.exit(compile_few(names, arguments.compile_only, arguments.workers))
     arguments.out.mkdir(parents=True, exist_ok=True)

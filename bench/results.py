@@ -6,11 +6,8 @@
     make results ARGS=--list                      the tables, and what of them is done
     make results ARGS="--render --world-size 4"   writes the pages from what is there, on any machine
 
-Each step is a process of at most nine minutes. What it found lies in the folder (by default ``results``) as a JSON
-file, with machine, versions, command and date; removing the file, or the folder, is how to measure again. Tables stand
-in the pages between markers, ``<!-- results: NAME -->`` and ``<!-- end of NAME -->``; a table is replaced once all of
-its steps are done, and left as it is until then. ``--toy`` does all that with tiny problems under Triton's interpreter,
-on a copy of the pages: does it work at all?
+Each step is a process of at most nine minutes, whose result lies in the folder as a JSON file; removing the file is how
+to measure again. Tables stand in the pages between markers, and are replaced once all of their steps are done.
 """
 
 from __future__ import annotations
@@ -46,7 +43,6 @@ class Run:
         return [step for table in TABLES for step in self._steps.get(table.name, [])]
 
     def found(self, name: str) -> list[Stored]:
-        """What the steps of a table have found."""
         return [stored for step in self._steps[name] if (stored := self.folder.found(step)) is not None]
 
     def done(self, table: Table) -> bool:
@@ -75,7 +71,6 @@ class Run:
 
 
 def possible(tables: list[Table], setting: Setting) -> list[Table]:
-    """The tables that can be measured on so many GPUs; says which cannot."""
     found = []
     for table in tables:
         if setting.toy and not table.toy:
@@ -88,7 +83,6 @@ def possible(tables: list[Table], setting: Setting) -> list[Table]:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the pages to write to, and to draw beside."""
     root = folder / "pages"
     for page in PAGES:
         (root / page).parent.mkdir(parents=True, exist_ok=True)

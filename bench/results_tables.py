@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ import flash_decode
 import scaling
 import tables
 import winners
+from latencies import speedup
 from listed import LIST, REPEATED, Sizes, entry, options
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
 from repeatability import AIMS, SEEDS, summed_up
-from results_text import block, caption, over_the_faster, paragraph, shared_text, sizes_text
+from results_text import block, caption, paragraph, shared_text, sizes_text
 from steps import FOLDER, JSON, ROOT, Step
 
 LONG = 400.0
@@ -106,7 +107,8 @@ class Winners(Table):
 
     def steps(self, setting: Setting) -> list[Step]:
         sizes, toy = self._sizes, setting.toy
-        ((varied, values),) = (sizes.toy_varied if toy else sizes.varied).items()
+        (varied,) = sizes.varied
+        values = [each[varied] for each in sizes.sizes(toy)]
         found = []
         for number, part in enumerate(chunks(values, sizes.seconds + BESIDE), 1):
             words = ["bench/winners.py", *sizes.command({varied: listed(part), **sizes.shared(toy)})]
@@ -128,13 +130,13 @@ class Decode(Table):
 
     def steps(self, setting: Setting) -> list[Step]:
         sizes, toy = entry(self.name), setting.toy
-        varied = sizes.toy_varied if toy else sizes.varied
-        words = ["bench/flash_decode.py", *options(sizes.shared(toy)), f"--kv-len={listed(varied['kv_len'])}"]
+        lengths = listed(sorted({each["kv_len"] for each in sizes.sizes(toy)}))
+        words = ["bench/flash_decode.py", *options(sizes.shared(toy)), f"--kv-len={lengths}"]
         words += [f"--world-size={setting.world_size}", *setting.effort(sizes.seconds), f"--db={FOLDER}/tuned.db"]
-        seconds = START + len(varied["kv_len"]) * (sizes.seconds + BESIDE)
+        seconds = START + len(lengths.split(",")) * (sizes.seconds + BESIDE)
         return [
             Step(f"{self.name}.{batch}", (*words, f"--batch={batch}", "--json", JSON), seconds)
-            for batch in varied["batch"]
+            for batch in sorted({each["batch"] for each in sizes.sizes(toy)})
         ]
 
     def render(self, results: Results) -> str:
@@ -142,55 +144,36 @@ class Decode(Table):
         return block(stored, flash_decode.document(rows_of(stored)))
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """A problem of which the total stays as the GPUs become more."""
-
-    name: str
-    workload: str
-    fixed: dict[str, Any]
-    toy_fixed: dict[str, Any]
-    divided: dict[str, int]
-    """Sizes of a rank's part: totals to be given out."""
-
-
-SCALED = (
-    Scaled("scaling-ag", "all-gather-gemm", {"m": 4096, "n": 28672, "k": 8192}, {"m": 8, "n": 32, "k": 32}, {}),
-    Scaled("scaling-rs", "gemm-reduce-scatter", {"m": 4096, "n": 8192, "k": 28672}, {"m": 8, "n": 32, "k": 32}, {}),
-    Scaled("scaling-ar", "gemm-all-reduce", {"m": 16, "n": 8192, "k": 28672}, {"m": 4, "n": 32, "k": 32}, {}),
-    Scaled(
-        "scaling-fd", "flash-decode", {**entry("fd").fixed, "batch": 1}, {**entry("fd").toy_fixed, "batch": 1},
-        {"kv-len": 524288},
-    ),
-)  # fmt: skip
+SCALED = {"ag-rows": {"m": 4096}, "rs": {"m": 4096}, "ar-28672": {"m": 16}, "fd": {"batch": 1}}
+"""Entries of the list, each with a size for all."""
 
 
 class Scaling(Table):
-    """The same total problems on 1, 2, 4, … GPUs."""
-
     name = "scaling"
 
     def steps(self, setting: Setting) -> list[Step]:
-        return [step for scaled in SCALED for step in self._steps(scaled, setting)]
-
-    def _steps(self, scaled: Scaled, setting: Setting) -> Iterator[Step]:
-        toy = setting.toy
-        words = ["bench/scaling.py", scaled.workload, *options(scaled.toy_fixed if toy else scaled.fixed)]
-        words += [f"--divide={name}={32 if toy else total}" for name, total in scaled.divided.items()]
-        words += [*setting.effort(10), "--json", JSON]
-        for world in (2**i for i in range(setting.world_size.bit_length())):
-            yield Step(f"{scaled.name}.{world}", (*words, f"--world-sizes={world}"), 120)
+        found = []
+        for name, size in SCALED.items():
+            sizes = entry(name)
+            fixed = {**sizes.shared(setting.toy), **(sizes.sizes(True)[0] if setting.toy else size)}
+            if divided := name == "fd":
+                fixed.pop("kv_len", None)
+            words = ["bench/scaling.py", *sizes.command(fixed)]
+            words += [f"--divide=kv-len={32 if setting.toy else 524288}"] if divided else []
+            words += [*setting.effort(10), "--json", JSON]
+            for world in (2**i for i in range(setting.world_size.bit_length())):
+                found.append(Step(f"{self.name}-{name}.{world}", (*words, f"--world-sizes={world}"), 120))
+        return found
 
     def render(self, results: Results) -> str:
         stored = results(self.name)
-        worlds = len(stored) // len(SCALED)
-        parts = {scaled.workload: rows_of(stored[worlds * i : worlds * (i + 1)]) for i, scaled in enumerate(SCALED)}
+        rows = rows_of(stored)
+        workloads = dict.fromkeys(row["workload"] for row in rows)
+        parts = {name.replace("_", "-"): [row for row in rows if row["workload"] == name] for name in workloads}
         return block(stored, scaling.table(parts))
 
 
 class Block(Table):
-    """The transformer block of the examples, with all that it needs tuned before."""
-
     name = "block"
 
     def steps(self, setting: Setting) -> list[Step]:
@@ -226,8 +209,6 @@ class Undrawn(Exception):
 
 
 class Picture(Table):
-    """The block's times as bars."""
-
     name = "picture"
     page = "README.md"
     needs = ("block",)
@@ -277,8 +258,6 @@ class EightGpus(Table):
 
 
 class Outside(Table):
-    """What an independent stopwatch sees, beside the claims."""
-
     name = "outside"
     needs = tuple(sizes.name for sizes in LIST)
 
@@ -302,8 +281,6 @@ class Outside(Table):
 
 
 class Repeatability(Table):
-    """What five seeds find."""
-
     name = "repeatability"
 
     def steps(self, setting: Setting) -> list[Step]:
@@ -323,16 +300,14 @@ class Repeatability(Table):
 
 
 class Short(Table):
-    """What is found, in a line for each entry of the list."""
-
     name = "found"
     needs = tuple(sizes.name for sizes in LIST)
 
     def render(self, results: Results) -> str:
         lines = []
         for sizes in LIST:
-            rows = [row for row in rows_of(results(sizes.name)) if row.get("latency") or row.get("winner")]
-            found = [over_the_faster(row) for row in rows]
+            rows = [row for row in rows_of(results(sizes.name)) if row["latency"]]
+            found = [speedup(row)["value"] for row in rows]
             workload = f"`{sizes.workload.replace('_', '-')}`, {sizes.title}"
             numbers = (statistics.geometric_mean(found), min(found), max(found))
             lines.append([workload, problems_text(rows), *(f"{number:.2f}" for number in numbers)])

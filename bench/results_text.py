@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from latencies import speedup
 from steps import FOLDER, JSON
 
 WIDTH = 118
@@ -73,13 +72,6 @@ def shown_command(words: Sequence[str]) -> str:
     text = text if text.startswith(("tune", "torchrun")) else f"python {text}"
     return " \\\n".join(textwrap.wrap(text, WIDTH - 6, initial_indent="    ", subsequent_indent="        ",
                                      break_long_words=False, break_on_hyphens=False))  # fmt: skip
-
-
-def over_the_faster(row: dict[str, Any]) -> float:
-    """A row's speedup over the faster baseline, as ``tune grid`` or the sweep of flash decode has it."""
-    if "over_bsp" in row:
-        return float(row["over_bsp"])
-    return speedup(row)["value"]
 
 
 def sizes_text(values: Sequence[int]) -> str:

@@ -15,10 +15,7 @@ from autotune.workloads.built_in.moe_dispatch import MoeDispatchOperation
 
 
 class Dispatch(MoeDispatchOperation):
-    """A dispatch that says what is right."""
-
     def expected(self) -> torch.Tensor:
-        """The rows that exist here, [rows, hidden], for the present inputs."""
         plan = planned(self._problem, self.drawn.routings[self._number], self._heap.rank)
         return self.drawn.numbers(self._number, plan.pairs[: int(plan.offsets[-1])] // self._problem.top_k)
 

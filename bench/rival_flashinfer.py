@@ -19,10 +19,7 @@ from autotune.workloads.gemm import FACTORS
 
 
 class Normed(AllReduceNormOperation):
-    """An all-reduce with its norm that says what is right."""
-
     def expected(self) -> torch.Tensor:
-        """The norm, [m, n], for the present inputs."""
         tensors = self._tensors
         normed, _ = norm_of(self._sum * FACTORS[self._number], tensors.residual, tensors.weight, self._problem.eps)
         return normed
@@ -70,7 +67,6 @@ def all_reduce(like: torch.Tensor, one_shot: bool, **fused: Any) -> Callable[[to
 
 
 def reduce(one_shot: bool) -> Callable[[Any], Callable[[], torch.Tensor]]:
-    """The library's GEMM, then FlashInfer's all-reduce."""
 
     def rival(operation: Any) -> Callable[[], torch.Tensor]:
         from flashinfer.comm import AllReduceFusionPattern
@@ -90,7 +86,6 @@ def reduce(one_shot: bool) -> Callable[[Any], Callable[[], torch.Tensor]]:
 
 
 def reduce_norm(one_shot: bool) -> Callable[[Any], Callable[[], torch.Tensor]]:
-    """FlashInfer's all-reduce with residual and norm in one kernel."""
 
     def rival(operation: Any) -> Callable[[], torch.Tensor]:
         from flashinfer.comm import AllReduceFusionPattern

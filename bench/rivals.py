@@ -75,7 +75,6 @@ FAILURES = (
     RuntimeError, AssertionError, ValueError, TypeError, NotImplementedError, AttributeError, CompilationError,
     HeapExhausted, ImportError,
 )  # fmt: skip
-"""Errors of rivals that are not installed, or not made for a problem."""
 
 AT_ONCE = 5
 """Configs of ours that are set up at a time as rivals of one problem, or beside them."""
@@ -85,39 +84,25 @@ FAR = 0.05
 
 
 def group_name() -> str:
-    """The default group's, for ``symm_mem``."""
     return dist.group.WORLD.group_name
 
 
-def symm_mem_all_gather(operation: Any) -> Callable[[], torch.Tensor]:
-    """PyTorch: symm_mem.fused_all_gather_matmul."""
-    tensors = operation._tensors
-    return lambda: torch.ops.symm_mem.fused_all_gather_matmul(tensors.a, [tensors.b], 0, group_name())[1][0]
-
-
-def symm_mem_reduce_scatter(operation: Any) -> Callable[[], torch.Tensor]:
-    """PyTorch: symm_mem.fused_matmul_reduce_scatter."""
-    tensors = operation._tensors
-    return lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(tensors.a, tensors.b, "sum", 0, group_name())
-
-
-def symm_mem_scaled_gather(operation: Any) -> Callable[[], torch.Tensor]:
-    """PyTorch: symm_mem.fused_all_gather_scaled_matmul, of fp8 with scales per tensor or row."""
-    tensors, fast = operation._tensors, operation._problem.fast_accum
-
-    def run() -> torch.Tensor:
-        _, (product,) = torch.ops.symm_mem.fused_all_gather_scaled_matmul(
-            tensors.a, [tensors.b], tensors.scale_a, [tensors.scale_b], 0, group_name(), [None], [None],
-            [tensors.c.dtype], [fast],
-        )  # fmt: skip
-        return product
-
-    return run
-
-
-def symm_mem_scaled_scatter(operation: Any) -> Callable[[], torch.Tensor]:
-    """PyTorch: symm_mem.fused_scaled_matmul_reduce_scatter, likewise."""
+def symm_mem_gather(operation: Any) -> Callable[[], torch.Tensor]:
+    """PyTorch: symm_mem.fused_all_gather_matmul or, of fp8 with scales per tensor or row, its scaled one."""
     tensors, problem = operation._tensors, operation._problem
+    if not problem.scaled:
+        return lambda: torch.ops.symm_mem.fused_all_gather_matmul(tensors.a, [tensors.b], 0, group_name())[1][0]
+    return lambda: torch.ops.symm_mem.fused_all_gather_scaled_matmul(
+        tensors.a, [tensors.b], tensors.scale_a, [tensors.scale_b], 0, group_name(), [None], [None],
+        [tensors.c.dtype], [problem.fast_accum],
+    )[1][0]  # fmt: skip
+
+
+def symm_mem_scatter(operation: Any) -> Callable[[], torch.Tensor]:
+    """PyTorch: symm_mem.fused_matmul_reduce_scatter, likewise."""
+    tensors, problem = operation._tensors, operation._problem
+    if not problem.scaled:
+        return lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(tensors.a, tensors.b, "sum", 0, group_name())
     return lambda: torch.ops.symm_mem.fused_scaled_matmul_reduce_scatter(
         tensors.a, tensors.b, tensors.scale_a, tensors.scale_b, "sum", 0, 0, group_name(), [problem.m, problem.n],
         out_dtype=tensors.c.dtype, use_fast_accum=problem.fast_accum,
@@ -140,12 +125,10 @@ def symm_mem_one_shot(operation: Any) -> Callable[[], torch.Tensor]:
 
 
 def everything(operation: Any, full: torch.Tensor) -> torch.Tensor:
-    """The whole C."""
     return full
 
 
 def own_rows(operation: Any, full: torch.Tensor) -> torch.Tensor:
-    """This rank's rows of the whole C."""
     rows = len(full) // operation._heap.world_size
     return full[operation._heap.rank * rows :][:rows]
 
@@ -279,7 +262,6 @@ class Rivals:
         return found
 
     def parts(self) -> dict[str, Run]:
-        """Set up once: what they allocate stays."""
         return self._working
 
     def _try(self, name: str, make: Rival) -> tuple[bool, Run]:
@@ -307,17 +289,18 @@ class Rivals:
         return True, run
 
 
-def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -> Workload:
-    """The workload with a supplier's rivals as its parts; a rival that hangs takes only its supplier's with it."""
+def plugin(
+    supplier: str, workload: LaunchedWorkload, operation: type, rivals: dict[str, Rival],
+    takes: Callable[[Any], bool] = lambda problem: True,
+) -> Workload:  # fmt: skip
+    """The workload with a supplier's rivals as its parts, where they take the problem, and our winner beside them; a
+    rival that hangs takes only its supplier's with it.
+    """
+    every = {**rivals, WINNER: tuned(workload)}
 
     class Theirs(Rivals, operation):  # type: ignore[misc]
-        pass
+        offers = staticmethod(lambda problem: every if takes(problem) else {})
 
-    def with_winner(problem: Any) -> dict[str, Rival]:
-        found = offers(problem)
-        return {**found, WINNER: tuned(workload)} if found and isinstance(workload, LaunchedWorkload) else found
-
-    Theirs.offers = staticmethod(with_winner)  # type: ignore[assignment]
     named = f"{supplier}_{workload.name}"
 
     class Plugin(type(workload)):  # type: ignore[misc]
@@ -335,65 +318,50 @@ def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -
 
 
 def is_plain(problem: Any) -> bool:
-    """True if it is a product alone, of a type that everybody's kernels take."""
     return not problem.scaled and not problem.gated
 
 
-def by_rows(problem: Any) -> dict[str, Rival]:
-    """PyTorch gathers rows, and puts no epilogue behind the product."""
-    if not problem.rows_layout or problem.gated or problem.scales == "block":
-        return {}
-    return {"torch symm_mem": symm_mem_scaled_gather if problem.scaled else symm_mem_all_gather}
+def gathers_rows(problem: Any) -> bool:
+    """As PyTorch does, which puts no epilogue behind the product."""
+    return problem.rows_layout and not problem.gated and problem.scales != "block"
 
 
-def by_columns(problem: Any) -> dict[str, Rival]:
-    """Iris gathers columns."""
-    gathering = {
-        "iris.ops": iris_ops("all_gather_matmul"),
-        "iris.ops, HBM buffer": iris_ops("all_gather_matmul_hbm_buffer", tiles=[None]),
-    }
-    return {} if problem.rows_layout or not is_plain(problem) else gathering
+def gathers_plain_rows(problem: Any) -> bool:
+    return problem.rows_layout and is_plain(problem)
 
 
-def with_constants(problem: Any) -> dict[str, Rival]:
-    """The paper has A by columns."""
-    found = {"paper's pull": papers("pull"), "paper's push": papers("push")}
-    return {} if problem.rows_layout or not is_plain(problem) else found
+def gathers_columns(problem: Any) -> bool:
+    """As Iris and the paper do."""
+    return not problem.rows_layout and is_plain(problem)
 
 
-def scattered(problem: Any) -> dict[str, Rival]:
-    """PyTorch's of all types, but for scales by blocks."""
-    if problem.scales == "block":
-        return {}
-    return {"torch symm_mem": symm_mem_scaled_scatter if problem.scaled else symm_mem_reduce_scatter}
+def without_blocks(problem: Any) -> bool:
+    return problem.scales != "block"
 
 
-def only_plain(found: dict[str, Rival]) -> Offers:
-    """These, for products of a type that everybody's kernels take."""
-    return lambda problem: found if is_plain(problem) else {}
-
-
-def only_rows(found: dict[str, Rival]) -> Offers:
-    """These, for plain products whose A is sharded by rows."""
-    return lambda problem: found if problem.rows_layout and is_plain(problem) else {}
-
-
-TORCH_GATHER = plugin("torch", GATHER, AllGatherGemmOperation, by_rows)
-IRIS_GATHER = plugin("iris", GATHER, AllGatherGemmOperation, by_columns)
-PAPER_GATHER = plugin("paper", GATHER, AllGatherGemmOperation, with_constants)
-TORCH_SCATTER = plugin("torch", SCATTER, GemmReduceScatterOperation, scattered)
-TORCH_DISPATCH = plugin("torch", DISPATCH, Dispatch, lambda problem: {"torch symm_mem": symm_mem_dispatch})
-FLASHINFER_GATHER = plugin("flashinfer", GATHER, AllGatherGemmOperation, only_rows({"FlashInfer": flashinfer.gather}))
+SYMM_MEM, IRIS = "torch symm_mem", "iris.ops"
+GATHERS_COLUMNS = {
+    IRIS: iris_ops("all_gather_matmul"),
+    "iris.ops, HBM buffer": iris_ops("all_gather_matmul_hbm_buffer", tiles=[None]),
+}
+PAPERS = {"paper's pull": papers("pull"), "paper's push": papers("push")}
 QUACK = {"QuACK": lambda operation: fastest(quack.gather(operation))}
-QUACK_GATHER = plugin("quack", GATHER, AllGatherGemmOperation, only_rows(QUACK))
-FLASHINFER_REDUCE = plugin("flashinfer", REDUCE, GemmAllReduceOperation, only_plain(flashinfer.REDUCES))
-FLASHINFER_NORM = plugin("flashinfer", NORM, flashinfer.Normed, lambda problem: flashinfer.NORMS)
-IRIS_SCATTER = plugin(
-    "iris", SCATTER, GemmReduceScatterOperation, only_plain({"iris.ops": iris_ops("matmul_reduce_scatter", own_rows)})
+SUMS = {f"library's GEMM, our {exchange}": served(exchange) for exchange in ("one_shot", "two_shot")}
+
+TORCH_GATHER = plugin("torch", GATHER, AllGatherGemmOperation, {SYMM_MEM: symm_mem_gather}, gathers_rows)
+FLASHINFER_GATHER = plugin(
+    "flashinfer", GATHER, AllGatherGemmOperation, {"FlashInfer": flashinfer.gather}, gathers_plain_rows
 )
-TORCH_REDUCE = plugin("torch", REDUCE, GemmAllReduceOperation, only_plain({"torch symm_mem": symm_mem_one_shot}))
-IRIS_REDUCE = plugin("iris", REDUCE, GemmAllReduceOperation, only_plain({"iris.ops": iris_ops("matmul_all_reduce")}))
-SERVED_REDUCE = plugin(
-    "served", REDUCE, GemmAllReduceOperation,
-    lambda problem: {f"library's GEMM, our {exchange}": served(exchange) for exchange in ("one_shot", "two_shot")},
-)  # fmt: skip
+QUACK_GATHER = plugin("quack", GATHER, AllGatherGemmOperation, QUACK, gathers_plain_rows)
+IRIS_GATHER = plugin("iris", GATHER, AllGatherGemmOperation, GATHERS_COLUMNS, gathers_columns)
+PAPER_GATHER = plugin("paper", GATHER, AllGatherGemmOperation, PAPERS, gathers_columns)
+TORCH_SCATTER = plugin("torch", SCATTER, GemmReduceScatterOperation, {SYMM_MEM: symm_mem_scatter}, without_blocks)
+IRIS_SCATTER = plugin(
+    "iris", SCATTER, GemmReduceScatterOperation, {IRIS: iris_ops("matmul_reduce_scatter", own_rows)}, is_plain
+)
+TORCH_REDUCE = plugin("torch", REDUCE, GemmAllReduceOperation, {SYMM_MEM: symm_mem_one_shot}, is_plain)
+FLASHINFER_REDUCE = plugin("flashinfer", REDUCE, GemmAllReduceOperation, flashinfer.REDUCES, is_plain)
+IRIS_REDUCE = plugin("iris", REDUCE, GemmAllReduceOperation, {IRIS: iris_ops("matmul_all_reduce")}, is_plain)
+SERVED_REDUCE = plugin("served", REDUCE, GemmAllReduceOperation, SUMS)
+FLASHINFER_NORM = plugin("flashinfer", NORM, flashinfer.Normed, flashinfer.NORMS)
+TORCH_DISPATCH = plugin("torch", DISPATCH, Dispatch, {SYMM_MEM: symm_mem_dispatch})

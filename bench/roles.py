@@ -1,27 +1,21 @@
-"""A GEMM with warp roles on sm_90, in Gluon: how far is it from cuBLAS? One warp loads by TMA, the others multiply.
+"""A GEMM with warp roles on sm_90, in Gluon, over cuBLAS: one warp loads by TMA, the others multiply.
 
-    python bench/roles.py --survey                  no GPU: registers, spills and shared memory of each variant
-    python bench/roles.py --dtype bf16 fp8          checks each variant in its own process, then times them in turns
+    python bench/roles.py --dtype bf16 fp8          some element types; default: all
 
 C = A Bᵀ, A [m, k], B [n, k], bf16 or e4m3 with a scale for each row and column or, fp8_block, for each 1 x 128 of A and
-128 x 128 of B. Times are of CUDA graphs of 20 calls
-over copies of B, library and variants in turns, medians in µs; a cell is the variant's time over the library's.
+128 x 128 of B. Times are of CUDA graphs of 20 calls over copies of B, library and variants in turns, medians in µs; a
+cell is the variant's time over the library's.
 """
 
 from __future__ import annotations
 
-import argparse
-import re
+import itertools
 import statistics
-import subprocess
-import sys
-import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 
 import torch
+from arguments import need_gpu, new_parser
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
@@ -56,7 +50,6 @@ def producer(a_desc, b_desc, ring, sizes, GROUP: gl.constexpr, FORM: gl.constexp
 def consumer(
     ring, order, out, sizes, WHICH: gl.constexpr, SCALES: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr
 ):
-    """Multiplies its part of each tile or, in turns, every other tile."""
     c_desc, c_bufs, scale_a, scale_b = out
     M, N, K, tiles_m, tiles_n = sizes
     layout: gl.constexpr = consumer_layout(ring.a.dtype, FORM.COLUMNS)
@@ -129,7 +122,6 @@ class Variant:
         }  # fmt: skip
 
     def launch(self, a, b, c, scale_a, scale_b, sms: int = 132, run=None):
-        """``run``: gemm[grid], or gemm.warmup."""
         (m, k), n = a.shape, b.shape[0]
         kind = gl.bfloat16 if a.dtype == torch.bfloat16 else gl.float8e4nv
         stored = self.stored or self.columns
@@ -175,12 +167,12 @@ FAST = [
     Variant("turns 128 128 b6", 1, 2, 128, 128, 128, 6, stored=64),
 ]
 VARIANTS = {"bf16": BF16, "fp8": PROMOTED, "fp8_fast": FAST, "fp8_block": PROMOTED}
-SHAPES = [(m, n, k) for m in (1024, 512, 2048, 4096, 256, 2046)
-          for n, k in ((14336, 8192), (8192, 14336), (6144, 4096), (28672, 8192), (4096, 4096))]  # fmt: skip
+PRODUCTS = ((14336, 8192), (8192, 14336), (6144, 4096), (28672, 8192), (4096, 4096))
+SHAPES = [(m, n, k) for m in (1024, 512, 2048, 4096, 256, 2046) for n, k in PRODUCTS]
 
 
 def survey_one(dtype: str, variant: Variant) -> str:
-    """In a worker without a GPU: what the compiler says of the variant."""
+    """In a worker of the tests, without a GPU: what the compiler says of the variant."""
     from autotune.kernels.launching.plan import compile_offline_for, registers_and_spills
     from autotune.machine import H100
 
@@ -192,18 +184,6 @@ def survey_one(dtype: str, variant: Variant) -> str:
     found = variant.launch(a, b, c, scale, scale, run=partial(gemm.warmup, grid=(1,)))
     registers, spills = registers_and_spills(found)
     return f"shared memory {found.metadata.shared}, registers {registers}, spills {spills}"
-
-
-def survey(pattern: str) -> None:
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        found = [
-            (d, v, pool.submit(survey_one, d, v))
-            for d, variants in VARIANTS.items()
-            for v in variants
-            if re.search(pattern, v.name)
-        ]
-        for dtype, variant, future in found:
-            print(f"{dtype:9} {variant.name:24} {future.result()}", flush=True)
 
 
 def operands(dtype: str, m: int, n: int, k: int, copies: int):
@@ -240,38 +220,6 @@ def error_of(out, expected) -> float:
     return ((out.float() - expected.float()).norm() / expected.float().norm()).item()
 
 
-def check(dtype: str, index: int) -> None:
-    """In a process of its own, which may hang: the variant on small and odd problems against fp32."""
-    variant, errors = VARIANTS[dtype][index], []
-    for m, n, k in ((256, 512, 1024), (301, 1000, 1104), (1111, 4104, 400), (4096, 4096, 128), (700, 16384, 2048)):
-        if dtype == "fp8_block":
-            k = k // 128 * 128
-        a, (b,), c, sa, sb = operands(dtype, m, n, k, 1)
-        if dtype == "bf16":
-            expected = a.float() @ b.float().t()
-        elif dtype == "fp8_block":
-            of_a, of_b = sa.repeat_interleave(128, 1), sb.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)
-            expected = (a.float() * of_a) @ (b.float() * of_b).t()
-        else:
-            expected = a.float() @ b.float().t() * (sa * sb)
-        c.fill_(float("nan"))
-        variant.launch(a, b, c, sa, sb)
-        errors.append(error_of(c, expected))
-    print("errors", " ".join(f"{error:.1e}" for error in errors))
-    if not all(error < 0.01 for error in errors):
-        sys.exit("wrong")
-
-
-def checked(dtype: str, index: int) -> tuple[bool, str]:
-    command = [sys.executable, __file__, "--check", dtype, str(index)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
-        return False, "hangs (60 s)"
-    last = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()][-3:]
-    return done.returncode == 0, " / ".join(last)[-300:]
-
-
 def graph_of(call, bs) -> torch.cuda.CUDAGraph:
     """20 calls, over the copies of B in turn."""
     side = torch.cuda.Stream()
@@ -286,7 +234,6 @@ def graph_of(call, bs) -> torch.cuda.CUDAGraph:
 
 
 def measure(dtype: str, variants: list[Variant], shape: tuple[int, int, int], rounds: int = 5) -> None:
-    """Measure library and variants at a shape, and print a line."""
     m, n, k = shape
     copies = max(2, min(8, -(-128 * 2**20 // (n * k))))
     a, bs, c, sa, sb = operands(dtype, m, n, k, copies)
@@ -324,39 +271,15 @@ def measure(dtype: str, variants: list[Variant], shape: tuple[int, int, int], ro
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--survey", nargs="?", const=".", help="of the variants whose name this expression finds")
-    parser.add_argument("--check", nargs=2)
-    parser.add_argument("--dtype", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
-    parser.add_argument("--shapes", nargs="+", metavar="M,N,K", default=SHAPES,
-                        type=lambda text: tuple(int(size) for size in text.split(",")))  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=140)
-    options = parser.parse_args()
-    if options.survey:
-        return survey(options.survey)
-    if options.check:
-        return check(options.check[0], int(options.check[1]))
-    began = time.monotonic()
-    with ThreadPoolExecutor(14) as pool:
-        asked = [(d, i, pool.submit(checked, d, i)) for d in options.dtype for i in range(len(VARIANTS[d]))]
-        right: dict[str, list[Variant]] = {d: [] for d in options.dtype}
-        for dtype, i, future in asked:
-            fine, said = future.result()
-            print(f"{dtype:9} {VARIANTS[dtype][i].name:24} {'ok' if fine else 'FAILS'}: {said}", flush=True)
-            right[dtype] += [VARIANTS[dtype][i]] if fine else []
-    print(f"checked in {time.monotonic() - began:.0f} s, {torch.cuda.get_device_name()}", flush=True)
-    for dtype in options.dtype:
-        for i, v in enumerate(right[dtype]):
-            print(f"{dtype} column {i + 1}: {v.name}")
-    for shape in options.shapes:
-        for dtype in options.dtype:
-            if time.monotonic() - began > options.seconds:
-                return print("out of time")
-            print(f"{dtype:9}", end="")
-            try:
-                measure(dtype, right[dtype], shape)
-            except Exception as error:  # noqa: BLE001  the others go on
-                print(f"{shape}: {type(error).__name__} {str(error)[:200]}", flush=True)
+    parser = new_parser(__doc__)
+    parser.add_argument("--dtype", nargs="+", choices=VARIANTS, default=[*VARIANTS])
+    given = parser.parse_args()
+    need_gpu(parser)
+    for dtype in given.dtype:
+        print(dtype, *(f"column {place}: {each.name}" for place, each in enumerate(VARIANTS[dtype], 1)), sep="\n")
+    for shape, dtype in itertools.product(SHAPES, given.dtype):
+        print(f"{dtype:9}", end="")
+        measure(dtype, VARIANTS[dtype], shape)
 
 
 if __name__ == "__main__":

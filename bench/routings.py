@@ -30,7 +30,6 @@ HEADER = tables.head(
 
 
 def routings(exponents: list[float]) -> Iterator[dict[str, Any]]:
-    """Uniform, and a Zipf distribution for each exponent."""
     yield {"routing": "uniform", "exponent": 0.0, "histogram": ""}
     for exponent in exponents:
         yield {"routing": "zipf", "exponent": exponent, "histogram": ""}
@@ -47,7 +46,6 @@ def median(gang: Gang, config: Config) -> float | None:
 
 
 def lines(rows: list[dict[str, Any]], exponents: list[float]) -> Iterator[str]:
-    """The table's lines, one for each row and routing."""
     gang, here = None, machine()
     try:
         for row in rows:

@@ -23,7 +23,6 @@ HEADING = ["workload", "GPUs", "winner, µs", "speedup", "efficiency", "bsp, µs
 
 
 def rows(workload: str, world_sizes: list[int], divided: dict[str, int], rest: list[str]) -> list[dict[str, Any]]:
-    """The results of ``tune grid`` per world size."""
     found = []
     for world_size in world_sizes:
         parts = [f"--{name}={total // world_size}" for name, total in divided.items()]

@@ -3,20 +3,19 @@
     python bench/search_quality.py bench/recordings/*.json.gz --seeds 50 --plot quality.svg
     python bench/search_quality.py bench/recordings/foreign/*.json.gz --seeds 50
 
-Strategies that divide what they are given are run anew for each number of trials, the others once for all. Tables come
-from ``tune record``, those of foreign kernels from ``record_kernels.py``. Kernel Tuner takes part where it can be
-imported, the plot needs matplotlib.
+Tables come from ``tune record``, those of foreign kernels from ``record_kernels.py``. Kernel Tuner takes part where it
+can be imported, the plot needs matplotlib.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 import os
 import statistics
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +24,13 @@ import numpy as np
 import optuna
 import tables
 from arguments import input_file, new_parser, output_file, whole, wholes
-from search_strategies import BUDGETED, Table, ours, strategies
+from search_strategies import BUDGETED, Table, strategies
 
 from autotune.errors import InputError
 
 TRIALS = (10, 25, 50, 100, 200)
 JOINT, SEQUENTIAL = "ours", "compute, then communication"
-AHEAD, ONE_AT_A_TIME = "ours, told nothing", "ours, told nothing, one at a time"
+PAIRS = ((JOINT, SEQUENTIAL), ("ours, told nothing", "ours, told nothing, one at a time"))
 RESAMPLES = 10_000
 
 
@@ -41,7 +40,6 @@ class Score:
 
     mean: float
     worst_decile: float
-    """Mean of the worst tenth of the seeds."""
 
     @classmethod
     def of(cls, shares: Sequence[float]) -> Score:
@@ -61,11 +59,8 @@ def run(job: tuple[Path, str, Sequence[int], int]) -> list[float]:
     return [table.recording.optimum / min(found[:n], default=math.inf) for n in trials]
 
 
-def opened(file: Path, _cache: dict[Path, Table] = {}) -> Table:  # noqa: B006
-    """Each process reads a table once."""
-    if file not in _cache:
-        _cache[file] = Table.open(file)
-    return _cache[file]
+opened = functools.cache(Table.open)
+"""Each process reads a table once."""
 
 
 def shares(
@@ -78,21 +73,12 @@ def shares(
         found = [run(job) for job in jobs]
     else:
         with ProcessPoolExecutor(workers) as pool:
-            found = list(told(pool.map(run, jobs, chunksize=4), len(jobs)))
+            found = list(pool.map(run, jobs, chunksize=4))
     result: dict[tuple[Path, str, int], list[float]] = {}
     for (file, name, ns, _), each in zip(jobs, found, strict=True):
         for n, share in zip(ns, each, strict=True):
             result.setdefault((file, name, n), []).append(share)
     return result
-
-
-def told(runs: Iterable[list[float]], count: int) -> Iterator[list[float]]:
-    """Pass the runs on and count them on stderr: 50 seeds on seven tables take the better part of an hour."""
-    for number, each in enumerate(runs):
-        if number % max(1, count // 50) == 0:
-            print(f"\r{number} of {count} runs", end="", file=sys.stderr, flush=True)
-        yield each
-    print(f"\r{count} runs" + " " * 20, file=sys.stderr)
 
 
 def advantage(joint: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
@@ -123,17 +109,11 @@ def report(
         for f in files:
             rows = [[name, *(str(Score.of(found[f, name, n])) for n in trials)] for name in names]
             text += [f"### {opened(f).name}", tables.table(header, rows, "l")]
-    each_table = [(opened(f).name, [f]) for f in files]
-    if {JOINT, SEQUENTIAL} <= set(names):
-        text.append("How much faster the joint search's config is than that of compute first, then communication:")
-        text.append(advantages(each_table, (JOINT, SEQUENTIAL), trials, found))
-    if {AHEAD, ONE_AT_A_TIME} <= set(names):
-        text.append("How much faster than one at a time the config is that was found proposing ahead:")
-        groups = [*each_table, ("all", list(files))] if len(files) > 1 else each_table
-        text.append(advantages(groups, (AHEAD, ONE_AT_A_TIME), trials, found))
-    if JOINT in names:
-        each = [milliseconds(opened(f), max(trials)) for f in files]
-        text.append(f"To ask and tell takes {statistics.mean(each):.1f} ms a trial (mean of {max(trials)} trials).")
+    groups = [(opened(f).name, [f]) for f in files] + [("all", list(files))] * (len(files) > 1)
+    for one, other in PAIRS:
+        if {one, other} <= set(names):
+            text.append(f"How much faster the config of *{one}* is than that of *{other}*:")
+            text.append(advantages(groups, (one, other), trials, found))
     return "\n\n".join(text)
 
 
@@ -147,13 +127,6 @@ def advantages(
         gains = [advantage(*([s for f in files for s in found[f, way, n]] for way in pair)) for n in trials]
         rows.append([name, *(f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})" for mean, low, high in gains)])
     return tables.table(["table", *(f"{n} trials" for n in trials)], rows, "l")
-
-
-def milliseconds(table: Table, trials: int) -> float:
-    """Milliseconds per trial for our search to ask and tell: wall time, replay included."""
-    begin = time.perf_counter()
-    ours(table, trials, 0)
-    return (time.perf_counter() - begin) / trials * 1e3
 
 
 def described(table: Table) -> list[str]:

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from autotune.config import Config, Value
 from autotune.kernels.gemm.tile import GemmTile
@@ -44,15 +43,12 @@ AHEAD = 8
 """Configs that our search proposes before it learns how the first of them ended: what compiles ahead costs."""
 
 IN_VAIN = 50
-"""Proposals a trial that may break a constraint, before a rival is taken to be at its end."""
 
 COMPUTE = (
     *(dimension.name for dimension in dimensions_of(GemmTile)),
     "schedule", "programs_per_head", "heads_per_program", "table_reads", "program_order",
 )  # fmt: skip
 """Dimensions that a kernel without communication would have too."""
-
-PLAN = MeasurePlan()
 
 PRUNED = TrialState.PRUNED
 
@@ -73,8 +69,6 @@ def own_space(recording: Recording) -> Space:
 
 @dataclass(frozen=True)
 class Table:
-    """A recording, opened for searching."""
-
     name: str
     recording: Recording
     workload: Workload | None
@@ -93,7 +87,6 @@ class Table:
 
     @property
     def machine(self) -> Machine:
-        """What it was recorded on."""
         return self.recording.machine
 
     @functools.cached_property
@@ -102,7 +95,6 @@ class Table:
 
     @functools.cached_property
     def valid(self) -> list[Config]:
-        """The recorded configs that today's constraints allow, in order."""
         return [config for config in self.recording.evaluations if self.space.violation(config, self.task) is None]
 
     @functools.cached_property
@@ -126,7 +118,6 @@ class Table:
         return max(recorded, key=lambda config: len(wanted.items() & config.items()), default=None)
 
     def predict(self, config: Config) -> float | None:
-        """The cost model's microseconds."""
         return self.workload.predict(self.task, config) if self.workload is not None else None
 
     def latency(self, evaluation: Evaluation) -> float:
@@ -143,17 +134,17 @@ BUDGETED = ("compute, then communication", "Kernel Tuner")
 
 def ours(table: Table, trials: int, seed: int) -> list[float]:
     """The tuning loop's sampler with its first configs and the cost model."""
-    return _latencies(_joint(table, table.space, trials, seed, table.first, table.predict))
+    return latencies(_joint(table, table.space, trials, seed, table.first, table.predict))
 
 
 def ours_without_first(table: Table, trials: int, seed: int) -> list[float]:
     """Our sampler, told nothing: what the surrogate and TPE are worth alone."""
-    return _latencies(_joint(table, table.space, trials, seed, []))
+    return latencies(_joint(table, table.space, trials, seed, []))
 
 
 def one_at_a_time(table: Table, trials: int, seed: int) -> list[float]:
     """Told nothing, and each proposal with all that went before it known: what going ahead is measured by."""
-    return _latencies(_joint(table, table.space, trials, seed, [], ahead=1))
+    return latencies(_joint(table, table.space, trials, seed, [], ahead=1))
 
 
 def sequential(table: Table, trials: int, seed: int) -> list[float]:
@@ -175,38 +166,18 @@ def sequential(table: Table, trials: int, seed: int) -> list[float]:
 def tpe(table: Table, trials: int, seed: int) -> list[float]:
     """Optuna's TPE as it comes; of the space it knows the dimensions, invalid configs are pruned."""
     space = table.space.narrowed(table.task)
-    return _latencies(searched(table, space, optuna.samplers.TPESampler(seed=seed), trials))
+    return latencies(searched(table, space, optuna.samplers.TPESampler(seed=seed), trials))
 
 
 def randomly(table: Table, trials: int, seed: int) -> list[float]:
     """Valid configs drawn at random, none twice."""
     drawn = random.Random(seed).sample(table.valid, min(trials, len(table.valid)))
-    return _latencies(searched(table, table.space, InOrder(table.space, drawn), len(drawn)))
+    return [table.latency(table.recording.evaluations[config]) for config in drawn]
 
 
 def exhaustive(table: Table, trials: int, seed: int) -> list[float]:
     """The configs in the order of the list, as Triton's autotuner takes them; no seed matters."""
-    listed = table.valid[:trials]
-    return _latencies(searched(table, table.space, InOrder(table.space, listed), len(listed)))
-
-
-class InOrder(optuna.samplers.BaseSampler):
-    """Takes the configs of a list one after the other."""
-
-    def __init__(self, space: Space, configs: Iterable[Config]) -> None:
-        self._space, self._configs = space, iter(configs)
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Everything."""
-        return {dimension.name: dimension.distribution() for dimension in self._space.dimensions.values()}
-
-    def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
-        """The next config."""
-        return dict(self._space.parameters(next(self._configs)))
-
-    def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, dist: Any) -> Any:
-        """Never: the list says everything."""
-        raise AssertionError(param_name)
+    return [table.latency(table.recording.evaluations[config]) for config in table.valid[:trials]]
 
 
 def searched(
@@ -232,14 +203,13 @@ def searched(
         if not waiting:
             break
         trial, config = waiting.popleft()
-        latency = table.latency(replay.evaluate(config, 0, PLAN))
+        latency = table.latency(replay.evaluate(config, 0, MeasurePlan()))
         study.tell(trial, *((latency,) if math.isfinite(latency) else (None, PRUNED)))
         found.append((config, latency))
     return found
 
 
 def kernel_tuner(strategy: str) -> Strategy:
-    """A strategy of Kernel Tuner in its simulation mode."""
 
     def run(table: Table, trials: int, seed: int) -> list[float]:
         import kernel_tuner as tuner
@@ -269,7 +239,6 @@ def kernel_tuner(strategy: str) -> Strategy:
 
 
 def strategies() -> dict[str, Strategy]:
-    """All that can run here, by name."""
     found: dict[str, Strategy] = {
         "ours": ours,
         "ours, told nothing": ours_without_first,
@@ -300,7 +269,7 @@ def _has_more(sampler: optuna.samplers.BaseSampler, study: optuna.Study) -> bool
     return not isinstance(sampler, JointSampler) or sampler.ready(study)
 
 
-def _latencies(found: Iterable[tuple[Config, float]]) -> list[float]:
+def latencies(found: Iterable[tuple[Config, float]]) -> list[float]:
     return [latency for _, latency in found]
 
 

@@ -23,7 +23,6 @@ from arguments import new_parser, positive, whole
 ROOT = Path(__file__).parents[1]
 
 LONGEST = 540.0
-"""Seconds that a step may take."""
 
 JSON = "{json}"
 """Stands in a command for the file into which it writes its result; without it, what it prints is the result."""
@@ -31,11 +30,9 @@ JSON = "{json}"
 FOLDER = "{folder}"
 """Stands in a command for the folder of results so far."""
 
-KEYS = ("words", "machine", "versions", "date", "found")
-"""The keys of a stored result."""
+KEYS = ("words", "machine", "versions", "date", "seconds", "found")
 
 GRACE = 20.0
-"""Seconds between asking a step to end and killing it."""
 
 LOOK = """
 import json; from dataclasses import asdict; from autotune.machine import machine, versions
@@ -77,18 +74,15 @@ class Folder:
         file = self.path / f"{step.name}.json"
         try:
             stored = json.loads(file.read_text())
-            lacks = [key for key in KEYS if key not in stored]
+            found = {key: stored[key] for key in KEYS}
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError) as error:
-            sys.exit(f"{file}: {error}; remove it to measure it again")
-        if lacks:
-            sys.exit(f"{file}: it lacks {', '.join(lacks)}; remove it to measure it again")
-        moved = bool(self.place) and stored["machine"] != self.place["machine"]
-        return None if moved or stored["words"] != list(step.words) else dict(stored)
+        except (ValueError, TypeError, KeyError) as error:
+            sys.exit(f"{file}: {type(error).__name__}: {error}; remove it to measure it again")
+        moved = bool(self.place) and found["machine"] != self.place["machine"]
+        return None if moved or found["words"] != list(step.words) else found
 
     def run(self, step: Step, limit: float = LONGEST) -> None:
-        """Run a step and keep its result; raises StepFailed."""
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "found.json"
@@ -128,7 +122,6 @@ class Folder:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """End a process and all that it started."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, how)

@@ -1,14 +1,10 @@
 """The taxes of the four workloads at small, middle and large sizes, step by step: run again, it goes on where it was.
 
     python bench/taxes.py --folder taxes-h200                 every problem on all GPUs of this machine
-    python bench/taxes.py --folder taxes-h200 --world-size 2  on two of them
-    python bench/taxes.py --folder taxes-h200 --minutes 25    what can be done in that time
     python bench/taxes.py --folder taxes-h200 --only flash    problems whose name begins so
-    python bench/taxes.py --folder taxes-h200 --table         the tables, as Markdown, of what has been measured
-    python bench/taxes.py --list                              the commands, without running any
 
-Each problem is tuned for some seconds and then measured, both with the ``tune`` command, into the folder's database.
-Without GPUs the problems are toys, whose times say nothing about GPUs.
+Each problem is tuned for some seconds and then measured, both with the ``tune`` command. Without GPUs the problems are
+toys.
 """
 
 from __future__ import annotations
@@ -24,18 +20,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from arguments import whole
+from listed import DOWN, HEADS, UP
 from steps import FOLDER, Folder, Step, here, new_step_parser, run_and_print, run_to_end
 from tables import table
 
-HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
-
 PROBLEMS: dict[str, tuple[dict[str, Any], ...]] = {
-    "all-gather-gemm": tuple({"m": m, "n": 28672, "k": 8192} for m in (16, 64, 256, 1024, 4096)),
-    "gemm-reduce-scatter": tuple({"m": m, "n": 8192, "k": 28672} for m in (64, 512, 4096)),
-    "gemm-all-reduce": tuple({"m": m, "n": 8192, "k": 28672} for m in (1, 64, 128, 512, 2048)),
+    "all-gather-gemm": tuple({"m": m, **UP} for m in (16, 64, 256, 1024, 4096)),
+    "gemm-reduce-scatter": tuple({"m": m, **DOWN} for m in (64, 512, 4096)),
+    "gemm-all-reduce": tuple({"m": m, **DOWN} for m in (1, 64, 128, 512, 2048)),
     "flash-decode": tuple({"batch": b, "kv_len": kv, **HEADS} for b, kv in ((1, 8192), (1, 65536), (8, 65536))),
 }
-"""Small, middle and large."""
 
 TOYS: dict[str, tuple[dict[str, Any], ...]] = {
     "all-gather-gemm": ({"m": 32, "n": 64, "k": 64},),
@@ -49,15 +43,11 @@ STEPS = ("host", "gaps", "library", "boundary", "synchrony", "locality", "other 
 
 @dataclass(frozen=True)
 class Options:
-    """What the commands depend on."""
-
     world_size: int
     toy: bool
     budget: str = "20s"
     rounds: int | None = None
-    """Rounds in which taxes are measured; None: the command's default."""
     only: tuple[str, ...] = ("",)
-    """Beginnings of the names of the problems to be measured."""
 
     def problems(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for workload, several in (TOYS if self.toy else PROBLEMS).items():
@@ -73,7 +63,6 @@ def name_of(workload: str, fields: dict[str, Any]) -> str:
 
 
 def steps(options: Options) -> list[Step]:
-    """Tune, then measure, each problem."""
     found = []
     for workload, fields in options.problems():
         words = tuple(word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", str(value)))
@@ -90,7 +79,6 @@ def steps(options: Options) -> list[Step]:
 
 
 def tables(folder: Folder, options: Options) -> str:
-    """A row for each problem that has been measured: each step down, in microseconds."""
     measured = [step for step in steps(options) if step.name.endswith("-taxes")]
     found = {step.name.removesuffix("-taxes"): folder.found(step) for step in measured}
     rows = [row(name, json.loads(stored["found"])) for name, stored in found.items() if stored is not None]
@@ -114,7 +102,6 @@ def row(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def figure(of: dict[str, Any]) -> str:
-    """``12.3 ± 0.4``, or ``≈ 0 ± 0.4``."""
     error = (of["high"] - of["low"]) / 2
     return f"{'≈ 0' if of['nil'] else format(of['microseconds'], '.2f')} ± {error:.2f}"
 
@@ -122,7 +109,6 @@ def figure(of: dict[str, Any]) -> str:
 def main(words: Sequence[str] | None = None) -> int:
     parser = new_step_parser(__doc__, "taxes", "problem", "20s")
     parser.add_argument("--rounds", type=whole, help="rounds of the taxes; default: as many as the command makes")
-    parser.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     given = parser.parse_args(words)
     place = here()
     toy = place["machine"]["kind"] == "interpreter"
@@ -132,10 +118,6 @@ def main(words: Sequence[str] | None = None) -> int:
     if not steps(options):
         names = ", ".join(name_of(*each) for each in dataclasses.replace(options, only=("",)).problems())
         parser.error(f"--only {', '.join(given.only)}: no problem's name begins so; there are {names}")
-    if given.list:
-        for step in steps(options):
-            print(" ".join(step.words))
-        return 0
     folder = Folder(given.folder, place)
     return run_and_print(given, folder, steps(options), lambda: tables(folder, options))
 

@@ -2,67 +2,58 @@
 
     python bench/time_to_optimum.py bench/recordings/ag-rows-1024.json.gz --budget 60s
 
-A problem is one that was recorded (``tune record``), on the same kind and number of GPUs. *Cold*: no database, nothing
-compiled. *Warm*: the database has the same problem with half of m, tuned for as long before; nothing of this problem is
-compiled. Each run is a process of its own; the clock starts with it, hence imports and the start of the ranks count.
+A problem is one that was recorded, on the same kind and number of GPUs. *Cold*: no database, nothing compiled. *Warm*:
+the database has the same problem with half of m. Each run is a process of its own, whose imports and ranks count.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-BEGIN = time.monotonic()
+from arguments import input_file, need_gpu, new_parser
+from tables import head, row
 
-import argparse  # noqa: E402
-import json  # noqa: E402
-import os  # noqa: E402
-import subprocess  # noqa: E402
-import sys  # noqa: E402
-import tempfile  # noqa: E402
-from contextlib import closing  # noqa: E402
-from dataclasses import asdict, dataclass  # noqa: E402
-from pathlib import Path  # noqa: E402
-
-from arguments import input_file, need_gpu, new_parser  # noqa: E402
-from tables import head, row  # noqa: E402
+from autotune.cli import session
+from autotune.db import Store
+from autotune.errors import InputError
+from autotune.machine import machine
+from autotune.recordings.file import read
+from autotune.task import Task
+from autotune.tuning import EFFORTS, Budget, tune
+from autotune.tuning.progress import Progress
+from autotune.workloads import workload
 
 NEAR = 1.03
-"""Times the recorded optimum."""
 
 
 @dataclass
 class Run:
-    """One run, as far as it has come."""
+    """One run, as far as it has come: seconds until it was near the optimum, until the first config was measured, and
+    until the last; latencies in µs.
+    """
 
     optimum: float
-    """Recorded, µs."""
     reached: float | None = None
-    """Seconds until a config was within ``NEAR`` of the optimum."""
     first: float | None = None
-    """Seconds until the first config was measured: before that the ranks start."""
     last: float = 0.0
-    """Seconds until the last one was."""
     trials: int = 0
     best: float = float("inf")
-    """µs"""
 
     @property
     def rate(self) -> float:
-        """Trials in a minute of searching, compilation included."""
         return 60 * self.trials / (self.last - self.first) if self.first is not None and self.last > self.first else 0.0
 
 
-def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
-    """Tune the recording's problem, or the same with another m."""
-    from autotune.cli import session
-    from autotune.db import Store
-    from autotune.machine import machine
-    from autotune.recordings.file import read
-    from autotune.task import Task
-    from autotune.tuning import EFFORTS, Budget, tune
-    from autotune.tuning.progress import Progress
-    from autotune.workloads import workload
-
+def tuned(recording: Path, m: int | None, database: Path, budget: str, began: float) -> Run:
     recorded = read(recording)
     found = workload(recorded.workload)
     fields = {**recorded.problem, **({"m": m} if m is not None else {})}
@@ -72,7 +63,7 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
     def watch(progress: Progress) -> None:
         if progress.best is None or progress.phase != "searching":
             return
-        run.last = time.monotonic() - BEGIN
+        run.last = time.monotonic() - began
         run.first = run.first or run.last
         run.trials, run.best = progress.trials, progress.best[1].median
         if run.reached is None and run.best <= NEAR * run.optimum:
@@ -89,6 +80,7 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
 def in_a_process(recording: Path, m: int | None, database: Path, budget: str, cache: Path) -> Run:
     """``tuned`` in a process of its own, with ``cache`` for what Triton compiles."""
     command = [sys.executable, __file__, str(recording), "--budget", budget, "--database", str(database)]
+    command += [f"--began={time.monotonic()}"]  # one clock for all processes of a machine
     command += [f"--m={m}"] if m is not None else []
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
@@ -96,28 +88,24 @@ def in_a_process(recording: Path, m: int | None, database: Path, budget: str, ca
 
 
 def line(recording: Path, start: str, run: Run) -> str:
-    return row([
-        recording.name.removesuffix(".json.gz"), start, f"{run.first:.0f}" if run.first else "",
-        f"**{run.reached:.0f}**" if run.reached else "not reached", f"{run.best:.1f}", f"{run.optimum:.1f}",
-        str(run.trials), f"{run.rate:.0f}",
-    ])  # fmt: skip
+    first = f"{run.first:.0f}" if run.first else ""
+    reached = f"**{run.reached:.0f}**" if run.reached else "not reached"
+    name, latencies = recording.name.removesuffix(".json.gz"), (f"{run.best:.1f}", f"{run.optimum:.1f}")
+    return row([name, start, first, reached, *latencies, run.trials, f"{run.rate:.0f}"])
 
 
 def main() -> None:
-    """Each recording's problem, cold and warm; with --database one run, told as JSON."""
     parser = new_parser(__doc__)
     parser.add_argument("recordings", nargs="+", type=input_file)
     parser.add_argument("--budget", default="60s", help="of each run")
     parser.add_argument("--database", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--m", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.database is not None:
-        print(json.dumps(asdict(tuned(options.recordings[0], options.m, options.database, options.budget))))
+        run = tuned(options.recordings[0], options.m, options.database, options.budget, options.began)
+        print(json.dumps(asdict(run)))
         return
-    from autotune.errors import InputError
-    from autotune.machine import machine
-    from autotune.recordings.file import read
-
     try:
         recorded = [read(recording) for recording in options.recordings]
         halves = [int(each.problem["m"]) // 2 for each in recorded]

@@ -1,12 +1,11 @@
 """The same configs by this checkout and by an earlier one, in turns: did a change make a kernel slower?
 
     git worktree add ../before COMMIT
-    python bench/versions.py ../before --world-size 2 --minutes 8
+    python bench/versions.py ../before --world-size 2
 
-For README's rows that both know, or those that ``--only`` chooses: the earlier checkout's default config, here in
-today's words. Both checkouts' ranks are on the GPUs at once and measure in turns of a tenth of a second, by the same
-stopwatch (``versions_rank.py``), so that a GPU's clocks meet both alike. *Before / now* above 1: this one is faster;
-0.99 is allowed, and more ``--turns`` narrow the ±.
+For README's rows that both know, or those that ``--only`` chooses: the earlier checkout's default config. Both
+checkouts' ranks are on the GPUs at once and measure in turns of a tenth of a second, by the same stopwatch
+(``versions_rank.py``). *Before / now* above 1: this one is faster; 0.99 is allowed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from typing import Any
 
 import tables
 import torch
-from arguments import new_parser, positive, whole
+from arguments import new_parser, whole
 from listed import Sizes, selected
 from steps import ROOT
 
@@ -37,7 +36,6 @@ from autotune.model_runs.clock import Ratio
 
 ALLOWED = 0.99
 SECONDS = 0.1
-"""The length of a sample."""
 
 HEADER = tables.head(["sizes", "before, µs", "now, µs", "before / now", "config"], "l   l")
 
@@ -90,7 +88,6 @@ class Checkout:
         raise SystemExit("a rank has died; what it said stands above")
 
     def microseconds(self, times: int) -> float:
-        """Time of a call on the slowest rank, from a sample of ``times`` replays."""
         return float(max(self.ask("sample", times=times)))
 
     def end(self) -> None:
@@ -101,7 +98,6 @@ class Checkout:
 
 @contextlib.contextmanager
 def both(before: Path, world_size: int) -> Iterator[tuple[Checkout, Checkout]]:
-    """The earlier checkout's ranks and this one's."""
     with contextlib.ExitStack() as stack:
         found = []
         for folder in (before.resolve(), ROOT):
@@ -140,7 +136,6 @@ def in_turns(before: Checkout, now: Checkout, turns: int, seconds: float) -> tup
 
 
 def _times(checkout: Checkout, seconds: float) -> int:
-    """Replays of a sample that lasts about so long."""
     times = 1
     while True:
         begun = time.monotonic()
@@ -152,15 +147,11 @@ def _times(checkout: Checkout, seconds: float) -> int:
 
 
 def table(given: argparse.Namespace, before: Checkout, now: Checkout) -> int:
-    """Print it; the command's exit code."""
-    begun, slower, done, taken = time.monotonic(), 0, 0, Counter[str]()
+    slower, done, taken = 0, 0, Counter[str]()
     print(HEADER, flush=True)
     for sizes, problem in given.problems:
         if taken[sizes.name] == given.sizes:
             continue
-        if time.monotonic() - begun > given.minutes * 60:
-            print("the time is over", file=sys.stderr)
-            return 1
         taken[sizes.name] += 1
         try:
             told, fast = compared(sizes, problem, before, now, given.turns, 0.0 if given.toy else SECONDS)
@@ -184,7 +175,6 @@ def main() -> int:
     parser.add_argument("--sizes", type=whole, default=9, help="of each row at most; default: 9")
     parser.add_argument("--turns", type=whole, default=10, help="of both checkouts, at least 2; default: 10")
     parser.add_argument("--only", nargs="+", metavar="NAME[/FIELD=VALUE,...]", help="rows, or some of their sizes")
-    parser.add_argument("--minutes", type=positive, default=math.inf, help="no new problem later than that")
     parser.add_argument("--toy", action="store_true", help="tiny problems: does it work at all?")
     given = parser.parse_args()
     try:

@@ -25,7 +25,6 @@ from autotune.config import Config
 from autotune.errors import AutotuneError
 
 LEAST_CALLS = 20
-"""Calls in a graph, at least: what lies between two graphs is little beside them."""
 
 
 class Rank:
@@ -39,7 +38,6 @@ class Rank:
         """``_calls`` calls of the operator."""
 
     def default(self, workload: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """The config that this checkout takes where nothing is tuned."""
         return dict(autotune.lookup(workload, problem(workload, fields)).config)
 
     def make(self, workload: str, fields: dict[str, Any], config: dict[str, Any]) -> None:

@@ -3,16 +3,12 @@
     python bench/winners.py all-gather-gemm --m 16,64,256,1024,4096,8192 --n 28672 --k 8192 --world-size 8 \\
         --budget 60s --db winners.db --json winners.json
 
-With AUTOTUNE_HEAP=torch, and another --db, on torch's heap; ``tune compare`` puts the two side by side.
-
-Everything but --db, --json, --rivals and --no-rivals goes to ``tune grid``; what is in the database is answered from
-it. Then the rivals (see rivals.py) are measured on the same machine, in turns with the winner and for as long as in the
-finals: a burst from rest is up to a tenth faster than what lasts. The table has how many times as long they take.
+Everything but --db, --json, --rivals and --no-rivals goes to ``tune grid``. Then the rivals (see rivals.py) are
+measured in turns with the winner and for as long as in the finals; the table has how many times as long they take.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -25,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import tables
-from arguments import new_parser, output_file
+from arguments import new_parser, output_file, some_of
 from latencies import WINNER, microseconds, speedup
 
 from autotune.model_runs.clock import Ratio
@@ -53,7 +49,6 @@ def tune(arguments: list[str]) -> list[dict[str, Any]]:
 
 
 ROUNDS = 4
-"""In which every rival and the winner are measured once."""
 
 
 def rated(rounds: Sequence[Mapping[str, Latency]]) -> dict[str, dict[str, Any]]:
@@ -65,13 +60,6 @@ def rated(rounds: Sequence[Mapping[str, Latency]]) -> dict[str, dict[str, Any]]:
         name: {"microseconds": statistics.median(its), "over": asdict(Ratio.of_rounds(its, winner)) if winner else None}
         for name, its in times.items()
     }
-
-
-def suppliers(word: str) -> list[str]:
-    """The names in ``--rivals``. Raises ArgumentTypeError."""
-    if unknown := set(names := word.split(",")).difference(SUPPLIERS):
-        raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}; allowed: {', '.join(SUPPLIERS)}")
-    return names
 
 
 def measure_rivals(rows: list[dict[str, Any]], suppliers: Sequence[str]) -> None:
@@ -140,7 +128,6 @@ def cells(row: dict[str, Any], baselines: list[str], parts: list[str], rivals: l
 
 
 def beside(rival: dict[str, Any]) -> str:
-    """How many times as long as the winner a rival takes; its time where that is not known."""
     over = rival["over"]
     return f"{over['value']:.2f} ± {over['error']:.2f}" if over else f"{rival['microseconds']:.1f} µs"
 
@@ -170,7 +157,7 @@ def main() -> None:
     parser = new_parser(__doc__, allow_abbrev=False)
     parser.add_argument("--json", type=output_file, help="write all rows to this file")
     parser.add_argument("--no-rivals", action="store_true")
-    parser.add_argument("--rivals", type=suppliers, default=SUPPLIERS, help=f"of these: {','.join(SUPPLIERS)}")
+    parser.add_argument("--rivals", type=some_of(SUPPLIERS), default=SUPPLIERS, help=f"of these: {','.join(SUPPLIERS)}")
     parser.add_argument("--db", help="database: a path or a URL; default: the user's")
     options, arguments = parser.parse_known_args()
     if not arguments:

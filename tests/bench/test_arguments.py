@@ -27,9 +27,8 @@ WRONG = {
     "routings": [("none.json",), (__file__, "--exponents", "a")],
     "lookup": [("--size", "10")],
     "search_quality": [("none.json.gz",), (TABLE, "--only", "no such strategy")],
-    "taxes": [("--list", "--only", "no such problem")],
+    "taxes": [("--only", "no such problem")],
     "time_to_optimum": [(__file__,)],
-    "untuned": [("--heap-gib", "0"), ()],
     "versions": [("none",), (".", "--turns", "1")],
     "winners": [()],
 }

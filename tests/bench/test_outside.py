@@ -47,7 +47,7 @@ def tuned(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fakes, "BASELINE", 5000.0)  # else the library's way would win
     bench = bench_of(LAPTOP, monkeypatch, database.parent)
     words = [
-        "--m", "8", "--n", "32", "--k", "32", "--dtype", "fp32", "--world-size", "2", "--trials", "3",
+        "--m", "8", "--n", "64", "--k", "32", "--dtype", "fp32", "--world-size", "2", "--trials", "3",
         "--effort", "quick",
     ]  # fmt: skip
     done = bench.tune("gemm-reduce-scatter", *words, "--db", str(database))

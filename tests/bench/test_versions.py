@@ -27,5 +27,5 @@ def test_ranks_of_two_checkouts_measure_in_turns(
     monkeypatch.setattr(versions, "ALLOWED", 0.0)
     assert compare(monkeypatch, "--toy", "--world-size", "1", "--only", "fd", "ar-8192", before=tmp_path) == 0
     printed = capsys.readouterr()
-    assert printed.out.splitlines()[-1].startswith("| ar-8192 m=2 | ")
+    assert printed.out.splitlines()[-1].startswith("| ar-8192 m=8 | ")
     assert "fd: not compared" in printed.err
