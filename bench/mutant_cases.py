@@ -308,7 +308,7 @@ CASES: Mapping[str, Case] = {
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
     "fd latent": _decode({"kv_heads": 1, "rope": 32, "scale": 0.25}),
     "fd specialized": _decode(
-        {"kv_heads": 1, "q_heads": 8, "head_dim": 512, "rope": 64, "scale": 0.1},
+        {"batch": 3, "kv_heads": 1, "q_heads": 8, "head_dim": 512, "rope": 64, "scale": 0.1},
         **APART,
         loads="specialized",
         num_warps=4,

@@ -7,6 +7,19 @@ from mutants.table import ANSWERED, GPU, Mutant, rows_of
 FD_ANNOUNCE = "    announce_unit(unit, owner, records, peers, FORM, DELIVERY)\n"
 FD_DELIVER = "    kept, kept_lse = own_block(records, owner, FORM)\n    for tile"
 
+
+def late(line: str) -> tuple[str, str]:
+    """20 µs before a line: whoever has less to do comes early by itself."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return (
+        line,
+        f'{indent}tl.inline_asm_elementwise("nanosleep.u32 20000; mov.u32 $0, 0;", "=r", [], tl.int32, False, 1)\n{line}',
+    )
+
+
+FD_FIRST = late("            key = ring.value.index(stage).permute((1, 0))\n")
+FD_OTHER = late("            value = ring.value.index(stage).slice(HALF, HALF, dim=1)\n")
+
 MUTANTS: list[Mutant] = [
     *rows_of(
         "kernels/flash_decode/exchange.py",
@@ -59,8 +72,8 @@ MUTANTS: list[Mutant] = [
         ("steps are multiplied before they are there", "fd specialized", ("            mbarrier.wait(ring.ready.index(stage), (step // FORM.STAGES) & 1)\n", ""), GPU),
         ("steps are overwritten before they are multiplied", "fd specialized", ("            mbarrier.wait(ring.empty.index(stage), ((step // FORM.STAGES) & 1) ^ 1)\n", ""), GPU),
         ("weights are taken before they are there", "fd specialized", ("            mbarrier.wait(given.ready, taken & 1)\n            fence", "            fence"), GPU),
-        ("weights are overwritten before they are taken", "fd specialized", ("            mbarrier.wait(given.empty, (sent & 1) ^ 1)\n            given.weights", "            given.weights"), GPU),
-        ("queries are overwritten before they are multiplied", "fd specialized", ("            mbarrier.wait(query.empty, (turn & 1) ^ 1)\n", ""), GPU),
+        ("weights are overwritten before they are taken", "fd specialized", ("            mbarrier.wait(given.empty, (sent & 1) ^ 1)\n            given.weights", "            given.weights"), FD_OTHER, GPU),
+        ("queries are overwritten before they are multiplied", "fd specialized", ("            mbarrier.wait(query.empty, (turn & 1) ^ 1)\n", ""), FD_FIRST, GPU),
         ("the other half is not rescaled", "fd specialized", ("            acc *= given.factor.load(gl.SliceLayout(1, layout))[:, None]\n            value", "            value"), GPU),
     ),
     *rows_of(
