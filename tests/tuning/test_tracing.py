@@ -16,12 +16,10 @@ from autotune.db import Store
 from autotune.errors import GangError, StoreError
 from autotune.machine import machine
 from autotune.outcome import Outcome
-from autotune.ranks.gang import Gang
 from autotune.ranks.protocol import Failed
 from autotune.task import Task
 from autotune.timeline import CALL, COLLECTIVE, COPY, GEMM, SENDS, TILE, WAITS, Timeline, Traced, from_json
 from autotune.tuning import Budget, Effort, tune
-from autotune.tuning.screening import Screen
 from autotune.tuning.tracing import Tracer
 from autotune.workloads import workload
 
@@ -124,26 +122,6 @@ def test_a_twin_that_is_not_compiled_in_time_is_not_run(monkeypatch: pytest.Monk
     assert tracer.timeline({"push": (config, 100.0)}) == {} and not gang.traced
     compiling.set_result(None)
     assert set(tracer.timeline({"push": (config, 100.0)})) == {"push"}
-
-
-@pytest.mark.usefixtures("traced")
-def test_a_search_on_ranks_stores_both_calls_in_order_of_time(path: Path) -> None:
-    on_cpu()
-    found = workload("all_gather_gemm")
-    task = Task(found.problem_type(m=32, n=64, k=64, world_size=2), machine())
-    effort = Effort(trials=2, screen=1, iterations=1, finalists=1, rounds=1)
-    with Store.open(path) as store, Screen(found, task) as screen, Gang(found, task) as gang:
-        result = tune(found, task, store, gang, screen, budget=Budget(2), effort=effort)
-        assert result.entry is not None
-    timeline = stored(path)
-    assert timeline is not None and list(timeline)[0] == "bsp eager" and len(timeline) == 2
-    for traced in timeline.values():
-        assert traced.slowdown > 0 and len(traced.ranks) == 2 and all(traced.ranks)
-        assert all(0 <= event.begin <= event.end < 60e6 for rank in traced.ranks for event in rank)
-    for rank in timeline["bsp eager"].ranks:
-        [gathered] = [event for event in rank if event.kind == COLLECTIVE]
-        [multiplied] = [event for event in rank if event.kind == GEMM]
-        assert gathered.end <= multiplied.begin and {event.kind for event in rank} <= {COLLECTIVE, GEMM, COPY, CALL}
 
 
 SEEN = {

@@ -19,26 +19,6 @@ from autotune.model_runs.comparison import row
 from autotune.model_runs.measured import ModelLayers
 
 
-@pytest.mark.parametrize(
-    ("changed", "width", "biases"),
-    [
-        ({"model_type": "qwen2"}, 768, (True, False, False)),
-        ({"model_type": "qwen3"}, 12 * 128, (False, False, False)),
-        ({"model_type": "llama", "attention_bias": True, "mlp_bias": True}, 768, (True, True, True)),
-        ({"model_type": "gemma2", "intermediate_size": 4096}, 12 * 256, (False, False, False)),
-        ({"model_type": "mistral", "num_attention_heads": 32, "num_key_value_heads": None}, 768, (False, False, False)),
-        ({"model_type": "llama", "head_dim": 32, "num_key_value_heads": 1}, (8 + 2 * 2) * 32, (False, False, False)),
-    ],
-)
-def test_what_a_kind_leaves_unsaid_is_known(
-    gpus: Bench, tmp_path: Path, changed: dict[str, Any], width: int, biases: tuple[bool, bool, bool]
-) -> None:  # fmt: skip
-    found = listed(gpus, config(tmp_path, **changed), "--tp", "2", "--tokens", "256")
-    qkv, up, out, down = found.values()
-    assert qkv["n"] == width
-    assert (qkv["bias"], out["bias"], up["bias"]) == biases and down["bias"] == up["bias"]
-
-
 def test_options_change_the_problems(gpus: Bench, tmp_path: Path) -> None:
     apart = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "256", "--separate")
     assert {name: each["calls"] for name, each in apart.items() if name.startswith("all_gather")} == {
