@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import EIGHT_GPUS, FakeGang, FakeScreen
 
 from autotune.db import Entry, Store
 from autotune.machine import Machine
@@ -16,9 +16,6 @@ from autotune.results.study import Study, finished
 from autotune.task import Task
 from autotune.tuning import Budget, Effort, tune
 from autotune.workloads import workload
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from fakes import EIGHT_GPUS, FakeGang, FakeScreen
 
 EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=2)
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import EIGHT_GPUS, push_of
 
 from autotune.db import CacheKey, Entry, Roofline, Winner
 from autotune.machine import Machine
 from autotune.outcome import Latency
 from autotune.task import Task
 from autotune.workloads import provenance_of, workload
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from fakes import EIGHT_GPUS, push_of
 
 MakeEntry = Callable[..., Entry]
 
