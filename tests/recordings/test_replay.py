@@ -85,3 +85,20 @@ def test_the_reduced_space_comes_back_from_the_workload(recording: Recording) ->
     renamed = dataclasses.replace(recording, dimensions={**recording.dimensions, "tile_m": (64,)})
     with pytest.raises(InputError, match="tile_m"):
         renamed.space_of(FOUND)
+
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("bench/recordings", "bench/recordings/one_gpu", "bench/recordings/two_gpus")
+TABLES = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.json.gz"))]
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name.split(".")[0])
+def test_every_config_replays_as_it_was_recorded(path: Path) -> None:
+    table = read(path)
+    found = workload(table.workload)
+    problem, machine, space = table.problem_of(found), table.machine, table.space_of(found)
+    replay = Replay(table)
+    replay.turn_to(found, problem)
+    assert all(replay.evaluate(config, 0, PLAN) is evaluation for config, evaluation in table.evaluations.items())
+    forbidden = sum(space.violation(config, Task(problem, machine)) is not None for config in table.evaluations)
+    assert forbidden < 0.1 * len(table.evaluations), "a constraint that is newer forbids a few at most"
