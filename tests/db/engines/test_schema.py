@@ -7,14 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sample import KEY, PROVENANCE, TRIAL, WINNER
+from sample import KEY, PROVENANCE, TRIAL
 from sqlalchemy import URL, create_engine, inspect, update
-from studies import as_text
+from studies import as_text, fill
 
 from autotune.db import Store
 from autotune.db.engines import REVISION, condition
 from autotune.db.engines.schema import VERSION
-from autotune.db.engines.sqlite import APPLICATION_ID
 from autotune.db.models import Base
 from autotune.errors import StoreError
 
@@ -41,17 +40,6 @@ def test_tables_of_another_revision_are_refused(url: URL) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_tables_that_cannot_be_made_leave_the_file_as_it_was(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute("CREATE TABLE tuning_trials (in_the_way INTEGER)")
-    before = path.read_bytes()
-    for _ in range(2):
-        with pytest.raises(StoreError, match="tuning_trials"):
-            Store.open(path)
-    assert path.read_bytes() == before
-
-
 def test_a_database_in_use(url: URL) -> None:
     with Store.open(as_text(url)) as store:
         store.record(store.study(KEY, PROVENANCE, seed=0, space_size=1).id, TRIAL)
@@ -62,11 +50,7 @@ def test_a_database_in_use(url: URL) -> None:
 
 
 def test_damage_inside_is_found(path: Path) -> None:
-    with Store.open(path) as store:
-        study = store.study(KEY, PROVENANCE, seed=0, space_size=1)
-        for _ in range(200):
-            store.record(study.id, TRIAL)
-        store.finish(study.id, WINNER)
+    fill(path, 200)
     content = bytearray(path.read_bytes())
     content[-4096:] = b"\xff" * 4096
     path.write_bytes(content)
