@@ -59,7 +59,7 @@ def test_the_same_entries_are_the_same_bytes_in_whatever_order_they_come(make_en
     stale = dataclasses.replace(base, provenance=dataclasses.replace(base.provenance, torch="1.0"))
     in_a_graph = dataclasses.replace(base, key=dataclasses.replace(base.key, regime="graph"))
     entries = [base, make_entry(m=16), make_entry(m=256, world_size=4), stale, in_a_graph]
-    texts = {write(order) for order in itertools.permutations(entries)}
+    texts = {write(order) for order in itertools.islice(itertools.permutations(entries), 0, None, 13)}
     assert len(texts) == 1
     [text] = texts
     assert [entry.key.problem.count('"m":256,') for entry in read(text)] == [1, 0, 0, 0, 0], "by ranks, then by size"
