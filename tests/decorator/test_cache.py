@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -279,19 +278,6 @@ def test_whoever_tunes_the_same_waits_for_the_first_and_takes_its_result(
         won = tuner.result()
         joined = [other.result() for other in others]
     assert won.source == "tuned" and [(each.source, each.config) for each in joined] == [("exact", won.config)] * 2
-
-
-def test_what_a_dead_process_was_tuning_is_taken_over() -> None:
-    def killed(*_: object, **__: object) -> list[float]:
-        os._exit(9)
-
-    child = os.fork()
-    if child == 0:
-        tuned(copy(), killed)  # type: ignore[arg-type]
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    with Store.open() as store:
-        assert [study.state for study in store.studies()] == ["running"]
-    assert found(tuned(copy(), Clock(3, 1, 2))).source == "tuned"
 
 
 def copy_with_extra() -> Any:

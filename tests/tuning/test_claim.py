@@ -17,7 +17,7 @@ from fakes import LAPTOP
 from small_space import PROBLEM, WORKLOAD, Ranks, kept, run, time_of
 
 from autotune.config import Config
-from autotune.db import CacheKey, Lease, Store, lease
+from autotune.db import CacheKey, Lease, Store
 from autotune.db.lease import Held
 from autotune.errors import GangError, StoreError
 from autotune.task import Task
@@ -143,15 +143,6 @@ def test_what_a_killed_process_left_is_taken_over_at_once(path: Path) -> None:
     ranks = Ranks()
     assert run(path, ranks).entry is not None
     assert not set(ranks.configs[:10]) & set(measured), "nothing measured is measured again"
-
-
-def test_a_silent_holder_on_another_host_is_taken_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "SILENT_SECONDS", 0.5)
-    with Store.open(path) as store:
-        store.take_lease(study_of(store), lease_there())
-    seen: list[str] = []
-    assert run(path, Ranks(), watch=until_waiting(seen)).entry is not None
-    assert "on far since" in seen[0]
 
 
 def test_a_heart_goes_on_after_a_beat_that_the_database_did_not_take(
