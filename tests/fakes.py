@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from typer import testing
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
+from typer.testing import Result as Ended
 
 from autotune.cli import app, session
 from autotune.config import Config
@@ -28,6 +29,7 @@ from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
 from autotune.timeline import Traced
+from autotune.tuning import Budget, Effort, Result, tune
 from autotune.tuning.search import proposer
 from autotune.workloads import Workload, names, provenance_of, registry, workload
 
@@ -214,6 +216,15 @@ class FakeScreen:
         return None
 
 
+def tune_over(
+    gang: Any, store: Store, found: Workload, budget: Budget, effort: Effort, machine: Machine = EIGHT_GPUS,
+    **options: Any,
+) -> Result:  # fmt: skip
+    """The loop over a fake gang and its first problem."""
+    task = Task(gang.problems[0], machine)
+    return tune(found, task, store, gang, FakeScreen(found, task), budget=budget, effort=effort, **options)  # type: ignore[arg-type]
+
+
 testing._get_command = functools.cache(testing._get_command)  # type: ignore[attr-defined]  # it makes a hundred commands
 
 
@@ -240,7 +251,7 @@ class Bench:
         self.gangs.append(gang)
         return gang
 
-    def tune(self, *words: str) -> Result:
+    def tune(self, *words: str) -> Ended:
         """Run ``tune`` as a new process would."""
         forget_lookups()
         return CliRunner().invoke(built(tuple(names())), list(words))

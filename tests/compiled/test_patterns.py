@@ -280,7 +280,6 @@ def quantised_norm(function: Callable[..., Any], dtype: torch.dtype = torch.bflo
     graph = graph_of(whole, x, x, weight)
     (summed,) = (node for node in graph.nodes if node.target is ATEN.neg.default)
     found = norm_behind(summed)
-    assert found is not None
     return found
 
 

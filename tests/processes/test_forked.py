@@ -163,7 +163,6 @@ def test_servers_and_processes_go_with_a_killed_driver_even_if_a_fork_of_it_live
     command, environment = [sys.executable, "-c", DRIVER], {**os.environ, "PYTHONPATH": path}
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
     with driver:
-        assert driver.stdout is not None
         pids = [int(word) for word in driver.stdout.readline().split()]
         driver.kill()
         assert len(pids) == 2 and all(gone(pid, within=300) for pid in pids)

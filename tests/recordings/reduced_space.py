@@ -26,9 +26,6 @@ ALLOWED: dict[str, list[Value]] = {
 
 
 def recorded(folder: Path, gang: FakeGang | None = None, **options: Any) -> Recording:
-    screen: Any = FakeScreen(FOUND, Task(PROBLEM, EIGHT_GPUS))
+    task, options = Task(PROBLEM, EIGHT_GPUS), {"allowed": ALLOWED, "limit": 1000, "iterations": 15, **options}
     with Store.open(folder / "cache.db") as store:
-        return record(
-            FOUND, Task(PROBLEM, EIGHT_GPUS), store, gang or FakeGang(PROBLEM), screen,
-            **{"allowed": ALLOWED, "limit": 1000, "iterations": 15, **options},
-        )  # fmt: skip
+        return record(FOUND, task, store, gang or FakeGang(PROBLEM), FakeScreen(FOUND, task), **options)

@@ -8,17 +8,16 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, LIMITS, RATES, FakeGang, FakeScreen, evaluation_of, formula, latency_of, push_of
+from fakes import EIGHT_GPUS, LIMITS, RATES, FakeGang, evaluation_of, formula, latency_of, push_of, tune_over
 
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome
 from autotune.results.study import Study, finished, unfinished
 from autotune.task import Task
-from autotune.tuning import Budget, Effort, tune
+from autotune.tuning import Budget, Effort
 from autotune.tuning.finals import merge
 from autotune.workloads import provenance_of, workload
 from autotune.workloads.roofline import roofline
@@ -30,12 +29,10 @@ EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=3)
 
 
 def tuned(file: Path, trials: int, prepare: Callable[[FakeGang], None] = lambda gang: None) -> Study:
-    problem = FOUND.default_problem(EIGHT_GPUS, 8)
-    gang: Any = FakeGang(problem)
+    gang = FakeGang(FOUND.default_problem(EIGHT_GPUS, 8))
     prepare(gang)
-    screen: Any = FakeScreen(FOUND, Task(problem, EIGHT_GPUS))
     with Store.open(file) as store:
-        tune(FOUND, Task(problem, EIGHT_GPUS), store, gang, screen, budget=Budget(trials), effort=EFFORT)
+        tune_over(gang, store, FOUND, Budget(trials), EFFORT)
         entries = store.entries()
         return finished(store, entries[0], FOUND) if entries else unfinished(store, store.studies()[0], FOUND)
 

@@ -161,7 +161,6 @@ def test_problems_of_one_size_and_two_machines_lack_nothing(study: Study, only_f
 
 def test_missing_sizes_come_with_their_command(studies: list[Study]) -> None:
     view = gaps.view(studies, [])
-    assert view is not None
     [missing] = [table for table in view.tables if table.header[1] == "missing"]
     [(workload, what, command)] = missing.rows
     assert (workload, what) == ("all-gather-gemm", "m=256 of k=1024")
@@ -172,7 +171,6 @@ def test_stale_and_unfinished_studies_are_named(study: Study) -> None:
     assert gaps.view([study], []) is None
     old = dataclasses.replace(study.record, provenance=dataclasses.replace(study.record.provenance, triton="1.0"))
     view = gaps.view([dataclasses.replace(study, record=old)], [study.record])
-    assert view is not None
     stale, unfinished = view.tables
     assert "triton 1.0 is now" in stale.rows[0][2] and stale.rows[0][3].endswith("--force")
     assert unfinished.rows[0][0] == "all-gather-gemm"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, FakeGang, FakeScreen
+from fakes import EIGHT_GPUS, FakeGang, tune_over
 
 from autotune.config import Config
 from autotune.db import Store
@@ -25,7 +25,7 @@ from autotune.task import Task
 from autotune.taxes.measure import Amount, Base, measure
 from autotune.taxes.result import Taxes
 from autotune.timeline import KEPT_ROWS
-from autotune.tuning import Budget, Effort, tune
+from autotune.tuning import Budget, Effort
 from autotune.workloads import workload
 
 FOUND = workload("gemm_reduce_scatter")
@@ -43,11 +43,8 @@ def measured() -> Taxes:
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    problem = FOUND.default_problem(EIGHT_GPUS, 8)
-    gang: Any = FakeGang(problem)
-    screen: Any = FakeScreen(FOUND, Task(problem, EIGHT_GPUS))
     with Store.open(file := tmp_path_factory.mktemp("taxed") / "cache.db") as store:
-        tune(FOUND, Task(problem, EIGHT_GPUS), store, gang, screen, budget=Budget(9), effort=EFFORT)
+        tune_over(FakeGang(FOUND.default_problem(EIGHT_GPUS, 8)), store, FOUND, Budget(9), EFFORT)
     return file
 
 
@@ -65,7 +62,6 @@ def study_of(file: Path, **attached: str) -> Study:
 
 def test_the_waterfall_draws_every_rung_and_every_step(taxed: Study, measured: Taxes) -> None:
     found = view_of.view(taxed)
-    assert found is not None
     waterfall, launches, lateness = found.charts
     offsets, heights, whiskers = waterfall.option["series"]
     rungs = list(measured.rungs)
@@ -95,7 +91,6 @@ def test_the_waterfall_draws_every_rung_and_every_step(taxed: Study, measured: T
 
 def test_the_timeline_has_a_lane_for_each_rank_and_a_span_for_each_event(taxed: Study) -> None:
     found = timeline.view(taxed)
-    assert found is not None and taxed.ladder is not None
     calls = [*taxed.timeline.values(), taxed.ladder.traces["D"]]
     assert len(calls) == 3, "the library's way, the winner, and the rung"
     [chart] = found.charts

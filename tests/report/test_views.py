@@ -26,7 +26,6 @@ from autotune.report.view import View
 from autotune.report.views import finals, headline, importance, parallel, search, slices, steps
 from autotune.results.figures import INTERPRETER_NOTE, relative_error
 from autotune.results.library import LIBRARIES, OPERATIONS, baseline_name, mode_name
-from autotune.results.result import Result
 from autotune.results.study import Study, unfinished
 from autotune.tuning.finals import FINAL
 from autotune.workloads.user_files import BUILT_IN
@@ -36,11 +35,6 @@ SERIES = {"bar", "boxplot", "custom", "line", "parallel", "scatter"}
 
 def views(study: Study) -> dict[str, View]:
     return {found.name: found for view in VIEWS if (found := view(study)) is not None}
-
-
-def result_of(study: Study) -> Result:
-    assert study.result is not None
-    return study.result
 
 
 def series_of(option: dict[str, Any], name: str) -> dict[str, Any]:
@@ -62,7 +56,7 @@ def test_options_are_json_of_series_that_the_library_has(any_study: Study) -> No
 
 
 def test_the_headline_has_winner_baselines_and_limits_in_the_regime_tuned_for(study: Study) -> None:
-    report = result_of(study)
+    report = study.result
     option = headline.options(report)
     library = "NCCL + cuBLAS"
     rows = [each["value"] for each in option["yAxis"]["data"]]
@@ -72,7 +66,6 @@ def test_the_headline_has_winner_baselines_and_limits_in_the_regime_tuned_for(st
     taken = {each.baseline: each.latency.of(report.regime) for each in report.speedups}
     expected = [report.latency.of(report.regime), taken["bsp eager"], taken["bsp graph"]]
     assert [bar["value"] for bar in series["data"]][:3] == pytest.approx(expected, abs=1e-3)
-    assert report.limit is not None
     assert [line["xAxis"] for line in series["markLine"]["data"]] == [report.limit.parts["gemm"].median]
     told = {row[0]: row for row in headline.table(report).rows}
     assert told[f"{library} in a CUDA graph"][1].startswith("529.6 µs") and told[library][3].startswith("748.5 µs")
@@ -169,7 +162,6 @@ def test_slices_are_of_the_winners_mode_and_those_without_effect_are_folded(stud
 
 
 def test_small_steps_are_named_and_not_drawn(study: Study) -> None:
-    assert study.winner is not None
     near = study.winner.replace(num_stages=5)
     ours = study.measured[study.winner]
     trials = [*study.trials, TrialRecord(near, Evaluation(Outcome.MEASURED, latency=ours), source="sampler")]
@@ -192,7 +184,7 @@ def test_importance_is_of_what_varied_and_falls(study: Study, one_trial: Study) 
 
 
 def test_who_beat_whom(study: Study) -> None:
-    report = result_of(study)
+    report = study.result
     found = finals.finalists(study)
     assert found[0].config == study.winner and len({each.name for each in found}) == len(found)
     slower = found[-1].config
@@ -207,8 +199,8 @@ def test_who_beat_whom(study: Study) -> None:
 
 def test_the_winner_s_host_overhead_is_not_held_against_it_in_the_finals(study: Study) -> None:
     """Finalists are bound calls; the host overhead of the winner's claim is longer than its device."""
-    report = result_of(study)
-    claimed = result_of(won(study, latency=report.latency.through(HostOverhead(900.0, 900.0))))
+    report = study.result
+    claimed = won(study, latency=report.latency.through(HostOverhead(900.0, 900.0))).result
     found = finals.finalists(study)
     assert claimed.latency.of(report.regime) > 2 * report.latency.of(report.regime)
     assert finals.conclusion(claimed, found) == finals.conclusion(report, found)
@@ -217,7 +209,6 @@ def test_the_winner_s_host_overhead_is_not_held_against_it_in_the_finals(study: 
 
 def test_a_config_that_failed_its_proof_is_not_the_best_so_far(interrupted: Study) -> None:
     best = interrupted.winner
-    assert best is not None
     wrong = TrialRecord(best, Evaluation(Outcome.WRONG_RESULT, "planted"), source="proof")
     proven = dataclasses.replace(interrupted, trials=(*interrupted.trials, wrong))
     assert proven.winner not in (best, None)
@@ -274,10 +265,8 @@ def test_neighbours_are_told_by_their_times_in_the_regime(hosted: Study) -> None
 
 
 def test_the_headline_is_of_the_regime(hosted: Study) -> None:
-    assert hosted.result is not None
     hosted = won(hosted, latency=hosted.result.latency.through(HostOverhead(0.0, 0.0)))
     report = hosted.result
-    assert report is not None
     rows = {row[0]: row[-1] for row in headline.table(report).rows}
     assert rows["NCCL + cuBLAS in a CUDA graph"].startswith("0.50 ± "), "730 µs over 1460"
     bars = headline.options(report)["series"][0]["data"]

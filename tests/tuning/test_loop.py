@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 from every_mode import whole
-from fakes import EIGHT_GPUS, LAPTOP, FakeGang, FakeScreen, latency_of
+from fakes import EIGHT_GPUS, LAPTOP, FakeGang, latency_of, tune_over
 from small_space import (
     BEST,
     BSP,
@@ -39,7 +39,7 @@ from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
 from autotune.ranks.evaluation import LONG_CALL
 from autotune.runtime.lookup import lookup
 from autotune.task import Task
-from autotune.tuning import EFFORTS, Budget, Progress, tune
+from autotune.tuning import EFFORTS, Budget, Progress
 from autotune.tuning.cached import cached
 from autotune.tuning.effort import LARGEST_SEED, MOST_TRIALS, limits_of, parse_duration
 from autotune.tuning.finals import PROOF, finals_plan
@@ -157,7 +157,6 @@ def test_finals_that_were_cut_off_begin_anew_with_other_inputs_and_what_was_meas
     first, second = Ranks(slow, raises=interrupts), Ranks()
     assert run(path, first).interrupted
     finished = run(path, second)
-    assert finished.entry is not None
     assert finished.entry.winner.latency.rounds == (200.0,) * EFFORT.rounds, "of today alone"
     assert len(second.calls) == FINALS and len(kept(path, finals=True)) == stop - 20 + FINALS
     assert not {seed for _, seed, _ in first.calls[20:]} & {seed for _, seed, _ in second.calls}
@@ -250,7 +249,6 @@ def test_force_measures_anew_and_keeps_what_was_measured(path: Path) -> None:
     new = run(path, ranks, force=True)
     assert new.study.id != old.study.id and new.progress.resumed == 0 and len(ranks.calls) == 20 + FINALS
     assert kept(path, study=old.study.id) == before
-    assert new.entry is not None and old.entry is not None
     assert new.entry.winner.latency.median == 2 * old.entry.winner.latency.median
     idle = Ranks()
     answered = run(path, idle, trials=500, seed=9)
@@ -286,7 +284,6 @@ def test_the_last_winner_stays_unless_it_is_beaten_by_more_than_the_noise(
 @pytest.mark.parametrize("gain", [0.0, 0.1])
 def test_no_winner_is_slower_than_the_baseline_and_noise_is_no_gain(path: Path, gain: float) -> None:
     result = run(path, Ranks(time=noisy(lambda config: 300.0 * (1 if config == BSP else 1 - gain))))
-    assert result.entry is not None
     winner = result.entry.winner
     assert winner.latency.median <= winner.baselines["bsp"].median
     assert (winner.config == BSP) == (gain < 0.05)
@@ -332,10 +329,8 @@ def test_another_mode_wins_that_keeps_its_pace_in_the_finals(path: Path) -> None
     finals_plans = {finals_plan(2 * EFFORTS["quick"].iterations)}
     found = workload("all_gather_gemm")
     problem = found.problem_type(m=4096, n=28672, k=8192, world_size=8)
-    screen: Any = FakeScreen(found, Task(problem, EIGHT_GPUS))
-    budget, effort = Budget(30), EFFORTS["quick"]
     with Store.open(path) as store:
-        result = tune(found, Task(problem, EIGHT_GPUS), store, Fading(problem), screen, budget=budget, effort=effort)
+        result = tune_over(Fading(problem), store, found, Budget(30), EFFORTS["quick"])
         finals = [t.config["mode"] for t in store.trials(result.study.id) if t.source == "final"]
     assert result.entry is not None and result.entry.winner.config["mode"] == "copy_engine"
     assert finals.count("push") >= finals.count("copy_engine") > 0 and "pull_staged" not in finals

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from every_mode import RANKS, on_cpu
-from fakes import EIGHT_GPUS, FakeGang, FakeScreen, stamps
+from fakes import EIGHT_GPUS, FakeGang, FakeScreen, stamps, tune_over
 from small_space import BEST, Ranks, run
 
 from autotune.db import Store
@@ -19,7 +19,7 @@ from autotune.outcome import Outcome
 from autotune.ranks.protocol import Failed
 from autotune.task import Task
 from autotune.timeline import CALL, COLLECTIVE, COPY, GEMM, SENDS, TILE, WAITS, Timeline, Traced, from_json
-from autotune.tuning import Budget, Effort, tune
+from autotune.tuning import Budget, Effort
 from autotune.tuning.tracing import Tracer
 from autotune.workloads import workload
 
@@ -62,14 +62,11 @@ def test_calls_on_gpus_are_traced_unless_that_is_switched_off(
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_TRACE", asked)
     found = workload("all_gather_gemm")
-    problem = found.default_problem(EIGHT_GPUS, 8)
-    gang, task = FakeGang(problem), Task(problem, EIGHT_GPUS)
-    ranks: Any = gang
-    screen: Any = FakeScreen(found, task)
+    gang = FakeGang(found.default_problem(EIGHT_GPUS, 8))
     effort = Effort(trials=9, screen=3, iterations=3, finalists=2, rounds=1)
     with Store.open(path) as store:
         for search in (True, False):
-            tune(found, task, store, ranks, screen, budget=Budget(9), effort=effort, force=True, search=search)
+            tune_over(gang, store, found, Budget(9), effort, force=True, search=search)
             assert len(gang.traced) == calls, "one that is only verified is not traced"
 
 

@@ -38,7 +38,6 @@ def test_the_best_of_a_table_is_found_and_the_report_is_the_next_step(laptop: Be
     assert "4 × H200" in found.stdout and "2026-11-21" in found.stdout
     assert not re.search(r"± 0\.0+\b", found.stdout), "a table that answers the same each time is not an error of zero"
     place = re.search(r"study 1 in (\S+)", found.stdout)
-    assert place is not None
     report = laptop.tune("report", "--db", place[1])
     assert report.exit_code == 0 and "2026-11-21" in report.stdout
     assert laptop.tune("list").stdout == "", "the user's own database has nothing of it"
