@@ -31,9 +31,7 @@ def test_a_value_is_the_same_on_all_ranks(ranks: list[dict[str, Any]], name: str
     assert [rank[name] for rank in ranks] == [answer] * 2
 
 
-def test_listed_ranks_agree_again_and_again_in_their_order_whatever_other_groups_they_are_in(
-    ranks: list[dict[str, Any]],
-) -> None:
+def test_listed_ranks_agree_in_their_order_whatever_groups_they_are_in(ranks: list[dict[str, Any]]) -> None:
     assert [rank["one after the other"] for rank in ranks] == [[[1, 0]] * 5] * 2
 
 

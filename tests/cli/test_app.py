@@ -17,9 +17,7 @@ from autotune.timeline import CALL, COLLECTIVE, COPY, GEMM, from_json
 
 
 @pytest.mark.skipif(not machine().is_interpreter, reason="the problem is one for interpreted ranks")
-def test_the_real_thing_from_the_command_line_into_the_cache_and_out_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_real_thing_into_the_cache_and_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "a cache.db"))
     monkeypatch.setenv("AUTOTUNE_TRACE", "1")
     small = ("all-gather-gemm", "--m", "32", "--n", "64", "--k", "64")

@@ -105,7 +105,7 @@ def strike(number: signal.Signals) -> Hook:
 @pytest.mark.parametrize(
     ("number", "code", "words"), [(signal.SIGINT, 130, SMALL), (signal.SIGTERM, 143, ("grid", *SMALL))]
 )
-def test_a_signal_keeps_what_was_measured_and_names_itself(
+def test_a_signal_keeps_what_was_measured(
     gpus: Bench, number: signal.Signals, code: int, words: tuple[str, ...]
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -36,9 +36,7 @@ def test_a_new_study_holds_what_it_was_given_and_is_found_by_it(store: Store) ->
     ("of", "field"),
     [(of, each.name) for of in (CacheKey, Provenance) for each in dataclasses.fields(of) if each.name != "problem"],
 )
-def test_every_field_of_the_key_and_of_the_provenance_makes_another_study(
-    store: Store, study: int, of: type, field: str
-) -> None:
+def test_every_field_of_key_and_provenance_makes_another_study(store: Store, study: int, of: type, field: str) -> None:
     changed: dict[str, Any] = {field: {"world_size": 4, "regime": "graph"}.get(field, "other")}
     others = [dataclasses.replace(each, **changed) if isinstance(each, of) else each for each in (KEY, PROVENANCE)]
     assert begin(store, *others).id != study
@@ -282,9 +280,7 @@ def test_adopting_many_keeps_their_order_after_what_was_there(store: Store, entr
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_what_is_there_is_replaced_only_when_asked_to_and_kept_even_then(
-    store: Store, entry: Entry, finished: bool
-) -> None:
+def test_what_is_there_is_replaced_only_when_asked_to_and_kept(store: Store, entry: Entry, finished: bool) -> None:
     ours = store.study(entry.key, entry.provenance, seed=1, space_size=5832)
     store.record(ours.id, TRIAL)
     if finished:

@@ -123,9 +123,7 @@ def test_another_source_another_list_or_another_dtype_is_tuned_anew() -> None:
     assert found(other).source == "default" and "nothing tuned" in found(other).reason
 
 
-def test_an_entry_of_another_machine_is_not_served_and_on_a_miss_a_list_is_tuned_as_by_triton(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_entry_of_another_machine_is_not_served_and_a_miss_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     tuned(copy(), Clock(3, 1, 2))
     assert found(tuned(copy(), Clock(1, 2, 3), 201, free=["n"])).source == "tuned", "never guessed"
     other = dataclasses.replace(INTERPRETED, device="NVIDIA H200")
@@ -251,7 +249,7 @@ def test_a_database_that_cannot_be_used_costs_one_try_and_one_line(
     assert found(tuned(copy(), NEVER)).source == "exact"
 
 
-def test_whoever_tunes_the_same_waits_for_the_first_and_takes_its_result(
+def test_whoever_tunes_the_same_waits_for_the_first(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Threads here, each with a tuner of its own; they meet in the database, as processes do."""

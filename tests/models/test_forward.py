@@ -255,9 +255,7 @@ def test_one_way_of_a_place_counts_whatever_was_measured(data: some.DataObject) 
 
 @settings(deadline=None)
 @given(some.lists(some.tuples(some.integers(1, 9), ENTRIES), min_size=1, max_size=4), some.sampled_from(Regime))
-def test_a_forward_takes_no_less_than_its_host_and_than_its_device(
-    tuned: list[tuple[int, Any]], regime: Regime
-) -> None:  # fmt: skip
+def test_a_forward_takes_no_less_than_host_and_device(tuned: list[tuple[int, Any]], regime: Regime) -> None:
     """Of those calls whose host was timed by the library and by ours: before and after are told alike."""
     entries = {GemmAllReduce(m=m, n=64, k=64, world_size=2): entry for m, (_, entry) in enumerate(tuned, 1)}
     calls = [Call("", problem, count) for problem, (count, _) in zip(entries, tuned, strict=True)]

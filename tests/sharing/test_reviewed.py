@@ -88,7 +88,7 @@ def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store, make_entry:
         (lambda entry: with_problem(entry, world_size=4), "is 4"),
     ],
 )
-def test_what_is_no_config_or_no_problem_is_refused(
+def test_what_is_no_config_is_refused(
     store: Store, make_entry: MakeEntry, change: Callable[[Entry], Entry], told: str
 ) -> None:
     good = make_entry(m=16)

@@ -145,9 +145,7 @@ def test_what_a_killed_process_left_is_taken_over_at_once(path: Path) -> None:
     assert not set(ranks.configs[:10]) & set(measured), "nothing measured is measured again"
 
 
-def test_a_heart_goes_on_after_a_beat_that_the_database_did_not_take(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heart_goes_on_after_a_beat_that_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beat, beats, again = Store.beat, list[bool](), threading.Event()
 
     def away_once(store: Store, study: int, lease: Lease) -> bool:
@@ -200,9 +198,7 @@ def test_a_run_whose_study_another_finished_meanwhile_does_not_finish_it_again(p
         assert store.entries() == [others[0].entry]
 
 
-def test_what_another_finished_just_before_the_lease_was_ours_is_the_answer(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_finished_before_the_lease_was_ours_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take, begun, others = Store.take_lease, list[Lease](), list[Result]()
 
     def late(store: Store, study: int, lease: Lease, over: Held | None = None) -> Held | None:

@@ -150,9 +150,7 @@ def test_a_search_that_was_cut_off_measures_nothing_again(path: Path, stop: int,
 
 
 @pytest.mark.parametrize("stop", [20, 23, 27])
-def test_finals_that_were_cut_off_begin_anew_with_other_inputs_and_what_was_measured_is_kept(
-    path: Path, stop: int
-) -> None:
+def test_finals_that_were_cut_off_begin_anew_with_other_inputs_and_keep_the_old(path: Path, stop: int) -> None:
     slow, interrupts = lambda config: 1.03 * time_of(config), {stop: KeyboardInterrupt}
     first, second = Ranks(slow, raises=interrupts), Ranks()
     assert run(path, first).interrupted
@@ -224,9 +222,7 @@ def test_where_power_matters_the_finals_are_wider(path: Path, scale: float, fina
     assert len({trial.config for trial in kept(path, finals=True)}) == finalists
 
 
-def test_a_winner_that_the_space_refuses_is_tuned_anew_as_no_look_up_serves_it(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_winner_that_the_space_refuses_is_tuned_anew(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As a database edited by hand holds one."""
     refused, key = Config({"mode": "push", "tile": 128, "unit": 64}), CacheKey.of(Task(PROBLEM, LAPTOP))
     with Store.open(path) as store:
@@ -397,7 +393,7 @@ def test_such_a_baseline_decides_nothing_between_the_others(path: Path) -> None:
     assert {config: finals.count(config) for config in times} == {BSP: 2, BEST: 4, DEFAULT: 4}
 
 
-def test_a_graph_of_the_library_s_calls_is_not_searched_where_callers_do_not_capture(
+def test_captured_calls_are_not_searched_for_callers_who_do_not_capture(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unlike(_: SmallWorkload, config: Config, regime: Regime) -> str | None:
@@ -454,9 +450,7 @@ class Refusing(Screen):
 
 
 @pytest.mark.parametrize("role", ["default", "previous winner", "extra finalist"])
-def test_what_the_screen_refuses_is_not_run_in_the_finals_either(
-    path: Path, role: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_screen_refuses_is_not_in_the_finals(path: Path, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = WORKLOAD.default_config(Task(PROBLEM, LAPTOP)) if role == "default" else BEST
     if role == "previous winner":
         run(path, Ranks(), trials=1000)
@@ -482,9 +476,7 @@ class FailsOnce(Ranks):
 
 
 @pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.CRASHED])
-def test_a_default_that_hung_or_crashed_does_not_win_and_a_baseline_has_a_second_chance(
-    path: Path, outcome: Outcome
-) -> None:
+def test_a_default_that_hung_or_crashed_is_out_and_a_baseline_has_another_chance(path: Path, outcome: Outcome) -> None:
     default = WORKLOAD.default_config(Task(PROBLEM, LAPTOP))
     ranks = FailsOnce(lambda each: {default: 100.0, BSP: 300.0}.get(each, 400.0), once={default: outcome, BSP: outcome})
     result = run(path, ranks, trials=1000)

@@ -57,7 +57,7 @@ def test_calls_under_the_interpreter_are_traced_where_that_is_asked_for(path: Pa
 
 
 @pytest.mark.parametrize(("asked", "calls"), [("", 2), ("0", 0)])
-def test_calls_on_gpus_are_traced_unless_that_is_switched_off(
+def test_calls_on_gpus_are_traced_by_default(
     path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, calls: int
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_TRACE", asked)

@@ -121,9 +121,7 @@ def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("captured", [True, False])
-def test_measured_forwards_stand_beside_their_prediction(
-    captured: bool, gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forwards_are_measured(captured: bool, gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prediction is of eager calls only where plain was not faster in a graph."""
     orders = []
 
@@ -181,7 +179,7 @@ def test_measured_forwards_stand_beside_their_prediction(
         ({}, ("--tokens", f"1..{'9' * 5000}"), "--tokens"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
+def test_mistakes_are_told(
     gpus: Bench, tmp_path: Path, changed: dict[str, Any], words: tuple[str, ...], told: str
 ) -> None:  # fmt: skip
     given = ("model", config(tmp_path, **changed), "--tp", "2", "--tokens", "4", "--list", *words)
@@ -216,9 +214,7 @@ def test_a_model_is_tuned_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert tuned_for_real(tmp_path, monkeypatch).count("gemm-all-reduce") == 2
 
 
-def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
-    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measured_is_what_ended_ranks_tuned(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders, file = [], f"{tmp_path / 'other.db'}"
 
     def rows(order: ModelLayers, machine: Machine) -> Iterator[dict[str, Any]]:
@@ -278,9 +274,7 @@ WORDS = ("--tp", "2", "--tokens", "4,256", "--predict")
 
 @pytest.mark.parametrize("device", [*HOSTS, "h100"])
 @pytest.mark.parametrize("changed", [{}, MIXTRAL], ids=["dense", "mixture"])
-def test_a_model_is_predicted_without_a_gpu(
-    laptop: Bench, tmp_path: Path, device: str, changed: dict[str, int]
-) -> None:
+def test_a_model_is_predicted_without_gpus(laptop: Bench, tmp_path: Path, device: str, changed: dict[str, int]) -> None:
     file = config(tmp_path, **changed)
     told = laptop.tune("model", file, *WORDS, "--device", device, "--context", "4096")
     assert told.exit_code == 0 and "predicted, nothing measured" in told.stdout, told.output
@@ -316,8 +310,6 @@ def test_of_a_lists_alternatives_one_is_predicted(laptop: Bench, tmp_path: Path)
         (("--predict", "--device", "H100", "--tp", "16"), "8 GPUs"),
     ],
 )
-def test_a_prediction_s_wrong_options_are_told(
-    laptop: Bench, tmp_path: Path, words: tuple[str, ...], told: str
-) -> None:
+def test_wrong_options_of_a_prediction(laptop: Bench, tmp_path: Path, words: tuple[str, ...], told: str) -> None:
     result = laptop.tune("model", config(tmp_path, num_attention_heads=16), *words)
     assert result.exit_code == 2 and told in result.stderr and len(result.stderr.splitlines()) == 1

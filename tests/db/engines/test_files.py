@@ -168,9 +168,7 @@ def test_a_read_only_database_is_read_but_not_written(
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_what_may_not_be_written_or_read_is_refused(
-    public_folder: Path, unprivileged: Unprivileged, exists: bool
-) -> None:
+def test_what_may_not_be_used_is_refused(public_folder: Path, unprivileged: Unprivileged, exists: bool) -> None:
     path = public_folder / "cache.db"
     if exists:
         Store.open(path).close()
@@ -249,9 +247,7 @@ def test_waiting_for_another_process_has_an_end(path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_file_system_without_locks_is_named_at_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
-) -> None:
+def test_a_file_system_without_locks_is_named(path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool) -> None:
     """To SQLite the file would be busy, and it would wait."""
 
     def no_locks(*_: Any) -> None:
