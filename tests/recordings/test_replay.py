@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from fakes import EIGHT_GPUS, FakeScreen
-from reduced_space import ALLOWED, FOUND, PROBLEM
+from fakes import FakeScreen
+from reduced_space import ALLOWED, FOUND, PROBLEM, TASK
 
 from autotune.db import Store
 from autotune.errors import InputError
@@ -27,15 +27,15 @@ TRIALS = 30
 
 
 def run(store: Store, replay: Replay, seed: int = 0) -> Result:
-    task, reduced, effort = Task(PROBLEM, EIGHT_GPUS), replay.recording.reduced(FOUND), EFFORTS["quick"]
-    return tune(reduced, task, store, replay, FakeScreen(FOUND, task), budget=Budget(TRIALS), effort=effort, seed=seed)
+    reduced, effort = replay.recording.reduced(FOUND), EFFORTS["quick"]
+    return tune(reduced, TASK, store, replay, FakeScreen(FOUND, TASK), budget=Budget(TRIALS), effort=effort, seed=seed)
 
 
 def test_it_answers_as_recorded_and_calls_everything_else_invalid(recording: Recording) -> None:
     replay = Replay(recording)
     for config, evaluation in recording.evaluations.items():
         assert replay.evaluate(config, 1, PLAN) == replay.evaluate(config, 2, PLAN) == evaluation
-    outside = FOUND.default_config(Task(PROBLEM, EIGHT_GPUS)).replace(block_k=32)
+    outside = FOUND.default_config(TASK).replace(block_k=32)
     assert replay.evaluate(outside, 1, PLAN).outcome is Outcome.INVALID
     assert replay.measure_parts(MeasurePlan()) == recording.parts and replay.restarts == 0
 

@@ -13,14 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fakes import LAPTOP
-from small_space import PROBLEM, WORKLOAD, Ranks, kept, run, time_of
+from small_space import TASK, WORKLOAD, Ranks, kept, run, time_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Lease, Store
 from autotune.db.lease import Held
 from autotune.errors import GangError, StoreError
-from autotune.task import Task
 from autotune.tuning import Progress, Result, claim
 from autotune.workloads import provenance_of
 
@@ -47,8 +45,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def study_of(store: Store) -> int:
-    key, provenance = CacheKey.of(Task(PROBLEM, LAPTOP)), provenance_of(WORKLOAD)
-    size = WORKLOAD.space.size(Task(PROBLEM, LAPTOP))
+    key, provenance = CacheKey.of(TASK), provenance_of(WORKLOAD)
+    size = WORKLOAD.space.size(TASK)
     return store.study(key, provenance, seed=0, space_size=size).id
 
 

@@ -23,6 +23,7 @@ from small_space import (
     EVERYTHING,
     FINALS,
     PROBLEM,
+    TASK,
     WORKLOAD,
     Ranks,
     SmallProblem,
@@ -124,7 +125,7 @@ def test_the_finals_measure_default_baseline_and_best_in_alternating_order(path:
     run(path, ranks, trials=30)
     finals = ranks.configs[30:]
     assert finals == [*finals[:4], *reversed(finals[:4])]
-    assert {BSP, BEST, WORKLOAD.default_config(Task(PROBLEM, LAPTOP))} < set(finals)
+    assert {BSP, BEST, WORKLOAD.default_config(TASK)} < set(finals)
     assert [trial.number for trial in kept(path, finals=True)] == [0] * 4 + [1] * 4
 
 
@@ -206,7 +207,7 @@ def test_every_outcome_is_stored_with_its_reason_and_the_time_of_the_ranks_is_to
     assert Counter(trial.evaluation.outcome for trial in trials) == result.progress.outcomes
     assert set(result.progress.outcomes) == set(Outcome)
     for trial in trials:
-        violation = WORKLOAD.space.violation(trial.config, Task(PROBLEM, LAPTOP))
+        violation = WORKLOAD.space.violation(trial.config, TASK)
         assert (violation is not None) == (trial.evaluation.outcome is Outcome.INVALID)
         assert trial.evaluation.reason or trial.evaluation.outcome is Outcome.MEASURED
     spent = result.progress.spent
@@ -224,18 +225,18 @@ def test_where_power_matters_the_finals_are_wider(path: Path, scale: float, fina
 
 def test_a_winner_that_the_space_refuses_is_tuned_anew(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As a database edited by hand holds one."""
-    refused, key = Config({"mode": "push", "tile": 128, "unit": 64}), CacheKey.of(Task(PROBLEM, LAPTOP))
+    refused, key = Config({"mode": "push", "tile": 128, "unit": 64}), CacheKey.of(TASK)
     with Store.open(path) as store:
         study = store.study(key, provenance_of(WORKLOAD), seed=0, space_size=len(EVERYTHING))
         store.finish(study.id, Winner(refused, latency_of(1.0)))
-        assert cached(store, WORKLOAD, Task(PROBLEM, LAPTOP), DEFAULT_REGIME) is None
+        assert cached(store, WORKLOAD, TASK, DEFAULT_REGIME) is None
         assert lookup(WORKLOAD, PROBLEM, machine=LAPTOP, url=str(path)).source == "default"
     result = run(path, Ranks(), trials=1000)
     assert not result.from_cache and result.entry is not None and result.entry.winner.config == BEST
     assert "whole tiles" in caplog.text
     assert run(path, Ranks()).from_cache
     with Store.open(path) as store:
-        assert cached(store, WORKLOAD, Task(PROBLEM, LAPTOP), DEFAULT_REGIME) == result.entry
+        assert cached(store, WORKLOAD, TASK, DEFAULT_REGIME) == result.entry
 
 
 def test_force_measures_anew_and_keeps_what_was_measured(path: Path) -> None:
@@ -347,7 +348,7 @@ def test_limits_are_the_machine_s_unless_given_and_what_nobody_can_keep_is_refus
         Budget(0)
 
 
-DEFAULT = WORKLOAD.default_config(Task(PROBLEM, LAPTOP))
+DEFAULT = WORKLOAD.default_config(TASK)
 
 
 @pytest.fixture
@@ -451,7 +452,7 @@ class Refusing(Screen):
 
 @pytest.mark.parametrize("role", ["default", "previous winner", "extra finalist"])
 def test_what_the_screen_refuses_is_not_in_the_finals(path: Path, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = WORKLOAD.default_config(Task(PROBLEM, LAPTOP)) if role == "default" else BEST
+    config = WORKLOAD.default_config(TASK) if role == "default" else BEST
     if role == "previous winner":
         run(path, Ranks(), trials=1000)
     monkeypatch.setattr("small_space.Screen", Refusing)
@@ -477,7 +478,7 @@ class FailsOnce(Ranks):
 
 @pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.CRASHED])
 def test_a_default_that_hung_or_crashed_is_out_and_a_baseline_has_another_chance(path: Path, outcome: Outcome) -> None:
-    default = WORKLOAD.default_config(Task(PROBLEM, LAPTOP))
+    default = WORKLOAD.default_config(TASK)
     ranks = FailsOnce(lambda each: {default: 100.0, BSP: 300.0}.get(each, 400.0), once={default: outcome, BSP: outcome})
     result = run(path, ranks, trials=1000)
     assert result.entry is not None and result.entry.winner.config == BSP
@@ -486,9 +487,7 @@ def test_a_default_that_hung_or_crashed_is_out_and_a_baseline_has_another_chance
 
 @pytest.mark.parametrize("incumbent", ["default", "previous winner", "baseline"])
 def test_what_was_wrong_in_the_search_has_no_second_chance_in_the_finals(path: Path, incumbent: str) -> None:
-    config = {"default": WORKLOAD.default_config(Task(PROBLEM, LAPTOP)), "previous winner": BEST, "baseline": BSP}[
-        incumbent
-    ]
+    config = {"default": WORKLOAD.default_config(TASK), "previous winner": BEST, "baseline": BSP}[incumbent]
     again = incumbent == "previous winner"
     if again:
         run(path, Ranks(), trials=1000)
