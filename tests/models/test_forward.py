@@ -91,15 +91,22 @@ def tuned(
     return SimpleNamespace(winner=winner)
 
 
+def measured(entries: dict[Problem, Any], found: Regime = Regime.GRAPH, run: Regime | None = None) -> Measured:
+    """What was found for a regime, in the same or in another one."""
+    return Measured(entries.get, H100, found, run or found)
+
+
+def eager_and_captured(entries: dict[Problem, Any]) -> tuple[Measured, Measured]:
+    return measured(entries, Regime.PIPELINED), measured(entries, Regime.PIPELINED, Regime.GRAPH)
+
+
 def test_winners_promise_what_they_take_in_the_regime_and_no_more_than_their_limits() -> None:
     one, untuned = problems()
     baselines = {"bsp eager": latency_of(150.0, host=200.0), "bsp graph": latency_of(140.0, host=10.0)}
     limits = {"gemm": latency_of(80.0), "all_reduce": latency_of(130.0)}
     entries = {one: tuned(latency_of(100.0, host=120.0), baselines, limits)}
     calls = [Call("a", one, 3), Call("b", untuned, 2)]
-    eager, graph = (
-        Measured(entries.get, H100, Regime.PIPELINED, regime) for regime in (Regime.PIPELINED, Regime.GRAPH)
-    )
+    eager, graph = eager_and_captured(entries)
     assert eager.promised(calls) == Promise(600.0, 360.0, 300.0, untuned=2)
     assert graph.promised(calls) == Promise(420.0, 300.0, 300.0, untuned=2)
 
@@ -112,18 +119,15 @@ def test_the_host_of_one_call_runs_ahead_during_another() -> None:
         other: tuned(latency_of(90.0, host=30.0), {"bsp eager": latency_of(100.0, host=50.0)}),
     }
     calls = [Call("a", one, 1), Call("b", other, 1)]
-    assert Measured(entries.get, H100, Regime.PIPELINED, Regime.PIPELINED).promised(calls) == Promise(
-        120.0, 100.0, 100.0
-    )
+    assert measured(entries, Regime.PIPELINED).promised(calls) == Promise(120.0, 100.0, 100.0)
 
 
 def test_a_time_of_the_host_stands_beside_no_time_of_the_device() -> None:
     one, _ = problems()
     entries = {one: tuned(latency_of(29.0), {"bsp eager": latency_of(31.0, host=422.0)})}
     for regime in Regime:
-        assert Measured(entries.get, H100, Regime.PIPELINED, regime).promised([Call("a", one, 1)]) == Promise(
-            31.0, 29.0, 29.0
-        )
+        promise = measured(entries, Regime.PIPELINED, regime).promised([Call("a", one, 1)])
+        assert promise == Promise(31.0, 29.0, 29.0)
 
 
 def norm_of(problem: Any) -> Problem:
@@ -138,19 +142,16 @@ def test_of_alternatives_the_best_counts_with_what_it_leaves_outside() -> None:
         tuned(latency_of(30.0), {"bsp": latency_of(40.0)}),
         tuned(latency_of(41.0), {"bsp": latency_of(46.0)}),
     )
-    measured = Measured({plain: small, normed: large}.get, H100, Regime.GRAPH, Regime.GRAPH)
-    found = measured.totals(calls)
+    found = measured({plain: small, normed: large}).totals(calls)
     assert found.taken == {(calls[0],)} and (found.before, found.after) == (Sums(92.0), Sums(72.0)), "6 µs of norm"
-    assert Measured({plain: small}.get, H100, Regime.GRAPH, Regime.GRAPH).promised(calls) == Promise(80.0, 60.0, 60.0)
+    assert measured({plain: small}).promised(calls) == Promise(80.0, 60.0, 60.0)
     slower = {plain: tuned(latency_of(41.0), {"bsp": latency_of(40.0)}), normed: large}
-    assert Measured(slower.get, H100, Regime.GRAPH, Regime.GRAPH).promised(calls) == Promise(92.0, 82.0, 82.0)
+    assert measured(slower).promised(calls) == Promise(92.0, 82.0, 82.0)
     worse = {each: tuned(latency_of(41.0), {"bsp": latency_of(40.0)}) for each in (plain, normed)}
-    assert Measured(worse.get, H100, Regime.GRAPH, Regime.GRAPH).promised(calls).gain == 0, "the compiler leaves it"
+    assert measured(worse).promised(calls).gain == 0, "the compiler leaves it"
     alone = [Call("", plain, 2), Call("", other, 1)]
-    assert (
-        expected_gains([Forward("", tuple(calls))], H100)[plain]
-        > expected_gains([Forward("", tuple(alone))], H100)[plain]
-    )
+    together, apart = (expected_gains([Forward("", tuple(each))], H100)[plain] for each in (calls, alone))
+    assert together > apart
 
 
 def test_a_graph_runs_what_the_compiler_took_for_eager_calls() -> None:
@@ -162,7 +163,7 @@ def test_a_graph_runs_what_the_compiler_took_for_eager_calls() -> None:
         normed: tuned(latency_of(69.9, host=19.6), {"bsp eager": latency_of(80.8, host=98.5)}),
     }
     calls = [Call("", each, 4, place="a") for each in (plain, normed)]
-    eager, graph = (Measured(entries.get, H100, Regime.PIPELINED, run) for run in (Regime.PIPELINED, Regime.GRAPH))
+    eager, graph = eager_and_captured(entries)
     assert eager.totals(calls).taken == graph.totals(calls).taken == {(calls[1],)}
     assert eager.promised(calls) == Promise(4 * 98.5, 4 * 69.9, 4 * 69.9)
     assert graph.promised(calls) == Promise(4 * 80.8, 4 * 69.9, 4 * 69.9)
@@ -178,7 +179,7 @@ def test_an_outlier_of_the_host_is_not_the_forwards() -> None:
         normed: tuned(latency_of(30.2, host=25.5), {"bsp fused norm eager": latency_of(43.3, host=87.0)}),
     }
     calls = [Call("", each, 4, place="a") for each in entries]
-    eager, graph = (Measured(entries.get, H100, Regime.PIPELINED, run) for run in (Regime.PIPELINED, Regime.GRAPH))
+    eager, graph = eager_and_captured(entries)
     assert eager.totals(calls).taken == {(calls[1],)}
     assert (eager.promised(calls).library, graph.promised(calls).library) == (4 * 87.0, 4 * 43.3)
     assert graph.promised(calls).winners == pytest.approx(4 * 29.9), "and half a microsecond of norm"
@@ -191,7 +192,7 @@ def test_the_library_gathers_once_for_several_gemms() -> None:
     times = {one: 40.0, other: 40.0, first: 40.0}
     entries = {each: tuned(latency_of(35.0), {"bsp": latency_of(time)}, limits) for each, time in times.items()}
     calls = [Call("", one, 1, "qkv", 1), Call("", other, 2, "qkv", 1), Call("", first, 1, "qkv")]
-    found = Measured(entries.get, H100, Regime.GRAPH, Regime.GRAPH).totals(calls)
+    found = measured(entries).totals(calls)
     assert found.before == Sums(60.0) and found.taken == {(calls[2],)} and found.after == Sums(55.0)
     (place,) = places(calls)
     alone = estimate(Task(one, H100))
@@ -208,7 +209,7 @@ def test_a_way_contends_if_a_search_may_make_it_the_best() -> None:
             plain: tuned(latency_of(winner), {"bsp": latency_of(40.0)}, verified=verified),
             normed: tuned(latency_of(36.0), {"bsp": latency_of(46.0)}, verified=True),
         }
-        return Measured(entries.get, H100, Regime.GRAPH, Regime.GRAPH).contenders(place)
+        return measured(entries).contenders(place)
 
     assert contenders(38.0, verified=True) == {normed}, "2 of 10 µs saved"
     assert contenders(32.0, verified=True) == {plain, normed}
@@ -240,8 +241,8 @@ def test_one_way_of_a_place_counts_whatever_was_measured(data: some.DataObject) 
     ]
     entries: dict[Problem, Any] = data.draw(some.dictionaries(some.sampled_from(known), ENTRIES))
     for regime in Regime:
-        measured = Measured(entries.get, H100, Regime.PIPELINED, regime)
-        found, promise = measured.totals(calls), measured.promised(calls)
+        made = measured(entries, Regime.PIPELINED, regime)
+        found, promise = made.totals(calls), made.promised(calls)
         for sums, told in ((found.before, promise.library), (found.after, promise.winners)):
             assert told >= sums.device >= 0 and (regime is Regime.GRAPH or told >= sums.host >= 0)
         assert promise.limits <= promise.winners
@@ -249,8 +250,8 @@ def test_one_way_of_a_place_counts_whatever_was_measured(data: some.DataObject) 
         assert all(len(found.taken.intersection(place)) == 1 for place in taken)
         assert [*taken, *found.untuned] == sorted(places(calls), key=lambda place: place in found.untuned)
         for place in taken:
-            choice = measured.choice(place)
-            assert choice is not None and {call.problem for call in choice.way} <= measured.contenders(place)
+            choice = made.choice(place)
+            assert choice is not None and {call.problem for call in choice.way} <= made.contenders(place)
 
 
 @settings(deadline=None)
@@ -259,7 +260,7 @@ def test_a_forward_takes_no_less_than_host_and_device(tuned: list[tuple[int, Any
     """Of those calls whose host was timed by the library and by ours: before and after are told alike."""
     entries = {GemmAllReduce(m=m, n=64, k=64, world_size=2): entry for m, (_, entry) in enumerate(tuned, 1)}
     calls = [Call("", problem, count) for problem, (count, _) in zip(entries, tuned, strict=True)]
-    found = Measured(entries.get, H100, Regime.PIPELINED, regime).promised(calls)
+    found = measured(entries, Regime.PIPELINED, regime).promised(calls)
     latencies = [(count, entry.winner.latency, entry.winner.baselines.values()) for count, entry in tuned]
     device = sum(count * ours.median for count, ours, _ in latencies)
     least = sum(count * min(each.median for each in (ours, *theirs)) for count, ours, theirs in latencies)

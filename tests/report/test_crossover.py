@@ -30,33 +30,28 @@ def test_a_family_differs_in_one_size_alone(study: Study, only_failed: Study) ->
 
 
 def test_a_mode_wins_by_its_times_in_the_regime(study: Study) -> None:
-    times = [
-        ("push", 16, 100.0, 300.0),
-        ("pull", 16, 150.0, 200.0),
-        ("pull", 32, 180.0, 190.0),
-        ("bsp", 16, 90.0, 310.0),
-    ]
-    trials = [
-        TrialRecord(
-            Config({"mode": mode, "block_m": block_m}),
-            Evaluation(Outcome.MEASURED, latency=latency_of(device, host=host)),
-        )
-        for mode, block_m, device, host in times
-    ]
+    times = {
+        ("push", 16): (100.0, 300.0),
+        ("pull", 16): (150.0, 200.0),
+        ("pull", 32): (180.0, 190.0),
+        ("bsp", 16): (90.0, 310.0),
+    }
+    trials = []
+    for (mode, block_m), (device, host) in times.items():
+        measured = Evaluation(Outcome.MEASURED, latency=latency_of(device, host=host))
+        trials.append(TrialRecord(Config({"mode": mode, "block_m": block_m}), measured))
     fastest = trials[2]
-    assert study.result is not None and study.regime is Regime.PIPELINED and fastest.evaluation.latency is not None
+    assert study.regime is Regime.PIPELINED
     found = dataclasses.replace(of_size(study, 64), trials=tuple(trials))
     found = won(found, config=fastest.config, latency=fastest.evaluation.latency)
     ours = point(found, 64)
     assert (ours.mode, ours.next_mode) == ("pull", "push")
     assert ours.margin is not None and ours.margin.value == pytest.approx(300.0 / 190.0)
-    (measured,) = json.loads(thresholds([found]))["maps"][0]["measured"]
-    assert measured["microseconds"] == 190.0 and found.result is not None
+    (told,) = json.loads(thresholds([found]))["maps"][0]["measured"]
+    assert told["microseconds"] == 190.0 and found.result is not None
     assert dataclasses.replace(found, result=None).winner == fastest.config, "and is the fastest so far"
-    other = of_size(study, 128)
-    assert not families([found, won(other, dataclasses.replace(other.key, regime=Regime.ISOLATED))]), (
-        "another regime's own"
-    )
+    other = dataclasses.replace((large := of_size(study, 128)).key, regime=Regime.ISOLATED)
+    assert not families([found, won(large, other)]), "another regime's own"
 
 
 def test_a_point_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: Study) -> None:

@@ -212,9 +212,8 @@ def test_every_outcome_is_stored_with_its_reason_and_the_time_of_the_ranks_is_to
         assert trial.evaluation.reason or trial.evaluation.outcome is Outcome.MEASURED
     spent = result.progress.spent
     assert spent.trials == len(EVERYTHING) - 1 and spent.rate == pytest.approx(60 * spent.trials / spent.total)
-    assert (
-        0.005 * (spent.trials - len(failing)) <= spent.evaluating <= spent.evaluating + spent.compilers <= spent.total
-    )
+    assert 0.005 * (spent.trials - len(failing)) <= spent.evaluating
+    assert spent.compilers >= 0 and spent.evaluating + spent.compilers <= spent.total
 
 
 @pytest.mark.parametrize(("scale", "finalists"), [(0.5, 4), (2.0, 6)])
