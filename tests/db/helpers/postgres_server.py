@@ -46,12 +46,6 @@ class Server:
     def start(self) -> None:
         self._control("-l", f"{self._folder}/log", "-o", _options(self._folder), "start")
 
-    def cpu_seconds(self) -> float:
-        """Of its processes that have ended, those of closed connections among them."""
-        leader = (self._folder / "data/postmaster.pid").read_text().split()[0]
-        fields = Path(f"/proc/{leader}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
-
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """All of its processes are there and do not move."""
