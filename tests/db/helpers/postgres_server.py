@@ -77,7 +77,7 @@ class Server:
 
 
 @contextmanager
-def running(connections: int = 100) -> Iterator[Server]:
+def running() -> Iterator[Server]:
     pytest.importorskip("psycopg", reason="no driver psycopg here: pip install 'iris-autotune[postgresql]'")
     initdb, pg_ctl = find("initdb"), find("pg_ctl")
     who = as_server_user() if os.getuid() == 0 else {}
@@ -91,8 +91,6 @@ def running(connections: int = 100) -> Iterator[Server]:
 
     try:
         call(initdb, "-D", f"{folder}/data", "-U", "tuner", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale", "C")
-        with open(f"{folder}/data/postgresql.conf", "a") as settings:
-            settings.write(f"max_connections = {connections}\n")
         server = Server(folder, lambda *words: call(pg_ctl, "-D", f"{folder}/data", "-w", *words))
         server.start()
         try:
