@@ -110,6 +110,7 @@ GATHERS = {
         "",
         "also used by mul",
     ),
+    "gather b": Case(lambda x, b: x @ gather(b, 0), ((8, K), (K // 2, N)), "", "the GEMM's B, not its A"),
     "gather alone": Case(lambda x: gather(x, 0) * 2, ((8, K),), "", "no GEMM uses the gathered tensor"),
     "gather untuned": Case(lambda x, b: gather(x, 0) @ b, ((128, K), (K, N)), "", "nothing tuned for this problem"),
     "gather tuned in vain": Case(lambda x, b: gather(x, 0) @ b, ((8, N), (N, N)), "", "the library's way is the fast"),
@@ -164,6 +165,9 @@ SUMS = {
     ),
     "reduce a maximum": Case(lambda x, b: reduce(x @ b, "max"), ((16, K), (K, N)), "", "the ranks reduce by max"),
     "reduce and keep": Case(_kept, ((16, K), (K, N)), "", "also used by the graph's result"),
+    "reduce with a bias each": Case(
+        lambda x, w, c: reduce(linear(x, w, c)), ((16, K), (N, K), (N,)), "", "its own bias before the sum"
+    ),
     "reduce, the library not timed": Case(
         lambda x, b: reduce(x @ b), ((16, K), (K, 5 * N)), "", "left: the library's way failed when this was tuned"
     ),
