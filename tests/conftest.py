@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file
-
 # The ranks' settings, for all processes: whichever is to be forked, the same server has imported its libraries.
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 # Else torch sets it where it first compiles, and processes from then on are forked by a second server.

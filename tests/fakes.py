@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 
 import pytest
 from typer import testing
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
+from typer.testing import Result as Ended
 
 from autotune.cli import app, session
 from autotune.config import Config
@@ -28,6 +28,7 @@ from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
 from autotune.timeline import Traced
+from autotune.tuning import Budget, Effort, Result, tune
 from autotune.tuning.search import proposer
 from autotune.workloads import Workload, names, provenance_of, registry, workload
 
@@ -108,7 +109,7 @@ def push_of(task: Task[Any]) -> Config:
 
 
 class FakeGang:
-    """Stands in for ``Gang``. Counts its calls; may be told to be interrupted, slow, or to measure nothing."""
+    """Stands in for ``Gang``. Counts its calls; may be told to be interrupted, or to measure nothing."""
 
     def __init__(self, problem: Problem) -> None:
         self.ranks = problem.world_size
@@ -118,7 +119,6 @@ class FakeGang:
         self.started = 0
         self.closed = 0
         self.interrupt_after = math.inf
-        self.seconds = 0.0
         self.broken = False
         self.host: Callable[[Config], float] | None = None
         """Host time to enqueue a config; an isolated call takes that much longer than the device's time."""
@@ -129,8 +129,6 @@ class FakeGang:
         self.traced: list[Config] = []
         self.turns: list[Turn | MeasureBarrier | Trace] = []
         self.turn_failure: Failed | None = None
-        self.clock: Callable[[Config, int], float] = lambda config, rank: 1980.0
-        """MHz after a turn of a config."""
 
     def start(self) -> None:
         self.started += 1
@@ -148,7 +146,6 @@ class FakeGang:
         self.calls.append(config)
         if told is not None:
             return told
-        time.sleep(self.seconds)
         if self.broken:
             return Evaluation(Outcome.CRASHED, "rank 1 died in phase compile: SIGSEGV")
         found = evaluation_of(config, self.ranks)
@@ -185,8 +182,7 @@ class FakeGang:
         if isinstance(request, MeasureBarrier):
             return [Done("", parts={"barrier": (3.5,), "empty": (2.0,)})] * self.ranks
         median = rung_formula(request) * (1 + 0.001 * math.sin(len(self.turns) // 8))
-        clocks = [self.clock(request.config, rank) for rank in range(self.ranks)]
-        return [Done("", times=(median - rank,) * request.calls, clock=clock) for rank, clock in enumerate(clocks)]
+        return [Done("", times=(median - rank,) * request.calls, clock=1980.0) for rank in range(self.ranks)]
 
 
 class FakeScreen:
@@ -212,6 +208,15 @@ class FakeScreen:
 
     def verdict(self, config: Config, future: object) -> None:
         return None
+
+
+def tune_over(
+    gang: Any, store: Store, found: Workload, budget: Budget, effort: Effort, machine: Machine = EIGHT_GPUS,
+    **options: Any,
+) -> Result:  # fmt: skip
+    """The loop over a fake gang and its first problem."""
+    task = Task(gang.problems[0], machine)
+    return tune(found, task, store, gang, FakeScreen(found, task), budget=budget, effort=effort, **options)  # type: ignore[arg-type]
 
 
 testing._get_command = functools.cache(testing._get_command)  # type: ignore[attr-defined]  # it makes a hundred commands
@@ -240,7 +245,7 @@ class Bench:
         self.gangs.append(gang)
         return gang
 
-    def tune(self, *words: str) -> Result:
+    def tune(self, *words: str) -> Ended:
         """Run ``tune`` as a new process would."""
         forget_lookups()
         return CliRunner().invoke(built(tuple(names())), list(words))

@@ -125,7 +125,6 @@ def _main() -> None:
         device_id=torch.device("cuda", rank) if alone else None,
     )
     spec = importlib.util.spec_from_file_location("functions", file)
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["functions"] = module
     spec.loader.exec_module(module)

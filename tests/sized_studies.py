@@ -17,7 +17,6 @@ from autotune.results.study import Study
 
 def won(study: Study, key: CacheKey | None = None, **fields: Any) -> Study:
     """The study with other ``fields`` of its winner, or of another key."""
-    assert study.result is not None and study.result.entry is not None
     key, winner = key or study.key, dataclasses.replace(study.result.winner, **fields)
     entry = dataclasses.replace(study.result.entry, key=key, winner=winner)
     record = dataclasses.replace(study.record, key=key, winner=winner)

@@ -79,7 +79,8 @@ class SmallWorkload(Workload):
 
 WORKLOAD = SmallWorkload()
 PROBLEM = SmallProblem(width=1024, world_size=2)
-EVERYTHING = set(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP)))
+TASK = Task(PROBLEM, LAPTOP)
+EVERYTHING = set(WORKLOAD.space.enumerate(TASK))
 
 
 def time_of(config: Config) -> float:

@@ -21,20 +21,17 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "answer"),
+    ("name", "answers"),
     [
-        ("size", 2), ("gather", [0, 10]), ("broadcast", 7), ("same", "one word"), ("any", [False, True, True]),
-        ("afterwards", [0, 1]),
+        ("size", [2, 2]), ("gather", [[0, 10]] * 2), ("broadcast", [7, 7]), ("same", ["one word"] * 2),
+        ("any", [[False, True, True]] * 2), ("afterwards", [[0, 1]] * 2),
+        ("all or none", [0, 1]),  # what succeeds on all ranks stays each rank's own
+        ("alone in its group", [[0, 1, [0]], [0, 1, [1]]]),
+        ("one after the other", [[[1, 0]] * 5] * 2),  # listed ranks, in their order, whatever other groups they are in
     ],
 )  # fmt: skip
-def test_a_value_is_the_same_on_all_ranks(ranks: list[dict[str, Any]], name: str, answer: Any) -> None:
-    assert [rank[name] for rank in ranks] == [answer] * 2
-
-
-def test_listed_ranks_agree_again_and_again_in_their_order_whatever_other_groups_they_are_in(
-    ranks: list[dict[str, Any]],
-) -> None:
-    assert [rank["one after the other"] for rank in ranks] == [[[1, 0]] * 5] * 2
+def test_ranks_agree(ranks: list[dict[str, Any]], name: str, answers: list[Any]) -> None:
+    assert [rank[name] for rank in ranks] == answers
 
 
 def test_ranks_that_differ_are_told_what_each_says(ranks: list[dict[str, Any]]) -> None:
@@ -60,16 +57,8 @@ def test_an_error_that_cannot_travel_is_told_in_words(ranks: list[dict[str, Any]
     assert [rank["cannot travel"][:2] for rank in ranks] == [["GangError", "rank 1: TwoWords: two words"]] * 2
 
 
-def test_what_succeeds_on_all_ranks_stays_each_ranks_own(ranks: list[dict[str, Any]]) -> None:
-    assert [rank["all or none"] for rank in ranks] == [0, 1]
-
-
 def test_a_failed_value_releases_the_others_and_stays(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["says that it failed"][0] == "Released" and ranks[1]["says that it failed"] == 1
-
-
-def test_an_agreement_of_a_group_has_the_groups_ranks(ranks: list[dict[str, Any]]) -> None:
-    assert [rank["alone in its group"] for rank in ranks] == [[0, 1, [0]], [0, 1, [1]]]
 
 
 def test_ranks_that_wait_in_vain_are_told_for_whom(tmp_path: Path) -> None:

@@ -22,9 +22,16 @@ def test_the_order_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("values", [PUSH, {}, {"mode": 'ünïcode "quoted" \n'}, {"tile": 2**70, "low": -3}])
-def test_the_canonical_form_leads_back(values: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "duplicate",
+    [
+        lambda config: Config.from_json(config.to_json()), lambda config: pickle.loads(pickle.dumps(config)),
+        copy.copy, copy.deepcopy,
+    ],
+)  # fmt: skip
+def test_the_canonical_form_a_pickle_and_a_copy_lead_back(values: dict[str, Any], duplicate: Any) -> None:
     config = Config(values)
-    again = Config.from_json(config.to_json())
+    again = duplicate(config)
     assert again == config and dict(again) == values
     assert {name: type(value) for name, value in again.items()} == {n: type(v) for n, v in values.items()}
 
@@ -39,53 +46,29 @@ def test_it_is_a_mapping_of_its_own() -> None:
     values = dict(PUSH)
     config = Config(values)
     values["tile"] = 128
-    assert config["tile"] == 64 and len(config) == 3 and list(config) == list(PUSH)
+    assert config["tile"] == config.integer("tile") == 64 and len(config) == 3 and list(config) == list(PUSH)
     with pytest.raises(KeyError):
         config["absent"]
     with pytest.raises(TypeError):
         config["tile"] = 128  # type: ignore[index]
 
 
-@pytest.mark.parametrize("values", [None, [("mode", "push")], "mode=push"])
-def test_only_a_mapping_becomes_one(values: Any) -> None:
-    with pytest.raises(InvalidConfig, match=type(values).__name__):
-        Config(values)
-
-
-@pytest.mark.parametrize("name", ["mode", "tma"])
-def test_integer_takes_no_words_and_no_flags(name: str) -> None:
-    assert Config(PUSH).integer("tile") == 64
-    with pytest.raises(InvalidConfig, match="integer"):
-        Config(PUSH).integer(name)
-
-
-@pytest.mark.parametrize("value", [None, 1.5, [1]])
-def test_other_values_are_refused(value: Any) -> None:
-    with pytest.raises(InvalidConfig, match="mode="):
-        Config({"mode": value})
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("make", "given", "told"),
     [
-        "", "[" * 100_000, '["push"]', '{"tile": 1.5}', '{"mode": "push", "tile": 4, "tile": 8}', '{"tile": NaN}',
+        (Config, None, "NoneType"), (Config, [("mode", "push")], "list"), (Config, "mode=push", "str"),
+        *((Config, {"mode": value}, "mode=") for value in (None, 1.5, [1])),
+        *((Config(PUSH).integer, name, "integer") for name in ("mode", "tma")),
+        *((Config.from_json, text, None) for text in ("", "[" * 100_000, '["push"]', '{"tile": 1.5}', '{"tile": NaN}')),
+        (Config.from_json, '{"mode": "push", "tile": 4, "tile": 8}', None),
     ],
 )  # fmt: skip
-def test_texts_that_are_no_config(text: str) -> None:
-    with pytest.raises(InvalidConfig):
-        Config.from_json(text)
-
-
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config))])
-def test_copies_and_pickles_are_equal(duplicate: Any) -> None:
-    assert duplicate(Config(PUSH)) == Config(PUSH)
+def test_what_is_no_config_and_no_integer_of_one_is_refused(make: Any, given: Any, told: str | None) -> None:
+    with pytest.raises(InvalidConfig, match=told):
+        make(given)
 
 
 LATENCY = Latency(100.0, 98.0, 103.0, 0.4, 15)
-
-
-def test_spread_is_half_the_distance_of_the_percentiles() -> None:
-    assert LATENCY.spread == pytest.approx(0.025)
 
 
 @pytest.mark.parametrize("outcome", Outcome)

@@ -1,9 +1,14 @@
-"""Docs and code say the same."""
+"""Docs and code say the same; the website has every page, and no link leads nowhere."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from autotune.settings import SETTINGS
 
@@ -33,3 +38,36 @@ def test_public_names_exist() -> None:
 
     for name in autotune.__all__:
         assert getattr(autotune, name) is not None
+
+
+def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder), *options]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.slow
+def test_every_page_is_there_and_can_be_reached(tmp_path: Path) -> None:
+    done = build(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    docs = ROOT / "docs"
+    pages = {file.relative_to(docs).with_suffix(".html").as_posix() for file in docs.rglob("*.md")}
+    navigation = set(re.findall(r'href="([^"#:]+\.html)" class="md-nav__link', (tmp_path / "index.html").read_text()))
+    assert {*pages, "CONTRIBUTING.html", "CHANGELOG.html"} <= navigation
+    for page in tmp_path.rglob("*.html"):
+        for target in re.findall(r'(?:href|src)="(?!\w+:|//)([^"#?]+)', page.read_text(encoding="utf-8")):
+            assert page.name == "404.html" or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.slow
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    settings = tmp_path / "mkdocs.yml"
+    hooks = f"hooks: [{ROOT / 'docs' / 'site_hooks.py'}, {tmp_path / 'broken.py'}]"
+    text = (ROOT / "mkdocs.yml").read_text().replace("hooks: [docs/site_hooks.py]", hooks)
+    settings.write_text(text.replace("docs_dir: docs", f"docs_dir: {ROOT / 'docs'}"))
+    (tmp_path / "broken.py").write_text(
+        "def on_page_markdown(markdown, page, **_):\n"
+        "    return markdown + ('[x](operators.md#no-such-heading)' if page.file.src_uri == 'check.md' else '')\n"
+    )
+    done = build(tmp_path / "site", "-f", str(settings))
+    assert done.returncode != 0 and "no-such-heading" in done.stderr + done.stdout

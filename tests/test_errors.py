@@ -30,13 +30,9 @@ def tree() -> list[type[AutotuneError]]:
     return [getattr(errors, name) for _, name in subtree(AutotuneError)]
 
 
-def test_the_tree_is_the_one_that_is_drawn() -> None:
+def test_the_tree_is_the_one_that_is_drawn_and_the_module_holds_nothing_beside_it() -> None:
     assert drawn() == list(subtree(AutotuneError))
-
-
-def test_the_module_holds_nothing_beside_the_tree() -> None:
-    classes = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
-    assert set(classes) == set(tree())
+    assert {each for _, each in inspect.getmembers(errors, inspect.isclass)} == set(tree())
 
 
 @pytest.mark.parametrize("error", tree(), ids=lambda error: error.__name__)

@@ -26,9 +26,7 @@ from autotune.workloads import workload
         (lambda one, other: {one, other} != {1, 2}, lambda one, other: True, "pcie"),
     ],
 )
-def test_the_slowest_link_of_four_gpus_counts(
-    access: object, atomics: object, link: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_slowest_link_counts(access: object, atomics: object, link: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", access)
     monkeypatch.setattr(machine_module, "_native_atomics", atomics)
     assert machine_module._nvidia_interconnect(4) == link
@@ -61,7 +59,7 @@ def launch_a_kernel() -> None:
 
 @pytest.mark.skipif(machine() != INTERPRETED, reason="on GPUs nothing is interpreted")
 @pytest.mark.parametrize("start", [start_ranks, launch_a_kernel, lambda: open_heap(1 << 20)])
-def test_an_interpreter_that_fails_with_this_numpy_is_refused_before_it_runs(
+def test_a_numpy_that_the_interpreter_fails_with_is_refused(
     start: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")

@@ -143,9 +143,7 @@ ROOM = 20 << 30
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_runs_beside_the_newest_torch_triton_and_transformers(
-    tmp_path: Path, wheel_file: Path
-) -> None:
+def test_an_installed_wheel_runs_beside_the_newest_torch_and_transformers(tmp_path: Path, wheel_file: Path) -> None:
     """Gigabytes, from a package index: the demo, a tuned kernel, and the styles for transformers' models. The newest
     Triton is the one that the newest torch asks for.
     """

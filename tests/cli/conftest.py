@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from fakes import EIGHT_GPUS, LAPTOP, Bench, bench_of
 
 from autotune.workloads import registry
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from fakes import EIGHT_GPUS, LAPTOP, Bench, bench_of
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from fakes import EIGHT_GPUS, Bench, bench_of
 
 from autotune.cli.commands import fleet
 from autotune.db.models import Base
+from autotune.taxes import measure
 
 NAME = ["all-gather-gemm", "--m", "4096", "--n", "28672", "--k", "8192", "--world-size", "8"]
 LIST = "problems: [{workload: all-gather-gemm, m: 4096, n: 28672, k: 8192, world_size: 8, trials: 2}]"
@@ -56,6 +57,7 @@ def prepare(patched: pytest.MonkeyPatch, here: Path) -> Bench:
     bench = bench_of(EIGHT_GPUS, patched, here)
     patched.chdir(here)
     patched.setattr(fleet, "examine", lambda name, url: None)
+    patched.setitem(measure.WARMED, "gpu", 0.0)  # a fake gang need not be warmed
     (here / "problems.yaml").write_text(LIST)
     return bench
 

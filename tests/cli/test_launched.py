@@ -24,17 +24,15 @@ TUNE = ("all-gather-gemm", "--m", "32", "--n", "64", "--k", "64", "--trials", "1
 SECONDS = 600
 
 
-def test_two_hosts_tune_together(tmp_path: Path) -> None:
-    done = run_script("-m", "autotune.cli", *TUNE, "--db", str(tmp_path / "cache.db"), ranks=2, hosts=2)
-    tuned_together(done.returncode, done.stdout)
-
-
-def tuned_together(code: int, printed: str) -> None:
-    """One result, of both ranks."""
-    assert code == 0
-    found = json.loads(printed)
-    assert found["world_size"] == found["problem"]["world_size"] == 2
-    assert len(found["latency"]["by_rank"]) == 2
+def test_two_hosts_tune_one_size_after_the_other(tmp_path: Path) -> None:
+    """The larger one on a larger heap; the same command again needs no ranks."""
+    words = ("-m", "autotune.cli", "grid", *TUNE, "--no-verify", "--db", str(tmp_path / "cache.db"))
+    words = tuple("32,64" if word == "32" else word for word in words)
+    first, again = (run_script(*words, ranks=2, hosts=2) for _ in range(2))
+    assert first.returncode == again.returncode == 0, first.stderr
+    found, same = json.loads(first.stdout), json.loads(again.stdout)
+    assert [row["problem"]["m"] for row in found] == [32, 64] and found == same
+    assert all(row["problem"]["world_size"] == len(row["latency"]["by_rank"]) == 2 for row in found)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,8 @@ def test_two_launches_of_torchrun_are_two_hosts(on_gpus: bool, tmp_path: Path) -
         for host in hosts:
             host.kill()
     assert [host.returncode for host in hosts] == [0, 0], said
-    tuned_together(0, "".join(out for out, _ in said))
+    (found,) = [json.loads(out) for out, _ in said if out]
+    assert found["problem"]["world_size"] == len(found["latency"]["by_rank"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -85,15 +84,6 @@ def test_a_rank_whose_rank_0_has_gone_says_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(launched, "rendezvous", lambda url: iter([(Gone(), 1, 2)]))
     with pytest.raises(GangError, match="rank 0"):
         launched.Launched(Launch(1, 2, 1, 2)).serve()
-
-
-def test_ranks_serve_one_gang_after_the_other(tmp_path: Path) -> None:
-    """Sizes of a grid, the larger one on a larger heap; the same command again needs no ranks."""
-    words = ("-m", "autotune.cli", "grid", *TUNE, "--no-verify", "--db", str(tmp_path / "cache.db"))
-    words = tuple("32,64" if word == "32" else word for word in words)
-    first, again = (run_script(*words, ranks=2) for _ in range(2))
-    rows = [json.loads(each.stdout) for each in (first, again)]
-    assert [row["problem"]["m"] for row in rows[0]] == [32, 64] and rows[0] == rows[1]
 
 
 def test_a_config_that_loses_the_ranks_is_not_tried_by_the_next_run(tmp_path: Path) -> None:

@@ -30,9 +30,7 @@ def test_a_table_fits_and_breaks_no_word(width: int) -> None:
     assert {word for row in ROWS for cell in row for word in cell.split()} <= words
 
 
-def test_a_file_that_could_not_be_written_in_the_end_is_refused_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_file: Path
-) -> None:
+def test_an_unwritable_file_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_file: Path) -> None:
     file = tmp_path / "table.json"
     output.check_file(file)
     with pytest.raises(InputError, match="database"):
@@ -44,9 +42,7 @@ def test_a_file_that_could_not_be_written_in_the_end_is_refused_first(
         output.check_file(file)
 
 
-def test_a_log_has_a_line_for_each_message_and_ends_with_its_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_has_a_line_for_each_message_of_its_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logger, file = logging.getLogger("autotune"), tmp_path / "tune.log"
     before = (list(logger.handlers), logger.level)
     with output.logging_to_stderr():

@@ -28,9 +28,9 @@ from autotune.tuning import effort
 HEAP = 32 << 20
 
 
-def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
-    """All of it; of the layers these kinds."""
-    url, kinds = arguments
+def everything(arguments: tuple[str, str]) -> dict[str, Any]:
+    """All of it; of the layers this kind."""
+    url, kind = arguments
     torch._dynamo.config.recompile_limit = 64
     if torch.distributed.get_rank():
         url = f"{url}.of-another-rank"  # it has nothing tuned; the first rank's counts
@@ -41,7 +41,7 @@ def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
             "disagreed": disagreed(context),
             "grown": {name: grown(context, name) for name in GROWN},
             "free": {name: free(context, name) for name in FREE},
-            "layers": {kind: layer(context, kind) for kind in kinds},
+            "layer": layer(context, kind),
             "decoders": {sharded: decoder(context, sharded == "sharded") for sharded in ("sharded", "replicated")},
             "trained": trained(context),
         }
@@ -273,22 +273,6 @@ def trained(context: autotune.Context) -> dict[str, Any]:
     return {"error": error(gradients[1], gradients[0]), **look.told}
 
 
-@torch._inductor.config.patch(force_disable_caches=True)  # a graph out of a cache is not looked at again
-def inductor(url: str) -> dict[str, Any]:
-    """The options of ``fusing``, with the code that inductor generates; and what ``collect`` hears."""
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    errors = {}
-    with autotune.Context(HEAP * 4, url=url) as context, autotune.collect() as problems:
-        for name in ("gather linear with a bias", "scatter sequences of several", "reduce", "gather untuned"):
-            arguments = [each.to(device) for each in drawn(CASES[name])]
-            torch._dynamo.reset()
-            compiled = torch.compile(CASES[name].function, options=autotune.fusing(context), dynamic=False)
-            with torch.no_grad():
-                errors[name] = error(compiled(*arguments), CASES[name].function(*arguments))
-        context.check()
-    return {"errors": errors, "list": problems.text()}
-
-
 def first_calls(url: str) -> list[dict[str, Any]]:
     """Runs of a program: each tunes what it calls first, eagerly or in a graph, with a budget of one search; the last
     tunes nothing.
@@ -298,7 +282,7 @@ def first_calls(url: str) -> list[dict[str, Any]]:
     runs = []
     if device.type == "cpu":
         effort.MOST_TRIALS = 2  # of a search within seconds
-    for tune, sizes in (("5s", (32, 2048)), ("5s", (32,)), (None, ())):
+    for tune, sizes in (("5s", (32, 256)), ("5s", (32,)), (None, ())):
         with autotune.Context(HEAP * 4, url=url) as context, torch.no_grad():
             torch._dynamo.reset()
             made = autotune.fusing(context, tune=tune)["post_grad_custom_pre_pass"]
@@ -315,6 +299,7 @@ def first_calls(url: str) -> list[dict[str, Any]]:
     return runs
 
 
+PLAIN = ("gather linear with a bias", "scatter sequences of several", "reduce", "gather untuned")
 EXTENDED = (
     "reduce, add and norm", "gather rows and swiglu", "gather fp8 with scales by rows", "reduce fp8",
     "gather and quantise rows", "reduce, norm and quantise rows",
@@ -322,19 +307,24 @@ EXTENDED = (
 """None gathers along another dimension than the first: there torch 2.11's dynamo breaks the graph."""
 
 
-@torch._inductor.config.patch(force_disable_caches=True)
-def inductor_extended(url: str) -> dict[str, Any]:
-    """The same of norms, gates and fp8: differences from the unfused functions, and what became of each."""
+@torch._inductor.config.patch(force_disable_caches=True)  # a graph out of a cache is not looked at again
+def inductor(url: str) -> dict[str, Any]:
+    """The options of ``fusing``, with the code that inductor generates; and what ``collect`` hears of plain cases."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    found = {}
+    more = [*EXTENDED, *(name for name in CASES if "blocks" in name and device.type == "cuda")]
     with autotune.Context(HEAP * 4, url=url) as context, torch.no_grad():
-        for name in [*EXTENDED, *[name for name in CASES if "blocks" in name and device.type == "cuda"]]:
-            arguments = [each.to(device) for each in drawn(CASES[name])]
-            torch._dynamo.reset()
-            options = autotune.fusing(context, replicated=CASES[name].replicated)
-            compiled = torch.compile(CASES[name].function, options=options, dynamic=False)
-            difference = error(compiled(*arguments), CASES[name].function(*arguments))
-            lines = [str(line) for line in options["post_grad_custom_pre_pass"].lines]
-            found[name] = {"error": difference, "worst": CASES[name].worst, "lines": lines}
+        with autotune.collect() as problems:
+            found = {name: by_inductor(context, name, device) for name in PLAIN}
+        found |= {name: by_inductor(context, name, device) for name in more}
         context.check()
-    return found
+    return {"found": found, "list": problems.text()}
+
+
+def by_inductor(context: autotune.Context, name: str, device: torch.device) -> dict[str, Any]:
+    """The difference from the unfused function, and what became of each collective."""
+    arguments = [each.to(device) for each in drawn(CASES[name])]
+    torch._dynamo.reset()
+    options = autotune.fusing(context, replicated=CASES[name].replicated)
+    compiled = torch.compile(CASES[name].function, options=options, dynamic=False)
+    difference = error(compiled(*arguments), CASES[name].function(*arguments))
+    return {"error": difference, "lines": [str(line) for line in options["post_grad_custom_pre_pass"].lines]}

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from postgres_server import empty_database, server  # noqa: F401
 from sqlalchemy import URL
+from studies import as_text, begin
 
 from autotune.db import Store
-
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-from postgres_server import empty_database, server  # noqa: F401
-from studies import as_text, begin
 
 NOBODY = 65534
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sample import TRIAL, WINNER
@@ -87,21 +88,13 @@ def test_another_users_process_that_proc_hides_is_known_by_its_silence_alone(mon
     assert not held.is_here and not held.is_gone
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 def listened(monkeypatch: pytest.MonkeyPatch, looks: list[tuple[float, Held]]) -> Held | None:
     """The lease to take over after these looks, each so many seconds after the one before."""
-    clock, silence = Clock(), Silence()
-    monkeypatch.setattr("autotune.db.lease.time", clock)
+    now, silence = 1000.0, Silence()
+    monkeypatch.setattr("autotune.db.lease.time", SimpleNamespace(monotonic=lambda: now))
     assert silence.over is None
     for seconds, held in looks:
-        clock.now += seconds
+        now += seconds
         silence.hear(held)
     return silence.over
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -124,9 +123,7 @@ def test_another_source_another_list_or_another_dtype_is_tuned_anew() -> None:
     assert found(other).source == "default" and "nothing tuned" in found(other).reason
 
 
-def test_an_entry_of_another_machine_is_not_served_and_on_a_miss_a_list_is_tuned_as_by_triton(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_entry_of_another_machine_is_not_served_and_a_miss_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     tuned(copy(), Clock(3, 1, 2))
     assert found(tuned(copy(), Clock(1, 2, 3), 201, free=["n"])).source == "tuned", "never guessed"
     other = dataclasses.replace(INTERPRETED, device="NVIDIA H200")
@@ -252,7 +249,7 @@ def test_a_database_that_cannot_be_used_costs_one_try_and_one_line(
     assert found(tuned(copy(), NEVER)).source == "exact"
 
 
-def test_whoever_tunes_the_same_waits_for_the_first_and_takes_its_result(
+def test_whoever_tunes_the_same_waits_for_the_first(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Threads here, each with a tuner of its own; they meet in the database, as processes do."""
@@ -279,19 +276,6 @@ def test_whoever_tunes_the_same_waits_for_the_first_and_takes_its_result(
         won = tuner.result()
         joined = [other.result() for other in others]
     assert won.source == "tuned" and [(each.source, each.config) for each in joined] == [("exact", won.config)] * 2
-
-
-def test_what_a_dead_process_was_tuning_is_taken_over() -> None:
-    def killed(*_: object, **__: object) -> list[float]:
-        os._exit(9)
-
-    child = os.fork()
-    if child == 0:
-        tuned(copy(), killed)  # type: ignore[arg-type]
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    with Store.open() as store:
-        assert [study.state for study in store.studies()] == ["running"]
-    assert found(tuned(copy(), Clock(3, 1, 2))).source == "tuned"
 
 
 def copy_with_extra() -> Any:

@@ -80,7 +80,7 @@ def test_a_listener_hears_of_a_tuning(monkeypatch: pytest.MonkeyPatch, decorate:
     assert told["duration"] > 0 and told["cache_hit"] is False
 
 
-def test_torch_compile_says_once_that_it_asks_no_database(
+def test_torch_compile_asks_no_database_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)

@@ -26,26 +26,25 @@ def same(ranks: Answers, name: str) -> dict[str, Any]:
     return one
 
 
-def test_the_slowest_rank_counts_and_rank_0_keeps_the_result(ranks: Answers) -> None:
-    assert same(ranks, "slowest counts") == {"source": "tuned", "block": 128, "timings": [4, 5, 3], "right": True}
-    bare = same(ranks, "a bare number counts")
-    assert (bare["block"], bare["timings"]) == (128, [4, 5, 3]), "where do_bench gives one"
-    assert same(ranks, "kept") == {"studies": 1, "world": 2}
+WARM = {"source": "exact", "block": 128, "timings": [3], "right": True}
 
 
-@pytest.mark.parametrize("case", ["all warm", "rank 0 cold", "rank 1 cold"])
-def test_a_warm_rank_and_a_cold_one_take_the_warm_ones_config_untuned(ranks: Answers, case: str) -> None:
-    assert same(ranks, case) == {"source": "exact", "block": 128, "timings": [3], "right": True}
-
-
-def test_an_exact_config_of_any_rank_comes_before_the_nearest_of_rank_0(ranks: Answers) -> None:
-    found = same(ranks, "near on rank 0, exact on rank 1")
-    assert (found["source"], found["block"], found["right"]) == ("exact", 64, True)
-
-
-def test_the_nearest_of_any_rank_serves_all(ranks: Answers) -> None:
-    found = same(ranks, "neighbour on rank 1")
-    assert (found["source"], found["block"]) == ("nearest", 128)
+@pytest.mark.parametrize(
+    ("case", "wanted"),
+    [
+        ("slowest counts", {"source": "tuned", "block": 128, "timings": [4, 5, 3], "right": True}),
+        ("a bare number counts", {"block": 128, "timings": [4, 5, 3]}),
+        ("kept", {"studies": 1, "world": 2}), ("all warm", WARM), ("rank 0 cold", WARM), ("rank 1 cold", WARM),
+        ("near on rank 0, exact on rank 1", {"source": "exact", "block": 64, "right": True}),
+        ("neighbour on rank 1", {"source": "nearest", "block": 128}), ("rank 1 cannot read", {"source": "exact"}),
+        ("rank 1 lacks resources", {"timings": [float("inf"), 2, 3], "block": 64}),
+        ("rank 1 offline", {"source": "default"}), ("rank 1 offline, told to tune", {"error": "NotTuned"}),
+        ("tuned anew", {"source": "tuned", "block": 64, "timings": [3, 2, 2]}),
+    ],
+)  # fmt: skip
+def test_ranks_choose_together(ranks: Answers, case: str, wanted: dict[str, Any]) -> None:
+    found = same(ranks, case)
+    assert {name: found[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize(
@@ -70,25 +69,6 @@ def test_an_exception_on_one_rank_is_the_same_on_all(ranks: Answers) -> None:
     answer = same(ranks, "rank 1 raises what cannot travel")
     assert answer["error"] == "GangError" and "very picky" in answer["told"]
     assert same(ranks, "afterwards")["block"] == 64
-
-
-def test_a_rank_that_cannot_read_its_database_goes_on_with_the_others(ranks: Answers) -> None:
-    assert same(ranks, "rank 1 cannot read")["source"] == "exact"
-
-
-def test_a_config_that_fails_on_one_rank_loses_on_all(ranks: Answers) -> None:
-    answer = same(ranks, "rank 1 lacks resources")
-    assert answer["timings"] == [float("inf"), 2, 3] and answer["block"] == 64
-
-
-def test_one_offline_rank_keeps_all_from_tuning(ranks: Answers) -> None:
-    assert same(ranks, "rank 1 offline")["source"] == "default"
-    assert same(ranks, "rank 1 offline, told to tune")["error"] == "NotTuned"
-
-
-def test_tuning_on_demand_is_collective_too(ranks: Answers) -> None:
-    answer = same(ranks, "tuned anew")
-    assert (answer["source"], answer["block"], answer["timings"]) == ("tuned", 64, [3, 2, 2])
 
 
 @pytest.mark.parametrize("case", ["each for itself", "a group of one"])

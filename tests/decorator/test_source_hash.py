@@ -42,7 +42,6 @@ def load(folder: Path, name: str, text: str) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.py").write_text(text)
     spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

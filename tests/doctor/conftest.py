@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from fake_host import KFD, STATUS, TOPOLOGY, FakeHost
 
 from autotune.machine import H100, INTERPRETED, MI300X
-
-sys.path.insert(0, str(Path(__file__).parent))
-from fake_host import KFD, STATUS, TOPOLOGY, FakeHost
 
 
 @pytest.fixture

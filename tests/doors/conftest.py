@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))  # for the helpers of other tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

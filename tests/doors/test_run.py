@@ -39,7 +39,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> doors.Door:
 
 
 @pytest.mark.parametrize("ends", TESTS)
-def test_tests_that_fail_are_told_from_those_that_are_cut_off(
+def test_tests_fail_or_are_cut_off(
     ends: str, door: doors.Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doors, "lacking", lambda *_: "")

@@ -28,9 +28,7 @@ def run_on_gpus(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *TORCHRUN, *words], env=environment, capture_output=True, text=True)
 
 
-def test_the_ways_agree_and_its_problems_are_those_that_it_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ways_agree_on_the_problems_that_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench, database = Bench(LAPTOP), str(tmp_path / "cache.db")
     monkeypatch.setattr(fakes, "BASELINE", 5000.0)  # else the library's way would win, and both ways be the same
     monkeypatch.setattr(session, "machine", lambda: LAPTOP)

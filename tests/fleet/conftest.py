@@ -1,18 +1,14 @@
-"""Fixtures of the fleet's tests: helpers beside this file, an empty database, a PostgreSQL server."""
+"""Fixtures of the fleet's tests: an empty database, a PostgreSQL server."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from postgres_server import empty_database, server  # noqa: F401
 
 from autotune.fleet import worker
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "db" / "helpers"), str(HERE.parents[1] / "bench")]
-from postgres_server import empty_database, server  # noqa: E402, F401
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,4 +1,4 @@
-"""Workers that share a list: everything is done once, whoever dies, fails or is cut off."""
+"""Workers that share a list: everything is done once, whoever dies, fails or is cut off; a list's state."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS
+from fakes import EIGHT_GPUS, begun
 from postgres_server import Server
-from small_fleet import DONE, NOT_MEASURED, Host, asked, dead_lease, far_lease, lease, states
+from small_fleet import DONE, NOT_MEASURED, WORKLOAD, Host, asked, dead_lease, far_lease, lease, states
 
 import autotune.db.lease as leases
 from autotune.db import Lease, Store
 from autotune.db.engines.database import Database
 from autotune.errors import FleetError, GangError, StoreError
 from autotune.fleet import standing
+from autotune.fleet.standing import rows_of
+from autotune.task import Task
 
 FOUR_GPUS = dataclasses.replace(EIGHT_GPUS, gpus=4)
 OTHER = dataclasses.replace(EIGHT_GPUS, device="AMD Instinct MI300X")
@@ -245,3 +247,22 @@ def test_killed_at_any_transaction_nothing_is_lost_and_nothing_is_done_twice(
         with Store.open(url) as store:
             assert len(store.studies()) == 2
         assert host.started.count(32) + second.started.count(32) <= 2, "a death costs one attempt at most"
+
+
+def test_other_versions_results_do_not_count(path: str) -> None:
+    with Store.open(path) as store:
+        for name, value in (("torch", "1.0"), ("source_hash", "0" * 16), ("driver", "1")):
+            begun(store, WORKLOAD, Task(asked(16).problem, EIGHT_GPUS), **{name: value})
+        assert [(row.device, row.state) for row in rows_of([asked(16)], store)] == [("NVIDIA H200", "waiting")], (
+            "a driver is the host's"
+        )
+
+
+def test_a_problem_that_was_only_verified_is_still_to_be_searched(path: str) -> None:
+    searched, verified = asked(16), asked(16, search=False)
+    assert Host(path).run(verified) == ["done"]
+    with Store.open(path) as store:
+        assert [row.state for row in rows_of([searched, verified], store)] == ["waiting", "done"]
+    Host(path).run(asked(32))
+    with Store.open(path) as store:
+        assert [row.state for row in rows_of([asked(32, search=False)], store)] == ["done"], "a search tells as much"

@@ -1,7 +1,9 @@
-"""A forward's numbers: the work between collectives, what overlap could save, and what winners promise."""
+"""A forward's numbers: the work between collectives, what overlap could save, what winners promise; its sizes."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from model_configs import LLAMA
 
+import autotune
+from autotune.compiled.collecting import Collected
 from autotune.device_rates import RATES
+from autotune.fleet.problem_list import parse_list
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
@@ -20,8 +25,10 @@ from autotune.models.architecture import architecture_of
 from autotune.models.forward import Call, Forward, Plan, Work, forwards, places
 from autotune.models.gains import BESIDE, estimate, estimated, expected_gains, shares
 from autotune.models.promise import Measured, Promise, Sums
+from autotune.models.spans import kept, spans, to_search
 from autotune.outcome import Latency, Regime
 from autotune.problem import Problem
+from autotune.sizes import WIDEST, few
 from autotune.task import Task
 from autotune.tuning.effort import SHORTEST
 
@@ -84,15 +91,22 @@ def tuned(
     return SimpleNamespace(winner=winner)
 
 
+def measured(entries: dict[Problem, Any], found: Regime = Regime.GRAPH, run: Regime | None = None) -> Measured:
+    """What was found for a regime, in the same or in another one."""
+    return Measured(entries.get, H100, found, run or found)
+
+
+def eager_and_captured(entries: dict[Problem, Any]) -> tuple[Measured, Measured]:
+    return measured(entries, Regime.PIPELINED), measured(entries, Regime.PIPELINED, Regime.GRAPH)
+
+
 def test_winners_promise_what_they_take_in_the_regime_and_no_more_than_their_limits() -> None:
     one, untuned = problems()
     baselines = {"bsp eager": latency_of(150.0, host=200.0), "bsp graph": latency_of(140.0, host=10.0)}
     limits = {"gemm": latency_of(80.0), "all_reduce": latency_of(130.0)}
     entries = {one: tuned(latency_of(100.0, host=120.0), baselines, limits)}
     calls = [Call("a", one, 3), Call("b", untuned, 2)]
-    eager, graph = (
-        Measured(entries.get, H100, Regime.PIPELINED, regime) for regime in (Regime.PIPELINED, Regime.GRAPH)
-    )
+    eager, graph = eager_and_captured(entries)
     assert eager.promised(calls) == Promise(600.0, 360.0, 300.0, untuned=2)
     assert graph.promised(calls) == Promise(420.0, 300.0, 300.0, untuned=2)
 
@@ -105,18 +119,15 @@ def test_the_host_of_one_call_runs_ahead_during_another() -> None:
         other: tuned(latency_of(90.0, host=30.0), {"bsp eager": latency_of(100.0, host=50.0)}),
     }
     calls = [Call("a", one, 1), Call("b", other, 1)]
-    assert Measured(entries.get, H100, Regime.PIPELINED, Regime.PIPELINED).promised(calls) == Promise(
-        120.0, 100.0, 100.0
-    )
+    assert measured(entries, Regime.PIPELINED).promised(calls) == Promise(120.0, 100.0, 100.0)
 
 
 def test_a_time_of_the_host_stands_beside_no_time_of_the_device() -> None:
     one, _ = problems()
     entries = {one: tuned(latency_of(29.0), {"bsp eager": latency_of(31.0, host=422.0)})}
     for regime in Regime:
-        assert Measured(entries.get, H100, Regime.PIPELINED, regime).promised([Call("a", one, 1)]) == Promise(
-            31.0, 29.0, 29.0
-        )
+        promise = measured(entries, Regime.PIPELINED, regime).promised([Call("a", one, 1)])
+        assert promise == Promise(31.0, 29.0, 29.0)
 
 
 def norm_of(problem: Any) -> Problem:
@@ -131,19 +142,16 @@ def test_of_alternatives_the_best_counts_with_what_it_leaves_outside() -> None:
         tuned(latency_of(30.0), {"bsp": latency_of(40.0)}),
         tuned(latency_of(41.0), {"bsp": latency_of(46.0)}),
     )
-    measured = Measured({plain: small, normed: large}.get, H100, Regime.GRAPH, Regime.GRAPH)
-    found = measured.totals(calls)
+    found = measured({plain: small, normed: large}).totals(calls)
     assert found.taken == {(calls[0],)} and (found.before, found.after) == (Sums(92.0), Sums(72.0)), "6 µs of norm"
-    assert Measured({plain: small}.get, H100, Regime.GRAPH, Regime.GRAPH).promised(calls) == Promise(80.0, 60.0, 60.0)
+    assert measured({plain: small}).promised(calls) == Promise(80.0, 60.0, 60.0)
     slower = {plain: tuned(latency_of(41.0), {"bsp": latency_of(40.0)}), normed: large}
-    assert Measured(slower.get, H100, Regime.GRAPH, Regime.GRAPH).promised(calls) == Promise(92.0, 82.0, 82.0)
+    assert measured(slower).promised(calls) == Promise(92.0, 82.0, 82.0)
     worse = {each: tuned(latency_of(41.0), {"bsp": latency_of(40.0)}) for each in (plain, normed)}
-    assert Measured(worse.get, H100, Regime.GRAPH, Regime.GRAPH).promised(calls).gain == 0, "the compiler leaves it"
+    assert measured(worse).promised(calls).gain == 0, "the compiler leaves it"
     alone = [Call("", plain, 2), Call("", other, 1)]
-    assert (
-        expected_gains([Forward("", tuple(calls))], H100)[plain]
-        > expected_gains([Forward("", tuple(alone))], H100)[plain]
-    )
+    together, apart = (expected_gains([Forward("", tuple(each))], H100)[plain] for each in (calls, alone))
+    assert together > apart
 
 
 def test_a_graph_runs_what_the_compiler_took_for_eager_calls() -> None:
@@ -155,7 +163,7 @@ def test_a_graph_runs_what_the_compiler_took_for_eager_calls() -> None:
         normed: tuned(latency_of(69.9, host=19.6), {"bsp eager": latency_of(80.8, host=98.5)}),
     }
     calls = [Call("", each, 4, place="a") for each in (plain, normed)]
-    eager, graph = (Measured(entries.get, H100, Regime.PIPELINED, run) for run in (Regime.PIPELINED, Regime.GRAPH))
+    eager, graph = eager_and_captured(entries)
     assert eager.totals(calls).taken == graph.totals(calls).taken == {(calls[1],)}
     assert eager.promised(calls) == Promise(4 * 98.5, 4 * 69.9, 4 * 69.9)
     assert graph.promised(calls) == Promise(4 * 80.8, 4 * 69.9, 4 * 69.9)
@@ -171,7 +179,7 @@ def test_an_outlier_of_the_host_is_not_the_forwards() -> None:
         normed: tuned(latency_of(30.2, host=25.5), {"bsp fused norm eager": latency_of(43.3, host=87.0)}),
     }
     calls = [Call("", each, 4, place="a") for each in entries]
-    eager, graph = (Measured(entries.get, H100, Regime.PIPELINED, run) for run in (Regime.PIPELINED, Regime.GRAPH))
+    eager, graph = eager_and_captured(entries)
     assert eager.totals(calls).taken == {(calls[1],)}
     assert (eager.promised(calls).library, graph.promised(calls).library) == (4 * 87.0, 4 * 43.3)
     assert graph.promised(calls).winners == pytest.approx(4 * 29.9), "and half a microsecond of norm"
@@ -184,7 +192,7 @@ def test_the_library_gathers_once_for_several_gemms() -> None:
     times = {one: 40.0, other: 40.0, first: 40.0}
     entries = {each: tuned(latency_of(35.0), {"bsp": latency_of(time)}, limits) for each, time in times.items()}
     calls = [Call("", one, 1, "qkv", 1), Call("", other, 2, "qkv", 1), Call("", first, 1, "qkv")]
-    found = Measured(entries.get, H100, Regime.GRAPH, Regime.GRAPH).totals(calls)
+    found = measured(entries).totals(calls)
     assert found.before == Sums(60.0) and found.taken == {(calls[2],)} and found.after == Sums(55.0)
     (place,) = places(calls)
     alone = estimate(Task(one, H100))
@@ -201,7 +209,7 @@ def test_a_way_contends_if_a_search_may_make_it_the_best() -> None:
             plain: tuned(latency_of(winner), {"bsp": latency_of(40.0)}, verified=verified),
             normed: tuned(latency_of(36.0), {"bsp": latency_of(46.0)}, verified=True),
         }
-        return Measured(entries.get, H100, Regime.GRAPH, Regime.GRAPH).contenders(place)
+        return measured(entries).contenders(place)
 
     assert contenders(38.0, verified=True) == {normed}, "2 of 10 µs saved"
     assert contenders(32.0, verified=True) == {plain, normed}
@@ -233,8 +241,8 @@ def test_one_way_of_a_place_counts_whatever_was_measured(data: some.DataObject) 
     ]
     entries: dict[Problem, Any] = data.draw(some.dictionaries(some.sampled_from(known), ENTRIES))
     for regime in Regime:
-        measured = Measured(entries.get, H100, Regime.PIPELINED, regime)
-        found, promise = measured.totals(calls), measured.promised(calls)
+        made = measured(entries, Regime.PIPELINED, regime)
+        found, promise = made.totals(calls), made.promised(calls)
         for sums, told in ((found.before, promise.library), (found.after, promise.winners)):
             assert told >= sums.device >= 0 and (regime is Regime.GRAPH or told >= sums.host >= 0)
         assert promise.limits <= promise.winners
@@ -242,19 +250,17 @@ def test_one_way_of_a_place_counts_whatever_was_measured(data: some.DataObject) 
         assert all(len(found.taken.intersection(place)) == 1 for place in taken)
         assert [*taken, *found.untuned] == sorted(places(calls), key=lambda place: place in found.untuned)
         for place in taken:
-            choice = measured.choice(place)
-            assert choice is not None and {call.problem for call in choice.way} <= measured.contenders(place)
+            choice = made.choice(place)
+            assert choice is not None and {call.problem for call in choice.way} <= made.contenders(place)
 
 
 @settings(deadline=None)
 @given(some.lists(some.tuples(some.integers(1, 9), ENTRIES), min_size=1, max_size=4), some.sampled_from(Regime))
-def test_a_forward_takes_no_less_than_its_host_and_than_its_device(
-    tuned: list[tuple[int, Any]], regime: Regime
-) -> None:  # fmt: skip
+def test_a_forward_takes_no_less_than_host_and_device(tuned: list[tuple[int, Any]], regime: Regime) -> None:
     """Of those calls whose host was timed by the library and by ours: before and after are told alike."""
     entries = {GemmAllReduce(m=m, n=64, k=64, world_size=2): entry for m, (_, entry) in enumerate(tuned, 1)}
     calls = [Call("", problem, count) for problem, (count, _) in zip(entries, tuned, strict=True)]
-    found = Measured(entries.get, H100, Regime.PIPELINED, regime).promised(calls)
+    found = measured(entries, Regime.PIPELINED, regime).promised(calls)
     latencies = [(count, entry.winner.latency, entry.winner.baselines.values()) for count, entry in tuned]
     device = sum(count * ours.median for count, ours, _ in latencies)
     least = sum(count * min(each.median for each in (ours, *theirs)) for count, ours, theirs in latencies)
@@ -264,3 +270,55 @@ def test_a_forward_takes_no_less_than_its_host_and_than_its_device(
         return
     timed = [(count, ours.host) for count, ours, theirs in latencies if all(each.host for each in (ours, *theirs))]
     assert found.winners > 0.999 * sum(count * host for count, host in timed if host)
+
+
+def reduced(m: int, n: int = 64) -> Problem:
+    return autotune.GemmAllReduce(m=m, n=n, k=64, world_size=2)
+
+
+def decoded(batch: int, kv_len: int) -> Problem:
+    return autotune.FlashDecode(batch=batch, q_heads=8, kv_heads=1, head_dim=128, kv_len=kv_len, world_size=2)
+
+
+def sizes_of(problems: object) -> list[int]:
+    return sorted(each.m for each in problems)  # type: ignore[attr-defined]
+
+
+def test_a_span_goes_along_the_size_that_varies_most() -> None:
+    problems = [decoded(batch, kv_len) for batch in range(1, 9) for kv_len in (1024, 4096)]
+    found = spans([*problems, reduced(4), reduced(8), reduced(8, n=32)])
+    assert sorted(list(span) for span in found) == [[*range(1, 9)], [*range(1, 9)], [4, 8], [8]]
+    assert {each.batch for each in to_search(problems)} == {1, 4, 8}  # type: ignore[attr-defined]
+
+
+@settings(deadline=None)
+@given(some.lists(some.integers(1, 1 << 16), min_size=1, max_size=300, unique=True))
+def test_of_many_sizes_few_are_kept_and_the_others_lie_between_them(sizes: list[int]) -> None:
+    stands_for = kept(map(reduced, sizes))
+    chosen = sizes_of({*stands_for.values()})
+    assert len(chosen) <= 3 * len(few(sizes)) and {*few(sizes)} <= {*chosen} <= {*sizes}
+    assert few(chosen) == few(sizes), "whoever reads the list chooses the same"
+    for small, large in itertools.pairwise(chosen):
+        assert large <= WIDEST * small or not any(small < size < large for size in sizes)
+
+
+def test_what_a_serving_run_called_becomes_a_short_list_with_all_its_calls() -> None:
+    rng = random.Random(46)
+    problems = Collected({reduced(m): rng.randrange(1, 9) for m in rng.sample(range(1, 8193), 300)})
+    asked = parse_list(problems.text())
+    searched = sizes_of(each.problem for each in asked if each.search)
+    verified = sizes_of(each.problem for each in asked if not each.search)
+    seen = sizes_of(problems)
+    assert searched == few(seen) and len(searched) <= 9 and len(verified) <= 2 * len(searched)
+    assert {*verified} <= {*seen} and sum(m % 2 for m in verified) > len(verified) / 2, "off the grid, and really seen"
+    assert sum(each.calls for each in asked) == problems.total()
+
+
+def test_sizes_of_mixtures_and_batches_stand_in_one_entry() -> None:
+    mixed = [
+        autotune.MoeDispatchGemm(tokens=tokens, hidden=64, experts=4, top_k=2, width=32, world_size=2)
+        for tokens in (1, 2, 3, 8)
+    ]
+    problems = Collected(dict.fromkeys((*mixed, *(decoded(batch, 1024) for batch in (1, 4, 16))), 5))
+    text = problems.text()
+    assert {each.problem for each in parse_list(text)} == {*problems} and text.count("workload:") == 3

@@ -166,7 +166,6 @@ def styles(context: autotune.Context, sample: bool) -> dict[str, float]:
                 F.cross_entropy(result.flatten(0, 1), tokens.flatten()).backward()
                 for parameter, other in zip(ours.named_parameters(), right.parameters(), strict=True):
                     part = f"{key} {parameter[0].split('.')[0]}"
-                    assert parameter[1].grad is not None and other.grad is not None
                     found[part] = max(found.get(part, 0.0), difference(parameter[1].grad, other.grad))
     shared = autotune.nn.tuned(plans()["sequence parallel"], context, share_gather=True)
     ours = parallelize_module(copy.deepcopy(plain), mesh, shared)
@@ -275,7 +274,6 @@ def partly_without_gradients(context: autotune.Context, mesh: DeviceMesh) -> lis
     for chosen in (autotune.nn.tuned(plan, context, share_gather=True), plan):
         x = part(whole, 0)
         parallelize_module(copy.deepcopy(plain), mesh, chosen)(x).sin().sum().backward()
-        assert x.grad is not None
         found.append(x.grad)
     return found
 

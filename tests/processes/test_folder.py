@@ -88,9 +88,7 @@ def odd_entries(place: Path, kept: Path) -> list[Path]:
     return sorted(place.iterdir())
 
 
-def test_odd_entries_neither_hold_up_a_start_nor_are_touched(
-    place: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_odd_entries_are_left_and_hold_up_no_start(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     kept = tmp_path_factory.mktemp("elsewhere")
     (kept / "lock").touch()
     odd = odd_entries(place, kept)

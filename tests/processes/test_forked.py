@@ -84,9 +84,7 @@ def ended(process: Process, connection: Connection, code: str = "pass") -> int:
     return process.wait()
 
 
-def test_processes_share_the_imports_and_nothing_else(
-    start: Start, package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_share_imports_alone(start: Start, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = start(SETTING="a")
     monkeypatch.chdir(package)
     second = start()
@@ -121,9 +119,7 @@ def test_each_process_imports_the_package_as_it_then_is(start: Start, package: P
         ("import signal; signal.raise_signal(signal.SIGSEGV)", -signal.SIGSEGV, ""),
     ],
 )
-def test_a_process_ends_as_one_that_was_started_anew(
-    start: Start, package: Path, code: str, exit_code: int, log: str
-) -> None:
+def test_a_process_ends_as_one_started_anew(start: Start, package: Path, code: str, exit_code: int, log: str) -> None:
     process, connection = start()
     assert process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
@@ -163,7 +159,6 @@ def test_servers_and_processes_go_with_a_killed_driver_even_if_a_fork_of_it_live
     command, environment = [sys.executable, "-c", DRIVER], {**os.environ, "PYTHONPATH": path}
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
     with driver:
-        assert driver.stdout is not None
         pids = [int(word) for word in driver.stdout.readline().split()]
         driver.kill()
         assert len(pids) == 2 and all(gone(pid, within=300) for pid in pids)

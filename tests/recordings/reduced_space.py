@@ -16,6 +16,7 @@ from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
 PROBLEM = FOUND.problem_type(m=4096, n=28672, k=8192, world_size=8)
+TASK = Task(PROBLEM, EIGHT_GPUS)
 
 ALLOWED: dict[str, list[Value]] = {
     "mode": ["bsp", "push", "copy_engine"], "block_m": [64, 128], "block_n": [128, 256], "block_k": [64, 128],
@@ -26,9 +27,6 @@ ALLOWED: dict[str, list[Value]] = {
 
 
 def recorded(folder: Path, gang: FakeGang | None = None, **options: Any) -> Recording:
-    screen: Any = FakeScreen(FOUND, Task(PROBLEM, EIGHT_GPUS))
+    options = {"allowed": ALLOWED, "limit": 1000, "iterations": 15, **options}
     with Store.open(folder / "cache.db") as store:
-        return record(
-            FOUND, Task(PROBLEM, EIGHT_GPUS), store, gang or FakeGang(PROBLEM), screen,
-            **{"allowed": ALLOWED, "limit": 1000, "iterations": 15, **options},
-        )  # fmt: skip
+        return record(FOUND, TASK, store, gang or FakeGang(PROBLEM), FakeScreen(FOUND, TASK), **options)

@@ -6,14 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fakes import EIGHT_GPUS, FakeGang, evaluation_of, formula
-from reduced_space import ALLOWED, FOUND, PROBLEM, recorded
+from fakes import FakeGang, evaluation_of, formula
+from reduced_space import ALLOWED, FOUND, PROBLEM, TASK, recorded
 
 from autotune.errors import InputError
 from autotune.outcome import Outcome
 from autotune.recordings.file import read, write
 from autotune.recordings.recording import Recording
-from autotune.task import Task
 
 
 def test_every_valid_config_of_the_reduced_space_is_measured_once_and_every_outcome_kept(tmp_path: Path) -> None:
@@ -23,7 +22,7 @@ def test_every_valid_config_of_the_reduced_space_is_measured_once_and_every_outc
     size = len(found.evaluations)
     assert seen == [(done, size) for done in range(size + 1)]
     space = FOUND.space.restricted(ALLOWED)
-    configs = list(space.enumerate(Task(PROBLEM, EIGHT_GPUS)))
+    configs = list(space.enumerate(TASK))
     assert list(found.evaluations) == configs and len(configs) > 50
     assert Counter(gang.calls) == Counter(configs)
     assert gang.calls != configs, "in the order of enumeration a drift would fall on a dimension"
@@ -41,14 +40,14 @@ def test_every_valid_config_of_the_reduced_space_is_measured_once_and_every_outc
 def test_a_lifted_constraint_lets_in_what_the_compilers_then_refuse(tmp_path: Path) -> None:
     gang = FakeGang(PROBLEM)
     found = recorded(tmp_path, gang, allowed={**ALLOWED, "block_k": [128]}, lifted=["shared memory"])
-    violation = {config: FOUND.space.violation(config, Task(PROBLEM, EIGHT_GPUS)) for config in found.evaluations}
+    violation = {config: FOUND.space.violation(config, TASK) for config in found.evaluations}
     breaking = {config for config, why in violation.items() if why is not None}
     assert breaking and all("shared memory" in str(violation[config]) for config in breaking)
     assert breaking < set(gang.calls) == set(found.evaluations)
     path = tmp_path / "lifted.json.gz"
     write(found, path)
     assert (again := read(path)).lifted == ["shared memory"]
-    assert set(again.space_of(FOUND).enumerate(Task(PROBLEM, EIGHT_GPUS))) == set(found.evaluations)
+    assert set(again.space_of(FOUND).enumerate(TASK)) == set(found.evaluations)
 
 
 def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path: Path, recording: Recording) -> None:

@@ -6,19 +6,18 @@ import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, LIMITS, RATES, FakeGang, FakeScreen, evaluation_of, formula, latency_of, push_of
+from fakes import EIGHT_GPUS, LIMITS, RATES, FakeGang, evaluation_of, formula, latency_of, push_of, tune_over
 
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome
 from autotune.results.study import Study, finished, unfinished
 from autotune.task import Task
-from autotune.tuning import Budget, Effort, tune
+from autotune.tuning import Budget, Effort
 from autotune.tuning.finals import merge
 from autotune.workloads import provenance_of, workload
 from autotune.workloads.roofline import roofline
@@ -29,34 +28,31 @@ FOUND = workload("all_gather_gemm")
 EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=3)
 
 
-def tuned(file: Path, trials: int, prepare: Callable[[FakeGang], None] = lambda gang: None) -> Study:
-    problem = FOUND.default_problem(EIGHT_GPUS, 8)
-    gang: Any = FakeGang(problem)
-    prepare(gang)
-    screen: Any = FakeScreen(FOUND, Task(problem, EIGHT_GPUS))
+def tuned(file: Path, trials: int, **told: Any) -> Study:
+    """A search over a fake gang that is told so."""
+    gang = FakeGang(FOUND.default_problem(EIGHT_GPUS, 8))
+    vars(gang).update(told)
     with Store.open(file) as store:
-        tune(FOUND, Task(problem, EIGHT_GPUS), store, gang, screen, budget=Budget(trials), effort=EFFORT)
+        tune_over(gang, store, FOUND, Budget(trials), EFFORT)
         entries = store.entries()
         return finished(store, entries[0], FOUND) if entries else unfinished(store, store.studies()[0], FOUND)
 
 
 def long(file: Path, trials: int = 120) -> Study:
     """As a search would write it, which would take a minute: a walk through the space, then finals of seven."""
-    problem, rng = FOUND.default_problem(EIGHT_GPUS, 8), random.Random(1)
-    config = push_of(Task(problem, EIGHT_GPUS))
-    tried = dict.fromkeys([*FOUND.baselines(Task(problem, EIGHT_GPUS)).values(), config])
-    modes = [c for c in FOUND.first_configs(Task(problem, EIGHT_GPUS)) if c["mode"] not in ("push", "warp_specialized")]
+    task, rng = Task(FOUND.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS), random.Random(1)
+    config = push_of(task)
+    tried = dict.fromkeys([*FOUND.baselines(task).values(), config])
+    modes = [c for c in FOUND.first_configs(task) if c["mode"] not in ("push", "warp_specialized")]
     while len(tried) < trials:
-        config = rng.choice(
-            list(FOUND.space.neighbours(rng.choice([config, config, *modes]), Task(problem, EIGHT_GPUS)))
-        )
+        config = rng.choice(list(FOUND.space.neighbours(rng.choice([config, config, *modes]), task)))
         tried[config] = None
     found = {config: _timed(config) for config in tried}
     best = sorted((c for c in tried if found[c].latency is not None), key=lambda c: formula(c))[:4]
     finalists = [*list(tried)[:3], *(c for c in best if c not in list(tried)[:3])]
-    key, provenance = CacheKey.of(Task(problem, EIGHT_GPUS)), provenance_of(FOUND)
+    key, provenance = CacheKey.of(task), provenance_of(FOUND)
     with Store.open(file) as store:
-        begun = store.study(key, provenance, seed=0, space_size=FOUND.space.size(Task(problem, EIGHT_GPUS)))
+        begun = store.study(key, provenance, seed=0, space_size=FOUND.space.size(task))
         for number, config in enumerate(tried):
             source = "baseline" if config["mode"] == "bsp" else "default" if number == 2 else "sampler"
             store.record(begun.id, TrialRecord(config, found[config], source, number, formula(config) * 1.1))
@@ -67,10 +63,10 @@ def long(file: Path, trials: int = 120) -> Study:
             if measured.latency is not None:
                 rounds.setdefault(config, []).append(measured.latency)
         merged = {config: merge(latencies) for config, latencies in rounds.items()}
-        baselines = {name: merged[c] for name, c in FOUND.baselines(Task(problem, EIGHT_GPUS)).items()}
+        baselines = {name: merged[c] for name, c in FOUND.baselines(task).items()}
         parts = {name: merge([latency_of(value, 8)] * 3) for name, value in LIMITS.items()}
         won = min(merged, key=lambda c: merged[c].of(DEFAULT_REGIME))
-        store.finish(begun.id, Winner(won, merged[won], baselines, parts, roofline(problem, RATES)))
+        store.finish(begun.id, Winner(won, merged[won], baselines, parts, roofline(task.problem, RATES)))
         return finished(store, store.entries()[0], FOUND)
 
 
@@ -98,18 +94,12 @@ def one_trial(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 @pytest.fixture(scope="session")
 def only_failed(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    def break_it(gang: FakeGang) -> None:
-        gang.broken = True
-
-    return tuned(tmp_path_factory.mktemp("failed") / "cache.db", 12, break_it)
+    return tuned(tmp_path_factory.mktemp("failed") / "cache.db", 12, broken=True)
 
 
 @pytest.fixture(scope="session")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    def stop(gang: FakeGang) -> None:
-        gang.interrupt_after = 30
-
-    return tuned(tmp_path_factory.mktemp("interrupted") / "cache.db", 300, stop)
+    return tuned(tmp_path_factory.mktemp("interrupted") / "cache.db", 300, interrupt_after=30)
 
 
 @pytest.fixture(scope="session")
@@ -147,5 +137,4 @@ def without_modes(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 @pytest.fixture(params=["study", "one_trial", "only_failed", "interrupted", "hostile", "without_modes"])
 def any_study(request: pytest.FixtureRequest) -> Study:
-    found: Study = request.getfixturevalue(request.param)
-    return found
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Crossovers over a family of problems."""
+"""Many problems: crossovers over a family, what is stale or missing, and what an index says of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.machine import INTERPRETER
 from autotune.outcome import Evaluation, Outcome, Regime
-from autotune.report.views import crossover
+from autotune.report.page import to_html, to_index
+from autotune.report.views import crossover, gaps, overview
 from autotune.results.crossover import Range, families, point, ranges, thresholds
+from autotune.results.figures import problem_text
 from autotune.results.study import Study
 
 
@@ -28,33 +30,28 @@ def test_a_family_differs_in_one_size_alone(study: Study, only_failed: Study) ->
 
 
 def test_a_mode_wins_by_its_times_in_the_regime(study: Study) -> None:
-    times = [
-        ("push", 16, 100.0, 300.0),
-        ("pull", 16, 150.0, 200.0),
-        ("pull", 32, 180.0, 190.0),
-        ("bsp", 16, 90.0, 310.0),
-    ]
-    trials = [
-        TrialRecord(
-            Config({"mode": mode, "block_m": block_m}),
-            Evaluation(Outcome.MEASURED, latency=latency_of(device, host=host)),
-        )
-        for mode, block_m, device, host in times
-    ]
+    times = {
+        ("push", 16): (100.0, 300.0),
+        ("pull", 16): (150.0, 200.0),
+        ("pull", 32): (180.0, 190.0),
+        ("bsp", 16): (90.0, 310.0),
+    }
+    trials = []
+    for (mode, block_m), (device, host) in times.items():
+        measured = Evaluation(Outcome.MEASURED, latency=latency_of(device, host=host))
+        trials.append(TrialRecord(Config({"mode": mode, "block_m": block_m}), measured))
     fastest = trials[2]
-    assert study.result is not None and study.regime is Regime.PIPELINED and fastest.evaluation.latency is not None
+    assert study.regime is Regime.PIPELINED
     found = dataclasses.replace(of_size(study, 64), trials=tuple(trials))
     found = won(found, config=fastest.config, latency=fastest.evaluation.latency)
     ours = point(found, 64)
     assert (ours.mode, ours.next_mode) == ("pull", "push")
     assert ours.margin is not None and ours.margin.value == pytest.approx(300.0 / 190.0)
-    (measured,) = json.loads(thresholds([found]))["maps"][0]["measured"]
-    assert measured["microseconds"] == 190.0 and found.result is not None
+    (told,) = json.loads(thresholds([found]))["maps"][0]["measured"]
+    assert told["microseconds"] == 190.0 and found.result is not None
     assert dataclasses.replace(found, result=None).winner == fastest.config, "and is the fastest so far"
-    other = of_size(study, 128)
-    assert not families([found, won(other, dataclasses.replace(other.key, regime=Regime.ISOLATED))]), (
-        "another regime's own"
-    )
+    other = dataclasses.replace((large := of_size(study, 128)).key, regime=Regime.ISOLATED)
+    assert not families([found, won(large, other)]), "another regime's own"
 
 
 def test_a_point_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: Study) -> None:
@@ -141,3 +138,57 @@ def test_thresholds_are_of_the_size_in_which_look_ups_take_neighbours(study: Stu
     maps = json.loads(thresholds(members))["maps"]
     assert {each["by"] for each in maps} == {"m"} and len(maps) == 3
     assert sorted((each["problem"]["n"], len(each["measured"])) for each in maps) == [(1024, 2), (4096, 1), (16384, 1)]
+
+
+@pytest.fixture
+def studies(study: Study) -> list[Study]:
+    """Two families: three sizes, of which one is a tie, and two sizes, of which pull wins one."""
+    first = [of_size(study, 64, pull=99.5), of_size(study, 256), of_size(study, 4096)]
+    return [*first, of_size(study, 64, k=1024), of_size(study, 4096, k=1024, push=100.0, pull=60.0)]
+
+
+def test_problems_of_one_size_and_two_machines_lack_nothing(study: Study, only_failed: Study) -> None:
+    assert gaps.view([of_size(study, 64), of_size(study, 64, dtype="fp16"), only_failed], []) is None
+    here = [of_size(study, 64), of_size(study, 256)]
+    there = [won(each, dataclasses.replace(each.key, device="other")) for each in (*here, of_size(study, 512))]
+    assert gaps.view([*here, *there], []) is None
+
+
+def test_missing_sizes_come_with_their_command(studies: list[Study]) -> None:
+    view = gaps.view(studies, [])
+    [missing] = [table for table in view.tables if table.header[1] == "missing"]
+    [(workload, what, command)] = missing.rows
+    assert (workload, what) == ("all-gather-gemm", "m=256 of k=1024")
+    assert command.startswith("tune all-gather-gemm ") and " --m 256 " in command and " --k 1024 " in command
+
+
+def test_stale_and_unfinished_studies_are_named(study: Study) -> None:
+    assert gaps.view([study], []) is None
+    old = dataclasses.replace(study.record, provenance=dataclasses.replace(study.record.provenance, triton="1.0"))
+    view = gaps.view([dataclasses.replace(study, record=old)], [study.record])
+    stale, unfinished = view.tables
+    assert "triton 1.0 is now" in stale.rows[0][2] and stale.rows[0][3].endswith("--force")
+    assert unfinished.rows[0][0] == "all-gather-gemm"
+
+
+def test_results_of_two_regimes_are_told_apart(study: Study) -> None:
+    eager = [of_size(study, 64), of_size(study, 256)]
+    graph = [won(each, dataclasses.replace(each.key, regime="graph")) for each in eager]
+    page = to_index([*eager, *graph], [graph[0].record])
+    assert page.count(" --regime graph</td>") == len(graph) + 1, "in the list of all studies, and of unfinished ones"
+    assert len(crossover.views([*eager, *graph])) == 2
+    assert f"{problem_text(graph[0].problem)} --regime graph</p>" in to_html(graph[0])
+
+
+def test_replays_are_called_so_and_not_stale(study: Study) -> None:
+    replayed = dataclasses.replace(study.record.provenance, space="00, replay of 2026-11-21", triton="1.0")
+    replay = dataclasses.replace(study, record=dataclasses.replace(study.record, provenance=replayed))
+    assert replay.repeat.startswith("tune demo ") and gaps.view([replay], []) is None
+    index = to_index([study, replay])
+    assert "1 of 2 results are replays" in index and "replay of 2026-11-21" in index
+
+
+def test_results_of_one_kernel_and_problem_are_told_apart(without_modes: Study) -> None:
+    record = dataclasses.replace(without_modes.record, id=7)
+    rows = overview.table([without_modes, dataclasses.replace(without_modes, record=record)]).rows
+    assert rows[0] != rows[1] and all("BLOCK=64" in row for row in rows)

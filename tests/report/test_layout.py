@@ -52,9 +52,7 @@ def test_rows_of_a_legend_make_the_chart_higher_not_its_grid_lower(study: Study)
 def test_axes_lie_on_top_of_each_other_where_their_names_would_meet(study: Study) -> None:
     chart = charts(study)["parallel-0"]
     *_, stacked, beside = laid_out(chart).option["media"]
-    assert (
-        stacked["option"]["parallel"]["layout"] == "vertical" and beside["option"]["parallel"]["layout"] == "horizontal"
-    )
+    assert [each["option"]["parallel"]["layout"] for each in (stacked, beside)] == ["vertical", "horizontal"]
     axes = chart.option["parallelAxis"]
     assert stacked["query"]["maxWidth"] >= max(NARROW, 40 * len(axes)) and 48 * len(axes) > NARROW, "wider than a phone"
     kept = [axis["nameLocation"] for axis in beside["option"]["parallelAxis"]]

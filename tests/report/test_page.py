@@ -1,14 +1,23 @@
-"""The page as a whole: what stands in it without scripts, what its policy allows, and that names are text."""
+"""The page as a whole: what stands in it without scripts, what its policy allows, that names are text; in a browser."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
+import pytest
+from every_mode import whole
+from sized_studies import named, of_size
+
+from autotune.report.markdown import to_markdown
 from autotune.report.page import file_name, to_html, to_index
 from autotune.results.study import Study
 from autotune.text import HIDDEN
@@ -98,3 +107,35 @@ def test_an_index_links_every_page(study: Study, hostile: Study, only_failed: St
     assert links == [file_name(each) for each in studies]
     assert all(re.fullmatch(r"[A-Za-z0-9-]+\.html", link or "") for link in links)
     assert "unfinished" in parsed.text and not HIDDEN.search(parsed.text.replace("\n", ""))
+
+
+def test_an_imported_study_does_not_say_that_nothing_was_tried(study: Study) -> None:
+    text = to_markdown(dataclasses.replace(study, trials=()))
+    for wrong in ("How evaluations ended", " tried", " evaluations", "ranks restarted"):
+        assert wrong in to_markdown(study) and wrong not in text, wrong
+
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason=f"needs one of {', '.join(BROWSERS)}")
+@pytest.mark.parametrize("kind", ["study", whole("hostile"), whole("only_failed"), "index"])
+def test_every_chart_is_drawn(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+    if kind == "index":
+        study, hostile = request.getfixturevalue("study"), request.getfixturevalue("hostile")
+        sizes = [of_size(study, 64, pull=99.5), of_size(study, 256), of_size(study, 64, k=1024)]
+        text = to_index([*sizes, *(named(hostile, size) for size in (3, 4))])
+    else:
+        text = to_html(request.getfixturevalue(kind))
+    page = tmp_path / "page.html"
+    page.write_text(text, encoding="utf-8")
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+               "--enable-logging=stderr", "--virtual-time-budget=20000", "--dump-dom", page.as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    dom = done.stdout
+    assert 'data-ready="yes"' in dom and 'id="trouble" hidden' in dom
+    charts = text.count("data-chart=")
+    assert charts >= 1 and len(re.findall(r"<svg\b", dom)) == charts
+    assert not re.search(r"CONSOLE.*(error|refused|violat)", done.stderr, re.IGNORECASE)
+    assert "<img" not in dom and dom.count("<script") == 4, "the page's three, and the library"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import shutil
@@ -9,20 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, FakeGang, FakeScreen
+from fakes import EIGHT_GPUS, FakeGang, tune_over
 
+from autotune.config import Config
 from autotune.db import Store
 from autotune.kernels.gemm_reduce_scatter.modes import Push
 from autotune.report.markdown import to_markdown
 from autotune.report.page import to_html
 from autotune.report.views import taxes as view_of
 from autotune.report.views import timeline
+from autotune.report.waterfall import table
 from autotune.results.study import Study, finished
 from autotune.task import Task
 from autotune.taxes.measure import Amount, Base, measure
 from autotune.taxes.result import Taxes
 from autotune.timeline import KEPT_ROWS
-from autotune.tuning import Budget, Effort, tune
+from autotune.tuning import Budget, Effort
 from autotune.workloads import workload
 
 FOUND = workload("gemm_reduce_scatter")
@@ -40,11 +43,8 @@ def measured() -> Taxes:
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    problem = FOUND.default_problem(EIGHT_GPUS, 8)
-    gang: Any = FakeGang(problem)
-    screen: Any = FakeScreen(FOUND, Task(problem, EIGHT_GPUS))
     with Store.open(file := tmp_path_factory.mktemp("taxed") / "cache.db") as store:
-        tune(FOUND, Task(problem, EIGHT_GPUS), store, gang, screen, budget=Budget(9), effort=EFFORT)
+        tune_over(FakeGang(FOUND.default_problem(EIGHT_GPUS, 8)), store, FOUND, Budget(9), EFFORT)
     return file
 
 
@@ -62,7 +62,6 @@ def study_of(file: Path, **attached: str) -> Study:
 
 def test_the_waterfall_draws_every_rung_and_every_step(taxed: Study, measured: Taxes) -> None:
     found = view_of.view(taxed)
-    assert found is not None
     waterfall, launches, lateness = found.charts
     offsets, heights, whiskers = waterfall.option["series"]
     rungs = list(measured.rungs)
@@ -92,7 +91,6 @@ def test_the_waterfall_draws_every_rung_and_every_step(taxed: Study, measured: T
 
 def test_the_timeline_has_a_lane_for_each_rank_and_a_span_for_each_event(taxed: Study) -> None:
     found = timeline.view(taxed)
-    assert found is not None and taxed.ladder is not None
     calls = [*taxed.timeline.values(), taxed.ladder.traces["D"]]
     assert len(calls) == 3, "the library's way, the winner, and the rung"
     [chart] = found.charts
@@ -130,3 +128,39 @@ def test_damaged_ones_are_notes_and_no_traceback(tuned: Path, tmp_path: Path, te
     study = study_of(shutil.copy(tuned, tmp_path / "cache.db"), taxes=text, timeline='{"push": 1}')
     assert study.ladder is None and any("tune taxes" in note for note in study.notes)
     assert study.timeline == {} and any("damaged" in note for note in study.notes)
+
+
+RUNGS = {"E0": 400.0, "E1": 300.0, "G": 250.0, "B": 260.0, "D": 200.0}
+TAXES = Taxes(
+    winner=Config({"mode": "push"}),
+    base=Config({"mode": "push"}),
+    origin="the winner",
+    configs={},
+    missing={"F": "not here"},
+    rounds={letter: (time,) * 4 for letter, time in RUNGS.items()},
+    parts={"gemm": (180.0,) * 4, "all_gather": (90.0,) * 4},
+    clocks={},
+    launches={"B": {0.0: (260.0,) * 4, 4.0: (266.0,) * 4}},
+    boundaries=3,
+    late={
+        "B": {0.0: (100.0,) * 4, 10.0: (110.0,) * 4, 50.0: (150.0,) * 4},
+        "D": {0.0: (100.0,) * 4, 50.0: (100.0, 104.0, 100.0, 104.0)},
+    },
+    barrier=(1.5,) * 4,
+)
+
+
+def test_each_tax_has_its_share_of_the_first_rung() -> None:
+    told = dict(table(TAXES))
+    numbers = {
+        "kernel launch": ("154.5", "39 %"), "bulk synchrony": ("55.50", "14 %"), "a launch": ("1.50",),
+        "a late rank": ("100 ± 0 %", "5.0 µs", "4 ± 4 %", "50 µs"), "a barrier": ("1.50",),
+    }  # fmt: skip
+    assert told.keys() == {*numbers, "locality"}
+    assert all(number in told[name] for name, every in numbers.items() for number in every), told
+    undosed = dict(table(dataclasses.replace(TAXES, launches={})))
+    assert "launches" in undosed["bulk synchrony"]
+    noisy = dataclasses.replace(TAXES, rounds={**TAXES.rounds, "D": (253.5, 257.5, 252.5, 259.5)})
+    assert dict(table(noisy))["bulk synchrony"].startswith("≈ 0 ± ") and "%" not in dict(table(noisy))["bulk synchrony"]
+    larger = dataclasses.replace(TAXES, rounds={**TAXES.rounds, "B": (904.5,) * 4})
+    assert dict(table(larger))["bulk synchrony"] == "700.0 ± 0.0 µs", "more than the whole is no share of it"

@@ -1,26 +1,32 @@
-"""The views' options, without a browser: what is drawn is what was measured."""
+"""The views' options and numbers, without a browser: what is drawn is what was measured, in the regime tuned for."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import json
+import math
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import latency_of
-from sized_studies import won
+from sized_studies import of_size, won
 
-from autotune.db import TrialRecord
+from autotune.config import Config
+from autotune.db import CacheKey, Provenance, Store, TrialRecord
 from autotune.machine import INTERPRETER
-from autotune.outcome import Evaluation, HostOverhead, Outcome
+from autotune.outcome import Evaluation, HostOverhead, Latency, Outcome, Regime
+from autotune.report.draw import WINNER
+from autotune.report.page import to_index
 from autotune.report.page.document import VIEWS
 from autotune.report.view import View
 from autotune.report.views import finals, headline, importance, parallel, search, slices, steps
+from autotune.results.figures import INTERPRETER_NOTE, relative_error
 from autotune.results.library import LIBRARIES, OPERATIONS, baseline_name, mode_name
-from autotune.results.result import Result
-from autotune.results.study import Study
+from autotune.results.study import Study, unfinished
 from autotune.tuning.finals import FINAL
 from autotune.workloads.user_files import BUILT_IN
 
@@ -29,11 +35,6 @@ SERIES = {"bar", "boxplot", "custom", "line", "parallel", "scatter"}
 
 def views(study: Study) -> dict[str, View]:
     return {found.name: found for view in VIEWS if (found := view(study)) is not None}
-
-
-def result_of(study: Study) -> Result:
-    assert study.result is not None
-    return study.result
 
 
 def series_of(option: dict[str, Any], name: str) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def test_options_are_json_of_series_that_the_library_has(any_study: Study) -> No
 
 
 def test_the_headline_has_winner_baselines_and_limits_in_the_regime_tuned_for(study: Study) -> None:
-    report = result_of(study)
+    report = study.result
     option = headline.options(report)
     library = "NCCL + cuBLAS"
     rows = [each["value"] for each in option["yAxis"]["data"]]
@@ -65,7 +66,6 @@ def test_the_headline_has_winner_baselines_and_limits_in_the_regime_tuned_for(st
     taken = {each.baseline: each.latency.of(report.regime) for each in report.speedups}
     expected = [report.latency.of(report.regime), taken["bsp eager"], taken["bsp graph"]]
     assert [bar["value"] for bar in series["data"]][:3] == pytest.approx(expected, abs=1e-3)
-    assert report.limit is not None
     assert [line["xAxis"] for line in series["markLine"]["data"]] == [report.limit.parts["gemm"].median]
     told = {row[0]: row for row in headline.table(report).rows}
     assert told[f"{library} in a CUDA graph"][1].startswith("529.6 µs") and told[library][3].startswith("748.5 µs")
@@ -162,7 +162,6 @@ def test_slices_are_of_the_winners_mode_and_those_without_effect_are_folded(stud
 
 
 def test_small_steps_are_named_and_not_drawn(study: Study) -> None:
-    assert study.winner is not None
     near = study.winner.replace(num_stages=5)
     ours = study.measured[study.winner]
     trials = [*study.trials, TrialRecord(near, Evaluation(Outcome.MEASURED, latency=ours), source="sampler")]
@@ -185,7 +184,7 @@ def test_importance_is_of_what_varied_and_falls(study: Study, one_trial: Study) 
 
 
 def test_who_beat_whom(study: Study) -> None:
-    report = result_of(study)
+    report = study.result
     found = finals.finalists(study)
     assert found[0].config == study.winner and len({each.name for each in found}) == len(found)
     slower = found[-1].config
@@ -200,8 +199,8 @@ def test_who_beat_whom(study: Study) -> None:
 
 def test_the_winner_s_host_overhead_is_not_held_against_it_in_the_finals(study: Study) -> None:
     """Finalists are bound calls; the host overhead of the winner's claim is longer than its device."""
-    report = result_of(study)
-    claimed = result_of(won(study, latency=report.latency.through(HostOverhead(900.0, 900.0))))
+    report = study.result
+    claimed = won(study, latency=report.latency.through(HostOverhead(900.0, 900.0))).result
     found = finals.finalists(study)
     assert claimed.latency.of(report.regime) > 2 * report.latency.of(report.regime)
     assert finals.conclusion(claimed, found) == finals.conclusion(report, found)
@@ -210,7 +209,6 @@ def test_the_winner_s_host_overhead_is_not_held_against_it_in_the_finals(study: 
 
 def test_a_config_that_failed_its_proof_is_not_the_best_so_far(interrupted: Study) -> None:
     best = interrupted.winner
-    assert best is not None
     wrong = TrialRecord(best, Evaluation(Outcome.WRONG_RESULT, "planted"), source="proof")
     proven = dataclasses.replace(interrupted, trials=(*interrupted.trials, wrong))
     assert proven.winner not in (best, None)
@@ -226,3 +224,82 @@ def test_what_is_off_the_chart_is_a_triangle_that_tells_its_latency(study: Study
     dots = [dot for series in option["series"] if series["type"] == "scatter" for dot in series["data"]]
     (capped,) = [dot for dot in dots if dot.get("symbol") == "triangle"]
     assert capped["value"][1] == top and "98.77 ms" in capped["name"]
+
+
+WON = Config({"mode": "pull", "block_m": 32})
+ISOLATED = {
+    WON: 190.0,
+    WON.replace(block_m=128): 210.0,
+    WON.replace(block_m=16): 170.0,
+    WON.replace(block_m=64): 190.5,
+    WON.replace(block_m=128, num_warps=8): 250.0,
+}
+"""On the device all take 100 µs, and pipelined 150."""
+
+
+def trial(config: Config, isolated: float) -> TrialRecord:
+    return TrialRecord(config, Evaluation(Outcome.MEASURED, latency=latency_of(100.0, 2, 150.0, isolated)))
+
+
+@pytest.fixture
+def hosted(study: Study) -> Study:
+    """A study of isolated calls, which is not the default regime."""
+    key = dataclasses.replace(study.key, regime=Regime.ISOLATED)
+    trials = [*(trial(*each) for each in ISOLATED.items()), trial(WON, 999.0)]
+    found = won(study, key, config=WON, latency=latency_of(100.0, 2, 150.0, 1460.0))
+    return dataclasses.replace(found, trials=tuple(trials))
+
+
+def test_neighbours_are_told_by_their_times_in_the_regime(hosted: Study) -> None:
+    found = steps.neighbours(hosted)
+    assert [(step.value, round(step.ratio, 4)) for step in found] == [(16, 0.8947), (64, 1.0026)], (
+        "128 is two steps away"
+    )
+    assert found[0].error == pytest.approx(found[0].ratio * math.hypot(0.01, 0.01))
+    bars = steps.options(hosted, found)["series"][0]["data"]
+    assert [bar["value"] for bar in bars] == [round(100 * (step.ratio - 1), 2) for step in found]
+    assert [row[1:3] for row in steps.table(hosted, found).rows] == [
+        ["170.0 µs ± 1.0 %", "-10.5 ± 1.3 %"], ["190.5 µs ± 1.0 %", "+0.3 ± 1.4 %"],
+    ]  # fmt: skip
+    assert slices.table(hosted, "pull").rows[-1] == ["block_m", "128", "210.0 µs", "230.0 µs", "2"], "best, median"
+
+
+def test_the_headline_is_of_the_regime(hosted: Study) -> None:
+    hosted = won(hosted, latency=hosted.result.latency.through(HostOverhead(0.0, 0.0)))
+    report = hosted.result
+    rows = {row[0]: row[-1] for row in headline.table(report).rows}
+    assert rows["NCCL + cuBLAS in a CUDA graph"].startswith("0.50 ± "), "730 µs over 1460"
+    bars = headline.options(report)["series"][0]["data"]
+    assert [bar["value"] for bar in bars if bar["itemStyle"]["color"] == WINNER] == [1460.0]
+    found = headline.view(hosted)
+    assert found is not None and any("our operator adds" in note for note in found.notes)
+    rounds = Latency(100.0, 99.0, 101.0, 1.0, 9, rounds=(99.0, 101.0, 100.0))
+    error = relative_error(rounds, Regime.GRAPH)
+    assert headline.interval(rounds, Regime.GRAPH) == pytest.approx((100 * math.exp(-error), 100 * math.exp(error)))
+
+
+def test_the_index_has_the_regimes_time_and_the_whole_span(hosted: Study) -> None:
+    assert ">1.460 ms ± 1.0 %</td>" in to_index([hosted])
+    studies = []
+    for size, value in ((64, 1.3), (256, 1.1), (1024, 2.0)):
+        studies.append(won(of_size(hosted, size), baselines={"bsp graph": latency_of(100.0 * value)}))
+    (lead,) = re.findall('<p class="facts">(.*?)</p>', to_index(studies))
+    assert "1.10 to 2.00" in lead and "1.42" in lead
+
+
+def test_an_unfinished_study_s_numbers_are_of_its_regime_and_end_with_its_last_trial(tmp_path: Path) -> None:
+    key = CacheKey("strange", '{"width":4}', 1, INTERPRETER, "cpu-interpreter", "shared-memory", Regime.ISOLATED)
+    with Store.open(tmp_path / "cache.db") as store:
+        begun = store.study(key, Provenance("a", "b", "3", "0", "2", "5"), seed=7, space_size=6)
+        for config, isolated in ISOLATED.items():
+            store.record(begun.id, trial(config, isolated))
+        store.record(begun.id, dataclasses.replace(trial(WON, 1.0), source="final", number=0))
+        (record,) = store.studies()
+        found = unfinished(store, record)
+    assert INTERPRETER_NOTE in found.notes
+    (rows,) = [knob for knob in found.knobs if knob.name == "block_m"]
+    assert {each.value: each.best for each in rows.reached} == {16: 170.0, 32: 190.0, 64: 190.5, 128: 210.0}
+    assert [(ending.outcome, ending.count) for ending in found.endings] == [(Outcome.MEASURED, 5)], "of the search"
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [dataclasses.replace(each, created_at=first + timedelta(days=n)) for n, each in enumerate(found.trials)]
+    assert dataclasses.replace(found, trials=tuple(times)).last_moment == first + timedelta(days=5)

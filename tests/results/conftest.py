@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import EIGHT_GPUS, FakeGang, tune_over
 
 from autotune.db import Entry, Store
 from autotune.machine import Machine
 from autotune.results.study import Study, finished
-from autotune.task import Task
-from autotune.tuning import Budget, Effort, tune
+from autotune.tuning import Budget, Effort
 from autotune.workloads import workload
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from fakes import EIGHT_GPUS, FakeGang, FakeScreen
 
 EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=2)
 
@@ -36,11 +32,9 @@ def tune_into(
     found = workload("all_gather_gemm")
     default = found.default_problem(machine, world_size)
     problem = type(default).from_dict({**default.as_dict(), **fields})
-    gang, screen = FakeGang(problem), FakeScreen(found, Task(problem, machine))
+    gang = FakeGang(problem)
     gang.drift = drift
-    result = tune(found, Task(problem, machine), store, gang, screen, budget=Budget(trials), effort=EFFORT)  # type: ignore[arg-type]
-    assert result.entry is not None
-    return result.entry
+    return tune_over(gang, store, found, Budget(trials), EFFORT, machine).entry
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""A result as values: every figure is its own, of the regime that it was tuned for, from its own source."""
+"""A result as values: every figure is its own, of the regime that it was tuned for; configs told in words."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from fakes import EIGHT_GPUS, LAPTOP, latency_of
@@ -11,11 +12,12 @@ from fakes import EIGHT_GPUS, LAPTOP, latency_of
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Roofline, Routed, Winner
 from autotune.outcome import HostOverhead, Regime
-from autotune.results.lines import bars, entry_facts, sentence
+from autotune.results.lines import bars, entry_facts, in_words, sentence
 from autotune.results.regimes import CAPTURE, called_alike, conclusion, verdicts
 from autotune.results.result import Result, short_problem
 from autotune.task import Task
 from autotune.workloads import provenance_of, workload
+from autotune.workloads.user_files import BUILT_IN
 
 FOUND = workload("moe_dispatch")
 PROBLEM = FOUND.problem_type(tokens=128, hidden=7168, experts=64, top_k=8, world_size=8, routing="zipf", exponent=0.5)
@@ -142,3 +144,27 @@ def test_only_a_graph_that_eager_callers_do_not_get_is_explained() -> None:
 def test_callers_who_do_not_capture_do_not_get_a_captured_baseline() -> None:
     assert list(called_alike(BASELINES, Regime.GRAPH)) == list(BASELINES)
     assert list(called_alike(BASELINES, Regime.PIPELINED)) == ["bsp eager", "other"]
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_a_declared_dimension_tells_its_values_apart(name: str) -> None:
+    """Where it tells them at all; a value that goes without saying is one of them."""
+    found = workload(name)
+    for config in found.first_configs(Task(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS)):
+        for dimension in found.space.dimensions_of(str(config["mode"])):
+            told = [dimension.told({**config, dimension.name: value}) for value in dimension.values]
+            assert dimension.say == "" or len(set(told)) == len(told), dimension
+            assert not any("_" in each or "{" in each for each in told), "a value that has no words"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("gemm_all_reduce", {"split_k": 1, "group_m": 1, "num_warps": 4}, "4 warps."),  # one is not said
+        ("gemm_reduce_scatter", {"mode": "shove", "block_m": 16, "age": 3}, "shove; block_m 16, age 3."),
+        ("matmul_kernel", {"BLOCK": 64, "EVEN": True}, "BLOCK 64, EVEN true."),
+        ("theirs", {"mode": "ring\n", "x": 1}, "mode ring\\n; x 1."),
+    ],
+)
+def test_values_in_words(name: str, values: dict[str, Any], told: str) -> None:
+    assert in_words(name, Config(values)) == told

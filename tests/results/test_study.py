@@ -47,9 +47,7 @@ def test_a_space_that_has_changed_since_is_not_used(store: Store, tuned: Tuned) 
 
 
 @pytest.mark.parametrize(("drift", "noted"), [(1.24, False), (1.26, True), (0.82, False), (0.4, True)])
-def test_a_machine_that_changed_before_the_finals_is_noted(
-    store: Store, tuned: Tuned, drift: float, noted: bool
-) -> None:
+def test_a_machine_that_changed_is_noted(store: Store, tuned: Tuned, drift: float, noted: bool) -> None:
     """A GPU's clock fell during a search: all took twice as long in the finals, where the slower half won."""
     report = finished(store, tuned(trials=12, drift=drift))
     assert any(f"{drift:.2f} times" in note for note in report.notes) == noted

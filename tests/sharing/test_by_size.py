@@ -22,10 +22,13 @@ TODAY = Provenance("source", "space", "3.7", "0", "2.13", "")
 STALE = dataclasses.replace(TODAY, triton="3.6")
 
 
-def entry(provenance: Provenance = TODAY, device: str = "NVIDIA H200", config: Any = None, **fields: Any) -> Entry:
+def entry(
+    provenance: Provenance = TODAY, device: str = "NVIDIA H200", config: Any = None, workload: str = "moe",
+    regime: str = "graph", **fields: Any,
+) -> Entry:  # fmt: skip
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     winner = Winner(Config({"mode": "kernel", "BLOCK": 64, **(config or {})}), Latency(1.0, 1.0, 1.0, 0.0, 1))
-    key = CacheKey("moe", text, 1, device, "sm_90", "nvlink")
+    key = CacheKey(workload, text, 1, device, "sm_90", "nvlink", regime)
     return Entry(key, provenance, winner, 1, datetime(2026, 1, 1, tzinfo=UTC), 1, 0, 1)
 
 
@@ -63,26 +66,21 @@ def test_the_size_is_the_integer_in_which_they_differ_or_the_one_that_is_named()
     assert list(json.loads(to_sizes(both[:1])[0])) == ["triton_version", "1"], "M, for want of a difference"
     assert list(json.loads(to_sizes(both[:1], by="n")[0])) == ["triton_version", "64"]
     assert list(json.loads(to_sizes([entry(rows=8, dtype="bf16", even=True)])[0])) == ["triton_version", "8"]
-    with pytest.raises(InputError, match="--by: k, n$"):
-        to_sizes([entry(k=1, n=64)])
-    with pytest.raises(InputError, match="even"):
-        to_sizes([entry(even=True, n=1)], by="even")
-    with pytest.raises(InputError, match="dtype"):
-        to_sizes([entry(dtype="bf16", n=1)], by="dtype")
 
 
-def test_entries_that_differ_in_more_than_the_size_are_refused() -> None:
-    with pytest.raises(InputError, match="--k"):
-        to_sizes([entry(n=1, k=1), entry(n=2, k=2)], by="n")
-    with pytest.raises(InputError, match="--device"):
-        to_sizes([entry(n=1), entry(n=2, device="MI300X")])
-    graph, isolated = entry(n=1), entry(n=2)
-    isolated = dataclasses.replace(isolated, key=dataclasses.replace(isolated.key, regime="isolated"))
-    with pytest.raises(InputError, match="--regime"):
-        to_sizes([graph, isolated])
-    gemm = dataclasses.replace(graph, key=dataclasses.replace(graph.key, workload="gated_gemm"))
-    with pytest.raises(InputError, match="gated-gemm, moe"):
-        to_sizes([graph, gemm])
+@pytest.mark.parametrize(
+    ("entries", "by", "told"),
+    [
+        ([entry(k=1, n=64)], None, "--by: k, n$"), ([entry(even=True, n=1)], "even", "even"),
+        ([entry(dtype="bf16", n=1)], "dtype", "dtype"), ([entry(n=1, k=1), entry(n=2, k=2)], "n", "--k"),
+        ([entry(n=1), entry(n=2, device="MI300X")], None, "--device"),
+        ([entry(n=1), entry(n=2, regime="isolated")], None, "--regime"),
+        ([entry(n=1), entry(workload="gated_gemm", n=1)], None, "gated-gemm, moe"),
+    ],
+)  # fmt: skip
+def test_entries_without_one_size_are_refused(entries: list[Entry], by: str | None, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        to_sizes(entries, by)
 
 
 def test_a_size_gets_the_config_of_the_nearest_and_of_two_the_smaller_ones(file: Callable[[Any], Path]) -> None:

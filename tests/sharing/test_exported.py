@@ -3,20 +3,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_entries import make_entry
 
 from autotune.db import Entry, Routed
 from autotune.errors import InputError
 from autotune.sharing import read, schema, write
 
 ROOT = Path(__file__).parents[2]
-
-MakeEntry = Callable[..., Entry]
 
 BEGINNING = '{"format": "iris-autotune/configs", "version": 1, '
 
@@ -41,12 +39,12 @@ def refusal(text: str) -> str:
     return str(caught.value)
 
 
-def test_entries_come_back_with_every_field(make_entry: MakeEntry) -> None:
+def test_entries_come_back_with_every_field() -> None:
     entries = [make_entry(m=4096, median=1e-3), make_entry(m=1024, bias=True)]
     assert read(write(entries)) == [without_study(entry) for entry in entries]
 
 
-def test_times_are_written_and_read_in_utc(make_entry: MakeEntry) -> None:
+def test_times_are_written_and_read_in_utc() -> None:
     entry = make_entry()
     text, elsewhere = write([entry]), timezone(timedelta(hours=2))
     assert write([dataclasses.replace(entry, finished_at=entry.finished_at.astimezone(elsewhere))]) == text
@@ -54,19 +52,19 @@ def test_times_are_written_and_read_in_utc(make_entry: MakeEntry) -> None:
     assert found == without_study(entry) and found.finished_at.tzinfo is UTC
 
 
-def test_the_same_entries_are_the_same_bytes_in_whatever_order_they_come(make_entry: MakeEntry) -> None:
+def test_the_same_entries_are_the_same_bytes_in_whatever_order_they_come() -> None:
     base = make_entry()
     stale = dataclasses.replace(base, provenance=dataclasses.replace(base.provenance, torch="1.0"))
     in_a_graph = dataclasses.replace(base, key=dataclasses.replace(base.key, regime="graph"))
     entries = [base, make_entry(m=16), make_entry(m=256, world_size=4), stale, in_a_graph]
-    texts = {write(order) for order in itertools.permutations(entries)}
+    texts = {write(order) for order in itertools.islice(itertools.permutations(entries), 0, None, 13)}
     assert len(texts) == 1
     [text] = texts
     assert [entry.key.problem.count('"m":256,') for entry in read(text)] == [1, 0, 0, 0, 0], "by ranks, then by size"
     assert write(read(text)) == text
 
 
-def test_a_changed_config_is_a_small_diff(make_entry: MakeEntry) -> None:
+def test_a_changed_config_is_a_small_diff() -> None:
     one, other = make_entry(), make_entry(m=16)
     better = dataclasses.replace(
         one, winner=dataclasses.replace(one.winner, config=one.winner.config.replace(block_k=32))
@@ -101,7 +99,7 @@ def test_another_file_is_refused(text: str) -> None:
         ("finished_at", ["yesterday", "2026-01-02T03:04:05", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"]),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_by_entry_and_field(make_entry: MakeEntry, place: str, values: list[Any]) -> None:
+def test_a_mistake_is_named_by_entry_and_field(place: str, values: list[Any]) -> None:
     text = write([make_entry(m=16), make_entry()])
     for value in values:
         message = refusal(changed(text, "entries", 1, *place.split("."), to=value))
@@ -109,7 +107,7 @@ def test_a_mistake_is_named_by_entry_and_field(make_entry: MakeEntry, place: str
         assert place.split(".")[0] in message.partition("), ")[2].casefold()
 
 
-def test_what_would_be_refused_again_is_not_exported(make_entry: MakeEntry, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_would_be_refused_again_is_not_exported(caplog: pytest.LogCaptureFixture) -> None:
     good, bad = make_entry(m=16), make_entry()
     bad = dataclasses.replace(bad, key=dataclasses.replace(bad.key, device="H200\x1b[2J"))
     assert read(write([good, bad])) == [without_study(good)]
@@ -117,7 +115,7 @@ def test_what_would_be_refused_again_is_not_exported(make_entry: MakeEntry, capl
     assert "study 7" in told and r"\x1b" in told
 
 
-def test_latencies_under_other_routings_are_in_the_file(make_entry: MakeEntry) -> None:
+def test_latencies_under_other_routings_are_in_the_file() -> None:
     plain = make_entry()
     routed = Routed(plain.winner.latency, {"graph": plain.winner.baselines["graph"]})
     routings = {"zipf 1": routed, "one expert": Routed(plain.winner.latency)}
@@ -129,7 +127,7 @@ def test_latencies_under_other_routings_are_in_the_file(make_entry: MakeEntry) -
         assert ".".join(["routings.zipf 1", *place]) in told
 
 
-def test_many_mistakes_are_cut_short(make_entry: MakeEntry) -> None:
+def test_many_mistakes_are_cut_short() -> None:
     values = json.loads(write([make_entry(m=8 * size) for size in range(1, 31)]))
     for entry in values["entries"]:
         entry["trials"] = -1
@@ -137,13 +135,13 @@ def test_many_mistakes_are_cut_short(make_entry: MakeEntry) -> None:
     assert len(lines) == 12 and lines[-1] == "and 20 more"
 
 
-def test_the_same_key_twice_is_refused(make_entry: MakeEntry) -> None:
+def test_the_same_key_twice_is_refused() -> None:
     values = json.loads(write([make_entry(m=16), make_entry()]))
     values["entries"].append(values["entries"][0])
     assert refusal(json.dumps(values)).startswith("entries 1 and 3 ")
 
 
-def test_a_value_given_twice_is_refused(make_entry: MakeEntry) -> None:
+def test_a_value_given_twice_is_refused() -> None:
     text = write([make_entry()]).replace('"seed":', '"seed": 7,\n      "seed":')
     with pytest.raises(InputError, match="seed twice"):
         read(text)

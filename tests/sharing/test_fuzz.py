@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,12 @@ import pytest
 from fakes import EIGHT_GPUS, Bench, bench_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sample_entries import make_entry
 
-from autotune.db import Entry, Store
+from autotune.db import Store
 from autotune.errors import InputError, StoreError
 from autotune.sharing import Here, read, review, take, write
 from autotune.text import HIDDEN
-
-MakeEntry = Callable[..., Entry]
 
 FUZZ = settings(
     deadline=None, database=None, derandomize=True,
@@ -91,7 +90,7 @@ def mutations(draw: st.DrawFn, value: Any) -> str:
     return text
 
 
-def sound(make_entry: MakeEntry) -> Any:
+def sound() -> Any:
     return json.loads(write([make_entry()]))
 
 
@@ -102,8 +101,8 @@ def imported_into(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("cases", [150, pytest.param(1400, marks=pytest.mark.slow)])
-def test_files(imported_into: Store, make_entry: MakeEntry, cases: int) -> None:
-    value = sound(make_entry)
+def test_files(imported_into: Store, cases: int) -> None:
+    value = sound()
     ends: dict[str, int] = {"refused": 0, "taken": 0}
 
     @settings(FUZZ, max_examples=cases)
@@ -124,11 +123,11 @@ def test_files(imported_into: Store, make_entry: MakeEntry, cases: int) -> None:
     assert ends["refused"] > cases / 14 and ends["taken"] > cases / 14
 
 
-def test_files_on_the_command_line(gpus: Bench, make_entry: MakeEntry, tmp_path: Path) -> None:
+def test_files_on_the_command_line(gpus: Bench, tmp_path: Path) -> None:
     file, there = tmp_path / "configs.json", tmp_path / "there.db"
 
     @settings(FUZZ, max_examples=20)
-    @given(text=mutations(sound(make_entry)), dry=st.booleans())
+    @given(text=mutations(sound()), dry=st.booleans())
     def fuzz(text: str, dry: bool) -> None:
         file.write_text(text)
         for old in tmp_path.glob("there.db*"):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from sample_entries import make_entry
 
 from autotune.config import Config
 from autotune.db import Entry, Store, TrialRecord
@@ -29,7 +30,7 @@ def test_values_that_are_written_alike_are_told_apart() -> None:
     assert not flags.ordinal and set(flags.values) == {True, False}
 
 
-def test_each_study_has_its_own_trials_and_the_finals_are_none(make_entry: Any, tmp_path: Path) -> None:
+def test_each_study_has_its_own_trials_and_the_finals_are_none(tmp_path: Path) -> None:
     with Store.open(tmp_path / "cache.db") as store:
         entries: list[Entry] = []
         for m, tried in ((64, [trial(block_m=16), trial(block_m=32)]), (128, [trial(tile="a"), trial(tile="b")])):

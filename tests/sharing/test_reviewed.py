@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes import EIGHT_GPUS, LAPTOP
+from sample_entries import make_entry
 from scripts import run_script
 
 from autotune.config import Config
@@ -15,8 +16,6 @@ from autotune.db import Entry, Store
 from autotune.errors import StoreError
 from autotune.machine import MI300X, Machine
 from autotune.sharing import Here, Review, State, read, review, take, write
-
-MakeEntry = Callable[..., Entry]
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def with_problem(entry: Entry, **values: object) -> Entry:
 
 
 @pytest.mark.parametrize(("median", "told"), [(500.0, ", faster here"), (300.0, "not faster here")])
-def test_another_config_needs_replace(store: Store, make_entry: MakeEntry, median: float, told: str) -> None:
+def test_another_config_needs_replace(store: Store, median: float, told: str) -> None:
     bring(store, make_entry())
     theirs = with_config(make_entry(median=median), block_k=32)
     [told_first] = bring(store, theirs)
@@ -56,7 +55,7 @@ def test_another_config_needs_replace(store: Store, make_entry: MakeEntry, media
     assert [study.state for study in store.studies()] == ["superseded", "finished"]
 
 
-def test_both_are_told_with_an_operators_door_or_both_without(store: Store, make_entry: MakeEntry) -> None:
+def test_both_are_told_with_an_operators_door_or_both_without(store: Store) -> None:
     """A result without an operator's host overhead is no faster for lacking one."""
     alone = dataclasses.replace(make_entry().key, regime="isolated")
     ours = dataclasses.replace(make_entry(), key=alone)
@@ -67,7 +66,7 @@ def test_both_are_told_with_an_operators_door_or_both_without(store: Store, make
     assert "422.0 µs" in told.reason and "431.0 µs" in told.reason
 
 
-def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store, make_entry: MakeEntry) -> None:
+def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store) -> None:
     entry = make_entry()
     study = store.study(entry.key, entry.provenance, seed=0, space_size=1)
     [found] = bring(store, entry)
@@ -88,16 +87,14 @@ def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store, make_entry:
         (lambda entry: with_problem(entry, world_size=4), "is 4"),
     ],
 )
-def test_what_is_no_config_or_no_problem_is_refused(
-    store: Store, make_entry: MakeEntry, change: Callable[[Entry], Entry], told: str
-) -> None:
+def test_what_is_no_config_is_refused(store: Store, change: Callable[[Entry], Entry], told: str) -> None:
     good = make_entry(m=16)
     found, other = bring(store, change(make_entry()), good, replace=True)
     assert found.state is State.INVALID and told in found.reason
     assert other.state is State.NEW and [entry.key for entry in store.entries()] == [good.key]
 
 
-def test_an_import_that_is_killed_half_way_leaves_nothing(tmp_path: Path, make_entry: MakeEntry) -> None:
+def test_an_import_that_is_killed_half_way_leaves_nothing(tmp_path: Path) -> None:
     file, path = tmp_path / "configs.json", tmp_path / "cache.db"
     file.write_text(write([make_entry(m=8 * size) for size in range(1, 21)]))
     importer = Path(__file__).with_name("importer.py")
@@ -109,7 +106,7 @@ def test_an_import_that_is_killed_half_way_leaves_nothing(tmp_path: Path, make_e
         assert len(store.entries()) == 20
 
 
-def test_where_one_cannot_be_taken_none_is(store: Store, make_entry: MakeEntry) -> None:
+def test_where_one_cannot_be_taken_none_is(store: Store) -> None:
     reviews = review([make_entry(m=16), make_entry()], Here.of(store), LAPTOP)
     theirs = store.study(reviews[1].entry.key, reviews[1].entry.provenance, seed=0, space_size=1)  # begun meanwhile
     with pytest.raises(StoreError, match=f"study {theirs.id}"):
@@ -117,7 +114,7 @@ def test_where_one_cannot_be_taken_none_is(store: Store, make_entry: MakeEntry) 
     assert store.studies() == [theirs]
 
 
-def test_a_config_is_checked_for_the_machine_it_is_for(make_entry: MakeEntry) -> None:
+def test_a_config_is_checked_for_the_machine_it_is_for() -> None:
     with_tma = with_config(make_entry(), loads="tma")
     there = dataclasses.replace(with_tma.key, device=MI300X.device, arch=MI300X.arch, interconnect="xgmi")
     amd = dataclasses.replace(with_tma, key=there)
@@ -130,7 +127,7 @@ def test_a_config_is_checked_for_the_machine_it_is_for(make_entry: MakeEntry) ->
     assert of_a_larger_one.state is State.NEW, "another device of the same architecture is not this one"
 
 
-def test_an_unknown_machines_config_is_taken_and_said_to_be_unchecked(make_entry: MakeEntry) -> None:
+def test_an_unknown_machines_config_is_taken_and_said_to_be_unchecked() -> None:
     machine = Machine("cuda", "NVIDIA X1", "sm_170", 8, 200, 300 * 1024, 50 << 20, "nvlink")
     [found] = review([make_entry(machine)], Here.of(None), LAPTOP)
     assert found.state is State.NEW and "sm_170" in found.reason

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from every_mode import RANKS, on_cpu, whole
-from fakes import EIGHT_GPUS, LIMITS, FakeGang, FakeScreen, formula
+from fakes import EIGHT_GPUS, LIMITS, FakeGang, formula, tune_over
 from same_rows import NAMES, Rows, configs_of, small_problem
 
 from autotune.config import Config
@@ -19,7 +19,7 @@ from autotune.kernels.launching.mode import GEMM_VARIES, LIBRARY_VARIES
 from autotune.outcome import Evaluation, Outcome
 from autotune.ranks.gang import Gang
 from autotune.task import Task
-from autotune.tuning import EFFORTS, Budget, Result, invariant, tune
+from autotune.tuning import EFFORTS, Budget, Result, invariant
 from autotune.tuning.invariant import OverSizes
 from autotune.workloads import workload
 
@@ -99,17 +99,13 @@ PROBLEM = FOUND.problem_type(m=4096, n=28672, k=8192, world_size=8, invariant=Tr
 
 
 def run(path: Path, gang: FakeGang, trials: int = 20) -> Result:
-    screen: Any = FakeScreen(FOUND, Task(PROBLEM, EIGHT_GPUS))
     with Store.open(path) as store:
-        return tune(
-            FOUND, Task(PROBLEM, EIGHT_GPUS), store, gang, screen, budget=Budget(trials), effort=EFFORTS["quick"]
-        )
+        return tune_over(gang, store, FOUND, Budget(trials), EFFORTS["quick"])
 
 
 def test_times_are_sums_over_the_sizes_those_of_the_library_too(path: Path) -> None:
     gang = Rows(PROBLEM)
     result = run(path, gang)
-    assert result.entry is not None
     winner, share = result.entry.winner, sum(m / 4096 for m in (4096, 1024, 256, 64, 16, 8))
     assert winner.latency.median == pytest.approx(formula(winner.config) * share)
     assert {each["mode"] for each in gang.calls} >= {"bsp", "push", "pull"} and winner.config["mode"] != "bsp"
@@ -123,7 +119,6 @@ def test_times_are_sums_over_the_sizes_those_of_the_library_too(path: Path) -> N
 
 def test_where_rows_differ_the_next_best_takes_the_winner_s_place(path: Path) -> None:
     best = run(path, Rows(PROBLEM)).entry
-    assert best is not None
     config, path = best.winner.config, path.with_name("other.db")
     other = run(path, Rows(PROBLEM, varying=(config,)))
     assert other.entry is not None and other.entry.winner.config["mode"] != "bsp"

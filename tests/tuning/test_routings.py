@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from every_mode import RANKS, on_cpu
-from fakes import EIGHT_GPUS, FakeGang, FakeScreen, latency_of
+from fakes import EIGHT_GPUS, FakeGang, latency_of, tune_over
 
 from autotune.config import Config
 from autotune.db import Store
@@ -18,7 +18,7 @@ from autotune.outcome import Evaluation, HostOverhead, Outcome
 from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.task import Task
-from autotune.tuning import EFFORTS, Budget, Result, tune
+from autotune.tuning import EFFORTS, Budget, Result
 from autotune.tuning.routings import under_other_routings
 from autotune.workloads import workload
 
@@ -61,10 +61,8 @@ class Routed(FakeGang):
 
 
 def run(path: Path, gang: Routed, effort: str = "standard", seconds: float = math.inf) -> tuple[Result, Store]:
-    screen: Any = FakeScreen(FOUND, Task(PROBLEM, EIGHT_GPUS))
     store = Store.open(path / "cache.db")
-    budget = Budget(20, seconds)
-    return tune(FOUND, Task(PROBLEM, EIGHT_GPUS), store, gang, screen, budget=budget, effort=EFFORTS[effort]), store
+    return tune_over(gang, store, FOUND, Budget(20, seconds), EFFORTS[effort]), store
 
 
 def test_a_door_is_in_the_winner_s_times_under_each_routing_and_in_no_baseline_s(tmp_path: Path) -> None:
@@ -72,7 +70,6 @@ def test_a_door_is_in_the_winner_s_times_under_each_routing_and_in_no_baseline_s
     gang.overhead = HostOverhead(host=9.0, isolated=14.0)
     result, store = run(tmp_path, gang)
     store.close()
-    assert result.entry is not None
     routings = result.entry.winner.routings.values()
     assert routings and all(each.latency.host == 59.0 for each in routings)
     assert all(latency.host == 50.0 for each in routings for latency in each.baselines.values())
@@ -83,14 +80,12 @@ def test_the_fastest_baseline_is_that_of_the_regime(tmp_path: Path) -> None:
     gang = Routed(enqueued_in=lambda config: 300.0 if config.get("launch") == "graph" else 9.0)
     result, store = run(tmp_path, gang)
     store.close()
-    assert result.entry is not None
     assert [set(each.baselines) for each in result.entry.winner.routings.values()] == [{"bsp eager"}] * 2
 
 
 def test_the_winner_and_its_fastest_baseline_take_turns_under_each_routing(tmp_path: Path) -> None:
     gang = Routed()
     result, store = run(tmp_path, gang)
-    assert result.entry is not None
     winner = result.entry.winner
     assert winner.config["mode"] == "push" and list(winner.routings) == ["zipf 1", "one expert"]
     for name, routed in winner.routings.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -167,23 +168,11 @@ def test_what_is_compiled_comes_first_and_the_oldest_of_it() -> None:
     assert ahead.take()[0].config == config(0) and not ahead
 
 
-class Clock:
-    """Stands in for the module ``time``."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize(("compiling", "evaluating", "most"), [(1.0, 0.25, 6), (0.1, 0.2, 3), (9.0, 0.1, 40)])
-def test_no_more_are_on_the_way_than_keep_the_ranks_busy(
-    monkeypatch: pytest.MonkeyPatch, compiling: float, evaluating: float, most: int
-) -> None:
+def test_few_are_on_the_way(monkeypatch: pytest.MonkeyPatch, compiling: float, evaluating: float, most: int) -> None:
     """Every config takes the compilers as long as the next; before that is known there are eight."""
-    clock, screen, numbers = Clock(), Controlled(), iter(range(1000))
-    monkeypatch.setattr(screening, "time", clock)
+    clock, screen, numbers = SimpleNamespace(now=0.0), Controlled(), iter(range(1000))
+    monkeypatch.setattr(screening, "time", SimpleNamespace(monotonic=lambda: clock.now))
     screen.lookahead = 40
     ahead, started = Ahead(screen), dict[Config, float]()  # type: ignore[arg-type]
 

@@ -9,19 +9,17 @@ from typing import Any
 
 import pytest
 from every_mode import RANKS, on_cpu
-from fakes import EIGHT_GPUS, FakeGang, FakeScreen, stamps
+from fakes import EIGHT_GPUS, FakeGang, FakeScreen, stamps, tune_over
 from small_space import BEST, Ranks, run
 
 from autotune.db import Store
 from autotune.errors import GangError, StoreError
 from autotune.machine import machine
 from autotune.outcome import Outcome
-from autotune.ranks.gang import Gang
 from autotune.ranks.protocol import Failed
 from autotune.task import Task
 from autotune.timeline import CALL, COLLECTIVE, COPY, GEMM, SENDS, TILE, WAITS, Timeline, Traced, from_json
-from autotune.tuning import Budget, Effort, tune
-from autotune.tuning.screening import Screen
+from autotune.tuning import Budget, Effort
 from autotune.tuning.tracing import Tracer
 from autotune.workloads import workload
 
@@ -59,19 +57,16 @@ def test_calls_under_the_interpreter_are_traced_where_that_is_asked_for(path: Pa
 
 
 @pytest.mark.parametrize(("asked", "calls"), [("", 2), ("0", 0)])
-def test_calls_on_gpus_are_traced_unless_that_is_switched_off(
+def test_calls_on_gpus_are_traced_by_default(
     path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, calls: int
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_TRACE", asked)
     found = workload("all_gather_gemm")
-    problem = found.default_problem(EIGHT_GPUS, 8)
-    gang, task = FakeGang(problem), Task(problem, EIGHT_GPUS)
-    ranks: Any = gang
-    screen: Any = FakeScreen(found, task)
+    gang = FakeGang(found.default_problem(EIGHT_GPUS, 8))
     effort = Effort(trials=9, screen=3, iterations=3, finalists=2, rounds=1)
     with Store.open(path) as store:
         for search in (True, False):
-            tune(found, task, store, ranks, screen, budget=Budget(9), effort=effort, force=True, search=search)
+            tune_over(gang, store, found, Budget(9), effort, force=True, search=search)
             assert len(gang.traced) == calls, "one that is only verified is not traced"
 
 
@@ -124,26 +119,6 @@ def test_a_twin_that_is_not_compiled_in_time_is_not_run(monkeypatch: pytest.Monk
     assert tracer.timeline({"push": (config, 100.0)}) == {} and not gang.traced
     compiling.set_result(None)
     assert set(tracer.timeline({"push": (config, 100.0)})) == {"push"}
-
-
-@pytest.mark.usefixtures("traced")
-def test_a_search_on_ranks_stores_both_calls_in_order_of_time(path: Path) -> None:
-    on_cpu()
-    found = workload("all_gather_gemm")
-    task = Task(found.problem_type(m=32, n=64, k=64, world_size=2), machine())
-    effort = Effort(trials=2, screen=1, iterations=1, finalists=1, rounds=1)
-    with Store.open(path) as store, Screen(found, task) as screen, Gang(found, task) as gang:
-        result = tune(found, task, store, gang, screen, budget=Budget(2), effort=effort)
-        assert result.entry is not None
-    timeline = stored(path)
-    assert timeline is not None and list(timeline)[0] == "bsp eager" and len(timeline) == 2
-    for traced in timeline.values():
-        assert traced.slowdown > 0 and len(traced.ranks) == 2 and all(traced.ranks)
-        assert all(0 <= event.begin <= event.end < 60e6 for rank in traced.ranks for event in rank)
-    for rank in timeline["bsp eager"].ranks:
-        [gathered] = [event for event in rank if event.kind == COLLECTIVE]
-        [multiplied] = [event for event in rank if event.kind == GEMM]
-        assert gathered.end <= multiplied.begin and {event.kind for event in rank} <= {COLLECTIVE, GEMM, COPY, CALL}
 
 
 SEEN = {

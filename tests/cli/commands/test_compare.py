@@ -113,16 +113,6 @@ def test_regimes_and_world_sizes_are_problems_of_their_own(gpus: Bench, tmp_path
     assert (one["counts"]["the same"], one["counts"]["missing"]) == (1, 2), "both conditions hold"
 
 
-def test_files_and_the_database_in_use(sides: tuple[Bench, str, str], tmp_path: Path) -> None:
-    bench, a, b = sides
-    file = tmp_path / "baseline.json"
-    bench.tune("export", "--db", a, "-o", str(file))
-    stored(tmp_path / "cache.db", 64, 100.0, 100.1, 99.9)
-    assert bench.tune("compare", str(file)).exit_code == 0
-    of_file = json.loads(bench.tune("compare", str(file), b, "--json").stdout)
-    assert of_file["counts"] == json.loads(bench.tune("compare", a, b, "--json").stdout)["counts"]
-
-
 def test_dates_and_versions_of_one_database(gpus: Bench, tmp_path: Path) -> None:
     file = stored(tmp_path / "cache.db", 64, 100.0, 100.1, 99.9, triton="3.6.0")
     stored(file, 64, 120.0, 120.1, 119.9)

@@ -38,7 +38,6 @@ def test_the_best_of_a_table_is_found_and_the_report_is_the_next_step(laptop: Be
     assert "4 × H200" in found.stdout and "2026-11-21" in found.stdout
     assert not re.search(r"± 0\.0+\b", found.stdout), "a table that answers the same each time is not an error of zero"
     place = re.search(r"study 1 in (\S+)", found.stdout)
-    assert place is not None
     report = laptop.tune("report", "--db", place[1])
     assert report.exit_code == 0 and "2026-11-21" in report.stdout
     assert laptop.tune("list").stdout == "", "the user's own database has nothing of it"
@@ -62,9 +61,7 @@ def test_an_earlier_demo_gives_the_search_no_start(laptop: Bench, database: Path
         assert not any(trial.source == "warm" for trial in store.trials(study.id))
 
 
-def test_a_second_demo_leaves_the_first_one_its_database(
-    laptop: Bench, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_demo_has_another_database(laptop: Bench, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Replay] = []
     second: list[Result] = []
 
@@ -104,9 +101,7 @@ def test_a_table_loads_no_file_that_it_names(laptop: Bench, tmp_path: Path) -> N
     assert result.exit_code == 2 and "AUTOTUNE_WORKLOADS" in result.stderr and not (tmp_path / "ran").exists()
 
 
-def test_where_no_trial_could_be_measured_it_fails_and_was_not_interrupted(
-    laptop: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_could_be_measured_it_fails(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = {config: Evaluation(Outcome.CRASHED, "made to") for config in RECORDED.evaluations}
     monkeypatch.setattr(
         "autotune.recordings.file.read", lambda file: dataclasses.replace(RECORDED, evaluations=crashed)

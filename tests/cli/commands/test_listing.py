@@ -34,7 +34,7 @@ def test_list_of_some(gpus: Bench) -> None:
         assert [entry["problem"]["m"] for entry in json.loads(result.stdout)] == sizes, words
 
 
-def test_how_to_continue_is_told_with_the_database_that_was_given_without_its_password(
+def test_how_to_continue_is_told_with_the_database_but_no_password(
     gpus: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus.tune(*SMALL)

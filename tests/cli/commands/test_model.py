@@ -10,33 +10,13 @@ from typing import Any
 
 import pytest
 from fakes import Bench, FakeScreen
-from model_configs import BY_WIDTH, MIXTRAL, QWEN, config, listed
+from model_configs import BY_WIDTH, DEEPSEEK, LLAMA, MIXTRAL, QWEN, config, listed
 
 from autotune.cli import session
 from autotune.db import Store
-from autotune.machine import Machine, machine
+from autotune.machine import HOSTS, Machine, machine
 from autotune.model_runs.comparison import row
 from autotune.model_runs.measured import ModelLayers
-
-
-@pytest.mark.parametrize(
-    ("changed", "width", "biases"),
-    [
-        ({"model_type": "qwen2"}, 768, (True, False, False)),
-        ({"model_type": "qwen3"}, 12 * 128, (False, False, False)),
-        ({"model_type": "llama", "attention_bias": True, "mlp_bias": True}, 768, (True, True, True)),
-        ({"model_type": "gemma2", "intermediate_size": 4096}, 12 * 256, (False, False, False)),
-        ({"model_type": "mistral", "num_attention_heads": 32, "num_key_value_heads": None}, 768, (False, False, False)),
-        ({"model_type": "llama", "head_dim": 32, "num_key_value_heads": 1}, (8 + 2 * 2) * 32, (False, False, False)),
-    ],
-)
-def test_what_a_kind_leaves_unsaid_is_known(
-    gpus: Bench, tmp_path: Path, changed: dict[str, Any], width: int, biases: tuple[bool, bool, bool]
-) -> None:  # fmt: skip
-    found = listed(gpus, config(tmp_path, **changed), "--tp", "2", "--tokens", "256")
-    qkv, up, out, down = found.values()
-    assert qkv["n"] == width
-    assert (qkv["bias"], out["bias"], up["bias"]) == biases and down["bias"] == up["bias"]
 
 
 def test_options_change_the_problems(gpus: Bench, tmp_path: Path) -> None:
@@ -141,9 +121,7 @@ def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("captured", [True, False])
-def test_measured_forwards_stand_beside_their_prediction(
-    captured: bool, gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forwards_are_measured(captured: bool, gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prediction is of eager calls only where plain was not faster in a graph."""
     orders = []
 
@@ -201,7 +179,7 @@ def test_measured_forwards_stand_beside_their_prediction(
         ({}, ("--tokens", f"1..{'9' * 5000}"), "--tokens"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
+def test_mistakes_are_told(
     gpus: Bench, tmp_path: Path, changed: dict[str, Any], words: tuple[str, ...], told: str
 ) -> None:  # fmt: skip
     given = ("model", config(tmp_path, **changed), "--tp", "2", "--tokens", "4", "--list", *words)
@@ -236,9 +214,7 @@ def test_a_model_is_tuned_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert tuned_for_real(tmp_path, monkeypatch).count("gemm-all-reduce") == 2
 
 
-def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
-    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measured_is_what_ended_ranks_tuned(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders, file = [], f"{tmp_path / 'other.db'}"
 
     def rows(order: ModelLayers, machine: Machine) -> Iterator[dict[str, Any]]:
@@ -258,3 +234,82 @@ def test_measured_is_what_was_tuned_on_ranks_that_have_ended(
     with Store.open(file) as store:
         assert {entry.key.regime for entry in store.entries()} == {"graph"}
     assert gpus.tune(*words, "--db", file).exit_code == 0 and len(gpus.gangs) == 2, "all from the cache"
+
+
+def test_a_mixtures_dense_and_shared_layers_are_counted(gpus: Bench, tmp_path: Path) -> None:
+    found = listed(gpus, config(tmp_path, **QWEN), "--tp", "2", "--tokens", "256")
+    assert {name: each["calls"] for name, each in found.items()} == {
+        "all_gather_gemm (256, 768, 512)": 3, "gemm_reduce_scatter (256, 512, 512)": 3,
+        "all_gather_gemm (256, 4096, 512)": 1, "gemm_reduce_scatter (256, 512, 2048)": 1,
+        "all_gather_gemm (256, 512, 512)": 2, "gemm_reduce_scatter (256, 512, 256)": 2,
+        "moe_dispatch_gemm (128, 512, 16, 4, 128)": 2, "moe_gemm_combine (128, 512, 16, 4, 128)": 2,
+    }  # fmt: skip
+    less = listed(gpus, config(tmp_path, **QWEN, decoder_sparse_step=2, qkv_bias=False), "--tp", "2", "--tokens", "256")
+    assert found["all_gather_gemm (256, 768, 512)"]["bias"] and not less["all_gather_gemm (256, 768, 512)"]["bias"]
+    assert less["moe_gemm_combine (128, 512, 16, 4, 128)"]["calls"] == 1
+
+
+def test_experts_are_read_as_transformers_writes_them(gpus: Bench, tmp_path: Path) -> None:
+    """Its newer versions write Qwen3-MoE's experts by another name, and leave defaults out of a text part."""
+    qwen = {"model_type": "qwen3_moe", "num_experts_per_tok": 4, "moe_intermediate_size": 128}
+    for name in ("num_experts", "num_local_experts"):
+        found = listed(gpus, config(tmp_path, **qwen, **{name: 16}), "--tp", "2", "--tokens", "256")
+        assert found["moe_gemm_combine (128, 512, 16, 4, 128)"]["calls"] == 3
+    text = {**LLAMA, **DEEPSEEK, "num_hidden_layers": 9}
+    for changed, experts, shared in (
+        ({"first_k_dense_replace": None, "n_shared_experts": None}, 6, 128),
+        ({"moe_layer_freq": 2}, 4, 256),
+    ):
+        values = {name: value for name, value in {**text, **changed}.items() if value is not None}
+        file = config(tmp_path, **{**dict.fromkeys(LLAMA), "model_type": "of_images", "text_config": values})
+        found = listed(gpus, file, "--tp", "2", "--tokens", "8")
+        assert {name: each["calls"] for name, each in found.items()} == {
+            "gemm_all_reduce (8, 512, 2048)": 9 - experts, f"gemm_all_reduce (8, 512, {shared})": experts,
+            "moe_dispatch_gemm (4, 512, 64, 8, 128)": experts, "moe_gemm_combine (4, 512, 64, 8, 128)": experts,
+        }  # fmt: skip
+
+
+WORDS = ("--tp", "2", "--tokens", "4,256", "--predict")
+
+
+@pytest.mark.parametrize("device", [*HOSTS, "h100"])
+@pytest.mark.parametrize("changed", [{}, MIXTRAL], ids=["dense", "mixture"])
+def test_a_model_is_predicted_without_gpus(laptop: Bench, tmp_path: Path, device: str, changed: dict[str, int]) -> None:
+    file = config(tmp_path, **changed)
+    told = laptop.tune("model", file, *WORDS, "--device", device, "--context", "4096")
+    assert told.exit_code == 0 and "predicted, nothing measured" in told.stdout, told.output
+    found = laptop.json("model", file, *WORDS, "--device", device)
+    assert not laptop.gangs and found["measured"] is False
+    for forward in found["forwards"]:
+        for name in ("library", "perfect_overlap"):
+            calls = sum(call["calls"] * call[name] for call in forward["calls"])
+            assert forward[name] == pytest.approx(calls + forward["without_communication"])
+        assert forward["speedup"] > 1 and forward["without_communication"] > 0
+
+
+def test_of_a_lists_alternatives_one_is_predicted(laptop: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "list.yaml"
+    entry = "{workload: %s, m: 128, n: 4096, k: 8192, world_size: 2%s}"
+    sums = []
+    for place in (", place: mlp", ""):
+        entries = [entry % (name, place) for name in ("gemm-all-reduce", "gemm-all-reduce-norm")]
+        file.write_text(f"problems: [{', '.join(entries)}]")
+        (forward,) = laptop.json("model", str(file), "--predict", "--device", "H100")["forwards"]
+        sums.append(forward["library"])
+    assert 1.9 * sums[0] < sums[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--predict", "--device", "H10"), "known: H100, H200, MI300X, MI350X; did you mean H100?"),
+        (("--predict",), "give --device"),
+        (("--device", "H100"), "--device is for --predict"),
+        (("--predict", "--device", "H100", "--budget", "5m", "--force"), "--force, --budget"),
+        (("--predict", "--device", "H100", "--measure"), "--measure"),
+        (("--predict", "--device", "H100", "--tp", "16"), "8 GPUs"),
+    ],
+)
+def test_wrong_options_of_a_prediction(laptop: Bench, tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+    result = laptop.tune("model", config(tmp_path, num_attention_heads=16), *words)
+    assert result.exit_code == 2 and told in result.stderr and len(result.stderr.splitlines()) == 1

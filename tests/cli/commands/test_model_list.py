@@ -91,7 +91,7 @@ def test_the_host_stands_beside_the_host_and_the_device_beside_the_device(gpus: 
     assert forward["predicted"]["after"] == forward["in_graph"]["after"] == pytest.approx(device)
 
 
-def test_what_gains_most_is_tuned_first_with_its_share_on_a_heap_for_all(
+def test_what_gains_most_is_first_on_a_heap_for_all(
     gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     tune, make_gang = tuning.tune, session.make_gang
@@ -133,7 +133,7 @@ SMALL = "workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2"
         (f"{SMALL}, calls: 0", ("--predict", "--device", "H100"), "calls: 0"),
     ],
 )  # fmt: skip
-def test_what_a_list_has_no_use_for_is_refused(
+def test_what_a_list_does_not_take(
     laptop: Bench, tmp_path: Path, entry: str, words: tuple[str, ...], told: str
 ) -> None:
     result = laptop.tune("model", written(tmp_path, f"{{{entry}}}"), *words)
@@ -201,9 +201,7 @@ def test_interrupted_among_alternatives_it_continues(gpus: Bench, tmp_path: Path
     assert gpus.tune("model", a_place(tmp_path), *QUICK).exit_code == 0 and len(gpus.gangs) == 2
 
 
-def test_a_short_budget_is_not_spent_on_alternatives(
-    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_a_short_budget_is_not_for_alternatives(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=itertools.count(0, 4).__next__)  # each takes four seconds
     monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
     gpus.hook = saving

@@ -65,9 +65,7 @@ class Loud(ToyWorkload):
 """
 
 
-def test_what_its_methods_print_is_no_data_of_a_command(
-    laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_its_methods_print_is_no_data(laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[1])])  # before them it took a server more
     (tmp_path / "loud.py").write_text(LOUD)
     loud = f"{tmp_path / 'loud.py'}:Loud"

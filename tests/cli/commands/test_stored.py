@@ -48,7 +48,7 @@ def launched(clock: Clock, n: int, dtype: torch.dtype = torch.float32, **options
     return found
 
 
-def test_reports_and_exports_are_of_the_database_that_is_given(
+def test_reports_and_exports_of_a_given_database(
     kernel: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, pages = ("--db", str(tmp_path / "here.db")), tmp_path / "pages"
@@ -83,7 +83,7 @@ def test_odd_key_arguments_travel_too(kernel: Bench, tmp_path: Path) -> None:
     assert json.loads(kernel.tune("export", "--db", there).stdout) == values
 
 
-def test_a_workload_of_a_file_says_which_file_is_needed_and_loads_none(
+def test_a_workload_of_a_file_names_it_and_loads_none(
     toy: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert toy.tune("toy-sum", "--trials", "5").exit_code == 0

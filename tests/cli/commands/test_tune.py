@@ -80,9 +80,7 @@ def test_the_command_says_who_tunes_and_ctrl_c_ends_the_wait(gpus: Bench, monkey
         assert store.take_lease(study.id, Lease.new()) is not None, "it is still the other's"
 
 
-def test_an_export_adds_what_an_optuna_storage_has_missed(
-    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_adds_what_a_storage_missed(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LAST_SECONDS", 600.0)
     file = tmp_path / "optuna.db"
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 6)
@@ -97,9 +95,7 @@ def test_an_export_adds_what_an_optuna_storage_has_missed(
 
 
 @pytest.mark.parametrize("words", [SMALL, ("grid", *SMALL, "--m", "64,128")])
-def test_an_optuna_storage_that_cannot_be_opened_ends_the_command_before_it_starts(
-    gpus: Bench, tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_a_storage_that_cannot_be_opened_is_refused_first(gpus: Bench, tmp_path: Path, words: tuple[str, ...]) -> None:
     result = gpus.tune(*words, "--optuna-storage", f"sqlite:///{tmp_path}/nowhere/optuna.db")
     assert result.exit_code == 2 and not any(gang.started for gang in gpus.gangs)
 

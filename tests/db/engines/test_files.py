@@ -14,21 +14,13 @@ from typing import Any
 
 import pytest
 from sample import KEY, PROVENANCE, TRIAL, WINNER
-from studies import refusal
+from studies import fill, refusal
 
 from autotune.db import Store
-from autotune.db.engines.sqlite import locked
+from autotune.db.engines.sqlite import APPLICATION_ID, locked
 from autotune.errors import StoreError
 
 Unprivileged = Callable[[Callable[[], str]], str]
-
-
-def fill(path: Path, trials: int) -> None:
-    with Store.open(path) as store:
-        study = store.study(KEY, PROVENANCE, seed=1, space_size=1)
-        for _ in range(trials):
-            store.record(study.id, TRIAL)
-        store.finish(study.id, WINNER)
 
 
 @pytest.mark.parametrize("name", ["deep/er/cache.db", "with space ?#%25 ü.db", "noending", os.fsdecode(b"caf\xe9.db")])
@@ -83,32 +75,48 @@ def test_a_missing_file_is_not_made_by_a_lookup(path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-def test_another_programs_database_is_left_alone(path: Path) -> None:
+def made_by_another(path: Path, statement: str, application: int = 0) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE studies (study_id INTEGER)")
+        connection.execute(f"PRAGMA application_id = {application}")
+        connection.execute(statement)
         connection.execute("PRAGMA journal_mode = WAL")
-    before = path.read_bytes()
-    for create in (True, False):
-        assert "another program's" in refusal(path, create=create)
-    assert path.read_bytes() == before
-    assert [file.name for file in path.parent.iterdir()] == ["cache.db"]
 
 
-@pytest.mark.parametrize("content", [b"x" * 511, b"x" * 512, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_file_that_is_no_database_is_left_alone(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    assert "not a SQLite database" in refusal(path)
-    assert path.read_bytes() == content
-
-
-def test_a_truncated_database_is_refused(path: Path) -> None:
+def truncated(path: Path, share: float) -> None:
     fill(path, 200)
-    whole = path.read_bytes()
-    for share in (0.9, 0.5, 0.1):
-        path.write_bytes(whole[: int(len(whole) * share)])
-        before = path.read_bytes()
-        assert "damaged" in refusal(path)
-        assert path.read_bytes() == before
+    os.truncate(path, int(path.stat().st_size * share))
+
+
+def without_text(path: Path, *places: bytes) -> None:
+    """With bytes in the schema that are no text, which SQLite quotes in what it says."""
+    Store.open(path).close()
+    content = path.read_bytes()
+    for place in places:
+        content = content.replace(place, place[:-3] + b"\xff\xfe" + place[-1:], 1)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda path: made_by_another(path, "CREATE TABLE studies (study_id INTEGER)"), "another program's"),
+        (lambda path: made_by_another(path, "CREATE TABLE tuning_trials (in_the_way INTEGER)", APPLICATION_ID),
+         "tuning_trials"),
+        *((lambda path, content=content: path.write_bytes(content), "not a SQLite database")
+          for content in (b"x" * 511, b"x" * 512, b"SQLite format 3\0" + b"\xff" * 5000)),
+        *((lambda path, share=share: truncated(path, share), "damaged") for share in (0.9, 0.5, 0.1)),
+        (lambda path: without_text(path, b"CREATE TABLE tuning_studies"), "damaged"),
+        (lambda path: without_text(path, b"CREATE TABLE tuning_studies", b"tabletuning_studiestuning_studies"),
+         "damaged"),
+    ],
+)  # fmt: skip
+def test_what_is_no_store_is_refused_and_left_as_it_is(path: Path, make: Callable[[Path], None], told: str) -> None:
+    make(path)
+    before = path.read_bytes()
+    for create in (True, told != "another program's"):
+        assert told in refusal(path, create=create)
+    assert path.read_bytes() == before
+    assert told != "another program's" or [*path.parent.iterdir()] == [path]
 
 
 def test_a_database_overwritten_inside_is_refused_when_read(path: Path) -> None:
@@ -126,15 +134,6 @@ def test_a_database_without_its_tables_is_refused_when_read(path: Path) -> None:
         connection.execute("DROP TABLE tuning_studies")
     with Store.open(path) as store, pytest.raises(StoreError, match="tuning_studies"):
         store.studies()
-
-
-def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
-    Store.open(path).close()
-    name = b"tuning_studies"
-    content = path.read_bytes().replace(b"CREATE TABLE " + name, b"CREATE T\xff\xfeBLE " + name, 1)
-    for damaged in (content, content.replace(b"table" + 2 * name, b"tabletuning_stud\xff\xfes" + name, 1)):
-        path.write_bytes(damaged)  # SQLite quotes it in what it says
-        assert "damaged" in refusal(path)
 
 
 def test_what_is_no_file_and_can_be_none_is_refused(tmp_path: Path, path: Path) -> None:
@@ -169,9 +168,7 @@ def test_a_read_only_database_is_read_but_not_written(
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_what_may_not_be_written_or_read_is_refused(
-    public_folder: Path, unprivileged: Unprivileged, exists: bool
-) -> None:
+def test_what_may_not_be_used_is_refused(public_folder: Path, unprivileged: Unprivileged, exists: bool) -> None:
     path = public_folder / "cache.db"
     if exists:
         Store.open(path).close()
@@ -250,9 +247,7 @@ def test_waiting_for_another_process_has_an_end(path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_file_system_without_locks_is_named_at_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
-) -> None:
+def test_a_file_system_without_locks_is_named(path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool) -> None:
     """To SQLite the file would be busy, and it would wait."""
 
     def no_locks(*_: Any) -> None:

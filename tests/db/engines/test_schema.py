@@ -1,4 +1,4 @@
-"""The tables: made whole or not at all, and refused where another version made them."""
+"""The tables, made whole or not at all, refused where another version made them; a look that changes nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sample import KEY, PROVENANCE, TRIAL
 from sqlalchemy import URL, create_engine, inspect, update
-from studies import as_text
+from studies import as_text, fill
 
 from autotune.db import Store
 from autotune.db.engines import REVISION, condition
 from autotune.db.engines.schema import VERSION
-from autotune.db.engines.sqlite import APPLICATION_ID
 from autotune.db.models import Base
 from autotune.errors import StoreError
 
@@ -40,12 +40,29 @@ def test_tables_of_another_revision_are_refused(url: URL) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_tables_that_cannot_be_made_leave_the_file_as_it_was(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute("CREATE TABLE tuning_trials (in_the_way INTEGER)")
-    before = path.read_bytes()
-    for _ in range(2):
-        with pytest.raises(StoreError, match="tuning_trials"):
-            Store.open(path)
-    assert path.read_bytes() == before
+def test_a_database_in_use(url: URL) -> None:
+    with Store.open(as_text(url)) as store:
+        store.record(store.study(KEY, PROVENANCE, seed=0, space_size=1).id, TRIAL)
+        found = condition(as_text(url))
+        assert found.place == store.place
+    assert (found.has_tables, found.trials, found.writable) == (True, 1, True)
+    assert found.server.startswith({"sqlite": "SQLite 3.", "postgresql": "PostgreSQL "}[url.get_backend_name()])
+
+
+def test_damage_inside_is_found(path: Path) -> None:
+    fill(path, 200)
+    content = bytearray(path.read_bytes())
+    content[-4096:] = b"\xff" * 4096
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="damaged"):
+        condition(path)
+    assert path.read_bytes() == content
+
+
+def test_an_index_that_lacks_a_row_is_found(path: Path) -> None:
+    Store.open(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        raw.execute("PRAGMA writable_schema = ON")
+        raw.execute("DELETE FROM sqlite_master WHERE name = 'ix_tuning_trials_study_id'")
+    with pytest.raises(StoreError, match="damaged"):
+        condition(path)

@@ -46,12 +46,6 @@ class Server:
     def start(self) -> None:
         self._control("-l", f"{self._folder}/log", "-o", _options(self._folder), "start")
 
-    def cpu_seconds(self) -> float:
-        """Of its processes that have ended, those of closed connections among them."""
-        leader = (self._folder / "data/postmaster.pid").read_text().split()[0]
-        fields = Path(f"/proc/{leader}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
-
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """All of its processes are there and do not move."""
@@ -83,7 +77,7 @@ class Server:
 
 
 @contextmanager
-def running(connections: int = 100) -> Iterator[Server]:
+def running() -> Iterator[Server]:
     pytest.importorskip("psycopg", reason="no driver psycopg here: pip install 'iris-autotune[postgresql]'")
     initdb, pg_ctl = find("initdb"), find("pg_ctl")
     who = as_server_user() if os.getuid() == 0 else {}
@@ -97,8 +91,6 @@ def running(connections: int = 100) -> Iterator[Server]:
 
     try:
         call(initdb, "-D", f"{folder}/data", "-U", "tuner", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale", "C")
-        with open(f"{folder}/data/postgresql.conf", "a") as settings:
-            settings.write(f"max_connections = {connections}\n")
         server = Server(folder, lambda *words: call(pg_ctl, "-D", f"{folder}/data", "-w", *words))
         server.start()
         try:

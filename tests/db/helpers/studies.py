@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sample import KEY, PROVENANCE
+from sample import KEY, PROVENANCE, TRIAL, WINNER
 from sqlalchemy import URL
 
 from autotune.db import CacheKey, Provenance, Store, StudyRecord
@@ -15,6 +15,15 @@ from autotune.errors import StoreError
 
 def begin(store: Store, key: CacheKey = KEY, provenance: Provenance = PROVENANCE) -> StudyRecord:
     return store.study(key, provenance, seed=11, space_size=5832)
+
+
+def fill(path: Path, trials: int) -> None:
+    """A database with a finished study."""
+    with Store.open(path) as store:
+        study = begin(store)
+        for _ in range(trials):
+            store.record(study.id, TRIAL)
+        store.finish(study.id, WINNER)
 
 
 def just_now(moment: datetime | None) -> bool:

@@ -128,7 +128,7 @@ def test_what_is_not_there_is_advice(laptop: FakeHost, amd: FakeHost) -> None:
     assert [storage.shm(laptop).verdict, gpus.clocks(amd).verdict, database(laptop).verdict] == [ADVICE] * 3
 
 
-def test_without_gpus_it_compiles_for_both_vendors_and_else_for_what_is_here(
+def test_it_compiles_for_what_is_here_and_else_for_both_vendors(
     laptop: FakeHost, nvidia: FakeHost, amd: FakeHost
 ) -> None:
     for host in (laptop, nvidia, amd):

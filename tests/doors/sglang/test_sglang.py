@@ -53,9 +53,7 @@ def test_layer_and_norm_are_ours_where_that_is_faster(environment: dict[str, str
 
 
 @pytest.mark.parametrize("switch", ["on", "off"])
-def test_all_is_sglang_s_where_nothing_is_tuned_or_it_is_switched_off(
-    environment: dict[str, str], tmp_path: Path, switch: str
-) -> None:
+def test_all_is_sglang_s_where_nothing_is_tuned_or_on(environment: dict[str, str], tmp_path: Path, switch: str) -> None:
     environment["IRIS_AUTOTUNE_SGLANG"] = switch
     for found in on_ranks(environment, tmp_path, "tuned" if switch == "off" else "untuned"):
         assert max(found["errors"].values()) == 0.0

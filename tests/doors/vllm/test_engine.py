@@ -84,9 +84,7 @@ def compiled(environment: dict[str, str], database: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["llama", pytest.param("mixtral", marks=pytest.mark.slow)])
-def test_a_model_that_is_not_compiled_runs_ours_by_its_layers(
-    engine: Engine, plain: Callable[[str], Ran], kind: str
-) -> None:
+def test_an_eager_model_runs_ours_by_its_layers(engine: Engine, plain: Callable[[str], Ran], kind: str) -> None:
     found = engine(kind, {"tensor_parallel_size": 2, "enforce_eager": True})
     assert found.is_like(plain(kind))
     first, second = found.calls
@@ -95,9 +93,7 @@ def test_a_model_that_is_not_compiled_runs_ours_by_its_layers(
 
 @linked
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_compiled_model_runs_ours_by_the_pass(
-    engine: Engine, plain: Callable[[str], Ran], compiled: dict[str, Any], kind: str
-) -> None:  # fmt: skip
+def test_the_pass_brings_ours(engine: Engine, plain: Callable[[str], Ran], compiled: dict[str, Any], kind: str) -> None:
     found = engine(kind, compiled, TEST_COMPILED_CPU="1")
     assert found.is_like(plain(kind))
     first, second = found.calls

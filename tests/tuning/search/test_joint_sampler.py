@@ -14,11 +14,10 @@ import pytest
 from optuna.samplers import PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
-from small_space import BEST, BSP, LAPTOP, PROBLEM, WORKLOAD, time_of
+from small_space import BEST, BSP, TASK, WORKLOAD, time_of
 
 from autotune.config import Config
 from autotune.search_spaces import Space, choices, numbers
-from autotune.task import Task
 from autotune.tuning import Given, JointSampler
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "docs" / "examples"))
@@ -171,7 +170,7 @@ def test_values_that_are_no_numbers_count_as_failures() -> None:
 
 
 def given(space: Space = WORKLOAD.space, **more: object) -> Given:
-    return Given(space, Task(PROBLEM, LAPTOP), **more).narrowed  # type: ignore[arg-type]
+    return Given(space, TASK, **more).narrowed  # type: ignore[arg-type]
 
 
 def config_of(study: optuna.Study, known: Given) -> tuple[optuna.Trial, Config]:
@@ -181,7 +180,7 @@ def config_of(study: optuna.Study, known: Given) -> tuple[optuna.Trial, Config]:
 
 def test_of_a_space_that_is_given_it_proposes_what_is_valid_none_twice_until_it_is_used_up() -> None:
     """And where somebody asks all the same, there is an answer still."""
-    known = given(first=WORKLOAD.first_configs(Task(PROBLEM, LAPTOP)), reserved=[BSP])
+    known = given(first=WORKLOAD.first_configs(TASK), reserved=[BSP])
     sampler = JointSampler(0, known)
     study = optuna.create_study(sampler=sampler)
     seen = []
@@ -189,9 +188,9 @@ def test_of_a_space_that_is_given_it_proposes_what_is_valid_none_twice_until_it_
         trial, config = config_of(study, known)
         seen.append(config)
         study.tell(trial, time_of(config))
-    assert {*seen, BSP} == set(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP))) and len(set(seen)) == len(seen)
+    assert {*seen, BSP} == set(WORKLOAD.space.enumerate(TASK)) and len(set(seen)) == len(seen)
     assert BSP not in seen, "reserved"
-    assert seen[0] == WORKLOAD.first_configs(Task(PROBLEM, LAPTOP))[0] and sampler.proposer.best(1) == [BEST]
+    assert seen[0] == WORKLOAD.first_configs(TASK)[0] and sampler.proposer.best(1) == [BEST]
     trial, config = config_of(study, known)
     assert "mode" in config
     study.tell(trial, 1.0)
@@ -221,7 +220,7 @@ def test_an_enqueued_trial_is_learnt_from_and_what_it_stood_in_for_is_not_lost()
         trial, config = config_of(study, known)
         everything.add(config)
         study.tell(trial, 300.0)
-    assert everything == set(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP)))
+    assert everything == set(WORKLOAD.space.enumerate(TASK))
 
 
 def test_a_constraint_is_violated_above_0_and_its_value_then_counts_for_nothing() -> None:

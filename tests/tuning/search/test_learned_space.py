@@ -59,7 +59,7 @@ def by_threshold(trial: optuna.Trial) -> None:
     ],
     ids=["nested", "a number of others", "nothing depends", "unexplained"],
 )
-def test_parameters_by_which_others_come_and_go_make_modes(
+def test_parameters_that_bring_others_are_modes(
     suggest: Callable[[optuna.Trial], object], modes: dict[str, set[str]]
 ) -> None:
     learned = LearnedSpace(trials_of(suggest))

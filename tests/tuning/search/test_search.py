@@ -34,7 +34,6 @@ def modes_tried(second: float) -> Counter[str]:
     tried: Counter[str] = Counter()
     for _ in range(TRIALS):
         candidate = search.ask()
-        assert candidate is not None
         config, mode = candidate.config, str(candidate.config["mode"])
         tried[mode] += 1
         apart = {

@@ -8,15 +8,14 @@ import random
 import statistics
 
 import pytest
-from small_space import BSP, LAPTOP, PROBLEM, WORKLOAD, time_of
+from small_space import BSP, TASK, WORKLOAD, time_of
 
 from autotune.config import Config
 from autotune.search_spaces import Space, choices, numbers
-from autotune.task import Task
 from autotune.tuning.search import surrogate as surrogate_module
 from autotune.tuning.search.surrogate import Surrogate
 
-EVERYTHING = list(WORKLOAD.space.enumerate(Task(PROBLEM, LAPTOP)))
+EVERYTHING = list(WORKLOAD.space.enumerate(TASK))
 TIMES = {config: math.log(time_of(config)) for config in EVERYTHING}
 
 
