@@ -29,12 +29,10 @@ TWO_SHOT = Config({**TILE, "mode": "two_shot", "combine": "sender", "protocol": 
 TWO_LL = TWO_SHOT.replace(protocol="ll")
 SENTINEL = LL.replace(protocol="sentinel")
 TWO_SENTINEL = TWO_SHOT.replace(protocol="sentinel")
-COLLECTIVE = Config(
-    {
-        "mode": "custom_collective", "exchange": "two_shot", "protocol": "sentinel", "transfer_rows": 16,
-        "sum_block": 512, "sum_warps": 4,
-    }
-)  # fmt: skip
+COLLECTIVE = Config({
+    "mode": "custom_collective", "exchange": "two_shot", "protocol": "sentinel", "transfer_rows": 16,
+    "sum_block": 512, "sum_warps": 4,
+})  # fmt: skip
 BSP = Config({"mode": "bsp", "launch": "eager"})
 CONFIGS = {
     "signal": SIGNAL, "ll": LL, "two_shot": TWO_SHOT, "two_ll": TWO_LL, "sentinel": SENTINEL,

@@ -18,26 +18,19 @@ pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the counte
 AGED = Path(__file__).parent / "aged.py"
 GATHER, SCATTER = (workload(f"{AGED}:{name}") for name in ("Gather", "Scatter"))
 
-PUSH = Config(
-    {
-        "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "preload_b": False, "group_m": 2,
-        "num_warps": 4, "num_stages": 2, "loads": "pointer", "schedule": "tile", "transfer_rows": 16, "k_chunks": 1,
-        "comm_programs": 4, "copy_kib": 2, "peer_order": "rotate", "push_site": "same_launch", "head_start": 0,
-    }
-)  # fmt: skip
-CALLS = MeasurePlan(warmup=1, screen=1, iterations=1)
-"""With the check before and one burst after it six calls: three before the counters wrap around, three after."""
-
-
-PUSHED = Config(
-    {
-        "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "group_m": 2, "num_warps": 4,
-        "num_stages": 2, "loads": "pointer", "schedule": "tile", "peer_order": "rotate", "transfer_tiles": 2,
-        "signals": "at_once",
-    }
-)  # fmt: skip
+TILE = {
+    "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "group_m": 2, "num_warps": 4,
+    "num_stages": 2, "loads": "pointer", "schedule": "tile", "peer_order": "rotate",
+}  # fmt: skip
+PUSH = Config({
+    **TILE, "preload_b": False, "transfer_rows": 16, "k_chunks": 1, "comm_programs": 4, "copy_kib": 2,
+    "push_site": "same_launch", "head_start": 0,
+})  # fmt: skip
+PUSHED = Config({**TILE, "transfer_tiles": 2, "signals": "at_once"})
 COPIES = Config({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4})
 OWN = Config({"mode": "custom_collective", "sum_block": 512, "sum_warps": 4})
+CALLS = MeasurePlan(warmup=1, screen=1, iterations=1)
+"""With the check before and one burst after it six calls: three before the counters wrap around, three after."""
 
 
 def of_mode(mode: str, **values: str | int) -> Config:

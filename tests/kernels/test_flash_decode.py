@@ -54,6 +54,10 @@ def few_configs(problem: Any, here: Machine, knobs: Knobs, count: int) -> list[C
 FP16 = {"dtype": "fp16"}
 LARGEST_CAP = {"soft_cap": LARGEST_DIMENSION}
 """It leaves logits as they are."""
+SCALED = [
+    {"batch": 1, "q_heads": 4, "kv_heads": 2, "kv_dtype": "fp8", "kv_scales": "head", "page_size": 16, **FP16},
+    {"batch": 2, "q_heads": 2, "kv_heads": 1, "kv_dtype": "fp8_e5m2", "kv_scales": "tensor", "soft_cap": 3},
+]
 WIDE = {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 20, "page_size": 24}
 LATENT = {"kv_heads": 1, "head_dim": 64, "rope": 32, "scale": 0.125}
 MLA = {**LATENT, "head_dim": 512, "rope": 64}
@@ -73,6 +77,8 @@ SMALL: Knobs = {
         (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "result": "heads"}),
         (2, 1, {**LATENT, "batch": 2, "q_heads": 3, "kv_len": 37}),
         (2, {"fused"}, {**MLA, "batch": 1, "q_heads": 2, "kv_len": 21, "page_size": 64}),
+        *((2, {"bsp", "fused"}, {**fields, "head_dim": 64, "kv_len": 24}) for fields in SCALED),
+        *(whole(2, 1, {**fields, "head_dim": 64, "kv_len": 24}) for fields in SCALED),
         whole(2, 1, {**LATENT, "batch": 2, "q_heads": 4, "kv_len": 45, "page_size": 5, "result": "heads"}),
         whole(4, 1, WIDE),
         whole(2, 2, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5, **FP16}),
@@ -257,9 +263,11 @@ PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
         {"batch": 9, "q_heads": 16, "kv_heads": 1, "head_dim": 128, "kv_len": 777, "result": "heads"},
         {**MLA, "batch": 4, "q_heads": 64, "kv_len": 5000, "page_size": 64},
         {**MLA, "batch": 3, "q_heads": 16, "kv_len": 2049, "kv_dtype": "fp8", "kv_scales": "tensor"},
+        *({**PAPER, "batch": 3, "kv_len": 8000, "page_size": 16, "dtype": "bf16", "kv_dtype": kind, "kv_scales": scales}
+          for kind, scales in itertools.product(("fp8", "fp8_e5m2"), ("head", "tensor"))),
     ],
     ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
-)
+)  # fmt: skip
 def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
     problem = WORKLOAD.problem_type(world_size=ranks * here.gpus, **sizes)

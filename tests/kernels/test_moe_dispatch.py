@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from every_mode import whole
-from mixture import MixtureTests
+from mixture import MixtureTests, sent
 
 
 class TestMoeDispatch(MixtureTests):
@@ -12,15 +12,15 @@ class TestMoeDispatch(MixtureTests):
     count = 3
 
     steps = [
-        {"comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "layout_rows": 4, "num_warps": 4},
-        {"comm_programs": 1, "transfer_tokens": 4, "split": 2, "copy_kib": 1, "layout_rows": 1, "num_warps": 4},
-        {"comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 2, "layout_rows": 2, "num_warps": 8},
+        {**sent(2, 2, 1, 1), "layout_rows": 4, "num_warps": 4},
+        {**sent(1, 4, 2, 1), "layout_rows": 1, "num_warps": 4},
+        {**sent(1, 1, 1, 2), "layout_rows": 2, "num_warps": 8},
     ]
     gpu_steps = [
-        {"comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "layout_rows": 1, "num_warps": 8},
-        {"comm_programs": 32, "transfer_tokens": 8, "split": 1, "copy_kib": 16, "layout_rows": 4, "num_warps": 8},
-        {"comm_programs": 8, "transfer_tokens": 16, "split": 2, "copy_kib": 8, "layout_rows": 2, "num_warps": 16},
-        {"comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 4, "layout_rows": 1, "num_warps": 4},
+        {**sent(16, 1, 4, 2), "layout_rows": 1, "num_warps": 8},
+        {**sent(32, 8, 1, 16), "layout_rows": 4, "num_warps": 8},
+        {**sent(8, 16, 2, 8), "layout_rows": 2, "num_warps": 16},
+        {**sent(1, 1, 1, 4), "layout_rows": 1, "num_warps": 4},
     ]
     small = [
         (1, {"tokens": 5, "hidden": 72, "experts": 3, "top_k": 2, "dtype": "fp32"}, 3),

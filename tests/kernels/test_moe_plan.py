@@ -13,8 +13,6 @@ import torch
 from every_mode import whole
 from ranks_of_functions import run_ranks
 
-from autotune.errors import InvalidProblem
-from autotune.kernels.moe.histogram import histogram_text
 from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import Routing, drawn_routing, planned, reached_ranks, typical_routing
 
@@ -167,27 +165,3 @@ def test_a_token_never_has_an_expert_twice_and_gates_are_shares_of_one_or_zero()
         zero, total = drawn.gates == 0, drawn.gates.sum(-1)
         assert torch.allclose(total[~zero.any(-1)], torch.ones(())) and bool((total < 1 + 1e-6).all())
         assert bool((zero & torch.signbit(drawn.gates)).any() and (zero & ~torch.signbit(drawn.gates)).any())
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"experts": 7}, "experts=7"),
-        ({"hidden": 20}, "hidden=20"),
-        ({"top_k": 9}, "top_k=9"),
-        ({"experts": 2048}, "experts=2048"),
-        ({"exponent": 1.0}, "exponent"),
-        ({"routing": "zipf"}, "exponent"),
-        ({"routing": "hot"}, "routing='hot'"),
-        ({"routing": "recorded"}, "histogram"),
-        ({"histogram": histogram_text(range(8))}, "histogram"),
-        ({"routing": "recorded", "histogram": histogram_text(range(7))}, "experts=8"),
-        ({"routing": "recorded", "histogram": "counts"}, "recorded_histogram"),
-        ({"routing": "recorded", "histogram": 3}, "histogram=3"),
-        ({"routing": "recorded", "exponent": 1.0}, "exponent"),
-    ],
-)
-def test_what_does_not_fit_is_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidProblem) as refused:
-        ExpertsProblem(**{"tokens": 4, "hidden": 8, "experts": 8, "top_k": 2, "world_size": 2, **fields})
-    assert told in str(refused.value)

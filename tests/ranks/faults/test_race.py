@@ -20,14 +20,12 @@ RUNS = 2 if machine().is_interpreter else 20
 CAUGHT = 0.8
 """Share of the runs: which rank is late is chance on GPUs; elsewhere each of two is once."""
 
-PUSH = Config(
-    {
-        "mode": "push", "block_m": 16, "block_n": 16, "block_k": 16, "group_m": 1, "num_warps": 4, "num_stages": 2,
-        "loads": "pointer", "schedule": "tile", "transfer_rows": 16, "comm_programs": 1, "copy_kib": 2,
-        "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1,
-        "preload_b": False, "k_chunks": 1,
-    }
-)  # fmt: skip
+PUSH = Config({
+    "mode": "push", "block_m": 16, "block_n": 16, "block_k": 16, "group_m": 1, "num_warps": 4, "num_stages": 2,
+    "loads": "pointer", "schedule": "tile", "transfer_rows": 16, "comm_programs": 1, "copy_kib": 2,
+    "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1,
+    "preload_b": False, "k_chunks": 1,
+})  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
