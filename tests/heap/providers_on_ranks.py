@@ -38,7 +38,7 @@ def choice(settings: list[dict[str, str]]) -> dict[str, Any]:
 def contract_without_iris(argument: Any) -> Any:
     """The heap's contract, by kernels that have no Iris."""
     _without_iris()
-    found = _module(Path(__file__).with_name("on_ranks.py")).contract(argument)
+    found = _module(Path(__file__).with_name("test_contract.py")).contract(argument)
     assert sys.modules["autotune.heap.device"].iris.__name__ == "autotune.heap.remote"
     return found
 

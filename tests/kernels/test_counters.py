@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+import triton
+import triton.language as tl
 from every_mode import check_all, whole
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
+from autotune.kernels.primitives.counters import EPOCH_SHIFT, finish, finish_unordered, read_epoch
 from autotune.machine import machine
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.workloads import workload
@@ -61,6 +65,35 @@ def test_reduced_results_are_right_before_and_after_the_counters_wrap_around() -
 def test_a_launch_of_millions_of_programs_is_one_epoch(tmp_path: Path) -> None:
     """131072 tokens times 28672 columns are seven million tiles of 16 x 32."""
     programs = [1, 1000, 131072 // 16 * 28672 // 32, 1 << 25]
-    file = str(Path(__file__).with_name("counters_on_ranks.py"))
-    (found,) = run_ranks(file, "counted", 1, tmp_path, argument=programs)
+    (found,) = run_ranks(__file__, "counted", 1, tmp_path, argument=programs)
     assert found == [[5, 1, 6, 0, 5, 6, 0]] * len(programs)
+
+
+EPOCH = 5
+
+
+@triton.jit
+def count_out_kernel(epoch_counter, programs, found, ORDERED: tl.constexpr):
+    """Store the epoch, and whether this program, which must be the only one left, was the last to finish."""
+    tl.store(found, read_epoch(epoch_counter))
+    if ORDERED:
+        tl.store(found + 1, finish(epoch_counter, programs).to(tl.int64))
+    else:
+        finish_unordered(epoch_counter, programs, True)
+
+
+def counted(argument: list[int]) -> list[list[int]]:
+    """For launches of so many programs, of which all but one have finished: the epoch and if that was the last, both
+    ways of finishing; then the epoch and the programs that have finished after it, of each way.
+    """
+    answers = []
+    for programs in argument:
+        answer = []
+        for ordered in (True, False):
+            found = torch.zeros(2, dtype=torch.int64)
+            counter = torch.tensor([(EPOCH << EPOCH_SHIFT.value) + programs - 1])
+            count_out_kernel[(1,)](counter, programs, found, ordered)
+            after, left = divmod(int(counter), 1 << EPOCH_SHIFT.value)
+            answer += [*found.tolist()[: 1 + ordered], after, left]
+        answers.append(answer)
+    return answers
