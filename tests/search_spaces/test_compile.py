@@ -18,6 +18,7 @@ from autotune.errors import InvalidProblem
 from autotune.machine import A100, B200, CHIPS, H100, L40S, MI300X, MI350X, Machine
 from autotune.problem import Problem
 from autotune.task import Task
+from autotune.taxes.measure import ladder_of
 from autotune.workloads import workload
 
 SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "12"))
@@ -215,8 +216,7 @@ def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
     name, scales = ("moe_dispatch_gemm", "row") if machine.kind == "cuda" else ("moe_gemm_combine", "block")
     each = problem(name, scales=scales, **sizes)
     jobs += [(each, config) for config in sample(Task(each, machine), 1, draws=8)]
-    for config, kernels in compilers.compiled(machine, jobs):
-        assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
+    fits(machine, jobs, compilers)
 
 
 def test_a_preload_takes_the_shared_memory_of_a_stage_more(compilers: Compilers) -> None:
@@ -277,21 +277,13 @@ def test_on_blackwell_the_compiler_gives_loads_warps_of_their_own(name: str, com
     ("fields", "which"),
     [
         (FP8, slice(1, 2)),
-        *(
-            whole(fields, slice(9))
-            for fields in (
-                {},
-                FP8,
-                {"b_order": "nk", "bias": True},
-                {**FP8, "fast_accum": True},
-                {"b_order": "nk", "epilogue": "swiglu"},
-                {**FP8, "epilogue": "swiglu"},
-                {**FP8, "scales": "block"},
-                {**FP8, "scales": "block", "epilogue": "swiglu"},
-            )  # fmt: skip
-        ),
+        *(whole(fields, slice(9)) for fields in (
+            {}, FP8, {"b_order": "nk", "bias": True}, {**FP8, "fast_accum": True},
+            {"b_order": "nk", "epilogue": "swiglu"}, {**FP8, "epilogue": "swiglu"},
+            {**FP8, "scales": "block"}, {**FP8, "scales": "block", "epilogue": "swiglu"},
+        )),
     ],
-)
+)  # fmt: skip
 def test_warp_specialized_kernels_keep_their_sums_in_registers(
     fields: dict[str, Any], which: slice, compilers: Compilers
 ) -> None:
@@ -344,3 +336,23 @@ def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Mac
         for refused in (found.space.check_problem, found.space.narrowed):
             with pytest.raises(InvalidProblem, match=machine.arch):
                 refused(Task(each, machine))
+
+
+OVERLAPPING = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode")
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "letters"),
+    [
+        (H100, "gemm_all_reduce", "B"), (MI300X, "flash_decode", "B"),  # the two most unlike
+        *(whole(machine, name, "BDF") for machine in (H100, MI300X, MI350X) for name in OVERLAPPING),
+    ],
+    ids=lambda value: getattr(value, "arch", value),
+)  # fmt: skip
+def test_rungs_of_the_taxes_compile(machine: Machine, name: str, letters: str, compilers: Compilers) -> None:
+    task = Task(workload(name).default_problem(machine, 4), machine)
+    default = workload(name).default_config(task)
+    rungs, _ = ladder_of(workload(name), task, default, default)
+    jobs = [(task.problem, rungs[letter]) for letter in letters if letter in rungs]
+    assert jobs
+    fits(machine, jobs, compilers)

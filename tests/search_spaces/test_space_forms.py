@@ -86,7 +86,7 @@ def test_a_count_beyond_64_bits_is_exact() -> None:
 
 @pytest.mark.parametrize(
     ("task", "mode"),
-    [whole(Task(SMALL, LAPTOP), "pull"), (Task(SMALL, MI300X), "pull"), (Task(PROBLEM, H100), "copy_engine")],
+    [whole(Task(SMALL, LAPTOP), "pull"), whole(Task(SMALL, MI300X), "pull"), (Task(PROBLEM, H100), "copy_engine")],
     ids=["laptop", "mi300x", "h100"],
 )
 def test_the_real_space_counts_what_it_enumerates(task: Task[Any], mode: str) -> None:

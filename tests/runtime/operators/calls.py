@@ -13,6 +13,7 @@ import autotune
 from autotune.errors import AutotuneError
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.problem import Problem
+from autotune.runtime.host_overhead import arguments_of, public_of
 from autotune.task import Task
 from autotune.workloads import workload
 
@@ -128,6 +129,57 @@ def drawn(problem: Any, seed: int, device: torch.device) -> tuple[Operands, torc
 def error(out: torch.Tensor, reference: torch.Tensor) -> float:
     """Relative; infinite where a NaN came out."""
     return float(((out.float() - reference).norm() / reference.norm()).nan_to_num(nan=float("inf")))
+
+
+def listed(results: Any) -> list[torch.Tensor]:
+    """One result or several, in whatever they come."""
+    if isinstance(results, torch.Tensor):
+        return [results]
+    return [each for part in results if part is not None for each in listed(part)]
+
+
+class Calls:
+    """Calls of a problem's public function on the operands of the tuner's operation, by which they are judged."""
+
+    def __init__(self, context: autotune.Context, problem: Any, config: autotune.Config | None = None) -> None:
+        self.context, self.problem, self.config, self.plugin = context, problem, config, workload(problem.workload)
+        self.operation: Any = self.plugin.operation(Task(problem, context.machine), context.heap, context.spin_limit)
+
+    def refresh(self, seed: int) -> None:
+        """Other inputs in the same tensors."""
+        self.operation.refresh(seed)
+
+    def copies(self, seed: int) -> dict[str, torch.Tensor | None]:
+        """Other inputs, where the caller has them, and A where a call in place takes it."""
+        self.refresh(seed)
+        dist.barrier()  # some rank may draw what another one's operands are
+        own = {name: None if x is None else x.clone() for name, x in self.operation.operands.items()}
+        if getattr(self.problem, "in_place", False) and "a" in own:
+            own["a"] = autotune.all_gather_shard(self.context, self.problem, config=self.config).copy_(own["a"])
+        return own
+
+    def given(self, operands: Any) -> dict[str, Any]:
+        """A call's arguments."""
+        config = {} if self.config is None else {"config": self.config}
+        return arguments_of(self.plugin, self.problem, operands) | config  # type: ignore[arg-type]
+
+    @property
+    def function(self) -> Any:
+        return public_of(self.plugin, self.problem)
+
+    def __call__(self) -> None:
+        """One on the operation's operands, which then has the results."""
+        made = listed(self.function(self.context, **self.given(self.operation.operands)))
+        for place, result in zip(self.operation.outputs(), made, strict=True):
+            place.copy_(result)
+
+    def right(self, results: list[torch.Tensor] | None = None) -> bool:
+        """As near to the reference as the workload says."""
+        operation, task = self.operation, Task(self.problem, self.context.machine)
+        error = operation.error() if results is None else operation.error_of(results, operation._number)
+        config = self.config or self.context.choose(self.problem, workload=self.plugin).config
+        allowed = self.plugin.tolerance_of(task, config)
+        return bool(error.overall <= allowed.overall and error.element <= allowed.element)
 
 
 def said(attempt: Any) -> str:

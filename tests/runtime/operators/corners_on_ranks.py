@@ -211,26 +211,19 @@ def overlaps(url: str) -> dict[str, str]:
 
 
 def empty_caches(url: str) -> dict[str, float]:
-    """Errors of flash decode where the last rank has no page at all."""
+    """Differences of flash decode where the last rank has no page at all from where it has no token in its pages."""
     errors = {}
     with autotune.Context(HEAP, url=url) as context:
-        device, last = context.heap.device, dist.get_rank() == dist.get_world_size() - 1
-        problem = problems(device)[2]
-        q = torch.randn(problem.batch, problem.q_heads, problem.head_dim, generator=torch.Generator().manual_seed(1))
-        cache = torch.randn(problem.cache_shape, generator=torch.Generator().manual_seed(2))
-        heads = problem.kv_heads
-        keys = cache.bfloat16().float().view(problem.batch, -1, heads, problem.head_dim)
-        expanded = keys.repeat_interleave(problem.group, dim=2)
-        logits = torch.einsum("bhd,bthd->bht", q.bfloat16().float(), expanded) * problem.head_dim**-0.5
-        weights = logits.softmax(dim=2)
-        reference = torch.einsum("bht,bthd->bhd", weights, expanded).to(device)
-        first = dist.get_rank() == 0
-        mine = cache.bfloat16().to(device) if first else cache[: 0 if last else None].bfloat16().to(device)
-        table = torch.arange(problem.batch * problem.pages, dtype=torch.int32, device=device).view(problem.batch, -1)
-        lengths = torch.full((problem.batch,), problem.kv_len if first else 0, dtype=torch.int32, device=device)
+        problem, last = problems(context.heap.device)[2], dist.get_rank() == dist.get_world_size() - 1
+        (q, keys, values, table, lengths), _ = drawn(problem, 1, context.heap.device)
+        pages = slice(0 if last else None)
+        lengths = lengths * (not last)
         for config in configs(Task(problem, context.machine)):
-            out = call(context, problem, (q.bfloat16().to(device), mine, mine, table, lengths), config=config)
-            errors[str(config["mode"])] = error(out, reference)
+            wanted, out = (
+                call(context, problem, (q, keys[some], values[some], table, lengths), config=config)
+                for some in (slice(None), pages)
+            )
+            errors[str(config["mode"])] = error(out, wanted.float())
         context.check()
     return errors
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from calls import error
+from calls import error, listed
 from gradient_forms import Form, Tensor, forms
 
 import autotune
@@ -123,13 +123,6 @@ def in_fp64(form: Form, everyone: list[list[Tensor]]) -> list[list[Tensor]]:
         [wide[0 if name in form.shared else rank][at] for at, name in enumerate(form.shapes)]
         for rank in range(len(wide))
     ]
-
-
-def listed(results: Any) -> list[Tensor]:
-    """One result or several, in whatever they come."""
-    if isinstance(results, Tensor):
-        return [results]
-    return [each for part in results if part is not None for each in listed(part)]
 
 
 def difference(grad: Any, right: Any) -> float:

@@ -95,8 +95,6 @@ def calls(url: str) -> dict[str, Any]:
         x, ids, gates = layer.drawn(len(KINDS))
         drawn.append((x, ids[:, (0, 1, 0)].contiguous(), gates))  # an expert twice: its gates add up
         found: dict[str, Any] = {
-            "gathered": max(layer.wrong_gathered(layer.gathered(each), each) for each in drawn[:2]),
-            "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn[:2]),
             "compiled": grown(layer, drawn[0]),
             "beyond": beyond(layer, drawn[0]),
             "too many": too_many(context),
@@ -104,7 +102,7 @@ def calls(url: str) -> dict[str, Any]:
             "rows left out": rows_left_out(context),
         }
         for problem in (layer.problem, layer.fused):
-            found[problem.workload] = by_mode(layer, problem, drawn[2:])
+            found[problem.workload] = by_mode(layer, problem, drawn)
         return found
 
 

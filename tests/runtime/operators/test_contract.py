@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from calls import HEAP, configs, url
+from calls import HEAP, Calls, configs, listed, url
 from python_calls import python_calls
 from ranks_of_functions import run_ranks
 from torch._subclasses import FakeTensorMode
@@ -25,7 +25,7 @@ from autotune.kernels.launching.plan import Launch
 from autotune.machine import INTERPRETED, machine
 from autotune.problem import Problem
 from autotune.runtime.call import OPERATORS
-from autotune.runtime.host_overhead import PUBLIC, arguments_of, public_of, warm_call
+from autotune.runtime.host_overhead import PUBLIC, warm_call
 from autotune.task import Task
 from autotune.workloads import workload
 from autotune.workloads.user_files import BUILT_IN
@@ -102,13 +102,12 @@ KINDS: dict[str, list[dict[str, Any]]] = {
 """Beside the default problem of every workload."""
 
 
-def problems() -> Iterator[tuple[Any, Problem, str]]:
-    """Workload, problem, and its name."""
+def problems() -> Iterator[tuple[Problem, str]]:
+    """With their names."""
     for name in sorted(PUBLIC):
-        plugin = workload(name)
-        first = plugin.default_problem(INTERPRETED, dist.get_world_size())
+        first = workload(name).default_problem(INTERPRETED, dist.get_world_size())
         for fields in ({}, *KINDS.get(name, [])):
-            yield plugin, replace(first, **fields), f"{name} {fields}"
+            yield replace(first, **fields), f"{name} {fields}"
 
 
 def every_mode(arguments: tuple[str, bool]) -> dict[str, list[str]]:
@@ -120,15 +119,15 @@ def every_mode(arguments: tuple[str, bool]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     called_again: set[tuple[str, Any]] = set()
     with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
-        for seed, (plugin, problem, name) in enumerate(problems()):
+        for seed, (problem, name) in enumerate(problems()):
             found[name] = []
             modes = configs(Task(problem, context.machine), but="")
             if sample and not name.endswith("{}"):
                 modes = random.Random(name).sample(modes, 1)
             for config in modes:
                 # Again with other operands, into given tensors: once of every operator, once in every mode.
-                again = {(plugin.name, config["mode"]), (operator_of(problem), None)} - called_again
-                wrong = wrong_with(context, plugin, problem, config, seed, bool(again))
+                again = {(problem.workload, config["mode"]), (operator_of(problem), None)} - called_again
+                wrong = wrong_with(context, problem, config, seed, bool(again))
                 called_again |= again
                 found[name].append(" ".join([str(config["mode"]), *wrong]))
                 context.release()
@@ -136,30 +135,25 @@ def every_mode(arguments: tuple[str, bool]) -> dict[str, list[str]]:
     return found
 
 
-def wrong_with(context: autotune.Context, plugin: Any, problem: Any, config: Any, seed: int, again: bool) -> list[str]:
-    operation = plugin.operation(Task(problem, context.machine), context.heap, context.spin_limit)
-    operation.refresh(seed)
-    dist.barrier()  # some rank may draw what another one's operands are
-    operands = {name: None if x is None else x.clone() for name, x in operation.operands.items()}
-    given = arguments_of(plugin, problem, operands) | {"config": config}
-    if getattr(problem, "in_place", False) and "a" in given:
-        given["a"] = autotune.all_gather_shard(context, problem, config=config).copy_(given["a"])
-    function: Any = public_of(plugin, problem)
+def wrong_with(context: autotune.Context, problem: Any, config: Any, seed: int, again: bool) -> list[str]:
+    calls = Calls(context, problem, config)
+    operands = calls.copies(seed)
+    given, function = calls.given(operands), calls.function
     results = listed(function(context, **given))
-    wrong = ["wrong"] * (not near(plugin, problem, config, context, operation, results))
+    wrong = ["wrong"] * (not calls.right(results))
     overwritten = {"x"} & operands.keys() if getattr(problem, "in_place", False) else set()
-    kept = [same(x, operands[name]) for name, x in operation.operands.items() if name not in overwritten]
+    kept = [same(x, operands[name]) for name, x in calls.operation.operands.items() if name not in overwritten]
     wrong += ["changes an operand"] * (not all(kept))
     if again and "out" in inspect.signature(function).parameters and not overwritten:
-        operation.refresh(seed + 1)
+        calls.refresh(seed + 1)
         dist.barrier()
-        for (name, x), argument in zip(operation.operands.items(), operands.values(), strict=True):
+        for (name, x), argument in zip(calls.operation.operands.items(), operands.values(), strict=True):
             if x is not None and argument is not None:
                 given.get(name, argument).copy_(x)  # other inputs at the same addresses
         outs = [torch.full_like(x.float(), -1).to(x.dtype) for x in results]
         second = listed(function(context, **given, out=outs[0] if len(outs) == 1 else tuple(outs)))
         wrong += ["other tensors"] * (not all(x is y for x, y in zip(second, outs, strict=True)))
-        wrong += ["wrong in given ones"] * (not near(plugin, problem, config, context, operation, outs))
+        wrong += ["wrong in given ones"] * (not calls.right(outs))
     return wrong
 
 
@@ -171,37 +165,29 @@ def in_graphs(arguments: tuple[str, bool]) -> dict[str, str]:
     found: dict[str, str] = {}
     checked: set[Any] = set()
     with torch.no_grad(), autotune.Context(HEAP, url=url) as context:
-        for seed, (plugin, problem, name) in enumerate(problems()):
+        for seed, (problem, name) in enumerate(problems()):
             first = operator_of(problem) not in checked
             checked.add(operator_of(problem))
             if sample and not first:
                 continue
             torch._dynamo.reset()  # the calls share a code object
-            operation = plugin.operation(Task(problem, context.machine), context.heap, context.spin_limit)
-            operation.refresh(seed)
-            dist.barrier()
-            operands = {name: None if x is None else x.clone() for name, x in operation.operands.items()}
-            given = arguments_of(plugin, problem, operands)
-            if getattr(problem, "in_place", False) and "a" in given:
-                given["a"] = operands["a"] = autotune.all_gather_shard(context, problem).copy_(given["a"])
-            function = functools.partial(public_of(plugin, problem), context)  # type: ignore[arg-type]
-            config = context.choose(problem, workload=operator_of(problem).workload).config
+            calls = Calls(context, problem)
+            operands = calls.copies(seed)
+            given, function = calls.given(operands), functools.partial(calls.function, context)
             backend = "inductor" if context.heap.device.type == "cuda" else "aot_eager"
             outs: list[torch.Tensor] = []
             if first and "out" in inspect.signature(function).parameters:
-                outs = [torch.zeros_like(x) for x in operation.outputs()]
+                outs = [torch.zeros_like(x) for x in calls.operation.outputs()]
 
-            def calls(function: Any, given: dict[str, Any], outs: list[torch.Tensor]) -> Any:
-                made = function(**given)
+            def made(function: Any, given: dict[str, Any], outs: list[torch.Tensor]) -> Any:
+                results = function(**given)
                 if outs:
                     function(**given, out=outs[0] if len(outs) == 1 else tuple(outs))
-                return made
+                return results
 
-            results = listed(torch.compile(calls, backend=backend, fullgraph=True)(function, given, outs))
-            wrong = ["wrong"] * (not near(plugin, problem, config, context, operation, results))
-            wrong += ["wrong in given ones"] * (
-                bool(outs) and not near(plugin, problem, config, context, operation, outs)
-            )
+            results = listed(torch.compile(made, backend=backend, fullgraph=True)(function, given, outs))
+            wrong = ["wrong"] * (not calls.right(results))
+            wrong += ["wrong in given ones"] * (bool(outs) and not calls.right(outs))
             options = [getattr(problem, option) for option in operator_of(problem).workload.options]
             arguments = (context.handle, *operands.values(), *options, "")
             wrong += ["traced as another"] * (forms(results) != forms(traced(operator_of(problem), arguments)))
@@ -241,18 +227,8 @@ def operator_of(problem: Any) -> Any:
     return OPERATORS[problem.workload + "".join(endings) + "_scaled" * scaled]
 
 
-def listed(results: Any) -> list[torch.Tensor]:
-    return [results] if isinstance(results, torch.Tensor) else list(results)
-
-
 def same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     return one is None or other is None or torch.equal(one.float().nan_to_num(), other.float().nan_to_num())
-
-
-def near(plugin: Any, problem: Any, config: Any, context: Any, operation: Any, results: list[torch.Tensor]) -> bool:
-    error = operation.error_of(results, operation._number)
-    allowed = plugin.tolerance_of(Task(problem, context.machine), config)
-    return bool(error.overall <= allowed.overall and error.element <= allowed.element)
 
 
 def host_overheads(_: None) -> dict[str, Any]:
@@ -264,8 +240,8 @@ def host_overheads(_: None) -> dict[str, Any]:
 
     Launch.run = launched  # type: ignore[method-assign]
     heap = open_heap(HEAP, dist.new_group(backend="gloo"))
-    for plugin, problem, name in problems():
-        mark = heap.mark()
+    for problem, name in problems():
+        mark, plugin = heap.mark(), workload(problem.workload)
         operation = plugin.operation(Task(problem, here), heap, 1 << 10)
         left = heap.left
         call: Any = warm_call(plugin, Task(problem, here), operation, heap)

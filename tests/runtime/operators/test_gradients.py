@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from calls import HEAP, WORST, said, url
-from forms_on_ranks import difference, every, in_fp64, listed, loss, once, total, without_ranks
+from calls import HEAP, WORST, listed, said, url
+from forms_on_ranks import difference, every, in_fp64, loss, once, total, without_ranks
 from gradient_forms import COLUMNS, DEPTH, Form, Tensor, forms
 from ranks_of_functions import run_ranks
 from torch.utils.checkpoint import checkpoint

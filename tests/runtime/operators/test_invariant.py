@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from calls import HEAP, url
+from calls import HEAP, Calls, url
 from ranks_of_functions import run_ranks
 from same_rows import NAMES, small_problem
 
@@ -21,7 +21,6 @@ from autotune.cli import session
 from autotune.db import CacheKey, Store, Winner
 from autotune.machine import machine
 from autotune.outcome import Latency
-from autotune.runtime.host_overhead import arguments_of, public_of
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
 from autotune.tuning import EFFORTS, Budget, tune
@@ -83,24 +82,6 @@ def test_a_tuned_config_gives_a_row_the_same_bits_on_gpus(tmp_path: Path, name: 
         assert told == {name: ["exact"]}
 
 
-class Calls:
-    """Calls of a problem's public operator, on inputs that are drawn or cut from a larger batch."""
-
-    def __init__(self, context: autotune.Context, problem: Any) -> None:
-        self._context, self._problem, self.found = context, problem, workload(problem.workload)
-        self.operation: Any = self.found.operation(Task(problem, context.machine), context.heap, context.spin_limit)
-        self.operation.refresh(7)
-
-    def __call__(self) -> None:
-        """Make a call, whose results then are the operation's."""
-        public: Any = public_of(self.found, self._problem)
-        arguments = arguments_of(self.found, self._problem, self.operation.operands)  # type: ignore[arg-type]
-        made = public(self._context, **arguments)
-        results = made if isinstance(made, tuple) else (made,)
-        for place, result in zip(self.operation.outputs(), results, strict=True):
-            place.copy_(result)
-
-
 def same_bits(argument: tuple[str, list[tuple[str, dict[str, Any], list[tuple[int, int]]]]]) -> dict[str, list[str]]:
     """By workload: differences between calls of these sizes, each on the rows of a larger one from a first one on; and
     whether the config is the tuned one.
@@ -115,6 +96,7 @@ def same_bits(argument: tuple[str, list[tuple[str, dict[str, Any], list[tuple[in
 
 def differences(context: autotune.Context, problem: Any, cuts: list[tuple[int, int]]) -> list[str]:
     whole = Calls(context, problem)
+    whole.refresh(7)
     whole()
     batch, told = whole.operation.batch(), []
     for part in whole.operation.parts().values():  # the library's, whose bits may vary

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,14 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from calls import HEAP
+from calls import HEAP, Calls
 from ranks_of_functions import run_ranks
 
 import autotune
-from autotune.runtime.call import Form, Prepared
 from autotune.task import Task
 from autotune.workloads import names, workload
-from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
+from autotune.workloads.launched import LaunchedWorkload
 
 
 def test_lengths_in_any_order_are_right_in_every_mode(tmp_path: Path) -> None:
@@ -35,37 +33,6 @@ def test_graphs_of_several_lengths_stay_valid_in_every_mode(tmp_path: Path) -> N
 
 LENGTHS = (0.8, 0.4, 0.6)
 """Of the default problem's varying sizes."""
-
-
-class Calls:
-    """A problem of one length, its tensors, and its calls by one config."""
-
-    def __init__(self, context: autotune.Context, found: LaunchedWorkload, problem: Any, config: Any) -> None:
-        self._context = context
-        self._operation: LaunchedOperation[Any, Any, Any] = found.operation(
-            Task(problem, context.machine), context.heap, context.spin_limit
-        )
-        self._tolerance = found.tolerance_of(Task(problem, context.machine), config)
-        self.refresh(0)
-        self._operands, self._outs = list(self._operation.operands.values()), list(self._operation.outputs())
-        forms = [Form(tuple(out.shape), out.dtype, out.device) for out in self._outs]
-        self._call = Prepared(tuple(forms))
-        context.workspace(found, problem, config, functools.partial(self._call.bind, self._operands, self._outs))
-
-    def refresh(self, seed: int) -> None:
-        """Other inputs in the same tensors."""
-        self._operation.refresh(seed)
-
-    def __call__(self) -> None:
-        workspace = self._call.workspace
-        assert workspace is not None
-        operands = workspace.readable(self._operands)
-        self._context.enqueue(workspace, operands, self._outs, workspace.launches(operands))
-
-    @property
-    def right(self) -> bool:
-        error = self._operation.error()
-        return error.overall <= self._tolerance.overall and error.element <= self._tolerance.element
 
 
 def _every_mode(context: autotune.Context, shares: Sequence[float]) -> Iterator[tuple[LaunchedWorkload, Any, Any]]:
@@ -104,10 +71,10 @@ def in_any_order(seed: int) -> list[str]:
             made: dict[float, Calls] = {}
             for turn, share in enumerate(order):
                 if share not in made:
-                    made[share] = Calls(context, found, problems[share], config)
+                    made[share] = Calls(context, problems[share], config)
                 made[share].refresh(turn)
                 made[share]()
-                if not made[share].right:
+                if not made[share].right():
                     wrong.append(f"{found.name} {config}: call {turn} of {order}")
         context.check()
     return wrong
@@ -127,7 +94,8 @@ def captured(seed: int) -> list[str]:
             made: list[Calls] = []
             graphs = []
             for problem in problems.values():
-                made.append(Calls(context, found, problem, config))
+                made.append(Calls(context, problem, config))
+                made[-1].refresh(0)
                 made[-1]()
                 if not graphs:
                     graphs.append(_captured(made[0]))
@@ -139,7 +107,7 @@ def captured(seed: int) -> list[str]:
                 calls, way = ways[number]
                 calls.refresh(turn)
                 way()
-                if not calls.right:
+                if not calls.right():
                     wrong.append(f"{found.name} {config}: way {number} in turn {turn}")
         context.check()
     return wrong

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
     names = [
         "every_mode", "shards_anywhere", "disagreements", "missed", "missed_backward", "threads_in_turns",
-        "whole_caps", "grown",
+        "whole_caps", "grown", "missed_by_a_host",
     ]  # fmt: skip
     answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names))
     return {name: [answer[name] for answer in answers] for name in names}
@@ -58,15 +57,11 @@ def test_ranks_that_disagree_are_told_so_on_every_rank(pair: Pair) -> None:
         assert {name: text.partition(":")[0] for name, text in said.items()} == expected
 
 
-def test_a_missed_call_is_found_out_and_mended(pair: Pair) -> None:
-    *others, last = pair["missed"]
+@pytest.mark.parametrize("missed", ["missed", "missed_by_a_host"])
+def test_a_missed_call_is_found_out_and_mended(pair: Pair, missed: str) -> None:
+    *others, last = pair[missed]
     for said in others:
         assert said["call"].startswith("GangError")
-    found_out_and_mended(others, last)
-
-
-def test_a_host_hears_of_a_call_that_it_missed(tmp_path: Path) -> None:
-    *others, last = run_ranks(ON_RANKS, "missed_by_a_host", 2, tmp_path, argument=url(tmp_path))
     found_out_and_mended(others, last)
 
 

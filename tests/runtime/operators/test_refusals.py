@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from calls import HEAP, url
+from calls import HEAP, Calls, url
 from ranks_of_functions import run_ranks
 
 import autotune
 from autotune.machine import INTERPRETED
 from autotune.runtime import meeting
-from autotune.runtime.host_overhead import PUBLIC, arguments_of
-from autotune.task import Task
+from autotune.runtime.host_overhead import PUBLIC
 from autotune.workloads import workload
 
 SECONDS = 200
@@ -64,16 +63,12 @@ class Refused:
     """Calls of an operator on this rank's operands."""
 
     def __init__(self, context: autotune.Context, name: str) -> None:
-        plugin: Any = workload(name)
-        problem = plugin.default_problem(INTERPRETED, dist.get_world_size())
+        problem = workload(name).default_problem(INTERPRETED, dist.get_world_size())
         mark = context.heap.mark()
-        operation = plugin.operation(Task(problem, context.machine), context.heap, 1)
-        operation.refresh(1)
-        dist.barrier()  # some rank may draw what another one's operands are
-        operands = {name: None if x is None else x.clone() for name, x in operation.operands.items()}
+        calls = Calls(context, problem)
+        self._named = calls.given(calls.copies(1))
         context.heap.release(mark)
         dist.barrier()
-        self._named = arguments_of(plugin, problem, operands)
         self._tensors = [name for name, x in self._named.items() if isinstance(x, torch.Tensor)]
         self.call = partial(PUBLIC[name], context)
         self.last = dist.get_rank() == dist.get_world_size() - 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from calls import HEAP, said, url
+from calls import HEAP, listed, said, url
 from moe_layer_on_ranks import Layer
 from ranks_of_functions import run_ranks
 from two_ranks import A_GPU_EACH
@@ -106,10 +106,6 @@ def without_rows(context: autotune.Context) -> dict[str, Any]:
         "gradients": gradients_without_rows(context),
         "one alone": one_alone(context),
     }  # fmt: skip
-
-
-def listed(results: Any) -> list[Tensor]:
-    return [results] if isinstance(results, Tensor) else list(results)
 
 
 def calls_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call]]:
