@@ -23,7 +23,6 @@ from autotune.heap.status import new_status
 
 
 def check(found: list[dict[str, Any]]) -> None:
-    """The ranks' findings fulfil the contract."""
     world_size = len(found)
     assert len({tuple(each["offsets"]) for each in found}) == 1
     for rank, each in enumerate(found):
@@ -118,7 +117,6 @@ def relay_kernel(box, flag, out, status, rank, heap_bases, spin_limit, WORLD: tl
 
 
 def contract(argument: Any) -> dict[str, Any]:
-    """Everything that the contract promises, as plain values for the test to look at."""
     heap = open_heap(8 << 20, dist.new_group(backend="gloo"))
     rank, world_size = heap.rank, heap.world_size
     found: dict[str, Any] = {"rank": rank}
@@ -190,7 +188,6 @@ def opened_and_closed(argument: Any) -> list[int]:
 
 
 def die_halfway(argument: Any) -> None:
-    """Rank 1 is killed while the heap is in use."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
     heap.barrier()
     if heap.rank == 1:

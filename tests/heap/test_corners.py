@@ -90,7 +90,6 @@ PATIENCE = 1 << 26
 
 @triton.jit
 def ring_kernel(boxes, flag, out, status, turn, target, rank, heap_bases, spin_limit, WORLD: tl.constexpr):
-    """Send a value to the next rank, wait for the one from the rank before."""
     peers = device.Peers(rank, heap_bases, status, spin_limit)
     offsets = turn * 64 + tl.arange(0, 64)
     after = (rank + 1) % WORLD
@@ -102,7 +101,6 @@ def ring_kernel(boxes, flag, out, status, turn, target, rank, heap_bases, spin_l
 
 @triton.jit
 def waits_kernel(flag, results, status, target, spin_limit, WAITS: tl.constexpr):
-    """Wait several times for the same counter; keep what each wait returned."""
     peers = device.Peers(None, None, status, spin_limit)
     for i in range(WAITS):
         tl.store(results + i, device.wait(flag, target, peers))
@@ -110,7 +108,6 @@ def waits_kernel(flag, results, status, target, spin_limit, WAITS: tl.constexpr)
 
 @triton.jit
 def tickets_kernel(counter, tickets, rank, heap_bases):
-    """Each program takes a number from rank 0's counter."""
     ticket = device.atomic_add(counter, 1, rank, 0, heap_bases, sem="acq_rel", scope="sys")
     tl.store(tickets + tl.program_id(0), ticket)
 
@@ -160,7 +157,6 @@ def synchronisation(argument: Any) -> dict[str, Any]:
 
 
 def bookkeeping(argument: Any) -> dict[str, Any]:
-    """Promises of allocation, and views of peers' memory for more than flat vectors."""
     heap = open_heap((64 << 10) + 24, dist.new_group(backend="gloo"))
     rank, found = heap.rank, dict[str, Any]()
     found["size"], found["left at first"] = heap.size, heap.left
@@ -199,7 +195,6 @@ def bookkeeping(argument: Any) -> dict[str, Any]:
 
 
 def too_large(argument: Any) -> str:
-    """The error of a heap too large for any host."""
     return _message(lambda: open_heap(1 << 50, dist.new_group(backend="gloo")), HeapError)
 
 
@@ -209,7 +204,6 @@ def _expected(rank: int) -> list[list[float]]:
 
 
 def full_on_one_rank(argument: Any) -> str:
-    """The error on this rank where the memory of rank 1 is full."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if dist.get_rank() == 1 else None
     with mock.patch("os.posix_fallocate", side_effect=full):
         return _message(lambda: open_heap(1 << 20, dist.new_group(backend="gloo")), HeapError)

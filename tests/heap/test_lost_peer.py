@@ -39,19 +39,16 @@ def test_watching_peers_leaves_no_descriptor_behind(tmp_path: Path) -> None:
 NEVER = 1 << 30
 """Polls, of which the interpreter makes a thousand a second at most."""
 OTHER = 2
-"""A bit of the status word that is there before the wait."""
 
 
 @triton.jit
 def forlorn_kernel(flag, status, spin_limit):
-    """Wait for what nobody signals."""
     peers = device.Peers(None, None, status, spin_limit)
     device.wait(flag, 1, peers)
 
 
 @triton.jit
 def forlorn_ll_kernel(word, status, spin_limit):
-    """The same for a word of the LL protocol."""
     peers = device.Peers(None, None, status, spin_limit)
     place = word + tl.arange(0, 1)
     ll_wait(place, tl.full((), 1, tl.int32), tl.full((1,), 1, tl.int1), peers)
@@ -62,13 +59,11 @@ def last() -> bool:
 
 
 def leave(folder: str, answer: object) -> None:
-    """With an answer, and without a word to the other ranks."""
     Path(folder, f"answer{dist.get_rank()}").write_text(json.dumps(answer))
     os._exit(0)
 
 
 def raw_wait(folder: str) -> None:
-    """The mark that a wait has left behind."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
     flag, status = heap.allocate((1,), torch.int32).zero_(), new_status(heap)
     status[0] = OTHER
@@ -80,7 +75,6 @@ def raw_wait(folder: str) -> None:
 
 
 def ll_wait_alone(folder: str) -> None:
-    """The same of a wait for a word of the LL protocol."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
     word, status = heap.allocate((1,), torch.int64).zero_(), new_status(heap)
     status[0] = OTHER
@@ -92,7 +86,6 @@ def ll_wait_alone(folder: str) -> None:
 
 
 def in_an_operator(folder: str) -> None:
-    """A call for which a peer is missing raises what a missed call raises."""
     problem = autotune.GemmAllReduce(m=16, n=32, k=64, world_size=dist.get_world_size(), dtype="fp32")
     context = autotune.Context(1 << 22, url=f"{folder}/none.db")
     context.spin_limit = NEVER

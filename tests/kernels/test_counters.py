@@ -38,7 +38,6 @@ CALLS = MeasurePlan(warmup=1, screen=1, iterations=1)
 
 
 def of_mode(mode: str, **values: str | int) -> Config:
-    """The push's values for another mode."""
     names = {dimension.name for dimension in GATHER.space.dimensions_of(mode)}
     return Config({name: value for name, value in PUSH.items() if name in names} | {"mode": mode, **values})
 

@@ -140,7 +140,6 @@ def test_a_rank_that_calls_alone_times_out_and_says_so(tmp_path: Path) -> None:
 
 
 def drawn(rng: random.Random, world_size: int) -> tuple[Any, list[Config]]:
-    """A problem with a latent cache, and configs whose loads have warps of their own."""
     problem = WORKLOAD.problem_type(
         batch=rng.randint(1, 140), q_heads=rng.choice((1, 3, 16, 24, 64, 96, 128)), kv_heads=1, head_dim=512, rope=64,
         kv_len=rng.choice((rng.randint(1, 300), rng.randint(300, 3000))), page_size=rng.choice((1, 3, 16, 64, 128)),
@@ -296,7 +295,6 @@ def call_alone(configs: list[dict[str, Any]]) -> list[bool]:
 
 
 CALLS = 3
-"""On one scratch, back to back."""
 
 FAR_FROM_ONE = (2.0**-70, 1.0, 2.0**40)
 """Factors of queries that have the exponents for it: every key weighs as much, or one alone."""
@@ -334,7 +332,6 @@ def replay_with_other_lengths(given: list[tuple[dict[str, Any], dict[str, Any]]]
 
 
 def drawn_lengths(rng: random.Random, batch: int, longest: int) -> torch.Tensor:
-    """Of one kind in each call."""
     kinds = [
         lambda: longest, lambda: 0, lambda: rng.randint(0, longest), lambda: rng.randint(0, 2),
         lambda: rng.choice((0, 0, longest)), lambda: rng.choice((1, 16, 17, 32, 64)),

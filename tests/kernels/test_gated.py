@@ -57,7 +57,6 @@ class TestGated(EveryModeTests):
     ]
 
     def steps_of(self, problem: Any, steps: list[dict[str, int]]) -> list[dict[str, int]]:
-        """A result in fp8 has scales of whole tiles."""
         return [{**SMALL, "block_n": 256}] if problem.quantised and steps is self.steps else steps
 
     def modes_of(self, problem: Any, here: Machine) -> set[str]:

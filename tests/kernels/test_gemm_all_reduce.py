@@ -121,7 +121,6 @@ each_way = pytest.mark.parametrize("gpu", [False, pytest.param(True, marks=pytes
 
 
 def on_ranks(function: str, folder: Path, gpu: bool, count: int, argument: Any) -> list[Any]:
-    """The ranks' answers: of all GPUs, or of so many interpreted ranks."""
     if not gpu:
         on_cpu()
     return run_ranks(__file__, function, machine().gpus if gpu else count, folder, gpu=gpu, argument=argument)
@@ -180,12 +179,9 @@ CONFIGS = {
 }  # fmt: skip
 
 SPINS = {True: 1 << 30, False: 1 << 22}
-"""By whether there is a GPU, whose polls are far faster."""
 
 
 class Calls:
-    """A heap, and one problem's operands on this rank; every call may have a new A."""
-
     def __init__(self, **fields: Any) -> None:
         dist.barrier()
         self.heap = open_heap(16 << 20, dist.new_group(backend="gloo"))
@@ -201,7 +197,6 @@ class Calls:
         return values.to(self.dtype).to(self.device)
 
     def bind(self, config: Config, out: torch.Tensor) -> tuple[Any, Any]:
-        """The call that writes to ``out``, and its scratch."""
         setup = Setup(KERNELS, Task(self.problem, machine()), config, self.heap, SPINS[self.gpu])
         return setup.bind(GemmTensors(self.a, self.b, out)), setup.scratch
 
@@ -209,7 +204,6 @@ class Calls:
         return torch.full((self.problem.m, self.problem.n), float("nan"), dtype=self.dtype, device=self.device)
 
     def expected(self, step: int) -> torch.Tensor:
-        """The result with every rank's A times (step + 1)."""
         whole = torch.zeros((self.problem.m, self.problem.n), dtype=torch.float64)
         for rank in range(self.heap.world_size):
             a = self.drawn((self.problem.m, self.problem.k_local), rank).cpu().double()

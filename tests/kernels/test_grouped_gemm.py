@@ -32,7 +32,6 @@ TMA: list[dict[str, Any]] = [
     {"counts": "some empty", "k": 96, "n": 96, "b_order": "nk", "gather": True},
     {"counts": "even", "k": 96, "n": 96, "b_order": "nk", "epilogue": "swiglu", "knobs": {"swap_ab": True}},
 ]
-"""Sizes with rows that TMA takes."""
 IN_TURN = {"block_m": 128, "block_n": 32, "num_warps": 1}
 PARTS: list[dict[str, Any]] = [
     {"counts": "long", "dtype": "fp8", "b_order": "nk", "k": 96, "n": 64, "gather": gather, "knobs": IN_TURN, **more}

@@ -134,7 +134,6 @@ def first_calls(name: str) -> dict[str, str]:
 
 
 WORDS = ("protocol", "exchange", "delivery", "copies", "reducer", "push_site", "combine")
-"""Dimensions that decide who waits for what."""
 
 
 def one_of_each_protocol(found: Workload, problem: Any) -> Iterator[Config]:

@@ -94,7 +94,6 @@ def _calls_around(end: int, heap: SymmetricHeap) -> list[bool]:
 
 
 def wrong_calls(argument: Any = None) -> int:
-    """Calls that give anything but their own rows, each call's another number."""
     heap = open_heap(64 << 20, dist.new_group(backend="gloo"))
 
     def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

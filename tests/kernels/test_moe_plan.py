@@ -23,7 +23,6 @@ from autotune.kernels.moe.routing import Routing, drawn_routing, planned, reache
 
 
 def drawn_cases(world_size: int, count: int, seed: int) -> list[dict[str, Any]]:
-    """Random small problems, and ways to launch them."""
     rng = random.Random(seed)
     cases = []
     for number in range(count):
@@ -67,7 +66,6 @@ def test_other_routings_differ_in_the_inputs_alone_and_one_has_an_expert_that_al
 
 
 def test_the_reference_lists_each_pair_once_where_its_expert_is() -> None:
-    """Said once more in plain Python, pair by pair."""
     problem = ExpertsProblem(tokens=9, hidden=8, experts=6, top_k=3, world_size=3)
     routing = drawn_routing(problem, torch.device("cpu"), 7, "holes")
     for rank in range(3):

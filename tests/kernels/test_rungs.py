@@ -27,13 +27,11 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 def rungs(name: str, problem: Any, config: Config) -> dict[str, Config]:
-    """Those of our own kernels."""
     found, _ = ladder_of(workload(name), Task(problem, machine()), config, config)
     return {letter: found[letter] for letter in "BDF" if letter in found}
 
 
 def overlapping(name: str, task: Task[Any]) -> Config:
-    """The first config of a mode that has rungs of its own."""
     found = workload(name)
     return next(config for config in found.first_configs(task) if config["mode"] in found.overlapping)
 
@@ -67,7 +65,6 @@ def test_what_is_handed_on_without_memory_crosses_the_links_once(tmp_path: Path)
 
 
 def _dose(letter: str) -> dict[str, int]:
-    """Empty launches are launched in between without harm."""
     return {"empty_launches": 2} if letter == "B" else {}
 
 

@@ -51,8 +51,6 @@ LARGE: list[dict[str, Any]] = [
 
 
 class TestScaled(EveryModeTests):
-    """The workloads of ``MODES``."""
-
     steps = TILES
     gpu_steps = GPU_TILES
     gpu_count = 12

@@ -97,7 +97,6 @@ def _launches(heap: Any, kernel: Any, dtype: torch.dtype, slots: int, programs: 
 
 
 def _drawn(dtype: torch.dtype, rank: int, epoch: int) -> torch.Tensor:
-    """Other values in each launch and of each rank."""
     bits = torch.tensor(VALUES).roll(rank * 3 + epoch).repeat(WORDS // len(VALUES))
     return bits.to(BITS[dtype.itemsize]).view(dtype)
 

@@ -33,8 +33,6 @@ FP8 = {"dtype": "fp8", "b_order": "nk", "scales": "row"}
 
 
 class TestWire(EveryModeTests):
-    """The workloads of ``MODES``."""
-
     steps = [{**SMALL, "transfer_tiles": 2}]
     gpu_steps = [GPU_TILE, {**GPU_TILE, "transfer_rows": 1024}]  # chunks, and all rows at once
     gpu_count = 6

@@ -277,7 +277,6 @@ def test_a_program_may_end_with_an_open_context() -> None:
 
 
 def test_a_context_closes_after_its_program_has_begun_anew(alone: None) -> None:
-    """With other process groups, as a notebook does."""
     context = autotune.Context(1 << 20)
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -23,7 +23,6 @@ from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")
 SECONDS = 300
-"""In which a child has to answer; it takes some milliseconds on an idle machine."""
 
 
 def problem(m: int) -> autotune.AllGatherGemm:
@@ -148,7 +147,6 @@ def test_a_child_forked_in_the_midst_of_a_first_use_does_not_hang(tmp_path: Path
 
 
 def fork(url: str) -> int:
-    """A child that looks up afresh, and exits with 0 where it finds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads: that is it
         child = os.fork()

@@ -50,7 +50,6 @@ def keep(
     path: Path, config: Config, *, finish: bool = True, machine: Machine = EIGHT_GPUS, stale: Any = None,
     regime: Regime = DEFAULT_REGIME, **fields: Any,
 ) -> int:  # fmt: skip
-    """Put a study into the database; returns its number."""
     key = CacheKey.of(Task(problem(**fields), machine), regime)
     with Store.open(path) as store:
         study = store.study(key, dataclasses.replace(provenance_of(FOUND), **(stale or {})), seed=0, space_size=1)
@@ -74,7 +73,6 @@ CAPTURED = LIBRARY.replace(launch="graph")
 
 
 def measure(path: Path, study: int, times: dict[Config, float | None]) -> None:
-    """Store a search's trials; None: a wrong result."""
     with Store.open(path) as store:
         for config, time in times.items():
             wrong = Evaluation(Outcome.WRONG_RESULT, "wrong")

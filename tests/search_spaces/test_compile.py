@@ -111,7 +111,6 @@ def sample(task: Task[Problem], count: int, draws: int = 1) -> list[Config]:
 
 
 def _blocks(config: Config) -> int:
-    """What the compiler's time grows with: elements of a tile, stages of its loop."""
     return math.prod(int(value) for name, value in config.items() if name.startswith("block_") or name == "num_stages")
 
 

@@ -55,7 +55,6 @@ def make_space(*more: Constraint) -> Space:
 
 
 def product(space: Space) -> Iterator[Config]:
-    """Every combination of values, valid or not."""
     for mode in space.modes:
         dimensions = [d for d in space.dimensions_of(mode) if d.name != "mode"]
         for values in itertools.product(*(d.values for d in dimensions)):
@@ -68,7 +67,6 @@ def valid_of(space: Space, task: Task[Any]) -> set[Config]:
 
 
 def draws(space: Space, task: Task[Any], count: int) -> list[Config]:
-    """Valid configs at random, the same ones each time."""
     rng, found = random.Random(11), []
     while len(found) < count:
         mode = rng.choice(space.modes)

@@ -95,7 +95,6 @@ def test_problems_and_configs_come_back_from_json(found: Workload) -> None:
 
 @each_launched
 def test_knobs_are_the_dimensions_of_the_space(found: LaunchedWorkload) -> None:
-    """A config of each mode, with any value of each of its dimensions, can be read and says the same."""
     for machine in (H100, LAPTOP):
         for config in sampled(found.space, Task(found.default_problem(machine, 2), machine), 10):
             for dimension in found.space.dimensions_of(str(config["mode"])):
@@ -207,7 +206,6 @@ def test_the_heap_holds_the_operands_and_the_scratch_of_every_config(found: Laun
 
 
 def taken(allocate: Callable[[Allocate], object]) -> int:
-    """Bytes of the heap that are allocated, each tensor aligned."""
     sizes = []
 
     def shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -243,7 +241,6 @@ def test_users_operators_agree_with_the_reference(tmp_path: Path) -> None:
 
 
 def operators_on_ranks(references: dict[str, str]) -> list[list[str]]:
-    """Workload and mode of each call whose result was as near to the reference as the workload says."""
     right = []
     with autotune.Context(64 << 20, url="sqlite:///no-such-file.db") as context, torch.no_grad():
         for name, reference in references.items():

@@ -32,7 +32,6 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def operations(name: str, seed: int = 3, **fields: Any) -> list[Any]:
-    """Every rank's, with inputs."""
     found = workload(name)
     problem = found.problem_type(**SIZES | fields)
     heaps: list[Any] = [
@@ -184,7 +183,6 @@ def test_trials_are_timed_on_routings_that_compare() -> None:
 
 @pytest.mark.parametrize("largest", [False, True])
 def test_fp8_rows_and_their_scales_are_the_numbers_that_results_are_compared_with(largest: bool) -> None:
-    """However large they are drawn."""
 
     def full(shape: tuple[int, int], dtype: torch.dtype, *_: object) -> torch.Tensor:
         return torch.full(shape, 224.0).to(dtype)

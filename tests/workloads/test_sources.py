@@ -179,7 +179,6 @@ def test_all_modules_of_a_package_that_sources_names_count(tmp_path: Path, monke
 
 
 def test_results_are_not_stale_in_a_folder_of_another_name(tmp_path: Path) -> None:
-    """As a colleague has cloned it."""
     found = set()
     for name in ("a", "kernels", "zoo"):
         (tmp_path / name).mkdir()

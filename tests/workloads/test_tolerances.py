@@ -218,7 +218,6 @@ def test_small_faults_of_scales_are_seen(scales: str) -> None:
     }
 
     def passing(of_a: torch.Tensor, of_b: torch.Tensor, first: int = 0) -> set[str]:
-        """The types in which such a product would pass."""
         product = dequantised(a, of_a)[:, first:] @ dequantised(b, of_b)[first:]
         errors = {out: distance(product.to(TORCH_DTYPES[out]), expected) for out in tolerances}
         allowed = tolerances.items()

@@ -11,8 +11,6 @@ from autotune.workloads.interface import Run
 
 
 class BiaslessOperation(GemmReduceScatterOperation):
-    """Takes the bias away again."""
-
     def prepare(self, config: Config) -> Run:
         run, tensors = super().prepare(config), self._tensors
 
@@ -24,8 +22,6 @@ class BiaslessOperation(GemmReduceScatterOperation):
 
 
 class LastlessOperation(GemmReduceScatterOperation):
-    """Multiplies without the last column of A."""
-
     def prepare(self, config: Config) -> Run:
         run, a = super().prepare(config), self._tensors.a
 

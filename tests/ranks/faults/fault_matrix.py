@@ -40,7 +40,6 @@ LATE = 300.0
 
 PHASES = ("compile", "check", "measure")
 PATIENT = 120.0
-"""Seconds for a phase in which nothing hangs, on a machine that is oversubscribed."""
 
 SILENT = "no answer from rank .* in phase {phase} within"
 DIED = "rank {rank} died in phase {phase}: "
@@ -65,13 +64,10 @@ ENDS: dict[str, tuple[Outcome | None, str]] = {
     "corrupts memory": (Outcome.WRONG_RESULT, WRONG),
     "times out": (Outcome.TIMED_OUT, "rank {rank}: a wait in the kernel timed out"),
 }
-"""The outcome and the reason, a pattern; without an outcome, the message with which the run stops."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One fault, in one phase, on one rank."""
-
     fault: str
     phase: str
     victim: int = 1
@@ -82,7 +78,6 @@ class Case:
 
     @property
     def config(self) -> Config:
-        """What carries it to the ranks."""
         return GOOD.replace(fault=self.fault, phase=self.phase, victim=self.victim)
 
     @property
@@ -107,7 +102,6 @@ class Sniper(Gang):
     """Seconds for a phase in which a rank is to hang; more where a good config's phases show the machine to be slow."""
 
     def allow(self, fault: str) -> None:
-        """Deadlines for the next config: short ones only where a rank hangs, for then they are waited out."""
         self._deadlines = {**self._deadlines, **dict.fromkeys(PHASES, PATIENT)}
         if ENDS[fault][1] == SILENT:
             good = self.evaluate(GOOD, 6, ONCE)
@@ -125,7 +119,6 @@ class Sniper(Gang):
 
 @contextmanager
 def gang_of_victims(world_size: int, grace: float, **dimensions: int) -> Iterator[Sniper]:
-    """Ranks that have the workload with planted faults."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_WORKLOADS", str(FILE))
         patch.setattr(gang_module, "GRACE", grace)

@@ -37,7 +37,6 @@ FAULT_AT_START = "FAULT_AT_START"
 
 @triton.jit
 def spin_kernel(flag):
-    """Waits for what never comes."""
     seen = tl.load(flag, volatile=True)
     while seen == 0:
         seen = tl.load(flag, volatile=True)
@@ -46,7 +45,6 @@ def spin_kernel(flag):
 
 @triton.jit
 def stray_kernel(address):
-    """Stores where nothing is."""
     tl.store(address.to(tl.int64).to(tl.pointer_type(tl.int32)), 1)
 
 
@@ -56,8 +54,6 @@ class Faulty(AllGatherGemm):
 
 
 class FaultyOperation(AllGatherGemmOperation):
-    """All-gather + GEMM with planted faults."""
-
     config = Config({})
     refreshes = calls = 0
     says_it_timed_out = False
@@ -90,17 +86,14 @@ class FaultyOperation(AllGatherGemmOperation):
 
 
 def victimised(config: Config) -> bool:
-    """True if the config's fault is for this rank."""
     return "fault" in config and config["victim"] in (EVERY_RANK, dist.get_rank())
 
 
 def sound(config: Config) -> Config:
-    """The same without the fault, of which the kernels know nothing."""
     return Config({name: value for name, value in config.items() if name not in ("fault", "phase", "victim")})
 
 
 def strike(fault: Any, operation: FaultyOperation | None = None) -> None:
-    """Do what the fault is; those that need memory of the operation's have it from the check on."""
     STRIKES[str(fault)](operation)
 
 
@@ -186,8 +179,6 @@ STRIKES: dict[str, Callable[[Any], None]] = {
 
 
 class FaultyWorkload(AllGatherGemmWorkload):
-    """The plug-in, under a name of its own."""
-
     name, problem_type, operation_type = "faulty", Faulty, FaultyOperation
 
     def operation(self, *arguments: Any) -> Any:
@@ -198,13 +189,11 @@ class FaultyWorkload(AllGatherGemmWorkload):
         return operation
 
     def compile(self, task: Task[Any], config: Config) -> Any:
-        """On a rank, where the fault is one of compiling."""
         if config.get("phase") == "compile" and victimised(config):
             strike(config["fault"])
         return super().compile(task, sound(config))
 
     def tolerance_of(self, task: Task[Any], config: Config) -> Any:
-        """That of the kernels."""
         return super().tolerance_of(task, sound(config))
 
 

@@ -15,7 +15,6 @@ from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmWorkload
 
 @triton.jit
 def pass_by(arrivals, source, first, last, rows, transfer_rows, target, peers, PROXY_FENCE: tl.constexpr):
-    """In place of ``wait_for_rows``."""
     return (target * 0).to(tl.int32)
 
 
@@ -24,7 +23,6 @@ def pass_each_by(
     arrivals, first_source, last_source, apart, first, last, rows, transfer_rows, target, peers, WORLD: tl.constexpr,
     PROXY_FENCE: tl.constexpr,
 ):  # fmt: skip
-    """In place of ``wait_for_rows_of_each``."""
     return (target * 0).to(tl.int32)
 
 
@@ -34,8 +32,6 @@ class Racing(AllGatherGemm):
 
 
 class RacingWorkload(AllGatherGemmWorkload):
-    """The plug-in, under a name of its own."""
-
     name, problem_type = "racing", Racing
 
     def operation(self, *arguments: Any) -> Any:

@@ -30,7 +30,6 @@ PUSH = Config({
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The workload with the race, to driver and ranks."""
     monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "racing_workload.py"))
     registry._from_files.cache_clear()
     yield

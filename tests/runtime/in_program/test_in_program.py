@@ -159,7 +159,6 @@ def test_one_process_alone_is_told_what_to_do() -> None:
 HERE = Path(__file__).parent
 TIMEOUT = 1.5
 PATIENCE = 5.0
-"""Of ranks that wait for another process, which takes longer."""
 
 LITTLE = Effort(trials=24, screen=1, iterations=1, finalists=1, rounds=1, routings=1)
 """Each config is measured once, and each of the finals: how well is the matter of other tests."""
@@ -168,7 +167,6 @@ Answer = dict[str, Any]
 
 
 def answer_of(action: Callable[[], Any]) -> Answer:
-    """How it went on this rank."""
     begin = time.monotonic()
     try:
         found = action()
@@ -181,7 +179,6 @@ def answer_of(action: Callable[[], Any]) -> Answer:
 
 
 def flawed() -> Any:
-    """The workload, by its name from now on."""
     os.environ["AUTOTUNE_WORKLOADS"] = str(HERE / "flawed_workload.py")
     from autotune.workloads import workload
 
@@ -233,7 +230,6 @@ def agreeing(folder: str) -> dict[str, Any]:
 
 @contextmanager
 def warnings_of(logger: logging.Logger) -> Iterator[list[str]]:
-    """Its warnings."""
     told: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
@@ -295,7 +291,6 @@ def failing(folder: str) -> dict[str, Any]:
 
 
 def with_other_code(folder: str) -> Answer:
-    """Rank 1's workload has other sources."""
 
     class Changed(type(flawed())):  # type: ignore[misc]
         def source_hash(self) -> str:
@@ -321,7 +316,6 @@ def kernels_on_gpus(folder: str) -> Answer:
 
 
 def tuned_and_used(folder: str, problem: autotune.GemmAllReduce, **options: Any) -> Answer:
-    """Tune; then what the operator is off by, and the config that it took."""
     url = f"sqlite:///{folder}/cache.db"
     with autotune.Context(heap_bytes=64 << 20, url=url) as context:
         answer = answer_of(lambda: autotune.tune("gemm_all_reduce", problem, url=url, **options))

@@ -39,7 +39,6 @@ HEAP = 1 << 29 if torch.cuda.is_available() else 32 << 20
 
 
 def url(folder: Path) -> str:
-    """A database that is not there."""
     return f"sqlite:///{folder / 'none.db'}"
 
 
@@ -107,13 +106,11 @@ OPTIONS = {
 
 
 def options(problem: Problem) -> dict[str, Any]:
-    """An operator's options besides its operands for this problem, in its own order."""
     along_k = {"gather_dim": -1} if getattr(problem, "layout", "rows") == "k" else {}
     return {name: getattr(problem, name) for name in OPTIONS[problem.workload]} | along_k
 
 
 def call(context: autotune.Context, problem: Any, operands: Operands, **more: Any) -> torch.Tensor:
-    """The operator of a problem."""
     out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options(problem), **more)
     return out
 
@@ -146,7 +143,6 @@ class Calls:
         self.operation: Any = self.plugin.operation(Task(problem, context.machine), context.heap, context.spin_limit)
 
     def refresh(self, seed: int) -> None:
-        """Other inputs in the same tensors."""
         self.operation.refresh(seed)
 
     def copies(self, seed: int) -> dict[str, torch.Tensor | None]:
@@ -159,7 +155,6 @@ class Calls:
         return own
 
     def given(self, operands: Any) -> dict[str, Any]:
-        """A call's arguments."""
         config = {} if self.config is None else {"config": self.config}
         return arguments_of(self.plugin, self.problem, operands) | config  # type: ignore[arg-type]
 
@@ -168,7 +163,6 @@ class Calls:
         return public_of(self.plugin, self.problem)
 
     def __call__(self) -> None:
-        """One on the operation's operands, which then has the results."""
         made = listed(self.function(self.context, **self.given(self.operation.operands)))
         for place, result in zip(self.operation.outputs(), made, strict=True):
             place.copy_(result)

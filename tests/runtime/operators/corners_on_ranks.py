@@ -34,7 +34,6 @@ STALE = 0x0000_0001_0000_0001
 
 
 def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
-    """The answers of functions of this module, called one after the other: to start ranks takes longer than most."""
     url, names = arguments
     return {name: globals()[name](url) for name in names}
 
@@ -163,7 +162,6 @@ class out_of_memory:
 
 
 def written(url: str) -> dict[str, Any]:
-    """Autograd's view of a written ``out``."""
     found: dict[str, Any] = {}
     with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device

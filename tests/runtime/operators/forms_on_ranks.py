@@ -100,12 +100,10 @@ def loss(results: list[Tensor], ranks: list[int]) -> Tensor:
 
 
 def total(results: list[Tensor], rank: int) -> Tensor:
-    """One rank's loss."""
     return torch.stack([loss([result], [rank + 3 * number]) for number, result in enumerate(results)]).sum()
 
 
 def without_ranks(form: Form, wide: list[list[Tensor]]) -> list[list[Tensor]]:
-    """Each rank's results."""
     assert form.truth is not None
     return [listed(each) for each in form.truth(*map(list, zip(*wide, strict=True)))]
 
@@ -117,7 +115,6 @@ def ranks_loss(form: Form, results: list[list[Tensor]]) -> Tensor:
 
 
 def in_fp64(form: Form, everyone: list[list[Tensor]]) -> list[list[Tensor]]:
-    """All ranks' operands with gradients of their own; shared ones are one tensor."""
     wide = [[x.double().requires_grad_() for x in operands] for operands in everyone]
     return [
         [wide[0 if name in form.shared else rank][at] for at, name in enumerate(form.shapes)]

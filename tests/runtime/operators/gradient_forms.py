@@ -28,16 +28,13 @@ class Form:
     shapes: dict[str, tuple[int, ...] | list[tuple[int, ...]]]
     """Those of the operands; a list: rank by rank."""
     shared: tuple[str, ...] = ()
-    """Operands that are the same on all ranks."""
     once: bool = False
-    """True if the result is one matrix that all ranks have."""
 
     def loss_of(self, rank: int) -> int:
         """The rank whose loss this one has: of one result that all have, it is the same."""
         return 0 if self.once else rank
 
     def drawn(self, seed: int) -> list[list[Tensor]]:
-        """Every rank's operands, the same on all ranks."""
         generator = torch.Generator().manual_seed(seed)
         everyone: list[list[Tensor]] = [[] for _ in range(dist.get_world_size())]
         for name, shape in self.shapes.items():

@@ -26,7 +26,6 @@ from autotune.task import Task
 
 
 def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
-    """The answers of functions of this module, called one after the other: to start ranks takes longer than most."""
     url, names = arguments
     return {name: globals()[name](url) for name in names}
 

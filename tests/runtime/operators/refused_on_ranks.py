@@ -23,7 +23,6 @@ BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 
 
 def refused(url: str) -> list[str]:
-    """What is not an InvalidProblem that names what is wrong."""
     with autotune.Context(HEAP, url=url) as context:
         unlike = []
         for cases in (gemms, dimensions, scales, norms, decodes, mixtures):

@@ -99,11 +99,9 @@ KINDS: dict[str, list[dict[str, Any]]] = {
     "moe_combine": [{"deterministic": True}],
     "moe_gemm_combine": [{"bias": True}, {"dtype": "fp8", "scales": "row", "deterministic": True}],
 }  # fmt: skip
-"""Beside the default problem of every workload."""
 
 
 def problems() -> Iterator[tuple[Problem, str]]:
-    """With their names."""
     for name in sorted(PUBLIC):
         first = workload(name).default_problem(INTERPRETED, dist.get_world_size())
         for fields in ({}, *KINDS.get(name, [])):

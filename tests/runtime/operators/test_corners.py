@@ -22,7 +22,6 @@ NAMES = [
 
 @pytest.fixture(scope="module", params=EVERYWHERE)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
     answers = run_ranks(ON_RANKS, "several", 2, folder, gpu=request.param, argument=(url(folder), NAMES))
     return {name: [answer[name] for answer in answers] for name in NAMES}

@@ -21,14 +21,12 @@ import autotune
 
 OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
 FP32 = 1e-5
-"""Largest relative error of a gradient in fp32."""
 
 Pair = dict[str, list[Any]]
 
 
 @pytest.fixture(scope="module", params=sampled(A_GPU_EACH))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
     gpu, sample = request.param
     answers = run_ranks(__file__, "gradients", 2, folder, gpu=gpu, argument=(url(folder), sample))
@@ -91,7 +89,6 @@ def test_calls_without_a_backward_are_refused_and_ranks_that_differ_are_told_so(
 
 
 FEW = {"all_gather_gemm": "gather kept False", "gemm_reduce_scatter": "scatter", "gemm_all_reduce": "reduce 1 sum"}
-"""A form with a bias for each operator."""
 
 
 def gradients(arguments: tuple[str, bool]) -> dict[str, Any]:
@@ -110,12 +107,10 @@ def gradients(arguments: tuple[str, bool]) -> dict[str, Any]:
 
 
 def on_device(context: autotune.Context, form: Form) -> list[list[Tensor]]:
-    """Every rank's operands."""
     return [[x.to(context.heap.device) for x in operands] for operands in form.drawn(1)]
 
 
 def wider(context: autotune.Context) -> float:
-    """The error of gradients of bf16 where the result is fp32."""
     form = forms()[FEW["all_gather_gemm"]]
     everyone = [[a.bfloat16(), b.bfloat16(), bias] for a, b, bias in on_device(context, form)]
     call = functools.partial(autotune.all_gather_gemm, context, out_dtype=torch.float32)

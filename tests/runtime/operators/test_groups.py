@@ -82,13 +82,11 @@ COLUMNS = 32
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:
-    """Another one on each rank."""
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(100 * seed + dist.get_rank())).bfloat16()
     return drawn.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def of_all(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
-    """The ranks' tensors, by c10d."""
     parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, tensor, group=group)
     return parts
@@ -243,7 +241,6 @@ def _gathered_as_bytes() -> Any:
 
 
 def _compiled(group: Any) -> float:
-    """The error of a function whose graph is whole."""
 
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         _, (c,) = symm_mem.fused_all_gather_matmul(a, [b], 0, group, return_A=False)

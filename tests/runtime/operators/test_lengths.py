@@ -32,7 +32,6 @@ def test_graphs_of_several_lengths_stay_valid_in_every_mode(tmp_path: Path) -> N
 
 
 LENGTHS = (0.8, 0.4, 0.6)
-"""Of the default problem's varying sizes."""
 
 
 def _every_mode(context: autotune.Context, shares: Sequence[float]) -> Iterator[tuple[LaunchedWorkload, Any, Any]]:

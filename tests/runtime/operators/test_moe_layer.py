@@ -14,7 +14,6 @@ ON_RANKS = str(Path(__file__).with_name("moe_layer_on_ranks.py"))
 COMBINE = {"push", "pull", "one_shot"}
 MODES = {"moe_combine": COMBINE, "moe_gemm_combine": COMBINE | {"custom_collective", "unfused"}}
 WORST = 2e-2
-"""Relative error of a right result in bf16, which the interpreter cuts off."""
 
 
 @pytest.mark.parametrize("gpu", EVERYWHERE)

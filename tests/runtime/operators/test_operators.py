@@ -13,7 +13,6 @@ Pair = dict[str, list[Any]]
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The answers of one rank without peers."""
     folder = tmp_path_factory.mktemp("alone")
     names = ["threads_at_once", "memory_is_free", "rows_of_a_matrix"]
     (answers,) = run_ranks(ON_RANKS, "several", 1, folder, argument=(url(folder), names))
@@ -22,7 +21,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
     names = [
         "every_mode", "shards_anywhere", "disagreements", "missed", "missed_backward", "threads_in_turns",

@@ -60,8 +60,6 @@ WRONG = {
 
 
 class Refused:
-    """Calls of an operator on this rank's operands."""
-
     def __init__(self, context: autotune.Context, name: str) -> None:
         problem = workload(name).default_problem(INTERPRETED, dist.get_world_size())
         mark = context.heap.mark()
@@ -77,7 +75,6 @@ class Refused:
         self.call(**self._named)
 
     def leave(self) -> None:
-        """The last rank leaves the context, by an error of its program."""
         if self.last:
             raise TypeError("no operand")
 
@@ -97,7 +94,6 @@ class Refused:
 
 
 FAULTS = [*WRONG, "config", "out"]
-"""What may be wrong with a call; beside that, a rank may not make it, but leave the context by an error."""
 
 
 def refusals(arguments: tuple[str, list[str], bool, int]) -> dict[str, list[Any]]:
@@ -139,7 +135,6 @@ def later(url: str, name: str, fault: str, place: int) -> None:
 
 
 def said(call: Any) -> list[Any]:
-    """The error of a call, and its seconds."""
     begun, told = time.monotonic(), "no error"
     try:
         call()

@@ -84,7 +84,6 @@ class Ways:
         return tuple(None if x is None else x.clone() for x in self._inputs[turn % len(self._inputs)][0])
 
     def _refill(self, turn: int) -> torch.Tensor:
-        """Other contents in the same tensors; what must come out."""
         fresh, reference = self._inputs[turn % len(self._inputs)]
         for mine, source in zip(self._operands, fresh, strict=True):
             if mine is not None:
@@ -135,7 +134,6 @@ class Ways:
         return self._worst(errors)
 
     def outer_capture(self) -> float:
-        """Captured by the caller, replayed, and eager calls in between."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._call(self._operands)

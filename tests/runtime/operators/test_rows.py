@@ -21,7 +21,6 @@ from autotune.task import Task
 from autotune.workloads import workload
 
 WORST = 2e-2
-"""Relative error of a right result in bf16, which the interpreter cuts off."""
 
 PLAN: list[list[int]] = [[4], [0], [0]]
 SHAPES = {
@@ -45,7 +44,6 @@ SHAPES = {
 
 @pytest.fixture(scope="module", params=A_GPU_EACH)
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The answers of two ranks."""
     folder = tmp_path_factory.mktemp("rows")
     return run_ranks(__file__, "everything", 2, folder, gpu=request.param, argument=url(folder))
 
@@ -149,7 +147,6 @@ def calls_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call]]:
 
 
 def layers_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call]]:
-    """Layers that call them, of tensors with another dimension."""
     ranks, device, bf16 = context.heap.world_size, context.heap.device, torch.bfloat16
     x, part = (torch.ones(1, 0, columns, dtype=bf16, device=device) for columns in (K, K // ranks))
     ids, gates = (torch.ones(1, 0, TOP_K, dtype=kind, device=device) for kind in (torch.int64, torch.float32))
@@ -222,7 +219,6 @@ def layer_operands(layer: Layer, turn: int) -> tuple[Tensor, ...]:
 
 
 def as_int32(operands: tuple[Tensor, ...]) -> Any:
-    """The reference's."""
     x, ids, gates = operands
     wide = ids.long()
     return x, torch.where((wide >= 0) & (wide < MOST_EXPERTS), wide, -1).int(), gates
@@ -241,7 +237,6 @@ def ways(layer: Layer, name: str) -> list[autotune.Config]:
 
 
 def pairs_of(layer: Layer, first: str, second: str) -> Iterator[tuple[str, autotune.Config, autotune.Config]]:
-    """Every config of both operators once at least."""
     there, back = ways(layer, first), ways(layer, second)
     for number in range(max(len(there), len(back))):
         out, home = there[number % len(there)], back[number % len(back)]
@@ -250,7 +245,6 @@ def pairs_of(layer: Layer, first: str, second: str) -> Iterator[tuple[str, autot
 
 
 def all_ways(layer: Layer) -> Iterator[tuple[str, Call]]:
-    """There and back, by dispatch and combine alone and with their GEMMs."""
     context, by = layer.context, {"tokens": most(layer)}
     weights = {"moe_dispatch": [], "moe_dispatch_gemm": [layer.own_up], "moe_combine": []}
     weights["moe_gemm_combine"] = [layer.own_down]
