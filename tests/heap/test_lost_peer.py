@@ -20,9 +20,9 @@ from autotune.heap.status import new_status
 from autotune.kernels.primitives.ll import ll_wait
 
 
-@pytest.mark.parametrize(("wait", "ranks"), [("raw_wait", 2), ("raw_wait", 3), ("ll_wait_alone", 2)])
-def test_a_wait_for_a_process_that_has_ended_ends(wait: str, ranks: int, tmp_path: Path) -> None:
-    *others, _ = run_ranks(__file__, wait, ranks, tmp_path, argument=str(tmp_path))
+@pytest.mark.parametrize(("of_word", "ranks"), [(False, 2), (False, 3), (True, 2)])
+def test_a_wait_for_a_process_that_has_ended_ends(of_word: bool, ranks: int, tmp_path: Path) -> None:
+    *others, _ = run_ranks(__file__, "wait_alone", ranks, tmp_path, argument=(str(tmp_path), of_word))
     assert others == [3] * (ranks - 1), "each left its mark, beside the one that was there"
 
 
@@ -63,25 +63,17 @@ def leave(folder: str, answer: object) -> None:
     os._exit(0)
 
 
-def raw_wait(folder: str) -> None:
+def wait_alone(argument: tuple[str, bool]) -> None:
+    """The mark that a wait for a counter, or for an LL word, has left behind."""
+    folder, of_word = argument
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
-    flag, status = heap.allocate((1,), torch.int32).zero_(), new_status(heap)
+    place = heap.allocate((1,), torch.int64 if of_word else torch.int32).zero_()
+    status = new_status(heap)
     status[0] = OTHER
     heap.barrier()
     if last():
         leave(folder, None)
-    forlorn_kernel[(1,)](flag, status, NEVER)
-    leave(folder, status[0].item())
-
-
-def ll_wait_alone(folder: str) -> None:
-    heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
-    word, status = heap.allocate((1,), torch.int64).zero_(), new_status(heap)
-    status[0] = OTHER
-    heap.barrier()
-    if last():
-        leave(folder, None)
-    forlorn_ll_kernel[(1,)](word, status, NEVER)
+    (forlorn_ll_kernel if of_word else forlorn_kernel)[(1,)](place, status, NEVER)
     leave(folder, status[0].item())
 
 

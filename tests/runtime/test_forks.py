@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes import EIGHT_GPUS, latency_of
+from fakes import EIGHT_GPUS, begun, latency_of
 
 import autotune
-from autotune.db import CacheKey, Store, Winner
+from autotune.db import Store, Winner
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
 SECONDS = 300
@@ -34,9 +34,8 @@ def url(tmp_path: Path) -> Iterator[str]:
     path = tmp_path / "cache.db"
     with Store.open(path) as store:
         for m in range(8, 88, 8):
-            key = CacheKey.of(Task(problem(m), EIGHT_GPUS))
-            study = store.study(key, provenance_of(FOUND), seed=0, space_size=1)
-            store.finish(study.id, Winner(FOUND.default_config(Task(problem(m), EIGHT_GPUS)), latency_of(100.0)))
+            task = Task(problem(m), EIGHT_GPUS)
+            store.finish(begun(store, FOUND, task).id, Winner(FOUND.default_config(task), latency_of(100.0)))
     forget_lookups()
     yield str(path)
     forget_lookups()

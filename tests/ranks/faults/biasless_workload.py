@@ -10,28 +10,22 @@ from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOpe
 from autotune.workloads.interface import Run
 
 
-class BiaslessOperation(GemmReduceScatterOperation):
+class Losing(GemmReduceScatterOperation):
+    """Takes the bias away again, or multiplies without the last column of A."""
+
     def prepare(self, config: Config) -> Run:
         run, tensors = super().prepare(config), self._tensors
 
-        def biasless() -> None:
+        def losing() -> None:
+            last = tensors.a[:, -1].clone()
+            if self._problem.workload == "lastless":
+                tensors.a[:, -1] = 0
             run()
-            tensors.c.sub_(tensors.bias)
+            tensors.a[:, -1] = last
+            if self._problem.workload == "biasless":
+                tensors.c.sub_(tensors.bias)
 
-        return biasless
-
-
-class LastlessOperation(GemmReduceScatterOperation):
-    def prepare(self, config: Config) -> Run:
-        run, a = super().prepare(config), self._tensors.a
-
-        def lastless() -> None:
-            last = a[:, -1].clone()
-            a[:, -1] = 0
-            run()
-            a[:, -1] = last
-
-        return lastless
+        return losing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +39,8 @@ class LastlessProblem(GemmReduceScatter):
 
 
 class Biasless(GemmReduceScatterWorkload):
-    name, problem_type, operation_type = "biasless", BiaslessProblem, BiaslessOperation
+    name, problem_type, operation_type = "biasless", BiaslessProblem, Losing
 
 
 class Lastless(GemmReduceScatterWorkload):
-    name, problem_type, operation_type = "lastless", LastlessProblem, LastlessOperation
+    name, problem_type, operation_type = "lastless", LastlessProblem, Losing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from faulty_workload import EVERY_RANK
-from process_ends import gone
+from process_ends import gone, left_in_shared_memory, shared_memory
 
 from autotune.config import Config
 from autotune.errors import GangError
@@ -118,8 +119,11 @@ class Sniper(Gang):
 
 
 @contextmanager
-def gang_of_victims(world_size: int, grace: float, **dimensions: int) -> Iterator[Sniper]:
+def gang_of_victims(place: Path, world_size: int, grace: float, **dimensions: int) -> Iterator[Sniper]:
+    """Deadlines are short where one is waited out. Nothing is left of the ranks, in memory or in ``place``."""
+    before = shared_memory()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(place))
         patch.setenv("AUTOTUNE_WORKLOADS", str(FILE))
         patch.setattr(gang_module, "GRACE", grace)
         patch.setitem(evaluation.BURSTS, "interpreter", 1)
@@ -130,6 +134,8 @@ def gang_of_victims(world_size: int, grace: float, **dimensions: int) -> Iterato
             yield started
             pids = [process.pid for process in started._processes]
         assert all(gone(pid, within=300) for pid in pids)
+        assert os.listdir(place) == []
+    assert not left_in_shared_memory(before)
     registry._from_files.cache_clear()
 
 
