@@ -163,9 +163,7 @@ def contract(argument: Any) -> dict[str, Any]:
 
 
 def opened_and_closed(argument: Any) -> list[int]:
-    """Free bytes of the GPU, the same on all ranks: before a heap is opened, meanwhile, and after; the second time,
-    as the first one also loads modules.
-    """
+    """Free bytes of the GPU before a heap is opened, meanwhile, and after; the first time also loads modules."""
     group = dist.new_group(backend="gloo")
 
     def free() -> int:

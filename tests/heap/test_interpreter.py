@@ -208,9 +208,7 @@ def poll_kernel(words, seen, BLOCK: tl.constexpr):
 
 
 def words_polled(argument: Any) -> list[int]:
-    """All that rank 0's polls see in words of 16 bits, of which all but each fourth are asked for, while rank 1 writes
-    0x1234 and 0 there, so often that every run would see some half way.
-    """
+    """All that rank 0 sees in words, but for each fourth, that rank 1 changes between 0x1234 and 0 meanwhile."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
     words, seen = heap.allocate((4096,), torch.int16).zero_(), torch.zeros(4096, dtype=torch.int16)
     done = heap.allocate((1,), torch.int32).zero_()

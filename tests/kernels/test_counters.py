@@ -82,9 +82,7 @@ def count_out_kernel(epoch_counter, programs, found, ORDERED: tl.constexpr):
 
 
 def counted(argument: list[int]) -> list[list[int]]:
-    """For launches of so many programs, of which all but one have finished: the epoch and if that was the last, both
-    ways of finishing; then the epoch and the programs that have finished after it, of each way.
-    """
+    """All programs but one of a launch have finished: the epoch, if that was the last, both after it; both ways."""
     answers = []
     for programs in argument:
         answer = []

@@ -117,37 +117,31 @@ OLD = {
 2**31, at which an int32 becomes negative; flags, and counters of results in either slot, come there after 2**32."""
 
 
-each_way = pytest.mark.parametrize("gpu", [False, pytest.param(True, marks=pytest.mark.gpu(2, each=True))])
-
-
-def on_ranks(function: str, folder: Path, gpu: bool, count: int, argument: Any) -> list[Any]:
-    if not gpu:
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.gpu(2, each=True))])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The answers of all GPUs, or of three interpreted ranks."""
+    count = machine().gpus if request.param else 3
+    if not request.param:
         on_cpu()
-    return run_ranks(__file__, function, machine().gpus if gpu else count, folder, gpu=gpu, argument=argument)
+    return run_ranks(__file__, "everything", count, tmp_path_factory.mktemp("ranks"), gpu=request.param, argument=OLD)
 
 
-@each_way
-def test_all_ranks_get_the_same_bits_in_every_call(tmp_path: Path, gpu: bool) -> None:
-    ranks = on_ranks("bits_of_calls", tmp_path, gpu, 3, 3 if gpu else 2)
-    for config, bits in ranks[0].items():
-        assert all(rank[config] == bits for rank in ranks), config
+def test_all_ranks_get_the_same_bits_in_every_call(ranks: list[Any]) -> None:
+    for config, bits in ranks[0]["bits"].items():
+        assert all(rank["bits"][config] == bits for rank in ranks), config
         assert len(set(bits)) == 1, config
 
 
-@each_way
-def test_calls_follow_each_other_without_a_barrier_and_counters_wrap_around(tmp_path: Path, gpu: bool) -> None:
-    for rank in on_ranks("back_to_back", tmp_path, gpu, 3, OLD):
-        assert rank.keys() == OLD.keys()
-        for config, errors in rank.items():
-            assert len(errors) == 5 and max(errors) < 1e-5, f"{config}: {errors}"  # fp32
+def test_calls_follow_each_other_without_a_barrier_and_counters_wrap_around(ranks: list[Any]) -> None:
+    for errors in (rank["errors"] for rank in ranks):
+        assert errors.keys() == OLD.keys()
+        assert all(len(each) == 5 and max(each) < 1e-5 for each in errors.values()), errors  # fp32
 
 
-@each_way
-def test_zeros_arrive_like_any_other_numbers(tmp_path: Path, gpu: bool) -> None:
+def test_zeros_arrive_like_any_other_numbers(ranks: list[Any]) -> None:
     """Words without a signal tell by their own bits that they have arrived; zeros must do so, too."""
-    names = list(OLD) if gpu else ["ll", "sentinel", "two_sentinel", "collective"]
-    for rank in on_ranks("of_zeros", tmp_path, gpu, 2, names):
-        for config, largest in rank.items():
+    for rank in ranks:
+        for config, largest in rank["zeros"].items():
             assert [value == 0.0 for value in largest] == [True, False, True, True], (config, largest)
 
 
@@ -216,6 +210,12 @@ class Calls:
         return [float(d / self.expected(i).norm()) for i, d in enumerate(differences)]
 
 
+def everything(epochs: dict[str, int]) -> dict[str, Any]:
+    gpu = torch.cuda.is_available()
+    of_words = list(epochs) if gpu else ["ll", "sentinel", "two_sentinel", "collective"]
+    return {"bits": bits_of_calls(3 if gpu else 2), "errors": back_to_back(epochs), "zeros": of_zeros(of_words)}
+
+
 def bits_of_calls(turns: int) -> dict[str, list[str]]:
     """By config the digests of so many calls' results on the same inputs; bf16, in which rounding shows the order."""
     calls = Calls(deterministic=True)
@@ -245,10 +245,7 @@ def grow_old(scratch: Any, epoch: int, world_size: int) -> None:
 
 
 def back_to_back(epochs: dict[str, int]) -> dict[str, list[float]]:
-    """By config the errors of five calls in a row with changing inputs, ranks out of step, no barrier in between.
-
-    ``epochs`` has the names of configs and the number of launches that each is said to have behind it.
-    """
+    """By config the errors of five calls in a row, inputs changing, ranks out of step, after so many launches."""
     calls = Calls(dtype="fp32")
     found = {}
     for name, epoch in epochs.items():

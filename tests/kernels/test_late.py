@@ -41,9 +41,7 @@ def test_results_of_calls_that_a_rank_misses_are_nan_on_all_ranks(name: str, mis
 @pytest.mark.gpu(2)
 @pytest.mark.parametrize("name", names())
 def test_a_late_rank_waits_for_no_kernel_that_another_loads(name: str, tmp_path: Path) -> None:
-    """To load a kernel the driver may wait for all that runs on the GPU, and ours run until their peers come: none may
-    have to wait for what the host enqueues behind a call, nor a grid of ours that fills the GPU for what comes later.
-    """
+    """To load one the driver may wait for all that runs on the GPU, and ours run until their peers come."""
     for rank, wrong in enumerate(run_ranks(__file__, "first_calls", 2, tmp_path, gpu=True, argument=name, seconds=300)):
         assert wrong == {}, rank
 

@@ -218,9 +218,7 @@ def _right(heap: Any, problem: ExpertsProblem, seed: int, *, parts: int, ll: boo
 
 
 def _agrees(problem: ExpertsProblem, routing: Routing, rank: int, *found: torch.Tensor) -> bool:
-    """True if offsets, pairs and gates of rows that exist are the reference's, and no others were written; and own rows
-    are those of tokens of this rank.
-    """
+    """True if all rows that exist are the reference's, no others were written, and own rows are this rank's tokens."""
     expected = planned(problem, routing, rank)
     rows = int(expected.offsets[-1])
     offsets, pairs, gates, own_rows = found

@@ -66,9 +66,7 @@ def waiting_kernel(mine, inbox, out, epoch, rank, heap_bases, status, spin_limit
 
 
 def exchanged(_: None) -> dict[str, Any]:
-    """By kernel and type the number of launches whose result is the peer's part, bit by bit but for which NaN, and
-    whether the inbox is as it has to be afterwards.
-    """
+    """By kernel and type: launches whose result is the peer's part bit by bit, and the inbox afterwards."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
     found: dict[str, Any] = {}
     for kernel, slots, programs, left in ((taking_kernel, 2, 1, 0), (waiting_kernel, 3, 2, 1)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import random
 import re
 import unittest.mock
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from edges import sampled
 from fakes import LAPTOP, latency_of
 from ranks_of_functions import run_ranks
 
@@ -29,7 +29,6 @@ from autotune.problem import Problem
 from autotune.recordings.file import read, write
 from autotune.recordings.recording import Recording
 from autotune.runtime.operator import Operator
-from autotune.search_spaces import Space
 from autotune.task import Task
 from autotune.workloads import Workload, names, provenance_of, workload
 from autotune.workloads.launched import LaunchedWorkload
@@ -88,7 +87,7 @@ def test_problems_and_configs_come_back_from_json(found: Workload) -> None:
     problem = found.default_problem(H100, 4)
     again = type(problem).from_dict(json.loads(problem.to_json()))
     assert again == problem and hash(again) == hash(problem) and again.to_json() == problem.to_json()
-    for config in sampled(found.space, Task(problem, H100), 20):
+    for config in sampled(found.space.narrowed(Task(problem, H100)), Task(problem, H100), 20):
         back = Config.from_json(config.to_json())
         assert back == config and found.space.violation(back, Task(problem, H100)) is None
 
@@ -96,7 +95,8 @@ def test_problems_and_configs_come_back_from_json(found: Workload) -> None:
 @each_launched
 def test_knobs_are_the_dimensions_of_the_space(found: LaunchedWorkload) -> None:
     for machine in (H100, LAPTOP):
-        for config in sampled(found.space, Task(found.default_problem(machine, 2), machine), 10):
+        task = Task(found.default_problem(machine, 2), machine)
+        for config in sampled(found.space.narrowed(task), task, 10):
             for dimension in found.space.dimensions_of(str(config["mode"])):
                 for value in dimension.values if dimension.name != "mode" else ():
                     other = config.replace(**{dimension.name: value})
@@ -191,7 +191,7 @@ def test_the_heap_holds_the_operands_and_the_scratch_of_every_config(found: Laun
         problem = found.problem_type.from_dict({**fields, "world_size": 8})
         operands = taken(lambda shared, problem=problem: found.kernels.tensors(problem, shared, meta))
         most = 0
-        for config in sampled(found.space, Task(problem, H100), 120):
+        for config in sampled(found.space.narrowed(Task(problem, H100)), Task(problem, H100), 120):
             knobs = found.kernels.knobs.of(config)
             of_config = taken(
                 lambda shared, problem=problem, knobs=knobs: found.kernels.scratch(
@@ -214,22 +214,6 @@ def taken(allocate: Callable[[Allocate], object]) -> int:
 
     allocate(shared)
     return sum(sizes)
-
-
-def sampled(space: Space, task: Task[Problem], count: int) -> list[Config]:
-    """Valid configs drawn at random, the same ones each time; the modes in turn, as far as a mode has any."""
-    rng, narrowed = random.Random(7), space.narrowed(task)
-    found = []
-    for number in range(count):
-        mode = narrowed.modes[number % len(narrowed.modes)]
-        for _ in range(200):
-            drawn = {d.name: rng.choice(d.values) for d in narrowed.dimensions_of(mode)}
-            config = Config({**drawn, "mode": mode})
-            if narrowed.violation(config, task) is None:
-                found.append(config)
-                break
-    assert len({config["mode"] for config in found}) > 1 or len(narrowed.modes) == 1
-    return found
 
 
 def test_users_operators_agree_with_the_reference(tmp_path: Path) -> None:

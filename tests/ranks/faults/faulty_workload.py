@@ -1,6 +1,6 @@
 """A user's workload whose configs carry a fault: what it is, in which phase of the evaluation, and on which rank.
 
-Config fields: ``fault``, one of ``STRIKES``; ``phase``, one of compile (on GPUs only: nothing is compiled elsewhere),
+Config fields: ``fault``, a case of ``strike``; ``phase``, one of compile (on GPUs only: nothing is compiled elsewhere),
 check, measure and recheck; ``victim``, a rank or ``EVERY_RANK``. A fault of phase start has no config to carry it: the
 setting ``FAULT_AT_START`` says ``fault, victim``.
 """
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +69,7 @@ class FaultyOperation(AllGatherGemmOperation):
         def faulty() -> None:
             run()
             if self.stricken:
-                strike(self.config["fault"], self)
+                strike(str(self.config["fault"]), self)
             self.calls += 1
 
         return faulty
@@ -93,89 +92,51 @@ def sound(config: Config) -> Config:
     return Config({name: value for name, value in config.items() if name not in ("fault", "phase", "victim")})
 
 
-def strike(fault: Any, operation: FaultyOperation | None = None) -> None:
-    STRIKES[str(fault)](operation)
-
-
-def _leave(_: Any) -> None:
-    print("last words", file=sys.stderr, flush=True)
-    os._exit(3)
-
-
-def _hang_with_a_child(_: Any) -> None:
-    child = subprocess.Popen(["sleep", "1000"])
-    print(f"child {child.pid}", file=sys.stderr, flush=True)
-    time.sleep(1000)
-
-
-def _hang_in_a_kernel(_: Any) -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    spin_kernel[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
-    torch.cuda.synchronize()
-
-
-def _refuse(_: Any) -> None:
-    raise CompileError("planted: ptxas said no")
-
-
-def _raise(_: Any) -> None:
-    raise ZeroDivisionError("planted")
-
-
-def _exhaust_heap(operation: Any) -> None:
-    operation._heap.allocate((operation._heap.size,), torch.uint8)
-
-
-def _exhaust_host(_: Any) -> None:
-    torch.empty(1 << 60, dtype=torch.uint8)
-
-
-def _exhaust_device(_: Any) -> None:
-    hoard = []
-    while True:
-        hoard.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
-
-
-def _lose_device(_: Any) -> None:
-    if not torch.cuda.is_available():
-        raise RuntimeError("CUDA error: an illegal memory access was encountered\nplanted")
-    stray_kernel[(1,)](1 << 20)
-    torch.cuda.synchronize()
-
-
-def _spoil_output(operation: Any) -> None:
-    operation._tensors.c[0, 0] += 100.0
-
-
-def _leave_nan(operation: Any) -> None:
-    operation._tensors.c[3, 5] = float("nan")
-
-
-def _corrupt_memory(operation: Any) -> None:
-    operation._tensors.a.add_(1.0)  # every rank's next result is wrong
-
-
-def _time_out(operation: Any) -> None:
-    operation.says_it_timed_out = True
-
-
-STRIKES: dict[str, Callable[[Any], None]] = {
-    "is killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
-    "exits": _leave,
-    "hangs on the host": lambda _: time.sleep(1000),
-    "hangs in a kernel": _hang_in_a_kernel,
-    "hangs with a child": _hang_with_a_child,
-    "raises": _raise,
-    "does not compile": _refuse,
-    "exhausts the heap": _exhaust_heap,
-    "exhausts the host": _exhaust_host,
-    "exhausts the device": _exhaust_device,
-    "loses its device": _lose_device,
-    "spoils the output": _spoil_output,
-    "leaves NaN": _leave_nan,
-    "corrupts memory": _corrupt_memory,
-    "times out": _time_out,
-}
+def strike(fault: str, operation: Any = None) -> None:
+    """What needs memory of the operation's has it from the check on."""
+    match fault:
+        case "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exits":
+            print("last words", file=sys.stderr, flush=True)
+            os._exit(3)
+        case "hangs on the host":
+            time.sleep(1000)
+        case "hangs in a kernel":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            spin_kernel[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
+            torch.cuda.synchronize()
+        case "hangs with a child":
+            child = subprocess.Popen(["sleep", "1000"])
+            print(f"child {child.pid}", file=sys.stderr, flush=True)
+            time.sleep(1000)
+        case "raises":
+            raise ZeroDivisionError("planted")
+        case "does not compile":
+            raise CompileError("planted: ptxas said no")
+        case "exhausts the heap":
+            operation._heap.allocate((operation._heap.size,), torch.uint8)
+        case "exhausts the host":
+            torch.empty(1 << 60, dtype=torch.uint8)
+        case "exhausts the device":
+            hoard = []
+            while True:
+                hoard.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
+        case "loses its device":
+            if not torch.cuda.is_available():
+                raise RuntimeError("CUDA error: an illegal memory access was encountered\nplanted")
+            stray_kernel[(1,)](1 << 20)
+            torch.cuda.synchronize()
+        case "spoils the output":
+            operation._tensors.c[0, 0] += 100.0
+        case "leaves NaN":
+            operation._tensors.c[3, 5] = float("nan")
+        case "corrupts memory":
+            operation._tensors.a.add_(1.0)  # every rank's next result is wrong
+        case "times out":
+            operation.says_it_timed_out = True
+        case _:
+            raise AssertionError(f"no such fault: {fault}")
 
 
 class FaultyWorkload(AllGatherGemmWorkload):
@@ -190,7 +151,7 @@ class FaultyWorkload(AllGatherGemmWorkload):
 
     def compile(self, task: Task[Any], config: Config) -> Any:
         if config.get("phase") == "compile" and victimised(config):
-            strike(config["fault"])
+            strike(str(config["fault"]))
         return super().compile(task, sound(config))
 
     def tolerance_of(self, task: Task[Any], config: Config) -> Any:

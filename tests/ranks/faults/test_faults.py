@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_matrix import FILE, Case, Sniper, gang_of_victims, survive
+from fault_matrix import ENDS, FILE, Case, Sniper, gang_of_victims, survive
 from faulty_workload import EVERY_RANK, FAULT_AT_START
 from process_ends import gone
 
@@ -41,12 +41,7 @@ SOME = [
     Case("spoils the output", "recheck"),
 ]
 
-FAULTS = [
-    "is killed", "exits", "hangs on the host", "hangs in a kernel", "hangs with a child", "raises", "does not compile",
-    "exhausts the heap", "exhausts the host", "loses its device", "spoils the output", "leaves NaN", "corrupts memory",
-    "times out",
-]  # fmt: skip
-
+FAULTS = [fault for fault in ENDS if fault not in ("is stopped", "exhausts the device")]
 ALL = [Case(*each) for each in itertools.product(FAULTS, ["check", "measure", "recheck"], [0, 1, EVERY_RANK])]
 
 

@@ -87,9 +87,7 @@ def problems(device: torch.device) -> list[Problem]:
 
 
 def configs(task: Task[Problem], but: str = "warp_specialized") -> list[autotune.Config]:
-    """One of each mode ``but`` one that only some GPUs have: the first that a search would try. Ranks that share a GPU
-    have no library's collectives.
-    """
+    """The first config of each mode ``but`` one; ranks that share a GPU have no library's collectives."""
     plugin = workload(task.problem.workload)
     sharing = not task.machine.is_interpreter and dist.get_world_size() > torch.cuda.device_count()
     baselines = {} if sharing else plugin.baselines(task)

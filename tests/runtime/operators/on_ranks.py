@@ -31,11 +31,7 @@ def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
 
 
 def every_mode(url: str) -> dict[str, float]:
-    """The worst error of each operator and mode, called in turns, ranks out of step, nothing to line them up.
-
-    In each round every operator is called by another config, three times: first by the one that is looked up. Nothing
-    in it may be on its way out of torch.
-    """
+    """The worst error of each operator and mode, called in turns, three times each, ranks out of step."""
     worst: dict[str, float] = {}
     with warnings.catch_warnings(), autotune.Context(HEAP, url=url) as context:
         warnings.simplefilter("error", FutureWarning)
@@ -327,9 +323,7 @@ def replayed(arguments: tuple[str, str]) -> dict[str, float]:
 
 
 def on_streams(url: str) -> dict[str, float]:
-    """The worst error of each operator where every call is on another stream than the last and on the other one of two
-    contexts, and each rank's streams are late in turn, and nobody waits.
-    """
+    """The worst errors where each call is on another stream, in the other of two contexts; streams are late in turn."""
     worst: dict[str, float] = {}
     with autotune.Context(HEAP, url=url) as one, autotune.Context(HEAP, url=url) as other:
         device = one.heap.device

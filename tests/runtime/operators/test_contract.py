@@ -109,10 +109,7 @@ def problems() -> Iterator[tuple[Problem, str]]:
 
 
 def every_mode(arguments: tuple[str, bool]) -> dict[str, list[str]]:
-    """By problem: the modes, with a word where a call is not as near to the reference as the workload says, where it
-    does not return the tensors that it is given, or changes what it only reads. A sample has one mode of each problem,
-    and all of the default one.
-    """
+    """By problem the modes, with what is wrong. A sample has one mode of each problem, all of the default one."""
     url, sample = arguments
     found: dict[str, list[str]] = {}
     called_again: set[tuple[str, Any]] = set()
@@ -156,9 +153,7 @@ def wrong_with(context: autotune.Context, problem: Any, config: Any, seed: int, 
 
 
 def in_graphs(arguments: tuple[str, bool]) -> dict[str, str]:
-    """By problem: what is wrong with a compiled call, whose graph is whole, and what it is traced as; by operator: with
-    one into given tensors, and torch's own verdicts. A sample has a problem of each operator.
-    """
+    """By problem what is wrong with a compiled call, whose graph is whole. A sample has one of each operator."""
     url, sample = arguments
     found: dict[str, str] = {}
     checked: set[Any] = set()

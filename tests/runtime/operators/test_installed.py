@@ -75,9 +75,7 @@ def error(made: Any, wanted: Any) -> float:
 
 
 def installed(arguments: tuple[str, bool]) -> dict[str, Any]:
-    """Errors, by torch's fallbacks, and the calls of our operators, of each form of the two operators; a sample has
-    each form of B with or without A returned.
-    """
+    """Errors, by torch's fallbacks, and calls of ours, of each form; a sample returns A or does not."""
     url, sample = arguments
     name = dist.group.WORLD.group_name
     other = dist.new_group([0, 1])
@@ -170,9 +168,7 @@ def pipelined(url: str) -> dict[str, Any]:
 
 
 def torchtitan(url: str) -> dict[str, Any]:
-    """Results and gradients of torchtitan's layers with ours installed beside torch's own operators, and the calls that
-    ours took.
-    """
+    """Errors of torchtitan's layers, by torch's own operators, and the calls that ours took."""
     from torchtitan.distributed.linear import AllGatherLinear, AllGatherLinearMulti, LinearReduceScatter
 
     group = dist.group.WORLD

@@ -83,9 +83,7 @@ def test_a_tuned_config_gives_a_row_the_same_bits_on_gpus(tmp_path: Path, name: 
 
 
 def same_bits(argument: tuple[str, list[tuple[str, dict[str, Any], list[tuple[int, int]]]]]) -> dict[str, list[str]]:
-    """By workload: differences between calls of these sizes, each on the rows of a larger one from a first one on; and
-    whether the config is the tuned one.
-    """
+    """By workload: differences of these sizes' calls from rows of a larger one; the config's source."""
     url, problems = argument
     found = {}
     for name, fields, cuts in problems:
@@ -112,9 +110,7 @@ def differences(context: autotune.Context, problem: Any, cuts: list[tuple[int, i
 
 
 def first_answer_stays(argument: tuple[str, dict[str, Any]]) -> list[str]:
-    """The sources and a knob of choices: untuned; after another config was tuned and the context released; of another
-    size; and in another context.
-    """
+    """Sources and a knob: untuned, tuned otherwise meanwhile, of another size, in another context."""
     url, fields = argument
     problem, found = autotune.GemmReduceScatter(**fields), workload("gemm_reduce_scatter")
     told = []

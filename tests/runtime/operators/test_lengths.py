@@ -80,9 +80,7 @@ def in_any_order(seed: int) -> list[str]:
 
 
 def captured(seed: int) -> list[str]:
-    """Replays and calls that were wrong, of all modes with memory of their own, in any order. One length is captured
-    before there is another one, two while all share their memory, and a last one never.
-    """
+    """Replays and calls that were wrong: one length is captured alone, two while all share memory, the last never."""
     wrong = []
     draw = random.Random(seed)
     with autotune.Context(4 * HEAP, url="sqlite:///there/is/none.db") as context:

@@ -97,9 +97,7 @@ FAULTS = [*WRONG, "config", "out"]
 
 
 def refusals(arguments: tuple[str, list[str], bool, int]) -> dict[str, list[Any]]:
-    """The error and the seconds of each faulty call: at first calls, after which the context is right, and, in another
-    context each, after a warm one. A sample has half of the faults of each operator, of the next one the others.
-    """
+    """Error and seconds of each faulty call: a first one, and a later one. A sample has half of the faults."""
     url, names, whole, hosts = arguments
     os.environ["GROUP_RANK"] = str(dist.get_rank() % hosts)
     faults = list(enumerate(FAULTS))
