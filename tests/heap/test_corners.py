@@ -44,7 +44,10 @@ def test_signals_hand_over_data_and_waits_end(gpu: str, tmp_path: Path) -> None:
 
 
 def test_memory_is_handed_out_to_the_last_byte_and_peers_see_it(tmp_path: Path) -> None:
+    before = shared_memory()
     for found in run_ranks(__file__, "bookkeeping", 2, tmp_path):
+        too_large, full = found["refused"]
+        assert f"{1 << 50} bytes" in too_large and "rank 1" in full
         size = found["size"]
         assert found["left at first"] == size == (64 << 10) + 24, "the end of the heap is no multiple of the alignment"
         assert found["aligned"] and found["distinct"] and found["empty is free"]
@@ -57,12 +60,6 @@ def test_memory_is_handed_out_to_the_last_byte_and_peers_see_it(tmp_path: Path) 
         assert found["owns"] == [True, True, False, False]
         assert all("contiguous" in message for message in found["not contiguous"]), found["not contiguous"]
         assert "heap.allocate" in found["not on the heap"]
-
-
-def test_a_heap_that_fits_nowhere_or_not_on_one_rank_is_an_error_on_all_and_leaves_nothing(tmp_path: Path) -> None:
-    before = shared_memory()
-    for too_large, full in run_ranks(__file__, "too_large", 2, tmp_path):
-        assert f"{1 << 50} bytes" in too_large and "rank 1" in full
     assert not left_in_shared_memory(before)
 
 
@@ -153,7 +150,7 @@ def synchronisation(argument: Any) -> dict[str, Any]:
 
 def bookkeeping(argument: Any) -> dict[str, Any]:
     heap = open_heap((64 << 10) + 24, dist.new_group(backend="gloo"))
-    rank, found = heap.rank, dict[str, Any]()
+    rank, found = heap.rank, {"refused": too_large()}
     found["size"], found["left at first"] = heap.size, heap.left
 
     start = heap.mark()
@@ -189,13 +186,13 @@ def bookkeeping(argument: Any) -> dict[str, Any]:
     return found
 
 
-def too_large(argument: Any) -> list[str]:
+def too_large() -> list[str]:
     """The errors of a heap too large for any host, and where the memory of rank 1 is full."""
     group = dist.new_group(backend="gloo")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if dist.get_rank() == 1 else None
-    told = [_message(lambda: open_heap(1 << 50, group), HeapError)]
+    told = _message(lambda: open_heap(1 << 50, group), HeapError)
     with mock.patch("os.posix_fallocate", side_effect=full):
-        return [*told, _message(lambda: open_heap(1 << 20, group), HeapError)]
+        return [told, _message(lambda: open_heap(1 << 20, group), HeapError)]
 
 
 def _expected(rank: int) -> list[list[float]]:

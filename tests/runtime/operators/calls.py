@@ -50,6 +50,14 @@ def are_right(worlds: list[dict[str, float]], modes: dict[str, set[str]]) -> Non
         assert max(worst.values()) < WORST, worst
 
 
+def wrong_of(found: Any, least: int) -> Any:
+    """Answers that are neither small errors nor True; all of them, if they are fewer than ``least``."""
+    named = found if isinstance(found, dict) else dict(enumerate(found))
+    return {way: each for way, each in named.items() if each is not True and not 0 <= each < WORST} or (
+        None if len(named) >= least else found
+    )
+
+
 def found_out_and_mended(others: list[dict[str, str]], last: dict[str, str]) -> None:
     """Results of ``missed`` on the ranks that made the call, and on the one that did not."""
     for said in (*others, last):

@@ -63,6 +63,7 @@ def used_memory(url: str) -> dict[str, float]:
                     errors[f"{problem.workload} {config['mode']} {words} {number}"] = error(out, reference)
                     context.check()
                 context.release()
+    assert any("ll" in name for name in errors)
     return errors
 
 

@@ -41,16 +41,12 @@ def test_untuned_calls_of_any_size_give_a_row_the_same_bits(tmp_path: Path) -> N
         assert told == {name: ["default"] for name in NAMES}
 
 
-def test_a_context_keeps_its_first_config_whatever_is_tuned_later(tmp_path: Path) -> None:
+def test_a_context_keeps_its_first_config_whatever_is_tuned_later_and_the_pass_refuses_it(tmp_path: Path) -> None:
     fields = {"m": 64, "n": 32, "k": 64, "world_size": 2, "invariant": True}
     argument = (f"sqlite:///{tmp_path / 'cache.db'}", fields)
-    for told in run_ranks(__file__, "first_answer_stays", 2, tmp_path, argument=argument):
+    for *told, form, refused in run_ranks(__file__, "first_answer_stays", 2, tmp_path, argument=argument):
         assert told == ["default 1", "default 1", "default 1", "exact 2"]
-
-
-def test_the_pass_refuses_an_invariant_context(tmp_path: Path) -> None:
-    for told in run_ranks(__file__, "refused", 2, tmp_path, argument=url(tmp_path)):
-        assert told[0] == "True" and "invariant context" in told[1]
+        assert form == "True" and "invariant context" in refused
 
 
 GPU_SIZES: dict[str, dict[str, Any]] = {
@@ -134,16 +130,15 @@ def first_answer_stays(argument: tuple[str, dict[str, Any]]) -> list[str]:
         look(context, 2)
     with autotune.Context(HEAP, url=url, invariant=True) as context:
         look(context, 2)
-    return told
+        return [*told, *refused(context)]
 
 
-def refused(url: str) -> list[str]:
+def refused(context: autotune.Context) -> list[str]:
     """The form of a problem in an invariant context, and the pass's error for such a context."""
     problem = autotune.GemmAllReduce(m=4, n=32, k=32 * torch.distributed.get_world_size(), world_size=2)
-    with autotune.Context(HEAP, url=url, invariant=True) as context:
-        told = [str(context.problem(problem).is_invariant)]
-        try:
-            torch.compile(lambda x: x, backend=autotune.fusing(context))(torch.zeros(1))
-        except Exception as error:  # noqa: BLE001  whatever the compiler makes of it
-            told.append(str(error))
+    told = [str(context.problem(problem).is_invariant)]
+    try:
+        torch.compile(lambda x: x, backend=autotune.fusing(context))(torch.zeros(1))
+    except Exception as error:  # noqa: BLE001  whatever the compiler makes of it
+        told.append(str(error))
     return told
