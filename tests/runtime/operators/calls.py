@@ -10,12 +10,14 @@ import torch
 import torch.distributed as dist
 
 import autotune
+from autotune.db import CacheKey, Store, Winner
 from autotune.errors import AutotuneError
 from autotune.kernels.launching.tensors import TORCH_DTYPES
+from autotune.outcome import Latency
 from autotune.problem import Problem
 from autotune.runtime.host_overhead import arguments_of, public_of
 from autotune.task import Task
-from autotune.workloads import workload
+from autotune.workloads import provenance_of, workload
 
 ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
 MODES = {
@@ -48,6 +50,14 @@ def are_right(worlds: list[dict[str, float]], modes: dict[str, set[str]]) -> Non
     for worst in worlds:
         assert set(worst) == expected
         assert max(worst.values()) < WORST, worst
+
+
+def store_winner(url: str, task: Task[Any], config: autotune.Config) -> None:
+    """As if it had been tuned."""
+    with Store.open(url) as store:
+        provenance = provenance_of(workload(task.problem.workload))
+        study = store.study(CacheKey.of(task), provenance, seed=0, space_size=1)
+        store.finish(study.id, Winner(config, Latency(1.0, 1.0, 1.0, 0.0, 1)))
 
 
 def wrong_of(found: Any, least: int) -> Any:
