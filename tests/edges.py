@@ -22,7 +22,7 @@ def sampled(
     """Valid configs drawn at random, the same ones each time; the modes in turn. Of eight each is the ``best``."""
     rng, found = random.Random(7), list[Config]()
     modes = [mode for mode in space.modes if mode not in without]
-    for number in range(count):
+    for number in range(count if modes else 0):
         mode, valid = modes[number % len(modes)], list[Config]()
         for _ in range(200 if best is None else 1600):
             config = Config({d.name: rng.choice(d.values) for d in space.dimensions_of(mode)} | {"mode": mode})
@@ -31,7 +31,7 @@ def sampled(
             if len(valid) == (1 if best is None else 8):
                 break
         found += [min(valid, key=best)] if best and valid else valid
-    assert len({config["mode"] for config in found}) > 1 or min(count, len(modes)) == 1
+    assert len({config["mode"] for config in found}) > 1 or min(count, len(modes)) < 2
     return found
 
 

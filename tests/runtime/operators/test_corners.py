@@ -15,7 +15,7 @@ ON_RANKS = str(Path(__file__).with_name("corners_on_ranks.py"))
 Pair = dict[str, list[Any]]
 
 RIGHT = {
-    "used_memory": 20, "words_after_release": 6, "scratch_is_clear": 100,
+    "used_memory": 12, "words_after_release": 6, "scratch_is_clear": 100,
     "empty_caches": len(MODES["flash_decode"] - {"bsp"}),
 }  # fmt: skip
 """The least number of answers of functions that give errors, or True."""
