@@ -63,9 +63,8 @@ def store_winner(url: str, task: Task[Any], config: autotune.Config) -> None:
 def wrong_of(found: Any, least: int) -> Any:
     """Answers that are neither small errors nor True; all of them, if they are fewer than ``least``."""
     named = found if isinstance(found, dict) else dict(enumerate(found))
-    return {way: each for way, each in named.items() if each is not True and not 0 <= each < WORST} or (
-        None if len(named) >= least else found
-    )
+    wrong = {way: each for way, each in named.items() if each is False or not (each is True or 0 <= each < WORST)}
+    return wrong or (None if len(named) >= least else found)
 
 
 def found_out_and_mended(others: list[dict[str, str]], last: dict[str, str]) -> None:
